@@ -1,6 +1,6 @@
-"""Processes that end with the one that started them, however that ends.
+"""Processes that end together with the process that started them.
 
-A fixture that is killed does not stop the server that it has started. Linux sends the server a signal instead.
+A killed test run cannot stop the servers of its fixtures. Linux sends them a signal instead.
 """
 
 import ctypes
@@ -12,6 +12,6 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def end_with_parent() -> None:
-    """From now on this process is killed when the thread that started it ends; for ``preexec_fn``, too."""
+    """Let Linux kill this process when the thread that started it ends; also usable as ``preexec_fn``."""
     if _libc is not None:
         _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, whose nodes can be killed."""
+"""A Ray cluster of two nodes on this machine whose nodes a test can kill."""
 
 import os
 import shutil
@@ -13,19 +13,19 @@ from unittest.mock import patch
 
 os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a thread of Ray's that outlives a connection makes another one
-    "RAY_worker_niceness": "0",  # else whatever else runs comes first
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise a leftover thread of Ray reconnects
+    "RAY_worker_niceness": "0",  # otherwise other processes have priority
     "RAY_health_check_failure_threshold": "5",
     "RAY_health_check_period_ms": "1000",
 }
-MEMORY = 80 * 2**20  # of a node's object store
+MEMORY = 80 * 2**20  # bytes of a node's object store
 
 
 class Nodes:
-    """A head, and other nodes, each of one CPU.
+    """A head and further nodes, each with one CPU.
 
     Args:
-        folder: of the cluster's own files; its path is short, since those of sockets are limited.
+        folder: folder of the cluster's files, with a short path, since paths of sockets are limited.
     """
 
     def __init__(self, folder: str) -> None:
@@ -38,15 +38,15 @@ class Nodes:
 
     @property
     def address(self) -> str:
-        """For ``--address``."""
+        """The value for ``--address``."""
         return str(self.cluster.address)
 
     def add(self) -> None:
-        """One more node."""
+        """Start another node."""
         self.other = self.cluster.add_node(**self._node)
 
     def kill(self) -> None:
-        """End all processes of the node that came last, as a power cut would."""
+        """Kill all processes of the latest node, like a power cut."""
         (started,) = self.other.all_processes["raylet"]
         for pid in [*descendants(started.process.pid), started.process.pid]:
             end(pid)
@@ -55,12 +55,12 @@ class Nodes:
 
 @contextmanager
 def two_nodes() -> Iterator[Nodes]:
-    """A cluster that ends with the block, with all of its processes."""
-    resource_tracker.ensure_running()  # else it starts with the cluster, and would end with it
+    """Start a cluster, and end it with all of its processes at the end of the block."""
+    resource_tracker.ensure_running()  # otherwise it starts with the cluster, and ends with it
     folder, before = tempfile.mkdtemp(prefix="ray"), descendants(os.getpid())
-    (Path(folder) / "ray").mkdir()  # Ray expects it there, and writes into it where "auto" finds the head
+    (Path(folder) / "ray").mkdir()  # Ray expects this folder, and writes the head's address for "auto" into it
     nodes: Any = None
-    with patch.dict(os.environ, RAY_TMPDIR=folder):  # not where a cluster of the user has its own
+    with patch.dict(os.environ, RAY_TMPDIR=folder):  # apart from a cluster of the user
         try:
             nodes = Nodes(folder)
             yield nodes
@@ -70,7 +70,7 @@ def two_nodes() -> Iterator[Nodes]:
                 import ray
 
                 ray.shutdown()
-                with suppress(ValueError):  # of a node that Ray takes this process to be part of still; all end below
+                with suppress(ValueError):  # Ray may still count this process to a dead node; all end below
                     nodes.cluster.shutdown()
             for pid in started:
                 end(pid)
@@ -78,13 +78,13 @@ def two_nodes() -> Iterator[Nodes]:
 
 
 def end(pid: int) -> None:
-    """End a process that may have ended."""
+    """Kill a process that may have ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Parent and name by process."""
+    """Parent and name of each process."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -93,14 +93,14 @@ def processes() -> dict[int, tuple[int, str]]:
             )
             name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except (OSError, ProcessLookupError):
-            continue  # it has ended
+            continue  # the process has ended
         if not status["State"].startswith("Z"):
             found[int(folder.name)] = (int(status["PPid"]), name or status["Name"])
     return found
 
 
 def descendants(root: int) -> list[int]:
-    """All processes below one."""
+    """All descendants of a process."""
     parents = {pid: parent for pid, (parent, _) in processes().items()}
     below = {root}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:

@@ -17,18 +17,18 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
-    # the workers fill the cores; threads of theirs, and of processes that they start, would wait for each other
+    # pytest's workers use all cores; more threads per process would only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
 
-# What is compared here must not depend on the machine; tests of bf16 ask for it by name.
+# Results must not depend on the machine; tests of bf16 set it explicitly.
 os.environ.setdefault("POLYRANK_PRECISION", "fp32")
 
-# In a child that is forked to start another program (preexec_fn), gRPC, which a remote index's client loads, would mend
-# its threads and write about it to the child's error stream.
+# gRPC, which a remote index's client loads, would restart its threads in a forked child (preexec_fn) and log to its
+# stderr.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-# Few cases of each property by default; `--hypothesis-profile=deep` tries many.
+# Few cases per property by default; `--hypothesis-profile=deep` tries many.
 settings.register_profile("few", max_examples=50, deadline=None)
 settings.register_profile("deep", max_examples=400, deadline=None)
 settings.load_profile("few")
@@ -59,12 +59,12 @@ WORDS = [
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than cores: tests that wait for servers, clusters and killed processes leave theirs free."""
+    """One more than cores, since tests that wait for servers, clusters and killed processes leave a core idle."""
     return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no worker starts one when the others are done."""
+    """Order files with slow tests first, so that no worker starts one when the others have finished."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -97,7 +97,7 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def mean_pooled_backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, saying of itself what sentence encoders say."""
+    """The same backbone with the configuration files of a sentence encoder."""
     folder = tmp_path_factory.mktemp("pooled") / "backbone"
     shutil.copytree(tiny_backbone, folder)
     (folder / "1_Pooling").mkdir()
@@ -107,7 +107,7 @@ def mean_pooled_backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def write_rows(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Path]:
-    """Write rows as JSON lines into the test's own folder."""
+    """Write rows as JSON lines to a file in the test's folder."""
 
     def write(name: str, rows: list[dict[str, Any]]) -> Path:
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""Small ConveRTs for tests: one for each ablation and setting."""
+"""Small ConveRTs for tests, one per ablation and setting."""
 
 import dataclasses
 from typing import Any
@@ -62,7 +62,7 @@ def make(seed: int = 1, policy: ConvertText = POLICY, **changes: Any) -> tuple[C
     assert isinstance(texts, ConvertTexts)
     assert isinstance(resolved, ConvertConfig)
     with torch.no_grad():
-        # biases and norms start at 0 and 1; elsewhere than that a mistake shows
+        # biases and norms start at 0 and 1; other values reveal mistakes
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in model.named_parameters():
             if "norm" in name or "bias" in name:

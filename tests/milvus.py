@@ -1,4 +1,4 @@
-"""A Milvus server, as milvus-lite brings one."""
+"""A Milvus server from milvus-lite."""
 
 import socket
 import subprocess
@@ -13,7 +13,7 @@ from polyrank.index.remote import Address
 
 @dataclass
 class Milvus:
-    """A server in a process of its own, on loopback; it keeps its data and port when it is started again."""
+    """A server in a separate process on loopback; it keeps its data and port when it restarts."""
 
     folder: Path
     port: int = 0
@@ -41,5 +41,5 @@ class Milvus:
         self.process.wait()
 
     def address(self) -> Address:
-        """Of a collection that no other test has."""
+        """The address of a new collection."""
         return Address(f"http://127.0.0.1:{self.port}", f"replies_{next(self.names)}")

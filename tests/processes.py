@@ -1,8 +1,8 @@
-"""Real processes that start warm.
+"""Real processes with a warm start.
 
-Most of what a command costs in a test is the import of torch and transformers. The standard library's fork server has
-them imported once and forks: the children are processes of their own, which can be killed, with their own standard
-streams and exit code. What is about starting cold, or about streams that fail, starts an interpreter instead.
+Most of a command's time in a test is the import of torch and transformers. The standard library's fork server imports
+them once and forks: the children are separate processes that a test can kill, with their own standard streams and exit
+code. Tests of cold starts or of failing streams start an interpreter instead.
 """
 
 import multiprocessing
@@ -35,14 +35,14 @@ _warm.set_forkserver_preload(
 
 
 def start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """Call a module's function in a process of its own."""
+    """Call a module's function in a new process."""
     child = _warm.Process(target=_attached, args=(work, *arguments))
     child.start()
     return child
 
 
 def _attached(work: Callable[..., None], *arguments: Any) -> None:
-    """Work, and end with the process that asked for it; the fork server, its parent in Linux, lives as long as it."""
+    """Run the work, and end with the requesting process; its parent is the fork server, which lives as long as that."""
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     work(*arguments)
 
@@ -59,7 +59,7 @@ def run(
     timeout: float = 300,
     meanwhile: Callable[[BaseProcess], None] = lambda child: None,
 ) -> "subprocess.CompletedProcess[str]":
-    """``polyrank ARGUMENTS`` in a process of its own, fed and read through files; ``meanwhile`` is given it running."""
+    """Run ``polyrank ARGUMENTS`` in a new process with files as streams; ``meanwhile(process)`` runs next to it."""
     command = ["polyrank", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as name:
         streams = [Path(name) / stream for stream in ("stdin", "stdout", "stderr")]
@@ -79,7 +79,7 @@ def run(
 
 
 def run_together(n: int, *arguments: str | Path, timeout: float = 300) -> "list[subprocess.CompletedProcess[str]]":
-    """``polyrank ARGUMENTS`` in n processes that know of each other as ``torchrun`` would have it."""
+    """Run ``polyrank ARGUMENTS`` in n connected processes, as ``torchrun`` does."""
     command = ["polyrank", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(name) / str(number) for number in range(n)]
@@ -95,7 +95,7 @@ def run_together(n: int, *arguments: str | Path, timeout: float = 300) -> "list[
 
 
 def as_launched(n: int) -> list[dict[str, str]]:
-    """What ``torchrun`` sets for each of n processes on this machine; of one alone, nothing."""
+    """The environment variables of ``torchrun`` for each of n processes on this machine; none for a single one."""
     if n == 1:
         return [{}]
     with socket.socket() as free:
@@ -106,7 +106,7 @@ def as_launched(n: int) -> list[dict[str, str]]:
 
 
 def join(children: list[BaseProcess], timeout: float = 300) -> list[int]:
-    """The exit codes of processes; all are ended if one does not end."""
+    """Wait for processes and return their exit codes; ends all of them if one hangs."""
     for child in children:
         child.join(timeout)
     codes = [child.exitcode for child in children]
@@ -130,7 +130,7 @@ def _command(command: list[str], cwd: str, environment: dict[str, str], stdin: s
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
-    if "OMP_NUM_THREADS" in environment:  # what torch has read when it was imported
+    if "OMP_NUM_THREADS" in environment:  # torch reads it at import
         import torch
 
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
@@ -141,6 +141,6 @@ def _command(command: list[str], cwd: str, environment: dict[str, str], stdin: s
 
 
 def files_open_in(folder: Path, pattern: str = "*") -> list[Path]:
-    """Files below a folder that this process has open; only those whose names match."""
+    """Open files of this process below a folder whose names match."""
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return [file for file in (link.readlink() for link in links) if file.is_relative_to(folder) and file.match(pattern)]

@@ -1,4 +1,4 @@
-"""Real servers: ``polyrank serve`` in a process of its own, asked over HTTP."""
+"""Real servers: ``polyrank serve`` in a separate process, with requests over HTTP."""
 
 import json
 import re
@@ -21,12 +21,12 @@ LISTENING = re.compile(r"listening at (http://\S+);")
 
 @dataclass
 class Running:
-    """A server.
+    """A running server.
 
     Args:
-        process: the one that answers; its children compute.
-        url: where.
-        lines: of its stderr so far.
+        process: the server process; its children compute.
+        url: its URL.
+        lines: lines of its stderr so far.
     """
 
     process: "subprocess.Popen[str]"
@@ -37,7 +37,7 @@ class Running:
     more: threading.Condition = field(default_factory=threading.Condition)
 
     def read(self) -> None:
-        """Follow stderr to its end."""
+        """Read stderr to its end."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             with self.more:
@@ -52,16 +52,16 @@ class Running:
         self.ready.set()
 
     def client(self, **settings: Any) -> httpx.Client:
-        """A client of this server's."""
+        """A client for this server."""
         return httpx.Client(base_url=self.url, timeout=60, **settings)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to stop; its exit code."""
+        """Stop it and return its exit code."""
         self.process.send_signal(number)
         return self.process.wait(60)
 
     def wait_for(self, words: str, since: int = 0) -> str:
-        """The first line with these words, from line ``since`` on, once it is there."""
+        """Wait for a line with these words, from line ``since`` on, and return it."""
 
         def line() -> str | None:
             return next((line for line in self.lines[since:] if words in line), None)
@@ -73,7 +73,7 @@ class Running:
 
     @property
     def workers(self) -> list[int]:
-        """The processes that compute. Linux only."""
+        """Ids of the worker processes. Linux only."""
         children: list[int] = []
         for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
             children += map(int, (thread / "children").read_text().split())
@@ -81,13 +81,13 @@ class Running:
 
     @property
     def address(self) -> tuple[str, int]:
-        """For sockets."""
+        """Host and port."""
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         return host, int(port)
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """What it logged of requests."""
+        """The log entries of requests."""
         return [json.loads(line) for line in self.lines if line.startswith("{")]
 
 
@@ -95,13 +95,13 @@ class Running:
 def serving(
     *arguments: str | Path, wait: bool = True, environment: dict[str, str] | None = None, folder: Path | None = None
 ) -> Iterator[Running]:
-    """A server at a free port, stopped in the end.
+    """Start a server at a free port, and stop it at the end of the block.
 
     Args:
-        arguments: of ``polyrank serve``.
-        wait: until the models are open.
-        environment: of its process; None: this one's.
-        folder: that it is started in; None: this one's.
+        arguments: arguments of ``polyrank serve``.
+        wait: whether to wait until the models are open.
+        environment: its environment; None: this process's.
+        folder: its working directory; None: this process's.
     """
     command = [sys.executable, "-m", "polyrank", "serve", *map(str, arguments), "--port", "0"]
     process = subprocess.Popen(

@@ -1,8 +1,7 @@
-"""A device that is not there: torch computes on the CPU, and every tensor is said to be on the CPU or on the device.
+"""A simulated device: torch computes on the CPU, and each tensor is marked as on the CPU or on the device.
 
-Operations that mix the two are refused as CUDA refuses them, waits for the device and copies to it are counted, and
-results are those of the CPU, bit for bit. A tensor that torch makes out of sight, such as a gradient, may be used with
-both.
+Operations that mix the two raise an error as with CUDA; waits for the device and copies to it are counted; results are
+equal to the CPU's, bit for bit. Tensors that torch creates internally, such as gradients, work with both.
 """
 
 from collections import Counter
@@ -33,10 +32,10 @@ INDEXES = {T.__getitem__, T.__setitem__, T.index_put_, T.index_put, torch.index_
 
 
 class SimulatedDevice(TorchFunctionMode):
-    """While it is entered, ``cuda`` is a device.
+    """In its context, ``cuda`` is a device.
 
     Attributes:
-        waits: how often the host waited for the device, by function.
+        waits: number of times that the host waited for the device, by function.
         copies: tensors copied from the host to the device.
     """
 
@@ -73,7 +72,7 @@ class SimulatedDevice(TorchFunctionMode):
         return result
 
     def _target(self, function: Any, args: Any, kwargs: Any, tensors: list[T]) -> torch.device:
-        """Where the result is."""
+        """The device of the result."""
         named = [leaf for leaf in (*args, *kwargs.values()) if _names_device(leaf)]
         if function is T.cpu:
             return HOST
@@ -87,7 +86,7 @@ class SimulatedDevice(TorchFunctionMode):
         if DEVICE in places and HOST in places and function not in MOVES:
             on_host = [tensor for tensor in tensors if place(tensor) == HOST and tensor.dim()]
             if function in INDEXES and place(args[0]) == DEVICE:
-                on_host = []  # indices may be on the host
+                on_host = []  # indices on the host are allowed
             if on_host:
                 shapes = ", ".join(str(list(tensor.shape)) for tensor in on_host)
                 raise RuntimeError(f"{_name(function)} mixes devices: {shapes} on the CPU, others on the device")
@@ -110,12 +109,12 @@ class SimulatedDevice(TorchFunctionMode):
 
 
 def place(tensor: Any) -> torch.device | None:
-    """Where a tensor is; None where nobody said."""
+    """The device of a tensor; None if unmarked."""
     return getattr(tensor, "_place", None)
 
 
 def put(tensors: Iterable[Any], where: torch.device | None) -> None:
-    """Note where tensors are, of which that is not known."""
+    """Mark the device of unmarked tensors."""
     for tensor in tensors:
         if place(tensor) is None or (where is not None and tensor._place != where):
             tensor._place = where

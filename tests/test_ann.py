@@ -1,4 +1,4 @@
-"""Inner-product indexes: exact ones equal brute force, the others come close; files are checked."""
+"""Inner-product indexes: exact ones equal brute force, others approximate it; damaged files are refused."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ KINDS: list[Kind] = ["flat", "sq8", "ivfpq", "hnsw"]
 
 @pytest.fixture(scope="module")
 def vectors() -> np.ndarray:
-    """Clustered, as texts are."""
+    """Clustered vectors, like those of texts."""
     rng = np.random.default_rng(5)
     centres = rng.standard_normal((30, 16)) * 2
     return (centres[rng.integers(30, size=3000)] + rng.standard_normal((3000, 16))).astype(np.float32)
@@ -32,7 +32,7 @@ def true_best(vectors: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_finds_the_best(kind: Kind, vectors: np.ndarray, queries: np.ndarray) -> None:
+def test_search_returns_the_best(kind: Kind, vectors: np.ndarray, queries: np.ndarray) -> None:
     ann = build_ann(vectors, kind)
     products, places = ann.search(queries, 10)
     truth = true_best(vectors, queries, 10)
@@ -45,17 +45,17 @@ def test_finds_the_best(kind: Kind, vectors: np.ndarray, queries: np.ndarray) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_written_and_read_it_answers_the_same(
+def test_a_reloaded_index_returns_the_same(
     kind: Kind, vectors: np.ndarray, queries: np.ndarray, tmp_path: Path
 ) -> None:
     ann = build_ann(vectors, kind)
     for again in (read_ann(ann.to_bytes()), build_ann(vectors, kind)):
         assert (again.kind, again.exact) == (kind, kind == "flat")
-        for ours, theirs in zip(ann.search(queries, 7), again.search(queries, 7), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+        for own, theirs in zip(ann.search(queries, 7), again.search(queries, 7), strict=True):
+            np.testing.assert_array_equal(own, theirs)
 
 
-def test_the_same_vectors_give_the_same_bytes(vectors: np.ndarray) -> None:
+def test_the_same_vectors_write_the_same_bytes(vectors: np.ndarray) -> None:
     assert build_ann(vectors, "hnsw").to_bytes() == build_ann(vectors, "hnsw").to_bytes()
 
 
@@ -66,7 +66,7 @@ def test_few_and_no_vectors(vectors: np.ndarray) -> None:
     assert products.shape == places.shape == (2, 0)
 
 
-def test_threads_are_as_before(vectors: np.ndarray) -> None:
+def test_the_number_of_threads_is_restored(vectors: np.ndarray) -> None:
     faiss = pytest.importorskip("faiss")
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(3)
@@ -77,11 +77,11 @@ def test_threads_are_as_before(vectors: np.ndarray) -> None:
         faiss.omp_set_num_threads(before)
 
 
-def test_kind_goes_by_size() -> None:
+def test_the_default_kind_depends_on_the_size() -> None:
     assert [choose_kind(n) for n in (0, 20_000, 20_001, 300_001)] == ["flat", "flat", "hnsw", "ivfpq"]
 
 
-def test_every_damaged_byte_is_noticed(vectors: np.ndarray) -> None:
+def test_every_damaged_byte_is_detected(vectors: np.ndarray) -> None:
     data = build_ann(vectors[:4], "flat").to_bytes()
     for place in range(len(data)):
         damaged = bytearray(data)
@@ -105,7 +105,7 @@ def test_bad_input(vectors: np.ndarray) -> None:
         ann.search(vectors, 0)
 
 
-def test_without_the_library_the_remedy_is_named() -> None:
+def test_without_the_library_the_error_names_the_remedy() -> None:
     code = (
         "import sys; sys.modules['faiss'] = None\n"
         "import numpy as np; from polyrank.index.local.ann import build_ann\n"

@@ -141,7 +141,7 @@ def test_files_that_cannot_be_used_are_the_callers_mistake(tmp_path: Path) -> No
     pairs.write_text('{"context": ["a"], "candidates": ["b", "c"], "relevant": [0]}\n', "utf-8")
     (tmp_path / "model" / "config.json").mkdir(parents=True)
     file = tmp_path / "file"
-    for arguments, says in (
+    for arguments, message in (
         (
             ["evaluate", "bm25", pairs, "--scores", file / "y"],
             f"{file / 'y'} cannot be written, for {file} takes no files",
@@ -153,7 +153,7 @@ def test_files_that_cannot_be_used_are_the_callers_mistake(tmp_path: Path) -> No
     ):
         result = run(*arguments)
         assert result.returncode == 2, result.stderr
-        assert f"error: {says}" in result.stderr
+        assert f"error: {message}" in result.stderr
 
 
 def test_only_files_are_replaced(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Model folders: bit-equal after a round trip, refused when damaged, never half written."""
+"""Model folders: bit-equal after a round trip, refused if damaged, never half written."""
 
 import dataclasses
 import hashlib
@@ -76,7 +76,7 @@ def test_saved_and_loaded_scores_are_bit_equal(tiny_backbone: Path, tmp_path: Pa
     assert load_model(tmp_path / "m").metadata == {"note": "a test"}
 
 
-def test_fingerprints_tell_weights_apart(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_different_weights_have_different_fingerprints(tiny_backbone: Path, tmp_path: Path) -> None:
     prints = {save(tiny_backbone, PolyConfig(n_codes=3), tmp_path / str(i), seed=i)[1] for i in (1, 2)}
     again = save(tiny_backbone, PolyConfig(n_codes=3), tmp_path / "again", seed=1)[1]
     assert len(prints) == 2
@@ -116,7 +116,7 @@ def test_a_newer_format_is_refused_untouched(tiny_backbone: Path, tmp_path: Path
     assert path.read_bytes() == before
 
 
-def test_an_existing_folder_is_not_replaced_unasked(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_replaced_by_default(tiny_backbone: Path, tmp_path: Path) -> None:
     save(tiny_backbone, BiConfig(), tmp_path / "m")
     with pytest.raises(UsageError, match="already exists"):
         save(tiny_backbone, BiConfig(), tmp_path / "m")
@@ -148,7 +148,7 @@ def test_the_embedded_backbone_is_found_and_known() -> None:
     assert source.mean_pooled
 
 
-def test_sizes_are_of_a_sound_file_only(tmp_path: Path) -> None:
+def test_sizes_need_a_sound_file(tmp_path: Path) -> None:
     for number, damaged in enumerate((lambda d: d[:1000], lambda d: d[:5] + b"\xff" + d[6:], lambda d: d[:-1] + b"x")):
         folder = shutil.copytree(model_folder("shipped:convert"), tmp_path / str(number))
         place = folder / "model.safetensors"
@@ -170,7 +170,7 @@ def poly(tiny_backbone: Path) -> tuple[Any, Texts, Any]:
     return new_model(config, PRINTED_POLICY, seed=1, sample=REPLIES)  # type: ignore[return-value]
 
 
-def test_any_weight_that_changes_changes_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+def test_any_changed_weight_changes_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
     model, texts, config = poly
     generator = np.random.default_rng(0)
     prints = {save_model(tmp_path / "m", model, texts, config)}
@@ -188,8 +188,8 @@ def test_any_weight_that_changes_changes_the_fingerprint(poly: tuple[Any, Texts,
     assert save_model(tmp_path / "m", model, texts, config, replace=True) in prints
 
 
-def test_any_setting_that_changes_changes_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
-    """Of the text policy and of the model, the reduction among them; the vocabulary does too."""
+def test_any_changed_setting_changes_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+    """Settings of the text policy and of the model, including the reduction, and the vocabulary."""
     model, texts, config = poly
     policies = {
         "max_context_tokens": 31, "max_candidate_tokens": 11, "max_background_tokens": 7, "turn_separator": "[EOT]",
@@ -218,7 +218,7 @@ def test_any_setting_that_changes_changes_the_fingerprint(poly: tuple[Any, Texts
     assert fingerprint(texts.policy, config) == prints[0]
 
 
-def test_any_setting_of_a_converts_texts_changes_its_fingerprint(tmp_path: Path) -> None:
+def test_any_text_setting_of_a_convert_changes_its_fingerprint(tmp_path: Path) -> None:
     model, texts, config = convert_models.make()
     settings = {
         "max_context_tokens": 50, "max_candidate_tokens": 50, "max_earlier_tokens": 21, "max_earlier_turns": 3,
@@ -233,8 +233,8 @@ def test_any_setting_of_a_converts_texts_changes_its_fingerprint(tmp_path: Path)
     assert len(prints) == 1 + len(settings)
 
 
-def test_what_says_nothing_of_vectors_leaves_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
-    """Neither where the folder is nor what training wrote about itself; an index goes with the copy, and no other."""
+def test_settings_without_effect_on_vectors_keep_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+    """Neither the folder's path nor the training's metadata; an index accepts the copy, but no other model."""
     model, texts, config = poly
     first = save_model(tmp_path / "m", model, texts, config, metadata={"seed": 1})
     assert save_model(tmp_path / "other", model, texts, config, metadata={"seed": 2}) == first
@@ -257,9 +257,7 @@ def test_what_says_nothing_of_vectors_leaves_the_fingerprint(poly: tuple[Any, Te
         Retriever(opened(tmp_path / "changed"), open_index(tmp_path / "i"))
 
 
-def test_a_fingerprint_does_not_know_which_version_of_a_library_wrote_it(
-    poly: tuple[Any, Texts, Any], tmp_path: Path
-) -> None:
+def test_a_fingerprint_does_not_depend_on_the_librarys_version(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
     model, texts, config = poly
     first = save_model(tmp_path / "m", model, texts, config)
     shape = read_config(tmp_path / "m")["backbone"]
@@ -269,7 +267,7 @@ def test_a_fingerprint_does_not_know_which_version_of_a_library_wrote_it(
     assert save_model(tmp_path / "again", again.model, again.texts, again.config) == first
 
 
-# documents that are sealed
+# sealed documents
 
 
 def a_model(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[], Any]]:
@@ -295,7 +293,7 @@ def tensors_of(kind: str) -> Callable[[Path, tuple[Any, Texts, Any]], tuple[Path
 def test_a_flipped_bit_of_any_byte_of_a_document_is_refused(
     poly: tuple[Any, Texts, Any], tmp_path: Path, make: Any
 ) -> None:
-    """Or it is the same document: the case of an exponent's e is all that a number's bytes leave open."""
+    """Unless the document is the same: a number's exponent may be written e or E."""
     place, read = make(tmp_path / "m", poly)
     whole, want = place.read_bytes(), read()
     n_same = 0
@@ -313,7 +311,7 @@ def test_a_flipped_bit_of_any_byte_of_a_document_is_refused(
     assert read() == want
 
 
-def test_a_flipped_bit_of_what_an_index_says_of_itself_is_refused(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_description_of_an_index_is_refused(tmp_path: Path) -> None:
     from polyrank.index import write_index
 
     write_index(tmp_path / "i", [Candidate("a", "b")], np.ones((1, 2), np.float32), fingerprint="f" * 64, model="m")
@@ -340,14 +338,14 @@ def test_a_flipped_bit_of_what_an_index_says_of_itself_is_refused(tmp_path: Path
 
 
 def sealed(document: dict[str, Any]) -> bytes:
-    """With the checksum that the document should have: the SHA-256 of its JSON without spaces, keys in order."""
+    """The document with its correct checksum: the SHA-256 of its JSON without spaces and with sorted keys."""
     rest = {key: value for key, value in document.items() if key != "checksum"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     whole = {**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}
     return json.dumps(whole, indent=2, sort_keys=True).encode()
 
 
-def test_a_model_whose_settings_nobody_knows_is_refused(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+def test_a_model_with_unknown_settings_is_refused(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
     place, _ = a_model(tmp_path / "m", poly)
     document = json.loads(place.read_bytes())
     place.write_bytes(sealed(document))
@@ -372,7 +370,7 @@ def test_a_model_whose_settings_nobody_knows_is_refused(poly: tuple[Any, Texts, 
         load_model(tmp_path)
 
 
-def test_tensors_are_those_that_were_written(tmp_path: Path) -> None:
+def test_tensors_are_read_back_unchanged(tmp_path: Path) -> None:
     tensors = {"matrix": torch.randn(3, 4).T, "bias": torch.arange(2), "parameter": torch.nn.Parameter(torch.ones(1))}
     write_tensors(tmp_path / "t", "map", {"name": "x"}, tensors)
     document, found = read_tensors(tmp_path / "t", "map")
@@ -429,7 +427,7 @@ def test_weights_of_another_shape_or_name_are_refused(poly: tuple[Any, Texts, An
         fresh.restore({**tensors, **odd})
 
 
-def test_sizes_are_what_the_library_reads(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+def test_sizes_equal_those_of_the_library(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
     save_model(tmp_path / "poly", *poly)
     save_model(tmp_path / "convert", *convert_models.make())
     names = {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8", torch.bool: "BOOL", torch.int64: "I64"}
@@ -464,7 +462,7 @@ def test_kinds_of_numbers_of_a_part_are_in_order(tmp_path: Path) -> None:
 # names of models
 
 
-def test_names_find_their_folder_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_resolved_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work" / "bi").mkdir(parents=True)
     (tmp_path / "work" / "map").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -474,13 +472,13 @@ def test_names_find_their_folder_from_anywhere(tmp_path: Path, monkeypatch: pyte
         assert resolved_name(f"{prefix}../bi", Path("map")) == f"{prefix}{tmp_path / 'work' / 'bi'}"
         for name in (f"{prefix}owner/model", f"{prefix}embedded"):
             assert portable_name(name, Path("map")) == resolved_name(name, Path("map")) == name
-        # a folder that somebody makes later under this name does not take the Hub's place
+        # a folder created later under this name does not replace the Hub's model
         assert absolute_name(f"{prefix}owner/model") == f"{prefix}hf:owner/model"
         assert absolute_name(f"{prefix}embedded") == f"{prefix}embedded"
     (tmp_path / "work").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     assert resolved_name("../bi", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "bi")
-    # what went up and finds nothing there does not take another from the working directory
+    # a name that starts with .. is not looked up in the working directory
     (tmp_path / "bi").mkdir()
     assert resolved_name("../gone", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "gone")
     assert resolved_name("./gone", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "map" / "gone")
@@ -494,12 +492,12 @@ def test_names_find_their_folder_from_anywhere(tmp_path: Path, monkeypatch: pyte
         model_folder("shipped:none")
 
 
-# what users give
+# settings from users
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given(Settings):
-    """Settings of every kind of type."""
+    """A setting of each type."""
 
     n: Count = 1
     share: Share = 0.5
@@ -525,7 +523,7 @@ class Given(Settings):
         ("some", 2**63 - 1, 2**63 - 1), ("some", 1 - 2**63, 1 - 2**63),
     ],
 )  # fmt: skip
-def test_what_is_within_limits_is_taken(key: str, value: object, found: object) -> None:
+def test_values_within_limits_are_accepted(key: str, value: object, found: object) -> None:
     taken = getattr(from_dict(Given, {key: value}), key)
     assert taken == found
     assert type(taken) is type(found)
@@ -547,7 +545,7 @@ def test_what_is_within_limits_is_taken(key: str, value: object, found: object) 
         ("zzzzzz", 1, 'unknown key "r.zzzzzz"; known keys: kind, n, name'),
     ],
 )  # fmt: skip
-def test_what_is_outside_limits_is_named(key: str, value: object, said: str) -> None:
+def test_values_outside_limits_are_named(key: str, value: object, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_dict(Given, {key: value}, "r")
     assert said in str(caught.value)
@@ -590,7 +588,7 @@ def test_a_required_setting_that_is_missing_is_named() -> None:
         from_dict(needs, {}, "data")
 
 
-def test_half_the_bits_round_the_weights_and_nothing_else(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_half_precision_only_rounds_the_weights(tiny_backbone: Path, tmp_path: Path) -> None:
     model, texts, config = new_model(
         BiConfig(backbone=str(tiny_backbone), reduction="mean"), TextPolicy(max_context_tokens=24), seed=1, sample=()
     )

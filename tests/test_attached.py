@@ -1,4 +1,4 @@
-"""What tests start ends with them, though they are killed."""
+"""Processes that tests start end with them, even if the tests are killed."""
 
 import os
 import select
@@ -14,7 +14,7 @@ from cluster import descendants
 
 pytestmark = [
     pytest.mark.deep,
-    pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent"),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux to end children with their parent"),
 ]
 HERE = Path(__file__).parent
 PATIENCE_S = 60
@@ -28,7 +28,7 @@ from processes import start
 from servers import serving
 
 
-def test_waits(tmp_path):
+def test_that_waits_to_be_killed(tmp_path):
     server = Milvus(tmp_path).start()
     child = start(signal.pause)
     with serving("shipped:convert"):
@@ -46,7 +46,7 @@ def test_a_killed_test_run_leaves_no_process(number: signal.Signals, tmp_path: P
     command += ["-c", os.devnull, "--rootdir", str(tmp_path), "--basetemp", str(tmp_path / "base")]
     paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     with (
-        tempfile.TemporaryDirectory() as temporary,  # a killed run deletes nothing, and paths of sockets are short
+        tempfile.TemporaryDirectory() as temporary,  # a killed run deletes nothing, and socket paths must be short
         subprocess.Popen(
             command,
             cwd=tmp_path,

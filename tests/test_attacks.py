@@ -1,7 +1,7 @@
-"""Three hundred requests that would block a server: during each of them ``/live`` answers, and memory stays small.
+"""Three hundred requests that could block a server: during each of them ``/live`` answers, and memory stays small.
 
-A machine that does other work is slow, too: the kernel says for how long threads of the server waited for a core, and
-an idle server's times are measured just before. What a request costs is read from the processor time of its process.
+Other work slows the machine down, too: the kernel reports how long the server's threads waited for a core, and each
+test measures an idle server's times just before. A request's cost is the processor time of the server process.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from servers import Running, serving
 pytestmark = [pytest.mark.deep, pytest.mark.slow]
 
 MEDIAN_S, WORST_S, CPU_S, MEMORY_BYTES = 0.05, 0.5, 2.0, 1.5e9
-BUSY = 5  # how many times as long as on the idle server, where that alone is more than the bounds
+BUSY = 5  # allowed factor over the idle server's times, if these alone exceed the bounds
 ROUTES = {
     "/v1/respond": "context", "/v1/explain": "context", "/v1/score": "candidates", "/v1/candidates": "candidates",
     "/v1/candidates/remove": "ids", "/v1/feedback": "shown", "/v1/rerank": "documents", "/v2/rerank": "documents",
     "/rerank": "texts", "/v1/embeddings": "input", "/v1/embed": "texts", "/v2/embed": "texts", "/embed": "inputs",
 }  # fmt: skip
-SIZE = 4 * 2**20 - 200  # of most bodies: as large as one may be
+SIZE = 4 * 2**20 - 200  # size of most bodies, just below the limit
 VALUES = {
     "numbers": b"[" + b"1," * (SIZE // 2 - 2) + b"1]",
     "as many numbers as may be": b"[" + b"1," * 90_000 + b"1]",
@@ -66,7 +66,7 @@ def post(path: str, body: bytes) -> bytes:
 
 
 def cases() -> Iterator[tuple[str, bytes]]:
-    """A name, and what is sent on one connection."""
+    """Pairs of a name and the bytes to send on one connection."""
     for path, field in ROUTES.items():
         first = FIRST.get(field, b"") if path != "/v1/candidates" else b""
         for name, value in VALUES.items():
@@ -100,7 +100,7 @@ def server(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 class Probe:
-    """Asks for ``/live`` again and again, on one connection, and remembers how long each answer took."""
+    """Requests ``/live`` repeatedly on one connection, and records each answer's time."""
 
     def __init__(self, server: Running) -> None:
         self.took: list[float] = []
@@ -120,7 +120,7 @@ class Probe:
                     self._asked.notify_all()
 
     def more(self, n: int = 5) -> list[float]:
-        """Times since the last call, ``n`` of them at least."""
+        """At least ``n`` times since the last call."""
         with self._asked:
             assert self._asked.wait_for(lambda: len(self.took) >= n or not self._thread.is_alive(), 120)
             assert self._thread.is_alive(), "/live does not answer"
@@ -133,13 +133,13 @@ class Probe:
 
 
 def cpu_s(server: Running) -> float:
-    """Of the process of the event loop."""
+    """Processor seconds of the event loop's process."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def waited_s(server: Running) -> float:
-    """Seconds in which threads of the server, or of the test, could run and other work had the cores. Linux only."""
+    """Seconds that threads of the server or the test waited for a core used by other work. Linux only."""
     files = [
         path for pid in (server.process.pid, os.getpid()) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
     ]
@@ -147,37 +147,37 @@ def waited_s(server: Running) -> float:
 
 
 def memory(server: Running) -> int:
-    """Bytes that the server and the processes that compute have held at most."""
+    """Peak bytes of the server and its workers."""
     lines = [Path(f"/proc/{pid}/status").read_text() for pid in (server.process.pid, *server.workers)]
     return sum(int(text.partition("VmHWM:")[2].split()[0]) for text in lines) * 1024
 
 
 def send(server: Running, data: bytes) -> None:
-    """Send it, and wait until an answer begins or the connection ends."""
+    """Send the bytes, and wait until an answer begins or the connection ends."""
     with socket.create_connection(server.address, timeout=60) as connection, contextlib.suppress(OSError):
         connection.sendall(data)
         connection.recv(2**20)
 
 
 def slowness(server: Running, probe: Probe, data: bytes) -> str:
-    """How long others waited while a request was worked on; empty where that is no longer than may be."""
+    """A description of how long other requests waited during a request; empty if within the bounds."""
     idle = probe.more()
     before, waited = cpu_s(server), waited_s(server)
     send(server, data)
     took = probe.more()
-    others = waited_s(server) - waited  # time that other programs took is not the server's fault
+    others = waited_s(server) - waited  # time of other programs does not count
     median, worst, cpu = statistics.median(took), max(took), cpu_s(server) - before
     if (
         median - others / len(took) > max(MEDIAN_S, BUSY * statistics.median(idle))
         or worst - others > WORST_S
-        or cpu > CPU_S + sum(took)  # the probe's own requests cost some of it
+        or cpu > CPU_S + sum(took)  # a part of it comes from the probe's own requests
     ):
         return f"median {median:.3f} s, worst {worst:.3f} s, {cpu:.2f} s of processor time"
     return ""
 
 
 def test_no_request_blocks_the_others(server: Running) -> None:
-    """What is slow three times is slow; once, it may have been the machine."""
+    """A request must be slow three times to fail; once may be due to the machine."""
     every = list(cases())
     assert len(every) >= 300
     probe, slow, seen = Probe(server), [], ""

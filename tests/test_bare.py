@@ -1,4 +1,4 @@
-"""``.ci/bare``: the machine's past is hidden from a command, and what the command leaves behind is found."""
+"""``.ci/bare``: hides the machine's state from a command, and detects leftovers of the command."""
 
 import os
 import shutil
@@ -13,14 +13,14 @@ NAMESPACE = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--mount-proc", "
 
 
 def may_hide() -> bool:
-    """Whether this process may make namespaces."""
+    """Whether this process may create namespaces."""
     return shutil.which("unshare") is not None and subprocess.run(NAMESPACE, capture_output=True).returncode == 0
 
 
 pytestmark = [
     pytest.mark.deep,
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux" or not may_hide(), reason="making namespaces takes root on Linux"),
+    pytest.mark.skipif(sys.platform != "linux" or not may_hide(), reason="needs root on Linux to create namespaces"),
 ]
 
 
@@ -29,8 +29,8 @@ def bare(script: str, at: Path = BARE, **variables: str) -> "subprocess.Complete
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **variables})
 
 
-def test_poison_of_this_machine_is_not_seen(tmp_path: Path) -> None:
-    """A bogus setting, and what Ray and the Hub would have left: in the home, and in the folder for temporary files."""
+def test_the_machines_state_is_hidden(tmp_path: Path) -> None:
+    """A bogus setting, and leftovers like those of Ray and the Hub, in the home and in the temporary folder."""
     home = tmp_path / "home"
     for folder in (".cache/huggingface/hub", ".config/polyrank"):
         (home / folder).mkdir(parents=True)
@@ -49,7 +49,7 @@ def test_poison_of_this_machine_is_not_seen(tmp_path: Path) -> None:
     assert f"HOME={home}" in variables
 
 
-def test_a_bogus_setting_that_fails_a_command_does_not_fail_it_there(tmp_path: Path) -> None:
+def test_a_bogus_setting_does_not_affect_the_command(tmp_path: Path) -> None:
     ranks = f"echo hi | {sys.executable} -m polyrank rank shipped:convert hello --json"
     poison = {"POLYRANK_PRECISION": "fp7"}
     assert subprocess.run(["bash", "-c", ranks], capture_output=True, env={**os.environ, **poison}).returncode == 2
@@ -58,7 +58,7 @@ def test_a_bogus_setting_that_fails_a_command_does_not_fail_it_there(tmp_path: P
     assert '"text": "hi"' in ranked.stdout
 
 
-def test_a_checkout_among_temporary_files_stays_with_what_is_shared(tmp_path: Path) -> None:
+def test_a_checkout_in_a_temporary_folder_stays_with_shared_data(tmp_path: Path) -> None:
     at = tmp_path / "clone" / ".ci" / "bare"
     at.parent.mkdir(parents=True)
     shutil.copy(BARE, at)
@@ -82,7 +82,7 @@ def test_a_checkout_among_temporary_files_stays_with_what_is_shared(tmp_path: Pa
         ("mktemp -d --tmpdir=/var/tmp tmpXXX", "temporary /var/tmp/tmp"),
     ],
 )
-def test_what_is_left_behind_fails(script: str, words: str) -> None:
+def test_leftovers_make_it_fail(script: str, words: str) -> None:
     ended = bare(script)
     assert ended.returncode == 1, ended.stderr
     assert words in ended.stderr

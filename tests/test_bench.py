@@ -1,4 +1,4 @@
-"""Speed tables have the promised form, and what they time is right. Small sizes: no speed is asserted."""
+"""Speed tables have the documented form and time correct results. With small sizes, tests assert no speed."""
 
 import json
 import shutil
@@ -37,8 +37,8 @@ def test_scoring_compares_forms_that_agree() -> None:
     assert all(row["max_abs_error"] < 1e-3 for row in table["rows"] if row["what"] != "wide")
 
 
-def test_scoring_as_on_a_lesser_processor() -> None:
-    """In a process that has not begun: torch chooses its instructions once."""
+def test_scoring_as_on_an_older_processor() -> None:
+    """In a new process, since torch selects its instructions once."""
     pytest.importorskip("polyrank_kernels")
     line = [sys.executable, "-m", "polyrank", "bench", "scoring", "--instructions", "plain", "--json"]
     sizes = ["-n", "500", "-d", "64", "-m", "16", "--repeats", "1"]
@@ -63,7 +63,7 @@ def test_search_of_a_stored_index() -> None:
     assert rows["approximate"]["recall_at_10"] >= 0.9
 
 
-def test_searches_through_filters() -> None:
+def test_searches_with_filters() -> None:
     from timing.filters import time_filters
 
     from polyrank.errors import UsageError
@@ -110,7 +110,7 @@ def test_responding(tiny_backbone: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("large", [2, 9])
-def test_a_large_batch_is_larger_than_a_chunk_and_no_more_than_there_is(large: int) -> None:
+def test_a_large_batch_exceeds_a_chunk_within_available_memory(large: int) -> None:
     from polyrank.bench import bench_training
     from polyrank.errors import UsageError
     from polyrank.records import Example

@@ -80,9 +80,9 @@ def test_the_papers_form_equals_the_formula(n: int, k: int) -> None:
 
 
 def test_rows_of_scoring() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     found = bench.bench_scoring(
-        n=300, d=16, vectors=(2, 16), growth=(40, 80), growth_d=24, repeats=3, progress=told.append
+        n=300, d=16, vectors=(2, 16), growth=(40, 80), growth_d=24, repeats=3, progress=reported.append
     )
     (flushed,) = (row for row in found["rows"] if row["form"] == "papers, flushed")
     assert (flushed["what"], flushed["recall_at_10"]) == ("wide", 1)
@@ -94,7 +94,7 @@ def test_rows_of_scoring() -> None:
         ("growth", 40, 24, 64),
         ("growth", 80, 24, 64),
     ]
-    assert told == [
+    assert reported == [
         *(f"{regime}, 300 candidates, {m} vectors" for regime in ("isotropic", "trained") for m in (2, 16)),
         "wide, 300 candidates, 16 vectors",
         "growth, 40 candidates",
@@ -177,11 +177,11 @@ def test_rows_of_encoding_with_a_peer() -> None:
         asked.append((query, *texts))
         return np.zeros(len(texts), np.float32)
 
-    told: list[str] = []
+    reported: list[str] = []
     peers = {"usual": Peer(encode, rank), "other": Peer(encode, rank)}
     texts = ["hello there", "my bill", "hello there", "thanks"]
-    found = bench.bench_encoding(texts, n_pairs=3, n_words=4, repeats=2, peers=peers, progress=told.append)
-    assert told == ["loading", "encoding 3 texts", "encoding one context", "re-ranking 3 candidates"]
+    found = bench.bench_encoding(texts, n_pairs=3, n_words=4, repeats=2, peers=peers, progress=reported.append)
+    assert reported == ["loading", "encoding 3 texts", "encoding one context", "re-ranking 3 candidates"]
     rows = found["rows"]
     assert [(row["what"], row["n"], row["d"], row["m"], row["form"]) for row in rows] == [
         (what, n, 384, 1, form)
@@ -213,12 +213,12 @@ def test_too_few_texts_to_encode(wrong: dict[str, int]) -> None:
 
 
 def test_rows_of_answers(backbone: str) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     found = bench.bench_responding(
         TEXTS, sizes=(100, 250), kinds=("Bi", "Poly-16", "Cross"), backbone=backbone, n_words=12, repeats=2,
-        progress=told.append,
+        progress=reported.append,
     )  # fmt: skip
-    assert told == ["making a Bi", "making a Poly-16", "making a Cross", "round 1 of 2", "round 2 of 2"]
+    assert reported == ["making a Bi", "making a Poly-16", "making a Cross", "round 1 of 2", "round 2 of 2"]
     rows = {(row["form"], row["n"]): row for row in found["rows"]}
     shapes = {"Bi": 1, "Bi, papers": 1, "Poly-16": 16, "Poly-16, papers": 16, "Cross": 0}
     assert set(rows) == {(form, n) for form in shapes for n in (100, 250)}
@@ -250,9 +250,9 @@ def test_without_a_cross_encoder_rows_have_no_ratio_to_it(backbone: str) -> None
 
 
 def test_rows_of_a_stored_index(tmp_path: Path) -> None:
-    told: list[str] = []
-    found = time_search(sizes=(40, 700), d=8, m=3, ann="none", n_queries=3, folder=tmp_path, progress=told.append)
-    assert told == [
+    reported: list[str] = []
+    found = time_search(sizes=(40, 700), d=8, m=3, ann="none", n_queries=3, folder=tmp_path, progress=reported.append)
+    assert reported == [
         message
         for n in (40, 700)
         for message in (
@@ -288,9 +288,9 @@ def test_an_approximate_search_is_not_reported_as_exact(tmp_path: Path) -> None:
 
 
 def test_rows_of_filters(tmp_path: Path) -> None:
-    told: list[str] = []
-    found = time_filters(n=2000, d=8, m=2, shares=(0.005, 1.0), n_queries=4, folder=tmp_path, progress=told.append)
-    assert told == ["building 2,000 candidates", "0.5% of them pass", "100.0% of them pass"]
+    reported: list[str] = []
+    found = time_filters(n=2000, d=8, m=2, shares=(0.005, 1.0), n_queries=4, folder=tmp_path, progress=reported.append)
+    assert reported == ["building 2,000 candidates", "0.5% of them pass", "100.0% of them pass"]
     whats = ["first", "next", "after a change", "without"]
     assert [(row["share"], row["what"], row["n_passing"]) for row in found["rows"]] == [
         (share, what, n) for share, n in ((0.005, 10), (1.0, 2000)) for what in whats

@@ -35,17 +35,17 @@ def ids(*lengths: int) -> dict[str, Tensor]:
 @pytest.fixture
 def both(tiny_backbone: Path) -> tuple[BertModel, Any]:
     """polyrank's and the library's network with the same weights."""
-    ours = load_backbone(tiny_backbone).network
-    assert isinstance(ours, BertModel)
-    return ours, AutoModel.from_pretrained(tiny_backbone, add_pooling_layer=False)
+    own = load_backbone(tiny_backbone).network
+    assert isinstance(own, BertModel)
+    return own, AutoModel.from_pretrained(tiny_backbone, add_pooling_layer=False)
 
 
 @pytest.mark.parametrize("lengths", [(7,), (9, 9), (3, 12, 1), (128, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_outputs_are_the_same_bits(both: tuple[BertModel, Any], lengths: tuple[int, ...], dtype: torch.dtype) -> None:
-    ours, theirs = (network.to(dtype) for network in both)
+    own, theirs = (network.to(dtype) for network in both)
     with torch.inference_mode():
-        found, expected = (network(**ids(*lengths)).last_hidden_state for network in (ours, theirs))
+        found, expected = (network(**ids(*lengths)).last_hidden_state for network in (own, theirs))
     assert torch.equal(found, expected)
     assert found.dtype == dtype
 
@@ -61,18 +61,18 @@ def test_training_moves_weights_to_the_same_bits_with_dropout(both: tuple[BertMo
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     assert [name for name, _ in both[0].named_parameters()] == [name for name, _ in both[1].named_parameters()]
-    for (name, ours), (_, theirs) in zip(both[0].named_parameters(), both[1].named_parameters(), strict=True):
-        assert torch.equal(ours, theirs), name
+    for (name, own), (_, theirs) in zip(both[0].named_parameters(), both[1].named_parameters(), strict=True):
+        assert torch.equal(own, theirs), name
 
 
 def test_new_words_do_not_change_the_others(both: tuple[BertModel, Any]) -> None:
     for network in both:
         network.resize_token_embeddings(100, mean_resizing=False)
-    ours, theirs = (network.get_input_embeddings() for network in both)
-    assert ours.weight.shape == theirs.weight.shape == (100, 32)
-    assert (ours.num_embeddings, ours.padding_idx) == (theirs.num_embeddings, theirs.padding_idx)
+    own, theirs = (network.get_input_embeddings() for network in both)
+    assert own.weight.shape == theirs.weight.shape == (100, 32)
+    assert (own.num_embeddings, own.padding_idx) == (theirs.num_embeddings, theirs.padding_idx)
     assert both[0].config.to_dict()["vocab_size"] == 100
-    assert torch.equal(ours.weight[:77], theirs.weight[:77])
+    assert torch.equal(own.weight[:77], theirs.weight[:77])
 
 
 @pytest.fixture
@@ -111,15 +111,15 @@ def in_16_bits(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("layout", "ours"), [(prefixed, True), (in_16_bits, True), (with_earlier_names, False), (dict, True)]
+    ("layout", "own"), [(prefixed, True), (in_16_bits, True), (with_earlier_names, False), (dict, True)]
 )
 def test_weights_are_read_as_the_library_reads_them(
-    copied: Path, layout: Callable[[dict[str, Tensor]], dict[str, Tensor]], ours: bool
+    copied: Path, layout: Callable[[dict[str, Tensor]], dict[str, Tensor]], own: bool
 ) -> None:
     path = copied / "model.safetensors"
     save_file(layout(load_file(path)), path, {"format": "pt"})
     found = load_backbone(copied).network
-    assert isinstance(found, BertModel) == ours
+    assert isinstance(found, BertModel) == own
     expected = AutoModel.from_pretrained(copied, dtype=torch.float32).state_dict()
     for name, tensor in found.state_dict().items():
         assert torch.equal(tensor, expected[name]), name

@@ -114,7 +114,9 @@ def _exports(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "n_blocks"), [("docs/python.md", 11), ("docs/index.md", 1), ("docs/formats.md", 1)])
-def test_python_as_it_is_written(page: str, n_blocks: int, home: Path, tmp_path: Path, monkeypatch: Monkey) -> None:
+def test_python_blocks_run_as_printed(
+    page: str, n_blocks: int, home: Path, tmp_path: Path, monkeypatch: Monkey
+) -> None:
     monkeypatch.chdir(shutil.copytree(home, tmp_path / "home"))
     names: dict[str, Any] = {}
     written = blocks(page, "python")
@@ -140,7 +142,7 @@ def lines(page: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.deep) for page in PAGES)])
-def test_commands_as_they_are_written(home: Path, page: str, tmp_path: Path) -> None:
+def test_commands_run_as_printed(home: Path, page: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(home, tmp_path / "home"))
     with ExitStack() as servers:
         url, milvus = ADDRESS, MILVUS
@@ -168,7 +170,7 @@ def test_commands_as_they_are_written(home: Path, page: str, tmp_path: Path) -> 
 @pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # warnings of other libraries
-def test_clients_as_they_are_written(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_blocks_run_as_printed(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shutil.copytree(home, tmp_path / "home"))
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
     assert run("index", "build", "other-run/model", "replies.txt", "-o", "support").returncode == 0

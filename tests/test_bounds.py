@@ -1,7 +1,7 @@
-"""Bounds under attack: candidates made so that a bound which is too tight by one error loses the right answer.
+"""Adversarial tests of bounds: a bound that ignores one source of error would lose the right answer.
 
-Scores and errors are computed here in extended precision from the formulas; sums in fp32 are taken one after the other,
-the order in which rounding adds up most.
+Scores and errors are computed in extended precision from the formulas; fp32 sums add one number after the other, the
+order with the largest rounding error.
 """
 
 from dataclasses import replace
@@ -36,10 +36,10 @@ from polyrank.storage.quantized import pack as pack_vectors
 Floats = NDArray[np.float32]
 Long = NDArray[np.longdouble]
 D = 64
-U = 2.0**-24  # of one operation in fp32
+U = 2.0**-24  # rounding error of one fp32 operation
 needs_kernels = pytest.mark.skipif(kernels.package() is None, reason="polyrank-kernels is not installed")
 COMPILED = [False, pytest.param(True, marks=needs_kernels)]
-SCANS = [name for name in WAYS if name != "bf16 tiles"]  # which are for AMX, in test_kernels
+SCANS = [name for name in WAYS if name != "bf16 tiles"]  # AMX: see test_kernels
 COMPILED_SCANS = [name for name in SCANS if WAYS[name].bits == 8 or name.endswith("tiles")]
 
 
@@ -70,14 +70,14 @@ def one_after_the_other(vectors: Floats, columns: Floats) -> Floats:
 
 
 def steps(d: int, part: float = 0.99) -> Floats:
-    """One, and numbers whose squares are each lost when they are added to one."""
+    """One, followed by numbers whose squares are each lost when added to one."""
     row = np.full(d, np.sqrt(part * U), np.float32)
     row[0] = 1.0
     return row
 
 
 def adverse(d: int = D) -> Floats:
-    """Vectors at which rounding goes one way, numbers are very unlike, or nearly nothing."""
+    """Vectors with one-sided rounding, very different numbers, or tiny numbers."""
     rng = np.random.default_rng(d)
     signs = rng.choice([-1.0, 1.0], d)
     rows = [
@@ -100,11 +100,11 @@ def adverse(d: int = D) -> Floats:
     return np.array(rows).astype(np.float32)
 
 
-# ---- what is derived from candidates and contexts ----
+# ---- data derived from candidates and contexts ----
 
 
 @pytest.mark.parametrize("d", [1, 3, D, 1000, 5000])
-def test_norms_are_not_below_the_true_ones_nor_far_above(d: int) -> None:
+def test_norms_are_tight_upper_bounds(d: int) -> None:
     vectors = adverse(d)
     truth, norms = long_norms(vectors), norms_of(vectors).astype(np.longdouble)
     assert (norms >= truth).all()
@@ -113,33 +113,33 @@ def test_norms_are_not_below_the_true_ones_nor_far_above(d: int) -> None:
 
 
 def test_norms_of_many_rows_are_each_their_own() -> None:
-    """As they are when few are read at a time."""
+    """Equal to those of a few rows at a time."""
     vectors = np.zeros((9000, 2), np.float32)
     vectors[:, 1] = np.arange(9000)
     np.testing.assert_allclose(norms_of(vectors), np.arange(9000), rtol=1e-5, atol=1e-17)
 
 
 def rounded_to_codes(n: int) -> Floats:
-    """Vectors that are codes times a scale, rounded: in fp32 nothing seems to be lost."""
+    """Vectors that are codes times a scale, rounded: in fp32 the coding error seems to be zero."""
     rng = np.random.default_rng(n)
     codes = rng.integers(-127, 128, (n, D)).astype(np.float32)
     codes[:, 0] = 127.0
     return codes * rng.random((n, 1), np.float32)
 
 
-def test_what_int8_loses_is_never_understated() -> None:
+def test_the_error_of_int8_is_never_understated() -> None:
     for vectors in (adverse(), rounded_to_codes(300), np.tile(adverse(70), (200, 1))):
         quantized, d = kernels.quantized_of(vectors), vectors.shape[1]
         kept = quantized.values[:, :d].astype(np.longdouble) * quantized.scales[:, None]
         truth, size = long_norms(vectors - kept), long_norms(vectors)
         assert (quantized.row_errors >= truth).all()
         assert (quantized.row_errors <= truth * 1.001 + 6 * U * size + 1e-17).all()
-        assert (truth <= np.abs(vectors).max(1) / 254.0 * 1.0001 * np.sqrt(d) + 1e-28).all()  # codes are the nearest
+        assert (truth <= np.abs(vectors).max(1) / 254.0 * 1.0001 * np.sqrt(d) + 1e-28).all()  # nearest codes
         assert (quantized.values[:, d:] == 0).all()
         assert quantized.values.shape[1] % 64 == 0
 
 
-def test_codes_that_are_stored_lose_no_more_than_is_said() -> None:
+def test_stored_codes_stay_within_their_stated_error() -> None:
     vectors = rounded_to_codes(50)
     stored = pack_vectors(vectors, "int8")
     quantized = kernels.quantized_of(stored)
@@ -149,7 +149,7 @@ def test_codes_that_are_stored_lose_no_more_than_is_said() -> None:
     assert (quantized.row_errors <= 1e-6 * long_norms(vectors)).all()
 
 
-def test_what_bf16_loses_is_never_understated() -> None:
+def test_the_error_of_bf16_is_never_understated() -> None:
     for vectors in (adverse(), np.tile(adverse(), (200, 1))):
         rounded = bf16_of(vectors)
         truth, size = long_norms(vectors - rounded.values.float().numpy().astype(np.longdouble)), long_norms(vectors)
@@ -158,7 +158,7 @@ def test_what_bf16_loses_is_never_understated() -> None:
         assert (truth <= 2.0**-8 * size).all()
 
 
-def test_bf16_that_is_stored_loses_nothing() -> None:
+def test_stored_bf16_has_no_error() -> None:
     stored = pack_vectors(adverse(), "bf16")
     rounded = bf16_of(stored)
     np.testing.assert_array_equal(rounded.values.float().numpy(), stored[:])
@@ -166,7 +166,7 @@ def test_bf16_that_is_stored_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("d", [3, D, 600, 8192])
-def test_what_is_lost_of_a_context_is_never_understated(d: int) -> None:
+def test_the_error_of_a_context_is_never_understated(d: int) -> None:
     contexts = adverse(d)
     for context in (*contexts[:, None], contexts):
         best = Best(context, 1)
@@ -180,14 +180,14 @@ def test_what_is_lost_of_a_context_is_never_understated(d: int) -> None:
         int16 = query.int16.values[:, :d].astype(np.longdouble) * query.int16.scales[:, None]
         truth = long_norms(context - int16).max()
         assert truth * (1.0 - 1e-12) <= query.context_error <= truth * 1.00001 + 1e-30
-        # as fine as int16 and sums in int32 allow
+        # the resolution of int16 with sums in int32
         finest = min(32638, (2**31 - 1) // (127 * d))
         assert truth <= 1.02 * np.sqrt(d) * np.abs(context).max() / (2 * finest - 4) + 1e-28
         assert np.abs(query.int16.values.astype(np.int64)).sum(1).max() * 127 < 2**31
         assert np.isclose(best.norm, long_norms(context).max().astype(float), rtol=1e-12)
 
 
-def test_columns_in_int16_use_all_of_it() -> None:
+def test_columns_in_int16_use_its_whole_range() -> None:
     """32638 is the largest even number that fits, and the largest of long columns is half of what sums allow."""
     for d, largest in ((3, 32638), (64, 32638), (8192, (2**31 - 1) // (127 * 8192) // 2 * 2)):
         columns = kernels.to_int16(torch.full((1, d), -0.7))
@@ -198,7 +198,7 @@ def test_columns_in_int16_use_all_of_it() -> None:
 
 @pytest.mark.parametrize("d", [2, 17, D, 500])
 def test_a_product_in_fp32_is_off_by_less_than_its_rounding_in_any_order(d: int) -> None:
-    """And nearly by as much, where each number is lost when it is added."""
+    """The error comes close to the bound if each number is lost when added."""
     vectors = adverse(d)
     found = one_after_the_other(vectors, vectors)
     exact = vectors.astype(np.longdouble) @ vectors.astype(np.longdouble).T
@@ -233,7 +233,7 @@ def test_a_mean_in_fp32_is_off_by_less_than_its_rounding_in_any_order(m: int) ->
     assert rounding_of_mean(1) == 0.0
 
 
-# ---- how far a score moves ----
+# ---- errors of scores ----
 
 
 def test_the_bound_is_the_least_of_three() -> None:
@@ -252,14 +252,14 @@ def test_the_bound_is_the_least_of_three() -> None:
     assert bound(4.99, 5.0, 0.1, 0.5) == pytest.approx(5.1, abs=1e-12)
     assert bound(4.99, 5.0, 7.0, 0.0) == pytest.approx(12.0, abs=1e-12)
     assert bound(-9.0, -5.0, 0.0, 1.0) == pytest.approx(-9.0, abs=1e-12)
-    steep = 1.0 + 2.0 * log(100)  # too far for the bound near these products, whatever it says
+    steep = 1.0 + 2.0 * log(100)  # too far from these products for the local bound
     assert bound(0.0, 100.0, 4.0, 0.0) == pytest.approx(4.0 * steep, abs=1e-12)
     assert steepness(100) == pytest.approx(steep, abs=1e-12)
 
 
 @pytest.mark.parametrize("moved", [1e-3, 0.05, 0.4, 1.5, 3.9, 6.0])
-def test_products_moved_as_badly_as_can_be_stay_below_the_bound(moved: float) -> None:
-    """Each product goes up or down by ``moved``, as the score's slope at the moved products asks."""
+def test_worst_case_errors_of_products_stay_below_the_bound(moved: float) -> None:
+    """Each product moves up or down by ``moved``, in the direction that increases the score."""
     rng = np.random.default_rng(1)
     for m in (2, 3, 40):
         products = np.concatenate([w * rng.standard_normal((60, m)) for w in (1e-3, 0.3, 1.0, 4.0)])
@@ -281,7 +281,7 @@ def test_products_moved_as_badly_as_can_be_stay_below_the_bound(moved: float) ->
 
 
 def spread_context(m: int = 12, d: int = D, inside: int = 3, seed: int = 0) -> Floats:
-    """Vectors around a mean, in few directions and a little outside of them."""
+    """Vectors around a mean, mostly in a few directions."""
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
     scales = np.r_[3.0, 1.0, 0.5, np.full(d - 3, 0.02)][:, None]
@@ -289,8 +289,8 @@ def spread_context(m: int = 12, d: int = D, inside: int = 3, seed: int = 0) -> F
     return (2.0 * basis[:, 5] + mixture).astype(np.float32)
 
 
-def telling_candidates(subspace: Subspace, contexts: Floats) -> Floats:
-    """Where each part of the bound is all of it: along what is left out, along the mixtures, inside, far and near."""
+def extreme_candidates(subspace: Subspace, contexts: Floats) -> Floats:
+    """Candidates for which one part of the bound dominates: outside the subspace, along mixtures, inside, far, near."""
     columns, mixing = subspace.columns.double().numpy(), subspace.mixing.double().numpy()
     left_out = contexts.astype(np.float64) - mixing @ columns
     centre, weights = subspace.centre.double().numpy(), subspace.weights.double().numpy()
@@ -307,10 +307,10 @@ def telling_candidates(subspace: Subspace, contexts: Floats) -> Floats:
 @pytest.mark.parametrize("int16", [False, True])
 @pytest.mark.parametrize("n_columns", [1, 2, 4, 16])
 def test_no_bound_of_a_subspace_is_below_a_score(compiled: bool, int16: bool, n_columns: int) -> None:
-    """Nor much above one, for candidates at which the bound is attained."""
+    """And the bound is close for candidates that attain it."""
     contexts = spread_context()
     subspace = find_subspace(torch.from_numpy(contexts), int16=int16).narrow(n_columns)
-    vectors = telling_candidates(subspace, contexts)
+    vectors = extreme_candidates(subspace, contexts)
     truth = long_scores(contexts, vectors)
     norms = torch.from_numpy(norms_of(vectors))
     none = torch.zeros_like(norms)
@@ -323,12 +323,12 @@ def test_no_bound_of_a_subspace_is_below_a_score(compiled: bool, int16: bool, n_
             assert (bounds.numpy() >= truth - 2.0 * U * np.abs(truth)).all()
         if n_columns < 16:
             loose = (coarse.numpy() - truth) / long_norms(vectors)
-            assert loose.min() <= 2e-3  # some candidate attains it
+            assert loose.min() <= 2e-3  # a candidate attains the bound
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_the_bounds_of_a_subspace_allow_for_sums_that_lose_every_number(compiled: bool) -> None:
-    """The only column is the context's direction, and the candidate all of it: its product comes out too small."""
+    """The only column is the context's direction, which the candidate follows: its computed product is too small."""
     context = steps(256)[None]
     subspace = find_subspace(torch.from_numpy(context))
     products = torch.from_numpy(one_after_the_other(context, subspace.columns.numpy()))
@@ -343,7 +343,7 @@ def test_the_bounds_of_a_subspace_allow_for_sums_that_lose_every_number(compiled
 
 @pytest.mark.parametrize("int16", [False, True])
 @pytest.mark.parametrize("n_columns", [1, 2, 4, 16])
-def test_what_a_subspace_says_of_itself_is_true(int16: bool, n_columns: int) -> None:
+def test_the_stated_figures_of_a_subspace_are_true(int16: bool, n_columns: int) -> None:
     contexts = spread_context()
     subspace = find_subspace(torch.from_numpy(contexts), int16=int16).narrow(n_columns)
     columns, mixing = subspace.columns.numpy().astype(np.longdouble), subspace.mixing.numpy().astype(np.longdouble)
@@ -362,7 +362,7 @@ def test_what_a_subspace_says_of_itself_is_true(int16: bool, n_columns: int) -> 
 
 
 def test_columns_are_the_mean_and_the_main_directions() -> None:
-    """No columns leave out less: by the singular values of what surrounds the mean."""
+    """No other columns leave a smaller rest, by the singular values of the centred vectors."""
     for m in (12, 200):
         contexts = spread_context(m, seed=m).astype(np.float64)
         subspace = find_subspace(torch.from_numpy(contexts.astype(np.float32)))
@@ -378,7 +378,7 @@ def test_columns_are_the_mean_and_the_main_directions() -> None:
         assert len(subspace.columns) == min(16, m, D)
 
 
-def test_a_mean_of_nothing_has_a_direction_too() -> None:
+def test_a_zero_mean_has_a_direction_too() -> None:
     contexts = np.concatenate([np.eye(4, D), -np.eye(4, D)]).astype(np.float32)
     subspace = find_subspace(torch.from_numpy(contexts))
     assert subspace.residual < 1e-5
@@ -386,8 +386,8 @@ def test_a_mean_of_nothing_has_a_direction_too() -> None:
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
-def test_the_compiled_coarse_bound_is_the_formula(compiled: bool) -> None:
-    """With what candidates lose by their coding, in fp64."""
+def test_the_compiled_coarse_bound_equals_the_formula(compiled: bool) -> None:
+    """Including the candidates' coding error, in fp64."""
     contexts = spread_context()
     subspace = find_subspace(torch.from_numpy(contexts)).narrow(4)
     subspace = replace(subspace, rounding=0.01)
@@ -409,8 +409,8 @@ def test_the_compiled_coarse_bound_is_the_formula(compiled: bool) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("n_columns", [1, 4])
-def test_a_subspace_over_codes_bounds_what_codes_lose(n_columns: int) -> None:
-    """The candidate is its codes and a rest along a context's vector."""
+def test_a_subspace_over_codes_bounds_their_error(n_columns: int) -> None:
+    """The candidate is its codes plus a rest along a context's vector."""
     contexts = spread_context()
     subspace = find_subspace(torch.from_numpy(contexts), int16=True).narrow(n_columns)
     assert subspace.int16 is not None
@@ -433,9 +433,9 @@ def test_a_subspace_over_codes_bounds_what_codes_lose(n_columns: int) -> None:
 
 
 def lost_and_found(target: Floats, context: Floats, seen: float, n: int = 300) -> tuple[Any, int]:
-    """A pool whose best candidate seems to score ``seen``: others score between that and what it really scores.
+    """A pool whose best candidate seems to score ``seen``: the others score between that and its true score.
 
-    Others lie along one axis alone, so that nothing is lost of them.
+    The others have a single nonzero number, so that they have no rounding error.
     """
     truth = float(long_scores(context, target[None])[0])
     heights = np.linspace(seen, truth, n + 2)[1:-1]
@@ -462,8 +462,8 @@ def scanned(way: str | Way, context: Floats, pool: Any, k: int, *, compiled: boo
 
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("m", [1, 3])
-def test_a_scan_in_fp32_finds_what_sums_lose(compiled: bool, m: int) -> None:
-    """The best candidate's product is one and many numbers that are lost when they are added."""
+def test_a_scan_in_fp32_allows_for_errors_of_sums(compiled: bool, m: int) -> None:
+    """The best candidate's product is one plus many numbers that are lost when added."""
     context = np.tile(steps(256), (m, 1))
     pool, place = lost_and_found(steps(256), context, 1.0)
     assert best_of(pool, context, 1) == [place]
@@ -472,9 +472,9 @@ def test_a_scan_in_fp32_finds_what_sums_lose(compiled: bool, m: int) -> None:
 
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("m", [1, 3])
-def test_a_scan_in_bf16_finds_what_candidates_lose(compiled: bool, m: int) -> None:
+def test_a_scan_in_bf16_allows_for_errors_of_candidates(compiled: bool, m: int) -> None:
     context = np.ones((m, D), np.float32)
-    target = np.full(D, 1.0 + 2.0**-8 - 2.0**-20, np.float32)  # bf16 makes ones of it
+    target = np.full(D, 1.0 + 2.0**-8 - 2.0**-20, np.float32)  # bf16 rounds it to one
     pool, place = lost_and_found(target, context, float(D))
     pool.vectors[np.arange(len(pool.rows)) != place, 0] = (
         torch.from_numpy(pool.vectors[np.arange(len(pool.rows)) != place, 0]).bfloat16().float().numpy()
@@ -484,7 +484,7 @@ def test_a_scan_in_bf16_finds_what_candidates_lose(compiled: bool, m: int) -> No
 
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("m", [1, 3])
-def test_a_scan_in_bf16_finds_what_contexts_lose(compiled: bool, m: int) -> None:
+def test_a_scan_in_bf16_allows_for_errors_of_contexts(compiled: bool, m: int) -> None:
     context = np.full((m, D), 1.0 + 2.0**-8 - 2.0**-20, np.float32)
     context[:, 0] = 1.0
     target = np.ones(D, np.float32)
@@ -495,8 +495,8 @@ def test_a_scan_in_bf16_finds_what_contexts_lose(compiled: bool, m: int) -> None
 
 @needs_kernels
 @pytest.mark.parametrize("m", [1, 3])
-def test_a_scan_in_int8_finds_what_candidates_lose(m: int) -> None:
-    """Every number of the best candidate lies just below the middle of two codes."""
+def test_a_scan_in_int8_allows_for_errors_of_candidates(m: int) -> None:
+    """Every number of the best candidate is just below the middle of two codes."""
     context = np.ones((m, D), np.float32)
     target = np.r_[127.0, np.arange(D - 1) % 7 + 0.4999].astype(np.float32)
     seen = float(127 + (np.arange(D - 1) % 7).sum())
@@ -507,8 +507,8 @@ def test_a_scan_in_int8_finds_what_candidates_lose(m: int) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("m", [1, 3])
-def test_a_scan_in_int8_finds_what_contexts_lose(m: int) -> None:
-    """The same of the context's numbers, in int16; the candidate is its own code."""
+def test_a_scan_in_int8_allows_for_errors_of_contexts(m: int) -> None:
+    """The same for the context's numbers, in int16; the candidate equals its codes."""
     context = np.tile(np.r_[32638.0, np.arange(D - 1) % 7 + 0.4999].astype(np.float32) / 1000, (m, 1))
     target = np.full(D, 127.0, np.float32)
     seen = 127.0 * float(32638 + (np.arange(D - 1) % 7).sum()) / 1000
@@ -520,9 +520,9 @@ def test_a_scan_in_int8_finds_what_contexts_lose(m: int) -> None:
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("n_columns", [1, 2, 4])
 @pytest.mark.parametrize("int16", [False, True])
-def test_a_scan_by_columns_finds_what_lies_outside_of_them(compiled: bool, n_columns: int, int16: bool) -> None:
+def test_a_scan_by_columns_allows_for_the_rest_outside_them(compiled: bool, n_columns: int, int16: bool) -> None:
     if int16 and not compiled:
-        pytest.skip("int8 is read by the compiled loops")
+        pytest.skip("int8 needs the compiled loops")
     context = spread_context()
     way = replace(WAYS["2 columns int8" if int16 else "2 columns"], n_columns=n_columns)
     subspace = find_subspace(torch.from_numpy(context)).narrow(n_columns)
@@ -539,14 +539,14 @@ def test_a_scan_by_columns_finds_what_lies_outside_of_them(compiled: bool, n_col
 @pytest.mark.parametrize("way", SCANS)
 def test_every_way_of_scanning_finds_the_best_of_scores_that_are_1e_7_apart(way: str, compiled: bool) -> None:
     if way in COMPILED_SCANS and not compiled:
-        pytest.skip("this way is the compiled loops'")
+        pytest.skip("this way needs the compiled loops")
     for seed in range(8):
         rng = np.random.default_rng(seed)
         d = 300
         context = rng.standard_normal((1, d)).astype(np.float32)
         along = context / np.linalg.norm(context)
         noise = rng.standard_normal((1500, d)).astype(np.float32)
-        noise -= (noise @ along.T) * along  # far off, and nothing to the score
+        noise -= (noise @ along.T) * along  # large, but without effect on the score
         pool = block((along * (1.0 + 1e-7 * rng.standard_normal((1500, 1))) + 0.2 * noise).astype(np.float32))
         assert scanned(way, context, pool, 3, compiled=compiled) == best_of(pool, context, 3)
 
@@ -554,10 +554,10 @@ def test_every_way_of_scanning_finds_the_best_of_scores_that_are_1e_7_apart(way:
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("way", SCANS)
 @pytest.mark.parametrize("m", [2, 5, 20])
-def test_every_way_of_scanning_goes_by_what_lies_around_the_mean(m: int, way: str, compiled: bool) -> None:
-    """Candidates score by vectors that are not the mean; the mean alone would leave out the best."""
+def test_every_way_of_scanning_uses_vectors_around_the_mean(m: int, way: str, compiled: bool) -> None:
+    """Scores depend on vectors other than the mean; a bound by the mean alone would lose the best."""
     if way in COMPILED_SCANS and not compiled:
-        pytest.skip("this way is the compiled loops'")
+        pytest.skip("this way needs the compiled loops")
     rng = np.random.default_rng(m)
     mean = rng.standard_normal(D)
     spread = rng.standard_normal((m, D))
@@ -571,8 +571,8 @@ def test_every_way_of_scanning_goes_by_what_lies_around_the_mean(m: int, way: st
 
 
 @pytest.mark.parametrize("place", [0, 40, 150, 299])
-def test_many_that_are_offered_at_once_are_sifted_without_loss(place: int) -> None:
-    """Candidates of whom nothing is known go through fp32 first."""
+def test_many_candidates_at_once_are_sifted_without_loss(place: int) -> None:
+    """Candidates without a bound are first scored in fp32."""
     context = steps(256)[None]
     pool, at = lost_and_found(steps(256), context, 1.0)
     order = np.roll(np.arange(len(pool.rows)), place - at)
@@ -585,7 +585,7 @@ def test_many_that_are_offered_at_once_are_sifted_without_loss(place: int) -> No
 
 
 def test_the_most_promising_are_scored_first() -> None:
-    """By true bounds, whatever their order, hardly more than the first batch is scored."""
+    """With exact bounds in any order, little more than the first batch is scored."""
     rng = np.random.default_rng(0)
     pool = block(rng.standard_normal((3000, 16)).astype(np.float32))
     context = rng.standard_normal((1, 16)).astype(np.float32)
@@ -599,7 +599,7 @@ def test_the_most_promising_are_scored_first() -> None:
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_close_bounds_are_close(compiled: bool) -> None:
-    """What they add to a score is its products' error times the steepness, and a few roundings."""
+    """Bounds exceed the score by the products' error times the slope, plus a few roundings."""
     rng = np.random.default_rng(0)
     for m in (1, 30):
         products = rng.standard_normal((500, m)).astype(np.float32)
@@ -614,7 +614,7 @@ def test_close_bounds_are_close(compiled: bool) -> None:
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_products_given_in_bf16_may_be_off_by_their_own_rounding(compiled: bool) -> None:
-    """A product of 1 + 2^-8 is given as one; nothing else is lost."""
+    """A product of 1 + 2^-8 becomes one; there is no other error."""
     best = Best(np.r_[1.0, 2.0**-8, np.zeros(D - 2)].astype(np.float32)[None], 1)
     vectors = np.zeros((1, D), np.float32)
     vectors[0, :2] = 1.0
@@ -628,7 +628,7 @@ def test_products_given_in_bf16_may_be_off_by_their_own_rounding(compiled: bool)
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_products_in_bf16_may_be_off_by_the_rounding_of_their_sums(compiled: bool) -> None:
-    """One, many numbers that are lost when they are added, and minus one: all in bf16, and their sum is nought."""
+    """One, many numbers that are lost when added, and minus one: all in bf16, with a computed sum of zero."""
     d = 256
     context = np.r_[1.0, np.full(d - 2, 2.0**-12), 1.0].astype(np.float32)[None]
     vectors = np.r_[1.0, np.full(d - 2, 2.0**-12), -1.0].astype(np.float32)[None]
@@ -641,7 +641,7 @@ def test_products_in_bf16_may_be_off_by_the_rounding_of_their_sums(compiled: boo
     assert (d - 2) * U <= bound.item() <= 8 * d * U
 
 
-def test_denormal_numbers_are_zeros_to_some_processors_and_allowed_for() -> None:
+def test_denormal_numbers_that_a_processor_flushes_are_allowed_for() -> None:
     best = Best(np.full((1, D), 1e-20, np.float32), 1)
     vectors = np.full((1, D), 1e-20, np.float32)
     query = WAYS["bf16"].query(best)
@@ -654,7 +654,7 @@ def test_denormal_numbers_are_zeros_to_some_processors_and_allowed_for() -> None
 def test_every_way_of_scanning_keeps_near_ties_and_copies_apart(way: str, compiled: bool) -> None:
     """Scores 1e-7 apart, equal ones by row, norms from tiny to huge, removed candidates."""
     if way in COMPILED_SCANS and not compiled:
-        pytest.skip("this way is the compiled loops'")
+        pytest.skip("this way needs the compiled loops")
     for seed in range(2):
         rng = np.random.default_rng(seed)
         context = spread_context(8, seed=seed)

@@ -1,4 +1,4 @@
-"""What is cut of a text is exactly what the policy says, token by token: at a limit, one below it and one above."""
+"""Truncation follows the policy token by token: at a limit, one below it and one above it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ Make = Callable[..., BackboneTexts]
 
 @pytest.fixture(scope="module")
 def subwords(tiny_backbone: Path) -> Subwords:
-    """Every letter that stands alone is one token; [EOT] is one of those that were added."""
+    """A tokenizer with one token per separate letter, and an added token [EOT]."""
     found = load_subwords(tiny_backbone)
     found.add(["[EOT]"])
     return found
@@ -34,7 +34,7 @@ def make(subwords: Subwords) -> Make:
 
 
 def shown(texts: BackboneTexts, ids: Sequence[int]) -> str:
-    """Tokens in one text, with signs for the boundary tokens."""
+    """The tokens as one text, with signs for the special tokens."""
     names = [texts.subwords.tokenizer.id_to_token(i) for i in ids]
     return " ".join({"[CLS]": "<", "[SEP]": "|", "[EOT]": "/"}.get(name, name) for name in names)
 
@@ -63,7 +63,7 @@ def test_eight_tokens_are_six_and_the_boundaries(make: Make, n: int, context: st
     assert [shown(texts, ids) for ids in texts.all_candidate_ids([spaced(LETTERS[:n])])] == [candidate]
 
 
-def test_the_two_budgets_are_apart(make: Make) -> None:
+def test_the_two_budgets_are_independent(make: Make) -> None:
     texts = make(max_context_tokens=6, max_candidate_tokens=5)
     assert shown(texts, texts.context_ids(Context(("a b c d e",)))) == "< b c d e |"
     assert shown(texts, texts.candidate_ids("a b c d e")) == "< a b c |"
@@ -98,14 +98,14 @@ def test_turns_lose_tokens_from_the_oldest_on(make: Make, budget: int, expected:
         ("", 7, "< a b c d e |"),
     ],
 )
-def test_any_separator_stands_between_turns_only(make: Make, separator: str, budget: int, expected: str) -> None:
+def test_a_separator_is_only_between_turns(make: Make, separator: str, budget: int, expected: str) -> None:
     texts = make(max_context_tokens=budget, turn_separator=separator)
     assert shown(texts, texts.context_ids(Context(("a b", "c d", "e")))) == expected
 
 
 @pytest.mark.parametrize(("n_prefixes", "expected"), [(1, "x a | x b | x c"), (2, "x a | y b | x c")])
 @pytest.mark.parametrize(("budget", "cut"), [(10, 0), (9, 2), (8, 4), (5, 10)])
-def test_speakers_are_told_apart_from_the_last_turn_back_and_cut_with_their_turn(
+def test_speakers_alternate_from_the_last_turn_and_are_cut_with_it(
     make: Make, n_prefixes: int, expected: str, budget: int, cut: int
 ) -> None:
     texts = make(max_context_tokens=budget, speaker_prefixes=("x ", "y ")[:n_prefixes])
@@ -122,13 +122,13 @@ def test_speakers_are_told_apart_from_the_last_turn_back_and_cut_with_their_turn
         ({"max_background_tokens": 3}, "< a b | | x y | z |"),
         ({"max_background_tokens": 2}, "< a b | x y | z |"),
         ({"max_background_tokens": 0}, "< x y | z |"),
-        # half of the budget at most, rounded down
+        # at most half of the budget, rounded down
         ({"max_context_tokens": 11}, "< a b | c | x y | z |"),
         ({"max_context_tokens": 10}, "< a b | c | y | z |"),
         ({"max_context_tokens": 9}, "< a b | c | | z |"),
         ({"max_context_tokens": 8}, "< a b | c | z |"),
         ({"max_context_tokens": 7}, "< a b | | z |"),
-        ({"max_context_tokens": 5}, "< a b |"),  # no room is left for a turn, so no separator either
+        ({"max_context_tokens": 5}, "< a b |"),  # no space for a turn, so no separator either
         ({"max_context_tokens": 8, "background": "after"}, "< z | a b | c |"),
     ],
 )
@@ -138,7 +138,7 @@ def test_background_keeps_its_start_and_the_turns_their_end(make: Make, changes:
     assert shown(texts, ids) == expected
 
 
-def test_background_without_turns_stands_alone(make: Make) -> None:
+def test_background_without_turns_is_used_alone(make: Make) -> None:
     assert shown(make(), make().context_ids(Context((), ("a b",)))) == "< a b |"
     assert shown(make(), make().context_ids(Context((), ()))) == "< |"
 
@@ -149,7 +149,7 @@ def test_background_without_turns_stands_alone(make: Make) -> None:
 @pytest.mark.parametrize(
     ("n_context", "n_candidate", "expected"),
     [
-        # budgets 8 and 6: 11 tokens besides the three boundaries, at most 4 of a candidate
+        # budgets 8 and 6: 11 tokens and three special ones, at most 4 of a candidate
         (9, 4, "< c d e f g h i | A B C D |"),
         (9, 5, "< c d e f g h i | A B C D |"),
         (7, 5, "< a b c d e f g | A B C D |"),
@@ -161,7 +161,7 @@ def test_background_without_turns_stands_alone(make: Make) -> None:
         (0, 5, "< | A B C D |"),
     ],
 )
-def test_a_pair_gives_the_candidate_its_start_and_the_context_the_rest(
+def test_a_pair_keeps_the_candidates_start_and_the_contexts_end(
     make: Make, n_context: int, n_candidate: int, expected: str
 ) -> None:
     texts = make(max_context_tokens=8, max_candidate_tokens=6)
@@ -177,13 +177,13 @@ def test_a_pair_gives_the_candidate_its_start_and_the_context_the_rest(
 def test_a_candidate_may_be_longer_than_the_context(make: Make) -> None:
     texts = make(max_context_tokens=6, max_candidate_tokens=12)
     ids, _ = texts.pair_ids(Context((spaced(LETTERS),)), spaced(LETTERS))
-    assert shown(texts, ids) == f"< {spaced(LETTERS[-5:])} | {spaced(LETTERS[:10])} |"  # 15 besides the boundaries
+    assert shown(texts, ids) == f"< {spaced(LETTERS[-5:])} | {spaced(LETTERS[:10])} |"  # 15 and the special ones
 
 
 @pytest.mark.parametrize(
     ("longest", "n_left", "n_right"),
     [
-        (20, 11, 6),  # all of both budgets, 12 + 8, less three boundaries: 17
+        (20, 11, 6),  # both whole budgets, 12 + 8, minus three special tokens: 17
         (21, 11, 6),
         (19, 10, 6),
         (15, 6, 6),  # 12 tokens: half for each
@@ -192,7 +192,7 @@ def test_a_candidate_may_be_longer_than_the_context(make: Make) -> None:
         (12, 5, 4),
     ],
 )
-def test_a_network_with_less_room_halves_it_between_two_long_texts(
+def test_a_short_network_splits_its_length_between_two_long_texts(
     make: Make, longest: int, n_left: int, n_right: int
 ) -> None:
     texts = make(longest, max_context_tokens=12, max_candidate_tokens=8)
@@ -226,7 +226,7 @@ FACTS = st.lists(WORDS.filter(bool), max_size=3).map(tuple)
     st.sampled_from(["before", "after", "drop"]),
     st.sampled_from(["[SEP]", "[EOT]", " x y "]),
 )
-def test_a_context_is_the_end_of_its_turns_beside_the_start_of_its_background(
+def test_a_context_joins_the_background_start_and_the_turns_end(
     make: Make,
     turns: tuple[str, ...],
     facts: tuple[str, ...],
@@ -235,7 +235,7 @@ def test_a_context_is_the_end_of_its_turns_beside_the_start_of_its_background(
     place: str,
     separator: str,
 ) -> None:
-    """The policy as slices of the whole texts."""
+    """The policy, written as slices of the whole texts."""
     texts = make(max_context_tokens=budget, max_background_tokens=most, background=place, turn_separator=separator)
     between = {"[SEP]": ["|"], "[EOT]": ["/"]}.get(separator, ["x", "y"])
 
@@ -256,7 +256,7 @@ def test_a_context_is_the_end_of_its_turns_beside_the_start_of_its_background(
 
 
 @pytest.mark.parametrize("name", ["max_context_tokens", "max_candidate_tokens"])
-def test_budgets_from_four_to_the_networks_longest_input_are_taken(make: Make, name: str) -> None:
+def test_budgets_from_four_to_the_networks_length_are_accepted(make: Make, name: str) -> None:
     other = {"max_context_tokens": 8, "max_candidate_tokens": 8}
     for value in (4, 30):
         make(30, **{**other, name: value})
@@ -269,7 +269,7 @@ def test_budgets_from_four_to_the_networks_longest_input_are_taken(make: Make, n
 
 
 def convert(multi_context: bool = True, **changes: Any) -> ConvertTexts:
-    """Every letter and digit that stands alone is one subword."""
+    """Text settings with one subword per separate letter or digit."""
     known = ConvertSubwords([f"{c} " for c in LETTERS + "0123456789"], n_buckets=3)
     return ConvertTexts(known, ConvertText(n_buckets=3, **changes), multi_context)
 
@@ -306,19 +306,19 @@ def test_the_numbers_of_earlier_turns_count_within_the_budget(budget: int, expec
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1, "d"), (2, "d c"), (3, "d c b"), (4, "d c b a"), (5, "d c b a")])
-def test_so_many_earlier_turns_are_read(most: int, expected: str) -> None:
+def test_the_number_of_earlier_turns_is_limited(most: int, expected: str) -> None:
     texts = convert(max_earlier_turns=most)
     assert seen(texts, texts.earlier_ids(Context(tuple("abcde")))) == expected
 
 
 @pytest.mark.parametrize(("budget", "expected"), [(2, "c a"), (3, "c a x"), (5, "c a x y z"), (6, "c a x y z")])
-def test_background_is_read_behind_all_earlier_turns_as_far_as_it_fits(budget: int, expected: str) -> None:
+def test_background_follows_all_earlier_turns_as_far_as_it_fits(budget: int, expected: str) -> None:
     texts = convert(max_earlier_tokens=budget, background="after")
     assert seen(texts, texts.earlier_ids(Context(("a", "c", "e"), ("x y", "z")))) == expected
 
 
 @given(st.lists(WORDS, min_size=1, max_size=6), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.booleans())
-def test_a_convert_context_is_slices_of_its_turns(
+def test_a_convert_context_equals_slices_of_its_turns(
     turns: list[str], n_last: int, n_earlier: int, most: int, numbers: bool
 ) -> None:
     texts = convert(
@@ -338,7 +338,7 @@ def test_a_convert_context_is_slices_of_its_turns(
 @pytest.mark.parametrize(
     "name", ["max_context_tokens", "max_candidate_tokens", "max_earlier_tokens", "max_earlier_turns"]
 )
-def test_convert_budgets_of_one_are_taken_and_none_are_not(name: str) -> None:
+def test_convert_budgets_start_at_one(name: str) -> None:
     assert seen(convert(**{name: 1}), convert(**{name: 1}).context_ids(Context(("a", "b")))) == "b | a"
     with pytest.raises(ConfigError, match=f"{name} = 0 (is below|must be at least) 1"):
         convert(**{name: 0})

@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
 WORDS = ("wifi", "router", "red", "green", "bill", "too", "high", "restart", "it", "please", "thanks")
 REPLIES = [" ".join(WORDS[i : i + 1 + i % 4]) for i in range(9)]
-# lengths from 1 to 10 words; the same response behind two contexts, one context with two responses, given negatives
+# lengths from 1 to 10 words; one response to two contexts, one context with two responses, given negatives
 DATA = [
     *(Example(("hello", " ".join(WORDS[: 1 + 3 * i % 10])), (REPLIES[i], REPLIES[-1 - i]), (0,)) for i in range(7)),
     Example(("did it help",), (REPLIES[2],), (0,)),
@@ -42,7 +42,7 @@ DATA = [
 ]
 BATCH = list(enumerate(DATA))
 Start = Callable[[Path, float], tuple[Any, nn.Module]]
-"""A backbone's folder and dropout to a step and its network."""
+"""Makes a step and its network from a backbone's folder and a dropout rate."""
 
 
 def encoder(config: Any, backbone: Path, dropout: float) -> tuple[Any, Any]:
@@ -106,7 +106,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    """The norm of the difference of two gradients beside that of the second."""
+    """The norm of the difference of two gradients, relative to that of the second."""
     assert one.keys() == other.keys()
     squares = [((one[name] - other[name]).double().square().sum(), other[name].double().square().sum()) for name in one]
     error, size = (torch.stack(values).sum().sqrt() for values in zip(*squares, strict=True))
@@ -115,7 +115,7 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 
 @pytest.fixture
 def fp64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is computed in fp32 is computed in fp64, where what is equal can be told from what is nearly so."""
+    """Replace fp32 by fp64, to distinguish equal results from nearly equal ones."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     torch.set_default_dtype(torch.float64)
     yield
@@ -124,7 +124,7 @@ def fp64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @each_step
 @pytest.mark.usefixtures("fp64")
-def test_loss_and_gradients_are_those_of_the_whole_batch(start: Start, tiny_backbone: Path) -> None:
+def test_loss_and_gradients_equal_those_of_the_whole_batch(start: Start, tiny_backbone: Path) -> None:
     step, model = start(tiny_backbone, 0.0)
     model.double()
     plain = step(BATCH, 0, 0)
@@ -137,7 +137,7 @@ def test_loss_and_gradients_are_those_of_the_whole_batch(start: Start, tiny_back
 
 @each_step
 @pytest.mark.usefixtures("fp64")
-def test_three_updates_are_those_of_plain_steps(start: Start, tiny_backbone: Path) -> None:
+def test_three_updates_equal_those_of_plain_steps(start: Start, tiny_backbone: Path) -> None:
     (plain, model), (step, other) = (start(tiny_backbone, 0.0) for _ in range(2))
     before = weights(start(tiny_backbone, 0.0)[1])
     cached = dataclasses.replace(step, chunk_size=2)
@@ -149,7 +149,7 @@ def test_three_updates_are_those_of_plain_steps(start: Start, tiny_backbone: Pat
             torch.optim.SGD(network.parameters(), lr=0.01).step()
         torch.testing.assert_close(losses[1], losses[0], rtol=1e-12, atol=0)
     assert difference(weights(other), weights(model)) < 1e-12
-    assert difference(weights(model), before) > 1e-5  # they did move
+    assert difference(weights(model), before) > 1e-5  # the weights changed
 
 
 @pytest.mark.parametrize("name", ["Bi", "Bi, one tower"])
@@ -162,7 +162,7 @@ def test_in_fp32_only_the_last_bits_differ(name: str, tiny_backbone: Path) -> No
 
 
 @each_step
-def test_a_batch_that_fits_into_a_chunk_is_a_plain_one_to_the_bit(start: Start, tiny_backbone: Path) -> None:
+def test_a_batch_that_fits_into_a_chunk_equals_a_plain_one(start: Start, tiny_backbone: Path) -> None:
     step, model = start(tiny_backbone, 0.3)
     torch.manual_seed(5)
     plain = gradients_of(model, step(BATCH, 0, 0))
@@ -172,12 +172,12 @@ def test_a_batch_that_fits_into_a_chunk_is_a_plain_one_to_the_bit(start: Start, 
 
 
 @each_step
-def test_with_dropout_the_gradient_is_that_of_the_loss_that_was_drawn(start: Start, tiny_backbone: Path) -> None:
-    """Along the gradient the loss changes as it says, if both passes drew the same; central differences tell."""
+def test_with_dropout_the_gradient_belongs_to_the_drawn_loss(start: Start, tiny_backbone: Path) -> None:
+    """If both passes use the same dropout, central differences of the loss agree with the gradient."""
     step, model = start(tiny_backbone, 0.3)
     if isinstance(step, ConvertStep):
         for module in model.modules():
-            module.dtype = None  # type: ignore[assignment]  # rounding goes straight through, which differences do not
+            module.dtype = None  # type: ignore[assignment]  # a straight-through gradient differs from differences
     work = dataclasses.replace(step, chunk_size=3)
 
     def loss() -> Tensor:
@@ -199,7 +199,7 @@ def test_with_dropout_the_gradient_is_that_of_the_loss_that_was_drawn(start: Sta
     assert (ends[0] - ends[1]) / (2 * width) == pytest.approx(size, rel=0.02)
 
 
-def test_the_second_pass_leaves_no_trace_in_what_is_drawn_later(tiny_backbone: Path) -> None:
+def test_the_second_pass_does_not_change_later_random_numbers(tiny_backbone: Path) -> None:
     step, model = STEPS["Bi"](tiny_backbone, 0.3)
     torch.manual_seed(5)
     loss = dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0)
@@ -209,8 +209,8 @@ def test_the_second_pass_leaves_no_trace_in_what_is_drawn_later(tiny_backbone: P
 
 
 @pytest.mark.parametrize("size", [2, 5])
-def test_in_bf16_both_passes_are_narrow_and_gradients_as_good(size: int, tiny_backbone: Path) -> None:
-    """With size 5 the nine candidates come in chunks and the contexts, by the same tower, at once."""
+def test_in_bf16_both_passes_use_bf16_with_equal_accuracy(size: int, tiny_backbone: Path) -> None:
+    """With size 5 the nine candidates are split into chunks, and the contexts of the same tower are not."""
     step, model = in_batch(BiConfig(reduction="mean", shared_towers=True), negatives=GivenNegatives(9, 1))(
         tiny_backbone, 0.0
     )
@@ -232,13 +232,13 @@ def test_a_frozen_side_stays_without_gradients(tiny_backbone: Path) -> None:
     assert difference(gradients, expected) < 1e-5
 
 
-def test_without_a_graph_there_is_only_the_result(tiny_backbone: Path) -> None:
+def test_without_a_graph_only_the_result_is_computed(tiny_backbone: Path) -> None:
     step, _ = STEPS["Poly, last outputs"](tiny_backbone, 0.0)
     with torch.no_grad():
         assert not dataclasses.replace(step, chunk_size=2)(BATCH, 0, 0).requires_grad
 
 
-def test_chunks_hold_texts_of_like_length_and_results_stay_in_order() -> None:
+def test_chunks_hold_texts_of_similar_length_in_the_original_order() -> None:
     lengths = torch.tensor([1, 9, 3, 9, 2])
     mask = torch.arange(9) < lengths[:, None]
     ids = torch.arange(5)[:, None].expand(5, 9) * mask
@@ -256,7 +256,7 @@ def test_chunks_hold_texts_of_like_length_and_results_stay_in_order() -> None:
 
 
 def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -> None:
-    """The second network's chunks are encoded again when the first has been updated, and still are its own."""
+    """The second network's chunks are encoded again after the first one's update, and stay unaffected by it."""
     outcomes = []
     for size in (None, 3):
         pair = [STEPS[name](tiny_backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
@@ -274,9 +274,9 @@ def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -
 
 
 def peak_of(step: Any, model: nn.Module, n: int) -> int:
-    """The most bytes that torch's allocator had given out at one time of an update of n pairs of full length."""
+    """Peak bytes of torch's allocator in an update of n pairs of full length."""
     pairs = [Example((" ".join([f"{i}", *WORDS * 2]),), (f"reply {i} {' '.join(WORDS)}",), (0,)) for i in range(n)]
-    step(list(enumerate(pairs)), 0, 0).backward()  # gradients have their memory from now on
+    step(list(enumerate(pairs)), 0, 0).backward()  # allocates the gradients
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         step(list(enumerate(pairs)), 0, 0).backward()
     recorded: Any = record.profiler
@@ -296,7 +296,7 @@ def test_memory_does_not_grow_with_the_batch(name: str, tiny_backbone: Path) -> 
     cached = dataclasses.replace(step, chunk_size=8)
     small, large = (peak_of(cached, model, n) for n in (32, 128))
     plain = peak_of(step, model, 128)
-    assert large < 1.6 * small  # vectors and scores of four times the batch
+    assert large < 1.6 * small  # with vectors and scores of four times the batch
     assert plain > 10 * large
 
 
@@ -322,11 +322,11 @@ def outcome(folder: Path) -> tuple[list[Any], bytes]:
 
 
 class CrashError(Exception):
-    """Ends a run from its report, as a crash would."""
+    """Ends a run from its report callback, like a crash."""
 
 
 @pytest.mark.parametrize("model", [BiConfig(reduction="mean"), PolyConfig(n_codes=3, code_init="normal")])
-def test_runs_in_chunks_repeat_themselves_and_go_on_to_the_bit(
+def test_runs_in_chunks_are_reproducible_and_resume_exactly(
     model: Any, tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "whole", model, chunk_size=5, dropout=0.2, checkpoint_steps=2)
@@ -343,9 +343,7 @@ def test_runs_in_chunks_repeat_themselves_and_go_on_to_the_bit(
     assert outcome(tmp_path / "again") == outcome(tmp_path / "whole")
 
 
-def test_a_training_in_chunks_has_the_losses_of_one_without(
-    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_training_in_chunks_has_the_same_losses(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     losses = []
     for size in (None, 4):
         plan = recipe(task, tiny_backbone, tmp_path / f"{size}", BiConfig(reduction="mean"), dropout=0.0,
@@ -366,7 +364,7 @@ def test_a_training_in_chunks_has_the_losses_of_one_without(
         ({"negatives": NegativesConfig(n=1), "batch_size": 4, "chunk_size": 8}, "not below the 8 texts"),
     ],
 )
-def test_a_chunk_that_cuts_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_a_chunk_as_large_as_the_batch_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**settings)
 
@@ -377,7 +375,7 @@ def test_a_chunk_may_be_larger_than_a_batch_of_lists() -> None:
 
 
 @pytest.mark.parametrize(("chunk_size", "next_one"), [(None, 32), (16, 8), (1, 1)])
-def test_memory_that_is_not_there_is_named_with_half_of_the_chunk(chunk_size: int | None, next_one: int) -> None:
+def test_out_of_memory_suggests_half_of_the_chunk(chunk_size: int | None, next_one: int) -> None:
     with (
         pytest.raises(ResourceError, match=rf"a batch of 64 does not .* train\.chunk_size={next_one} "),
         explain_out_of_memory(too_large(64, chunk_size)),

@@ -1,4 +1,4 @@
-"""Which of the best candidates are given: no turn of the context again, wherever replies are chosen."""
+"""Selection among the best candidates: every way of answering skips replies that repeat a turn of the context."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,9 +26,7 @@ WORDS = st.sampled_from(["wifi", "Wifi!", "bill", "BILL", "my wifi", "the bill",
 
 
 @given(st.lists(WORDS, min_size=1, max_size=30), st.lists(WORDS, min_size=1, max_size=4), st.integers(1, 8))
-def test_the_best_replies_are_the_best_of_those_that_say_nothing_again(
-    texts: Sequence[str], turns: Sequence[str], k: int
-) -> None:
+def test_replies_that_repeat_a_turn_are_skipped(texts: Sequence[str], turns: Sequence[str], k: int) -> None:
     pool = [Candidate(str(i), text) for i, text in enumerate(texts)]
     said = {same_words(turn) for turn in turns}
     retriever = LexicalRetriever(BM25().fit(texts), pool)
@@ -52,7 +50,7 @@ def test_a_pool_is_ranked_as_it_is_answered_from() -> None:
         read_task([{"context": "a", "candidates": ["b", "c"], "relevant": [0]}], allow_echo=True)
 
 
-def test_a_turn_of_the_context_is_no_negative() -> None:
+def test_a_turn_of_the_context_is_not_a_negative() -> None:
     pool = ["my wifi is down", "wifi is slow", "thanks"]
     example = Example(("My wifi is down!", "thanks"), ("restart it",), (0,))
     (mined,) = mine([example], from_pool(BM25(), pool), HardNegatives(n_negatives=3)).examples
@@ -61,7 +59,7 @@ def test_a_turn_of_the_context_is_no_negative() -> None:
 
 
 @given(st.lists(st.tuples(WORDS, st.integers(0, 3)), min_size=1, max_size=12), st.integers(1, 12))
-def test_replies_that_differ_are_some_of_the_best_in_their_order(scored: list[tuple[str, int]], k: int) -> None:
+def test_diverse_replies_are_a_subset_of_the_best_in_order(scored: list[tuple[str, int]], k: int) -> None:
     texts, scores = zip(*sorted(scored, key=lambda pair: -pair[1]), strict=True)
     ranked = [Ranked(str(i), text, score) for i, (text, score) in enumerate(zip(texts, scores, strict=True))]
     found = differing(ranked, k, word_similarity(texts))
@@ -86,11 +84,11 @@ def test_an_index_compares_replies_by_their_vectors(tmp_path: Path) -> None:
             answering = LexicalRetriever(BM25(), index)
             (found,) = answering.respond(["see Ann or Bo, ask a doctor"], 2, diverse=True)
     assert len(found) == 2
-    assert "d" not in [reply.id for reply in found]  # differs from a in a name
+    assert "d" not in [reply.id for reply in found]  # differs from a only in a name
     assert len(LexicalRetriever(BM25(), pool).respond(["hm"], 4, diverse=True)[0]) == 3
 
 
-def test_a_filter_on_a_field_that_no_candidate_has_is_said(tmp_path: Path) -> None:
+def test_a_filter_on_a_missing_field_is_reported(tmp_path: Path) -> None:
     pool = [Candidate("a", "see Ann", {"lang": "en"}), Candidate("b", "ask Bo", {"lang": "de"})]
     write_index(tmp_path / "i", pool, np.eye(2, dtype=np.float32), fingerprint="f", model="m")
     with open_index(tmp_path / "i") as index:

@@ -91,9 +91,9 @@ def test_the_best_model_is_chosen_by_validation_not_training_loss(tmp_path: Path
     assert recall(self_judged.model, other) > recall(result.model, other)
     early, ends = {**turned, "early_stopping": 3}, []
     for name, valid in (("run", one), ("self", other)):
-        told = [check["R@1"] for check in checks(tmp_path / name)]
+        reported = [check["R@1"] for check in checks(tmp_path / name)]
         ends.append(train(recipe(other, valid, tmp_path / f"{name}-early", **early), device="cpu")[0].fit.n_steps)
-        assert ends[-1] == stops(told, 3)
+        assert ends[-1] == stops(reported, 3)
     assert ends[0] < ends[1]
 
 

@@ -1,4 +1,4 @@
-"""``polyrank.Client`` and ``AsyncClient`` before real servers: what they return is what the library returns here."""
+"""``polyrank.Client`` and ``AsyncClient`` with real servers: they return what the library returns."""
 
 import asyncio
 import inspect
@@ -37,7 +37,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(index: Path) -> Iterator[Running]:
-    """Asked while its models are still being opened, which the first client waits for."""
+    """A server whose models are still opening; the first client waits for them."""
     config = index.parent / "serve.toml"
     config.write_text(f'[feedback]\nfile = "{index.parent / "feedback.db"}"\n', "utf-8")
     with serving(f"support={index}", "--config", config, wait=False) as running:
@@ -50,7 +50,7 @@ def client(server: Running) -> Iterator[polyrank.Client]:
         yield client
 
 
-def test_it_answers_and_explains_as_the_library_does(client: polyrank.Client, index: Path) -> None:
+def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, index: Path) -> None:
     answer, why = client.respond(CONTEXT, k=2), client.explain(CONTEXT, text="pay the bill")
     by_id = client.explain(Context(tuple(CONTEXT)), candidate_id="a/b bill")
     with polyrank.open(index) as pipeline:
@@ -91,7 +91,7 @@ def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
         assert stored.text == "bye"
     finally:
         assert client.remove([one, "two", "nobody"]) == 2
-    client.add([Candidate(f"n{i:03}", f"number {i}") for i in range(250)])  # more than a page
+    client.add([Candidate(f"n{i:03}", f"number {i}") for i in range(250)])  # more than one page
     assert len([one for one in client.respond("a number", 9, diverse=True).ranked if one.id.startswith("n0")]) <= 1
     assert [candidate.id for candidate in client.candidates("number")] == [f"n{i:03}" for i in range(250)]
     assert client.remove([f"n{i:03}" for i in range(250)]) == 250
@@ -120,7 +120,7 @@ def test_feedback_is_recorded_once(client: polyrank.Client) -> None:
         client.feedback(here, "taken")
 
 
-def test_errors_are_those_of_the_library(client: polyrank.Client, server: Running) -> None:
+def test_errors_equal_those_of_the_library(client: polyrank.Client, server: Running) -> None:
     with pytest.raises(DataError, match="k"):
         client.respond("hello", k=10**6)
     with pytest.raises(UsageError, match="filter"):
@@ -133,7 +133,7 @@ def test_errors_are_those_of_the_library(client: polyrank.Client, server: Runnin
         client.add([{"words": "x"}])
     with pytest.raises(TypeError, match="int"):
         client.respond([1])  # type: ignore[list-item]
-    with socket.socket() as free:  # bound and not listening: nobody answers there
+    with socket.socket() as free:  # bound but not listening, so that connections are refused
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with polyrank.Client(url, retries=1) as lost, pytest.raises(OfflineError, match="does not answer"):
@@ -160,7 +160,7 @@ def test_each_status_has_an_error(status: int, code: str | None, kind: type[Exce
     assert str(status) in str(error_of(status, "<html>a proxy's</html>"))
 
 
-def test_a_key_lets_in(index: Path, tmp_path: Path) -> None:
+def test_a_key_grants_access(index: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY}\n", "utf-8")
     keys.chmod(0o600)
@@ -195,7 +195,7 @@ def test_asyncio_has_the_same(client: polyrank.Client, server: Running) -> None:
     asyncio.run(ask())
 
 
-def test_both_clients_take_the_same_arguments() -> None:
+def test_both_clients_accept_the_same_arguments() -> None:
     def methods(kind: type) -> dict[str, list[str]]:
         named = inspect.getmembers(kind, inspect.isfunction)
         return {name: [*inspect.signature(it).parameters] for name, it in named if name[0] != "_"}

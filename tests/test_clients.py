@@ -1,4 +1,4 @@
-"""Other people's clients against a real server, and inside their frameworks: unchanged, as their users have them."""
+"""Unmodified third-party clients with a real server, alone and inside their frameworks."""
 
 import gc
 import os
@@ -17,14 +17,14 @@ from servers import Running, serving
 pytestmark = [
     pytest.mark.deep,
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),  # what these libraries warn of is theirs
+    pytest.mark.filterwarnings("ignore"),  # the libraries' own warnings
 ]
 
-os.environ.update(HF_HUB_OFFLINE="1", HAYSTACK_TELEMETRY_ENABLED="False")  # before they are imported
+os.environ.update(HF_HUB_OFFLINE="1", HAYSTACK_TELEMETRY_ENABLED="False")  # before their import
 KEY = "a-key-that-is-long-enough"
 DOCUMENTS = ["hello hi", "restart the router", "pay the bill"]
 QUERY = "my wifi is down"
-SIDES = "shipped:convert"  # which encodes contexts and candidates by different networks
+SIDES = "shipped:convert"  # with different networks for contexts and candidates
 ASKED = "i need help"
 REPLIES = [
     "did you restart the router ?", "is the light red ?", "my wifi is down too", "you can pay the bill online",
@@ -35,7 +35,7 @@ REPLIES = [
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Clients leave their sockets open, which shall be told of here and not in whatever test comes next."""
+    """Collect garbage, since clients leave sockets open: their warnings belong to this test, not the next."""
     yield
     gc.collect()
 
@@ -86,7 +86,7 @@ def test_cohere(server: Running, scores: list[float], order: list[int], backbone
     assert error.value.status_code == 401
 
 
-def test_the_first_cohere(server: Running, order: list[int]) -> None:
+def test_the_first_version_of_cohere(server: Running, order: list[int]) -> None:
     import cohere
 
     ranked = cohere.Client(api_key=KEY, base_url=server.url).rerank(
@@ -192,7 +192,7 @@ def test_inside_haystack(order: list[int], backbone: str, tmp_path: Path) -> Non
 
 
 def ordered(query: Sequence[float], candidates: Sequence[Sequence[float]]) -> list[str]:
-    """Replies by the products of two sides' vectors."""
+    """Replies ordered by the products of the two sides' vectors."""
     return [REPLIES[row] for row in np.argsort(-(np.array(candidates) @ np.array(query)), kind="stable")]
 
 
@@ -290,8 +290,8 @@ def by_hugging_face(url: str) -> list[str]:
         by_haystack_openai, by_haystack_cohere, by_hugging_face,
     ],
 )  # fmt: skip
-def test_vectors_of_both_sides_rank_as_the_model_does(server: Running, ranked: Callable[[str], list[str]]) -> None:
-    """As it does not where a query is encoded as a candidate."""
+def test_vectors_of_both_sides_rank_like_the_model(server: Running, ranked: Callable[[str], list[str]]) -> None:
+    """Encoding a query like a candidate would result in another order."""
     model = polyrank.load(SIDES)
     scores = model.score([ASKED], [REPLIES])[0]
     expected = [REPLIES[row] for row in np.argsort(-scores)]
@@ -301,7 +301,7 @@ def test_vectors_of_both_sides_rank_as_the_model_does(server: Running, ranked: C
 
 
 def test_large_scores_keep_their_order_and_differences(server: Running) -> None:
-    """A sigmoid makes 1.0 of all of them, and the order of the request would be the answer's."""
+    """A sigmoid would map all of them to 1.0, so that the answer would keep the request's order."""
     cohere = pytest.importorskip("cohere")
     scores = 10 * polyrank.load(SIDES).score([ASKED], [REPLIES])[0]
     assert (1 / (1 + np.exp(-scores.astype(np.float32))) == 1).all()
@@ -310,5 +310,5 @@ def test_large_scores_keep_their_order_and_differences(server: Running) -> None:
     assert [result.index for result in ranked.results] == list(range(len(REPLIES)))[::-1]
     shares = [result.relevance_score for result in ranked.results]
     assert shares == sorted(set(shares), reverse=True)
-    back = [(share - 0.5) / (1 - share) for share in shares]  # of 1/2 + x / (2 + 2x)
+    back = [(share - 0.5) / (1 - share) for share in shares]  # inverse of 1/2 + x / (2 + 2x)
     np.testing.assert_allclose(np.array(back), np.sort(scores)[::-1], rtol=1e-3)

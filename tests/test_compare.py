@@ -134,9 +134,11 @@ def test_a_row_holds_measurements_and_tests() -> None:
     assert "over_seeds" not in rows[2]["against"]
     assert "seeds" not in rows[2]
     assert [each["seed"] for each in rows[1]["by_seed"]] == [1, 2, 3]
-    told = remarks(rows)
-    assert any(line.startswith("better against base: MRR +") and "over 3 seeds" in line for line in told)
-    assert told[-1].startswith("† differs from base: p < 0.05, paired randomisation test over examples, adjusted for 2")
+    lines = remarks(rows)
+    assert any(line.startswith("better against base: MRR +") and "over 3 seeds" in line for line in lines)
+    assert lines[-1].startswith(
+        "† differs from base: p < 0.05, paired randomisation test over examples, adjusted for 2"
+    )
     assert compared([better], ["R@1"], base)[0]["against"]["scores"] == "base"
     assert not any("by_turns" in row for row in rows)
     assert [len(row["by_turns"]) for row in compared([base], by=["turns"])] == [len(breakdown(base.evaluations))]

@@ -1,4 +1,4 @@
-"""ConveRT's network is its formula, whatever the padding, and impossible sizes are named."""
+"""ConveRT's network equals its formula with any padding; errors name impossible sizes."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from polyrank.text import learn_subwords, pad
 
 
 class Formula:
-    """The paper's network for one text, in float64, subword by subword where that is clearer."""
+    """The paper's network for one text in float64, partly written subword by subword for clarity."""
 
     def __init__(self, tensors: dict[str, torch.Tensor], config: ConvertConfig) -> None:
         self.w = {name: tensor.double().numpy() for name, tensor in tensors.items()}
@@ -105,7 +105,7 @@ def gelu(x: Array) -> Array:
 
 
 @pytest.mark.parametrize("name", [*ABLATIONS, *OTHERS])
-def test_the_network_is_the_formula(name: str) -> None:
+def test_the_network_matches_the_formula(name: str) -> None:
     changes, text = {**ABLATIONS, **OTHERS}[name]
     model, texts, config = make(policy=dataclasses.replace(POLICY, **text), **changes)
     formula = Formula(model.stored(), config)
@@ -150,7 +150,7 @@ def test_empty_texts_have_finite_vectors_of_length_one() -> None:
     np.testing.assert_allclose(np.linalg.norm(vectors[:, 0], axis=1), math.sqrt(12), rtol=1e-5)
 
 
-def test_without_earlier_turns_the_immediate_context_decides() -> None:
+def test_without_earlier_turns_only_the_immediate_context_counts() -> None:
     model, texts, _ = make()
     model.eval()
     found = model.context_encodings(texts.contexts([Context(("my wifi is down",)), Context(("hi", "my wifi is down"))]))
@@ -165,7 +165,7 @@ def test_without_earlier_turns_the_immediate_context_decides() -> None:
     torch.testing.assert_close(found.both, found.immediate)
 
 
-def test_equal_sides_start_from_the_likeness_of_words() -> None:
+def test_equal_sides_start_from_word_similarity() -> None:
     config = dataclasses.replace(TINY, equal_sides=True, combination="mean")
     model, texts, _ = new_model(config, POLICY, seed=1, sample=(), corpus=CORPUS)
     scorer = make_scorer(model, texts, device="cpu", precision="fp32")
@@ -181,7 +181,7 @@ def test_every_ablation_changes_the_network_and_trains(name: str) -> None:
     changes, text = ABLATIONS[name]
     policy = dataclasses.replace(POLICY, **text)
     whole, (model, texts, _) = make()[0], make(policy=policy, **changes)
-    if name.startswith("C"):  # as many weights of layers, but more offsets
+    if name.startswith("C"):  # as many layer weights, but more offsets
         assert model.layers[0].span != whole.layers[0].span
     shapes = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (whole, model)]
     assert shapes[0] != shapes[1]

@@ -1,4 +1,4 @@
-"""A ConveRT from the command line, end to end: train, look, evaluate, compare, rank, index, respond, pipeline."""
+"""A ConveRT from the command line, end to end: train, info, evaluate, compare, rank, index, respond, pipeline."""
 
 import io
 import json
@@ -39,7 +39,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def polyrank(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process; gives what it printed, and raises what it leaves with."""
+    """Run the command line in this process; returns its output, and raises its error."""
 
     def run(*arguments: str | Path, stdin: str = "") -> str:
         monkeypatch.setattr(sys, "argv", ["polyrank", *map(str, arguments)])
@@ -77,7 +77,7 @@ def test_every_command_works_with_a_trained_convert(polyrank: Run, task: dict[st
     row: dict[str, Any] = {"context": ["hi", "my router"], "candidates": ["router thanks", "light thanks", "猫"]}
     scores = json.loads(polyrank("rank", model, "--scores-only", stdin=json.dumps(row) + "\n"))["scores"]
     assert len(scores) == 3
-    assert max(map(abs, scores)) <= 12**0.5 + 1e-4  # a cosine times sqrt(12) at most
+    assert max(map(abs, scores)) <= 12**0.5 + 1e-4  # at most a cosine times sqrt(12)
 
     (tmp_path / "replies.txt").write_text("router thanks\nlight thanks\nred thanks\n", "utf-8")
     polyrank("index", "build", model, tmp_path / "replies.txt", "-o", tmp_path / "index")
@@ -90,7 +90,7 @@ def test_every_command_works_with_a_trained_convert(polyrank: Run, task: dict[st
     assert len(json.loads(polyrank("respond", tmp_path / "p", "-k", "2", "hi", "my router"))["results"]) == 2
 
 
-def test_info_refuses_what_is_no_model(polyrank: Run, tmp_path: Path) -> None:
+def test_info_refuses_other_files(polyrank: Run, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end:
         polyrank("info", tmp_path)
     assert end.value.code == 4

@@ -1,4 +1,4 @@
-"""ConveRT's files have the papers' sizes, and rounding in training is rounding in the file."""
+"""ConveRT's files have the paper's sizes, and training rounds weights like the file."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from polyrank.text import ConvertSubwords, ConvertTexts
 
 
 def paper(**changes: Any) -> tuple[Convert, ConvertTexts, ConvertConfig]:
-    """At the paper's sizes, with as many rows as its vocabulary has."""
+    """A ConveRT with the paper's sizes and number of subwords."""
     config = ConvertConfig(**changes)
     model = build_convert(config, 31_476 + 1_000)
     with torch.no_grad():
@@ -40,7 +40,7 @@ def paper(**changes: Any) -> tuple[Convert, ConvertTexts, ConvertConfig]:
 
 
 def test_parameters_at_the_papers_sizes() -> None:
-    """Table 2 counts 16 M parameters of embeddings and 13 M of the network, which is that of the shared layers."""
+    """Table 2 counts 16 M parameters of embeddings and 13 M of the network, meaning the shared layers."""
     counts = {name: p.numel() for name, p in paper()[0].named_parameters()}
     assert counts.pop("subwords.weight") == 32_476 * 512  # 16.6 M
     layers = sum(n for name, n in counts.items() if name.startswith("layers."))
@@ -71,7 +71,7 @@ def test_files_have_the_papers_sizes(tmp_path: Path, multi: bool, megabytes: int
     assert sizes.n_bytes_fp32 > 1.9 * sizes.n_bytes
 
 
-def test_eight_bits_hold_all_values_so_far_with_room() -> None:
+def test_eight_bits_cover_all_values_so_far_with_a_margin() -> None:
     seen = torch.tensor([-1.0, 3.0])
     low, step = grid(seen)
     assert float(low) == pytest.approx(-1.4)
@@ -123,7 +123,7 @@ def test_saved_scores_are_the_quantized_forward_of_training(tmp_path: Path, name
         step(BATCH, 0, number).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
-    model.train()  # no dropout here: this is the forward pass that training makes
+    model.train()  # without dropout this is the forward pass of training
     with torch.no_grad():
         h, _ = model.encode_contexts(texts.contexts(CONTEXTS))
         y = model.encode_candidates(texts.candidates(REPLIES))
@@ -137,7 +137,7 @@ def test_saved_scores_are_the_quantized_forward_of_training(tmp_path: Path, name
     assert save_model(tmp_path / "again", found.model, found.texts, found.config) == found.fingerprint
 
 
-def test_quantization_is_no_small_thing_and_no_large_one() -> None:
+def test_quantization_changes_scores_slightly() -> None:
     exact, rounded = (make(quantization=kind)[0].eval() for kind in ("none", "float16"))
     texts = make()[1]
     with torch.inference_mode():
@@ -151,20 +151,20 @@ def test_quantization_is_no_small_thing_and_no_large_one() -> None:
     [
         (-1.0, 3.0, 0.4),  # 10% of 4
         (0.0, 0.2, 0.02),
-        (0.0, 0.1, 0.01),  # 10% and the least room are the same
+        (0.0, 0.1, 0.01),  # 10% equals the minimal margin
         (0.0, 0.05, 0.01),
         (-0.02, -0.02, 0.01),
         (0.0, 0.0, 0.01),
     ],
 )
-def test_the_range_has_a_tenth_or_a_hundredth_of_room_on_both_sides(low: float, high: float, room: float) -> None:
+def test_the_range_has_a_margin_of_a_tenth_or_a_hundredth(low: float, high: float, room: float) -> None:
     start, step = (float(value) for value in grid(torch.tensor([low, high])))
     assert start == pytest.approx(low - room, abs=1e-7)
     assert start + 255 * step == pytest.approx(high + room, abs=1e-6)
 
 
 def test_eight_bits_by_hand() -> None:
-    """Of -1.5 to 24 in steps of a tenth: the nearest step, and the ends for what is beyond them."""
+    """From -1.5 to 24 in steps of a tenth: the nearest step; values outside map to the ends."""
     seen = torch.tensor([-1.5 + 2.125, 24 - 2.125])  # with 10% of 21.25 on both sides
     low, step = grid(seen)
     assert (float(low), float(step)) == (pytest.approx(-1.5), pytest.approx(0.1))
@@ -180,7 +180,7 @@ def test_eight_bits_by_hand() -> None:
 
 @pytest.mark.parametrize(("dtype", "digits"), [(torch.float16, 10), (torch.bfloat16, 7)])
 def test_other_weights_are_rounded_to_the_nearest_of_sixteen_bits(dtype: torch.dtype, digits: int) -> None:
-    """By the digits behind the point of a binary number between 1 and 2: halves go to the even neighbour."""
+    """Binary fractions between 1 and 2: ties go to the even neighbour."""
     unit = 2.0**-digits
     values = torch.tensor([1 + 0.4 * unit, 1 + 0.6 * unit, 1 + 0.5 * unit, 1 + 1.5 * unit, -1 - 0.6 * unit, 0.1])
     table = Table(1, 6, dtype)
@@ -193,7 +193,7 @@ def test_other_weights_are_rounded_to_the_nearest_of_sixteen_bits(dtype: torch.d
 
 
 def rounded_parts(dtype: torch.dtype | None) -> list[tuple[str, Rounding, torch.Tensor]]:
-    """One module of each kind with weights that no 16 bits hold, and an input for it."""
+    """One module of each kind with weights that 16 bits cannot represent, and an input for it."""
     torch.manual_seed(0)
     linear, norm, table, embedding = Linear(4, 3, dtype), Norm(4, dtype), Table(5, 4, dtype), Embedding(6, 4, dtype)
     with torch.no_grad():
@@ -206,7 +206,7 @@ def rounded_parts(dtype: torch.dtype | None) -> list[tuple[str, Rounding, torch.
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_module_computes_with_rounded_weights_unless_they_are_on_the_grid(number: int) -> None:
+def test_a_module_rounds_weights_that_are_off_the_grid(number: int) -> None:
     name, module, x = rounded_parts(torch.float16)[number]
     with torch.no_grad():
         for _ in range(2):
@@ -217,7 +217,7 @@ def test_a_module_computes_with_rounded_weights_unless_they_are_on_the_grid(numb
                 by_hand = {key: weight.half().float() for key, weight in before.items()}
             with_rounding = module(x)
             for key, parameter in module.named_parameters():
-                assert torch.equal(parameter, before[key])  # those that are trained stay as they are
+                assert torch.equal(parameter, before[key])  # trained weights are not changed
             plain = rounded_parts(None)[number][1]
             plain.load_state_dict(by_hand)
             assert torch.equal(with_rounding, plain(x))
@@ -225,19 +225,19 @@ def test_a_module_computes_with_rounded_weights_unless_they_are_on_the_grid(numb
             exact = plain(x)
             assert not torch.equal(with_rounding, exact)
             module.on_grid = True
-            assert torch.equal(module(x), exact)  # read from a file, they are used as they are
+            assert torch.equal(module(x), exact)  # weights from a file are used unchanged
             module.eval()
             assert torch.equal(module(x), exact)
             module.train()
-            assert torch.equal(module(x), with_rounding)  # they may move now
+            assert torch.equal(module(x), with_rounding)  # after an update they may be off the grid
             module.eval()
             assert torch.equal(module(x), with_rounding)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, None])
 @pytest.mark.parametrize("number", range(4))
-def test_gradients_are_those_of_the_rounded_weights(number: int, dtype: torch.dtype | None) -> None:
-    """As if the rounded weights were the parameters: nothing of the rounding itself is differentiated."""
+def test_gradients_are_computed_with_rounded_weights(number: int, dtype: torch.dtype | None) -> None:
+    """As if the rounded weights were the parameters: rounding itself is not differentiated."""
     name, module, x = rounded_parts(dtype)[number]
     plain = rounded_parts(None)[number][1]
     with torch.no_grad():
@@ -256,14 +256,14 @@ def test_gradients_are_those_of_the_rounded_weights(number: int, dtype: torch.dt
         torch.testing.assert_close(parameter.grad, other.grad)
 
 
-def test_behind_a_tables_last_row_the_first_comes_again() -> None:
+def test_positions_beyond_a_tables_last_row_start_again() -> None:
     table = Table(3, 2, None)
     with torch.no_grad():
         table.weight.copy_(torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]))
     assert table(torch.tensor([0, 2, 3, 7])).tolist() == [[0, 1], [4, 5], [0, 1], [2, 3]]
 
 
-def test_the_range_holds_zero_and_all_that_it_ever_held() -> None:
+def test_the_range_contains_zero_and_all_earlier_values() -> None:
     embedding = Embedding(2, 2, torch.float16)
     assert embedding.seen.tolist() == [0, 0]
     for values, range_ in (

@@ -1,4 +1,4 @@
-"""ConveRT's subwords: cut as the rule says, stable everywhere, learnt from counts alone; and how contexts are read."""
+"""ConveRT's subwords: segmentation, stability, learning from counts, and the layout of contexts."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ LETTERS = "abcde é_,!?12 \t"
 
 
 def reference_ids(text: str, subwords: list[str], bucket: Any) -> list[int]:
-    """The rule, character by character: no cache, no regular expression."""
+    """The rule, character by character, without cache and regular expression."""
     lowered = unicodedata.normalize("NFC", text.lower())
     words, kind = [], None
     for character in lowered:
@@ -66,7 +66,7 @@ def test_segmentation_is_the_greedy_longest_prefix(subwords: list[str], text: st
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_cut_and_every_id_has_a_row(text: str) -> None:
+def test_any_text_is_segmented_and_every_id_has_a_row(text: str) -> None:
     own = LEARNT
     ids = own.encode(text)
     assert list(ids) == reference_ids(text, list(own.subwords), own.bucket)
@@ -74,10 +74,10 @@ def test_any_text_is_cut_and_every_id_has_a_row(text: str) -> None:
     assert (len(ids) == 0) == (not unicodedata.normalize("NFC", text.lower()).split())
 
 
-def test_long_texts_are_cut_like_short_ones() -> None:
+def test_long_texts_are_segmented_like_short_ones() -> None:
     own = learn_subwords(CORPUS, min_count=3)
     text = " ".join(CORPUS * 10)
-    assert len(text) > 2_000  # these are not remembered whole
+    assert len(text) > 2_000  # such texts are not cached whole
     assert own.encode(text) == tuple(i for part in CORPUS * 10 for i in own.encode(part))
 
 
@@ -87,9 +87,9 @@ def test_buckets_are_the_same_on_every_machine() -> None:
         1 + 422,
         1 + 304,
         1 + 756,
-    ]  # by CRC-32 from its definition
+    ]  # CRC-32 from its definition
     assert own.encode("猫") == (own.bucket("猫"),)
-    assert own.encode("\ud800") == (own.bucket("\ud800"),)  # half a surrogate pair, as broken files have them
+    assert own.encode("\ud800") == (own.bucket("\ud800"),)  # half a surrogate pair, as in broken files
 
 
 def test_learning_does_not_depend_on_order() -> None:
@@ -114,7 +114,7 @@ def test_learning_does_not_depend_on_the_process() -> None:
     assert done.stdout.strip() == hashlib.sha256(here).hexdigest()
 
 
-def test_learnt_subwords_obey_the_limits_and_are_frequent() -> None:
+def test_learned_subwords_obey_the_limits_and_are_frequent() -> None:
     long_word = "pneumonoultramicroscopicsilicovolcanoconiosis"
     own = learn_subwords([*CORPUS, *[long_word] * 9, *["999999999"] * 9], min_count=4)
     assert max(len(s.rstrip(" ")) for s in own.subwords) <= MAX_CHARACTERS
@@ -165,12 +165,12 @@ def test_a_vocabulary_is_one_json_file(tmp_path: Path) -> None:
         b'{"convert_subwords": 1, "n_buckets": 9, "subwords": ["a", "a"]}',
     ],
 )
-def test_what_is_no_vocabulary_is_refused_by_name(data: bytes) -> None:
+def test_other_files_are_refused_as_a_vocabulary(data: bytes) -> None:
     with pytest.raises(ArtifactError, match=r"there\.json.*; restore"):
         read_convert_subwords(data, "there.json")
 
 
-def test_a_vocabulary_of_a_newer_format_asks_for_an_upgrade() -> None:
+def test_a_vocabulary_of_a_newer_format_requires_an_upgrade() -> None:
     with pytest.raises(ArtifactError, match=r"there\.json: in format 99, this reads up to 1; upgrade"):
         read_convert_subwords(b'{"convert_subwords": 99, "n_buckets": 9, "subwords": ["a"]}', "there.json")
 
@@ -203,7 +203,7 @@ def read(own: ConvertTexts, context: Context) -> str:
     return " ".join(names[i] for i in own.context_ids(context))
 
 
-def test_earlier_turns_come_newest_first_behind_the_boundary() -> None:
+def test_earlier_turns_follow_the_boundary_newest_first() -> None:
     assert read(texts(), Context(("a b", "c", "d e"))) == "d e | c a b"
     assert read(texts(number_prefixes=True), Context(("a b", "c", "d e"))) == "d e | 0 c 1 a b"
     assert read(texts(multi_context=False), Context(("a b", "c", "d e"))) == "d e"
@@ -219,12 +219,12 @@ def test_budgets_keep_the_end_of_the_context_the_newest_turns_and_the_start_of_a
     assert own.candidate_ids("a b c d") == list(own.subwords.encode("a b c"))
 
 
-def test_at_most_ten_earlier_turns_are_read_by_default() -> None:
+def test_at_most_ten_earlier_turns_are_used_by_default() -> None:
     turns = tuple("abcdefghijklmn")
     assert read(texts(), Context(turns)) == "n | m l k j i h g f e d"
 
 
-def test_background_is_read_after_the_turns_or_not() -> None:
+def test_background_follows_the_turns_or_is_ignored() -> None:
     context = Context(("a", "b"), ("c d",))
     assert read(texts(), context) == "b | a"
     assert read(texts(background="after"), context) == "b | a c d"
@@ -239,9 +239,9 @@ def test_tokens_are_padded_and_masked() -> None:
     assert own.candidates(["", ""]).ids.shape[0] == 2
 
 
-def test_hundreds_of_marks_on_a_letter_take_no_time_and_few_are_composed() -> None:
+def test_hundreds_of_combining_marks_take_linear_time() -> None:
     assert split_words("cafe\u0301 ...") == ["caf\u00e9", "..."]
-    marks = "\u0301\u0323" * 500_000  # the square of this would take an hour
+    marks = "\u0301\u0323" * 500_000  # quadratic time would be an hour
     words = split_words(f"a{marks} b")
     assert (words[-1], sum(map(len, words)) < 40) == ("b", True)
     dots = "." * 100_000
@@ -258,21 +258,21 @@ def test_a_long_word_is_looked_up_in_proportion_to_its_length() -> None:
 
     known = Counted({"abcdef"})
     assert list(longest_prefixes("x" * 1000 + " ", known, 6)) == ["x"] * 1000
-    assert known.looked_up <= 5 * 1000  # pieces of 2 to 6 characters from each of them
+    assert known.looked_up <= 5 * 1000  # pieces of 2 to 6 characters from each position
 
 
-def test_long_words_are_not_remembered() -> None:
+def test_long_words_are_not_cached() -> None:
     subwords = learn_subwords(["hello there"] * 300)
     subwords.encode("x" * 5000 + " hello")
     assert all(len(text) <= 100 for memory in (subwords._words, subwords._stretches) for text in memory)
 
 
-def test_what_comes_late_is_counted_though_the_table_is_full() -> None:
+def test_late_words_are_counted_in_a_full_table() -> None:
     texts = [f"w{i} w{i}" for i in range(1000)] + ["late"] * 500
     assert count_words(texts, max_words=1000)["late"] == 500
 
 
-def test_thirty_marks_in_a_row_are_kept_and_no_more() -> None:
+def test_at_most_thirty_marks_in_a_row_are_kept() -> None:
     for n, kept in ((29, 29), (30, 30), (31, 30), (90, 30)):
         assert split_words("x" + "\u0301" * n) == ["x", "\u0301" * kept]
     mixed = "\u0301" * 20 + "." + "\u0301" * 20  # on two characters
@@ -295,14 +295,14 @@ def test_the_papers_limits_are_the_defaults() -> None:
         learn_subwords(["hi"] * 249)
 
 
-def test_half_a_surrogate_pair_is_in_no_vocabulary() -> None:
+def test_half_a_surrogate_pair_is_never_in_a_vocabulary() -> None:
     own = learn_subwords(["\ud800 \udfff \ue000 \ud7ff"] * 5, min_count=2)
     assert set(own.subwords) == {"\ue000 ", "\ue000", "\ud7ff ", "\ud7ff"}
     assert own.encode("\ud800") == (own.bucket("\ud800"),)
 
 
-def learnt_by_the_rule(words: Mapping[str, int], min_count: int) -> dict[str, int]:
-    """Subwords with their counts, by the module's four steps: every stretch of every word is counted."""
+def learned_by_the_rule(words: Mapping[str, int], min_count: int) -> dict[str, int]:
+    """Subwords with their counts, by the module's four steps: counts every piece of every word."""
     letters: Counter[str] = Counter()
     for word, n in words.items():
         for letter in word:
@@ -340,7 +340,7 @@ SYLLABLES = st.lists(st.sampled_from(["ab", "b", "abc", "1", "23", "c", "é"]), 
 @given(st.dictionaries(SYLLABLES, st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 6))
 def test_learning_follows_its_four_steps(often: dict[str, int], min_count: int) -> None:
     words = count_words(f"{word} " * n for word, n in often.items())
-    expected = learnt_by_the_rule(words, min_count)
+    expected = learned_by_the_rule(words, min_count)
     texts = [f"{word} " * n for word, n in often.items()]
     if not expected:
         with pytest.raises(ConfigError, match=r"lower text\.min_count"):
@@ -352,22 +352,22 @@ def test_learning_follows_its_four_steps(often: dict[str, int], min_count: int) 
 
 @pytest.mark.parametrize("word", ["x" * 19, "x" * 20, "x" * 21, "abcdefghijklmnopqrstu", "1234", "12345", "a1234567b"])
 def test_long_words_and_numbers_follow_the_four_steps(word: str) -> None:
-    expected = learnt_by_the_rule({word: 3, "abc": 4}, 2)
+    expected = learned_by_the_rule({word: 3, "abc": 4}, 2)
     found = learn_subwords([f"{word} {word} {word} abc abc abc abc"], min_count=2).subwords
     assert found == tuple(sorted(expected, key=lambda s: (len(s) == 1, -expected[s], s)))
 
 
 @pytest.fixture(scope="module")
 def by_count() -> dict[int, dict[str, int]]:
-    """What each count gives of the corpus."""
+    """The subwords of the corpus for each minimal count."""
     words = count_words(CORPUS)
-    return {n: learnt_by_the_rule(words, n) for n in (*range(1, 12), 15, 20, 25, 30, 35, 40, 60)}
+    return {n: learned_by_the_rule(words, n) for n in (*range(1, 12), 15, 20, 25, 30, 35, 40, 60)}
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 9, 14, 20, 35, 50, 60, 120])
-def test_a_size_is_reached_by_the_count_that_gives_slightly_more(by_count: Any, size: int) -> None:
-    """Characters are kept before subwords, then those met most. Of a corpus that has fewer, all are taken."""
-    enough = [n for n, learnt in by_count.items() if len(learnt) >= size] or [1]
+def test_a_size_is_reached_from_a_slightly_larger_vocabulary(by_count: Any, size: int) -> None:
+    """Characters come before subwords, then the most frequent ones. A small corpus contributes all of its subwords."""
+    enough = [n for n, learned in by_count.items() if len(learned) >= size] or [1]
     wanted = []
     for n in enough:
         if n == max(enough) or len(by_count[n]) <= 1.02 * size:
@@ -377,9 +377,9 @@ def test_a_size_is_reached_by_the_count_that_gives_slightly_more(by_count: Any, 
     assert learn_subwords(CORPUS, size=size).subwords in wanted
 
 
-def test_words_are_forgotten_when_there_are_half_as_many_again_and_not_before() -> None:
-    assert count_words(["a", "b", "c", "a b"], max_words=2) == {"a": 2, "b": 2}  # three are not too many on the way
-    assert count_words(["a", "b", "c", "d", "a a"], max_words=2) == {"a": 2}  # four are: all were met once
+def test_words_are_dropped_at_one_and_a_half_times_the_limit() -> None:
+    assert count_words(["a", "b", "c", "a b"], max_words=2) == {"a": 2, "b": 2}  # three during counting are allowed
+    assert count_words(["a", "b", "c", "d", "a a"], max_words=2) == {"a": 2}  # four are too many: single ones go
     assert count_words(["a a", "b b", "c", "d", "c"], max_words=2) == {"a": 2, "b": 2}  # the first two outlast the rest
     assert count_words(["a", "b"], max_words=2) == {"a": 1, "b": 1}
-    assert count_words(["a,", "b,"], max_words=2) == {",": 2}  # three words out of two stretches
+    assert count_words(["a,", "b,"], max_words=2) == {",": 2}  # three words out of two texts

@@ -1,4 +1,4 @@
-"""ConveRT's loss is the papers', and runs repeat bit for bit."""
+"""ConveRT's loss is the papers', and runs are reproducible bit for bit."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ from polyrank.training.optimizer import freeze, make_optimizer
 from train_settings import train_config
 
 
-def test_a_right_answer_of_the_context_elsewhere_is_no_negative() -> None:
+def test_another_right_answer_to_the_context_is_not_a_negative() -> None:
     model, texts, _ = make()
     one, other = (Example(("hello",), (text,), (0,)) for text in ("please restart it", "did that help?"))
     batch = [(0, one), (1, other)]
@@ -41,8 +41,8 @@ def test_a_right_answer_of_the_context_elsewhere_is_no_negative() -> None:
     )
     everything = collect_right_answers([example for _, example in BATCH])  # of which no context has two
     with torch.no_grad():
-        assert float(told(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # there is nothing to tell it from
-        assert float(untold(batch, 0, 9)) > 0.01
+        assert float(with_rights(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # no negative is left
+        assert float(without_rights(batch, 0, 9)) > 0.01
         assert step_of(model, texts, rights=everything)(BATCH, 0, 9) == step_of(model, texts)(BATCH, 0, 9)
 
 
@@ -70,7 +70,7 @@ def test_the_loss_is_the_papers() -> None:
                 step = step_of(model, texts, loss_weights=weights)
                 wanted = sum(weight * part for weight, part in zip(weights, parts, strict=True))
                 assert float(step(BATCH, 0, number)) == pytest.approx(wanted, rel=1e-5)
-                summed = step_of(model, texts, loss_weights=weights, loss="sum")  # the loop multiplies it by B = 3
+                summed = step_of(model, texts, loss_weights=weights, loss="sum")  # the loop multiplies by B = 3
                 over_rows = sum(n * weight * part for n, weight, part in zip((3, 2, 3), weights, parts, strict=True))
                 assert 3 * float(summed(BATCH, 0, number)) == pytest.approx(over_rows, rel=1e-5)
     single, texts, _ = make(multi_context=False)
@@ -82,7 +82,7 @@ def test_the_loss_is_the_papers() -> None:
         assert float(step_of(single, texts)(BATCH, 0, 9)) == pytest.approx(loss(found.immediate, rows, final), rel=1e-5)
 
 
-def test_equal_responses_are_no_negatives_and_given_ones_are() -> None:
+def test_equal_responses_are_not_negatives_but_given_ones_are() -> None:
     model, texts, _ = make()
     model.eval()
     twice = [BATCH[0], (1, Example(("no light",), ("please restart it",), (0,)))]
@@ -93,8 +93,8 @@ def test_equal_responses_are_no_negatives_and_given_ones_are() -> None:
         assert float(step_of(model, texts, smoothing=0.0, negatives=GivenNegatives(9, 1))(given, 0, 9)) > 0.01
 
 
-def test_no_right_answer_is_a_negative_whoever_brings_it() -> None:
-    """Rows by hand: another response that is right here too, and a given text that is, are in no sum of wrong ones."""
+def test_no_right_answer_from_any_source_is_a_negative() -> None:
+    """By hand: another row's response and a given text that are right here, too, are not among the negatives."""
     model, texts, _ = make(multi_context=False)
     model.eval()
     examples = [
@@ -132,7 +132,7 @@ def test_no_right_answer_is_a_negative_whoever_brings_it() -> None:
         ({"loss_weights": (1.0, 1.0, -0.1)}, False),
     ],
 )
-def test_settings_may_be_at_their_limits_and_not_behind(changes: dict[str, Any], fits: bool) -> None:
+def test_settings_at_their_limits_are_accepted_and_beyond_refused(changes: dict[str, Any], fits: bool) -> None:
     if fits:
         assert next(iter(changes.items())) in vars_of(ConvertMethod(**changes)).items()
     else:
@@ -144,8 +144,8 @@ def vars_of(method: ConvertMethod) -> dict[str, Any]:
     return {name: getattr(method, name) for name in method.__dataclass_fields__}
 
 
-def test_the_range_is_looked_at_every_so_many_updates() -> None:
-    """Weights that leave it are seen in updates 0, 3 and 6 only, and it never shrinks."""
+def test_the_range_is_checked_at_an_interval() -> None:
+    """Weights outside the range are noticed only in updates 0, 3 and 6, and the range never shrinks."""
     model, texts, _ = make()
     step, ranges = step_of(model, texts, range_steps=3), []
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_smoothing_spreads_over_the_wrong_ones_only() -> None:
     assert cross_entropy(scores, torch.tensor([0]), allowed, 0.2) == pytest.approx(float(wanted))
 
 
-def test_the_scale_grows_in_a_line() -> None:
+def test_the_scale_grows_linearly() -> None:
     values = [annealed_scale(n, 10_000, math.sqrt(512)) for n in (0, 5_000, 10_000, 10**6)]
     assert values == pytest.approx([1.0, (1 + math.sqrt(512)) / 2, math.sqrt(512), math.sqrt(512)])
 
@@ -199,7 +199,7 @@ def curve(folder: Path) -> list[Any]:
 
 
 class CrashError(Exception):
-    """Ends a run from its report, as a crash would."""
+    """Ends a run from its report callback, like a crash."""
 
 
 def crash_at(step: int) -> Callable[[int, dict[str, Any]], None]:
@@ -212,7 +212,7 @@ def crash_at(step: int) -> Callable[[int, dict[str, Any]], None]:
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("adadelta", 50.0), ("adamw", 0.1)])
 def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, optimizer: str, rate: float) -> None:
-    """Where the 8-bit range has moved, moves on, and is not looked at in the update that the run goes on with."""
+    """The 8-bit range has changed, changes later, and is not checked in the first update after the resume."""
 
     def plan(name: str) -> Recipe:
         changes: dict[str, Any] = {"lr": rate, "range_steps": 2, "scale_steps": 20, "checkpoint_steps": 1}
@@ -233,7 +233,7 @@ def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, opt
     assert ranges[0] < ranges[2]
 
 
-def test_a_trained_model_scores_as_its_last_validation_said(task: dict[str, Path], tmp_path: Path) -> None:
+def test_a_trained_model_reproduces_its_last_validation(task: dict[str, Path], tmp_path: Path) -> None:
     result = train(recipe(task, tmp_path / "run", epochs=4), device="cpu")[0]
     assert result.fit.best["R@1"] > 2 / 12  # chance is 1/12
     scorer = load(result.model, device="cpu", precision="fp32")
@@ -255,14 +255,14 @@ def test_fine_tuning_starts_from_weights_and_vocabulary(task: dict[str, Path], t
         torch.testing.assert_close(dict(made.model.named_parameters())[name], tensor, atol=1e-3, rtol=1e-2)
 
 
-def test_a_start_brings_its_own_vocabulary(task: dict[str, Path], tmp_path: Path) -> None:
+def test_an_initial_model_determines_the_vocabulary(task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(task, tmp_path / "run", init_from="shipped:convert")
     text = dataclasses.replace(POLICY, vocabulary=str(tmp_path / "other.json"))
     with pytest.raises(ConfigError, match=r"other\.json, but train\.init_from brings"):
         train(dataclasses.replace(plan, text=text), device="cpu")
 
 
-def test_no_quantization_can_be_asked_for_on_the_command_line() -> None:
+def test_quantization_can_be_disabled_on_the_command_line() -> None:
     values = {"model": {"kind": "convert", "quantization": parse_value("none")}, "data": {"train": "x"}, "output": "y"}
     plan = recipe_from_dict(values)
     assert isinstance(plan.model, ConvertConfig)
@@ -270,7 +270,7 @@ def test_no_quantization_can_be_asked_for_on_the_command_line() -> None:
     assert plan.train.max_steps is None
 
 
-def test_fine_tuning_has_its_own_regime(tmp_path: Path) -> None:
+def test_fine_tuning_has_its_own_defaults(tmp_path: Path) -> None:
     place = tmp_path / "recipe.toml"
     table = 'output = "run"\n[model]\nkind = "convert"\n[data]\ntrain = "x"\n[train]\n'
     place.write_text(f'{table}init_from = "shipped:convert"\nbatch_size = 32\n', "utf-8")
@@ -288,7 +288,7 @@ def test_the_top_layers_train_with_what_is_above_them() -> None:
     } == {str(len(model.layers) - 1)}
 
 
-def test_relative_biases_are_biases() -> None:
+def test_relative_biases_do_not_decay() -> None:
     model = make()[0]
     groups = make_optimizer(model, CONVERT_PRETRAINING).param_groups
     spared = {id(p) for group in groups for p in group["params"] if not group["weight_decay"]}

@@ -1,4 +1,4 @@
-"""Crashes, failing disks and damage: a short version of runs/crash.py, which has the rest."""
+"""Crashes, failing disks and damage: a short version of runs/crash.py."""
 
 import json
 import subprocess
@@ -15,12 +15,12 @@ from crashes.workload import held_by, script
 COMMAND = Path(__file__).parents[1] / "runs" / "crash.py"
 
 preloads = pytest.mark.skipif(
-    sys.platform != "linux" or faults.compiler() is None, reason="needs Linux and a C compiler: calls are intercepted"
+    sys.platform != "linux" or faults.compiler() is None, reason="needs Linux and a C compiler to intercept calls"
 )
 
 
 def crash(*options: str) -> dict[str, Any]:
-    """A run of the command; its summary."""
+    """Run the script and return its summary."""
     done = subprocess.run(
         [sys.executable, COMMAND, "--bare", *options], capture_output=True, text=True, timeout=300, check=False
     )
@@ -32,13 +32,13 @@ def crash(*options: str) -> dict[str, Any]:
     return parts
 
 
-def test_a_killed_writer_loses_nothing_and_brings_nothing_back() -> None:
+def test_a_killed_writer_loses_and_restores_nothing() -> None:
     assert crash("--kills", "8", "--seed", "5")["kills"]["n"] == 8
 
 
 @pytest.mark.deep
 @preloads
-def test_every_durable_call_may_fail_or_be_the_last() -> None:
+def test_every_durable_call_may_fail_or_be_interrupted() -> None:
     found = crash("--calls", "1", "--every", "97", "--seed", "1")["calls"]
     assert found["n_calls"] > 300
     assert found["outcomes"]["killed"] > 3
@@ -47,7 +47,7 @@ def test_every_durable_call_may_fail_or_be_the_last() -> None:
 
 @pytest.mark.deep
 @preloads
-def test_a_power_loss_keeps_what_was_acknowledged() -> None:
+def test_a_power_loss_keeps_acknowledged_steps() -> None:
     found = crash("--power", "1", "--losses", "1", "--every", "31", "--seed", "2")
     assert found["power"]["n"] > 20
     assert found["losses"]["n"] > 20
@@ -61,7 +61,7 @@ def test_damage_is_refused_or_harmless() -> None:
     assert found["removals"]["outcomes"]["refused"] > 0
 
 
-def test_the_script_says_what_is_there() -> None:
+def test_the_workloads_steps_match_its_content() -> None:
     plan = script(0)
     assert plan.held[0] is None
     assert [step.name for step in plan.steps].count("recreate") == 1
@@ -74,12 +74,12 @@ def test_the_script_says_what_is_there() -> None:
             assert before == after
 
 
-def test_nothing_is_held_by_a_place_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_content(tmp_path: Path) -> None:
     assert held_by(tmp_path / "none") is None
 
 
-def test_power_loss_leaves_what_was_synced(tmp_path: Path) -> None:
-    """By hand: bytes need a sync of the file, names one of the folder; a rename is one step."""
+def test_a_power_loss_keeps_synced_data(tmp_path: Path) -> None:
+    """By hand: bytes need a sync of the file, names a sync of the folder; a rename is atomic."""
     disk, root = Disk(Path("/d")), tmp_path
 
     def left(*changes: tuple[int, str, str, bytes]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""What deploy/ names exists, and agrees with the rest of the project. The container itself is built by hand."""
+"""The files of deploy/ refer to existing files and agree with the project. The container itself is built by hand."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ def test_the_base_image_is_named_by_its_digest() -> None:
     assert set(re.findall(r"^FROM (\S+)", CONTAINERFILE, re.MULTILINE)) == {"${BASE}"}
 
 
-def test_what_is_copied_is_there_and_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     ignored = (ROOT / ".containerignore").read_text("utf-8").split()
     lines = re.findall(r"^COPY (?!--from)(.+)$", CONTAINERFILE, re.MULTILINE)
     for source in (source for line in lines for source in line.split()[:-1]):
@@ -34,7 +34,7 @@ def test_packages_have_hashes_and_the_versions_of_the_constraints() -> None:
     assert {"fastapi", "transformers", "uvicorn"} <= set(pins)
 
 
-def test_probes_ask_for_routes_that_are_open() -> None:
+def test_probes_use_public_routes() -> None:
     yaml = pytest.importorskip("yaml")
     manifest = yaml.safe_load((DEPLOY / "kubernetes.yaml").read_text("utf-8"))
     (container,) = manifest["spec"]["template"]["spec"]["containers"]

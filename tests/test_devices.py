@@ -1,4 +1,4 @@
-"""How many threads a computation takes, on a machine that others use as well."""
+"""The number of threads of a computation on a shared machine."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ CORES = len(os.sched_getaffinity(0))
 
 @pytest.fixture
 def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Torch may use three; the load is looked at anew."""
+    """Torch may use three threads, and the load is not cached."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     monkeypatch.setattr(devices, "_load", devices._Load())
@@ -28,19 +28,19 @@ def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def spin(until: float) -> None:
-    """Until a time on the clock."""
+    """Keep a core busy until ``end``."""
     while time.monotonic() < until:
         pass
 
 
 @pytest.mark.deep
-def test_cores_that_others_keep_busy_are_left_to_them(three_threads: None) -> None:
+def test_cores_busy_with_other_work_are_not_used(three_threads: None) -> None:
     others = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=end_with_parent)
         for _ in range(4 * CORES)
     ]
     try:
-        spin(time.monotonic() + 0.5)  # they have begun
+        spin(time.monotonic() + 0.5)  # the others have started
         devices._load.free()
         spin(time.monotonic() + 1)
         assert devices._load.free() <= max(1, CORES // 2)
@@ -53,12 +53,10 @@ def test_cores_that_others_keep_busy_are_left_to_them(three_threads: None) -> No
             other.wait()
 
 
-def test_no_more_threads_than_torch_has_and_no_fewer_than_one(
-    three_threads: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_between_one_and_torchs(three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for n_free, n_threads in ((-1, 1), (0, 1), (2, 2), (3, 3), (64, 3)):
         monkeypatch.setattr(devices._load, "_free", n_free)
-        monkeypatch.setattr(devices, "WINDOW_S", 1e9)  # looked at no more
+        monkeypatch.setattr(devices, "WINDOW_S", 1e9)  # the load is cached from now on
         with free_cores():
             assert torch.get_num_threads() == n_threads
         with pytest.raises(KeyError), free_cores():
@@ -66,7 +64,7 @@ def test_no_more_threads_than_torch_has_and_no_fewer_than_one(
         assert torch.get_num_threads() == 3
 
 
-def test_a_number_that_was_asked_for_is_kept(three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requested_number_of_threads_is_kept(three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     set_threads(2)
     monkeypatch.setattr(devices._load, "_free", 1)
     with free_cores():
@@ -76,7 +74,7 @@ def test_a_number_that_was_asked_for_is_kept(three_threads: None, monkeypatch: p
 
 
 def test_a_gpu_that_emulates_bf16_computes_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As T4 and V100 do: torch counts emulated bf16 as supported, and it is slower than fp32."""
+    """T4 and V100: torch reports emulated bf16 as supported, but it is slower than fp32."""
     monkeypatch.delenv("POLYRANK_PRECISION", raising=False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     assert devices.choose_dtype("auto", torch.device("cuda")) == torch.float32

@@ -34,7 +34,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         name, _, anchor = link.partition("#")
         if not name.startswith("http"):
@@ -65,7 +65,7 @@ def test_pages_are_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 140
 
 
-def test_decisions_are_few_records_of_five_lines_about_code_that_is_there() -> None:
+def test_decisions_are_few_short_records_about_existing_code() -> None:
     records = (DOCS / "decisions.md").read_text("utf-8").split("\n## ")[1:]
     assert len(records) <= 30
     for record in records:

@@ -1,4 +1,4 @@
-"""The sealed document: what is written is read, any other byte is refused, and what earlier programs wrote is read."""
+"""The sealed document: round trips, refusal of any changed byte, and documents of earlier versions."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,7 @@ PATH = Path("folder/config.json")
 
 
 @given(DOCUMENTS, st.sampled_from(KINDS))
-def test_what_is_sealed_is_read(document: dict[str, Any], kind: DocumentKind) -> None:
+def test_sealed_documents_are_read_back(document: dict[str, Any], kind: DocumentKind) -> None:
     data = seal(document, kind)
     assert unseal(data, PATH, kind) == document
     assert seal(unseal(data, PATH, kind), kind) == data
@@ -49,7 +49,7 @@ def test_any_changed_byte_is_refused(document: dict[str, Any], kind: DocumentKin
     data = seal(document, kind)
     at, new = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 255))
     for damaged in (data[:at], data[:at] + data[at + 1 :], data[: at + 1] + data[at:], data + b"\n"):
-        # a digit more may make it look like a newer format, which is refused too
+        # another digit may look like a newer format, which is refused, too
         with pytest.raises(ArtifactError, match=r"folder/config\.json( is damaged|: written by .* this reads up to 1)"):
             unseal(damaged, PATH, kind)
     if new != data[at]:
@@ -66,12 +66,12 @@ def test_every_flipped_bit_is_refused(kind: DocumentKind) -> None:
                 unseal(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :], PATH, kind)
 
 
-def test_keys_that_are_numbers_are_read_as_json_has_them() -> None:
+def test_numeric_keys_become_texts() -> None:
     assert unseal(seal({"n": {2: "b", 10: "a"}}, MODEL), PATH, MODEL) == {"n": {"2": "b", "10": "a"}}
 
 
 @pytest.mark.parametrize("document", [{"a": float("nan")}, {"a": [float("inf")]}, {"checksum": "x"}, {"format": 1}])
-def test_what_no_document_can_say(document: dict[str, Any]) -> None:
+def test_values_that_a_document_cannot_hold(document: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"not JSON compliant|is a key of the seal"):
         seal(document, MODEL)
 
@@ -90,12 +90,12 @@ def test_a_newer_format_is_named_with_both_versions() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"3", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"format": "1"}'])
-def test_what_is_no_document_is_refused_with_the_remedy(data: bytes) -> None:
+def test_other_files_are_refused_with_the_remedy(data: bytes) -> None:
     with pytest.raises(ArtifactError, match=r"folder/config\.json is damaged \(.*\); restore the model folder"):
         unseal(data, PATH, MODEL)
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_fields_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
         assert not has_document(folder, MODEL)
@@ -118,7 +118,7 @@ def test_parts_are_checked(tmp_path: Path) -> None:
             check_part(part, other, MODEL)
 
 
-# as programs wrote them before documents had a module of their own
+# documents from before the common format
 
 
 def model(document: dict[str, Any]) -> bytes:
@@ -149,7 +149,7 @@ def test_earlier_documents_are_read(
     assert unseal(write(document), PATH, kind) == document
 
 
-def test_the_canonical_forms_are_what_they_were() -> None:
+def test_the_canonical_forms_do_not_change() -> None:
     values = {"b": [1, 2.5, "é"], "a": None, "checksum": "x"}
     assert checksum(values) == "d4e7b7ea1f785bcaf2af5af23dddc104ef2f2921a290da2912e3b2637f45da59"
     assert checksum(values, spaced=True) == "b129e8b869243fd11bf91cf8baafac4e7229e28a409192143c02eef67a9fc152"

@@ -97,8 +97,8 @@ def test_an_error_adds_nothing(home: Path) -> None:
             ([""], "empty"),
             ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], "'a'"),
         ]
-        for candidates, says in bad:
-            with pytest.raises(DataError, match=says):
+        for candidates, message in bad:
+            with pytest.raises(DataError, match=message):
                 replies.add(candidates)
         with pytest.raises(TypeError, match="list"):
             replies.add("one text")
@@ -171,8 +171,8 @@ def test_invalid_contexts() -> None:
         (lambda value: Example("hi", value), "one reply", "list of candidates"),
         (lambda value: Example("hi", ("a",), background=value), [1], "background.0. = 1"),
     ]
-    for make, value, says in bad:
-        with pytest.raises(TypeError, match=says):
+    for make, value, message in bad:
+        with pytest.raises(TypeError, match=message):
             make(value)
     assert Example("hi", ["a", "b"], (1,)) == Example(("hi",), ("a", "b"), (1,))  # type: ignore[arg-type]
 
@@ -216,8 +216,8 @@ def test_rows_in_memory_are_checked_like_files() -> None:
         ([{"context": "hi", "response": "\ud800"}], "row:0: lone surrogate"),
         ([], "no rows"),
     ]
-    for rows, says in bad:
-        with pytest.raises(DataError, match=says):
+    for rows, message in bad:
+        with pytest.raises(DataError, match=message):
             polyrank.read_examples(rows)
     assert polyrank.read_examples([*ROWS, {"context": "hi", "response": 5}], skip_bad=True).report.n_bad == 1
     for nothing in (5, {"context": "hi"}, None):

@@ -1,4 +1,4 @@
-"""Batches change nothing: not the order, not the vectors, whatever the budget, the batch mates or the precision."""
+"""Batching does not change results: neither order nor vectors, for any budget, batch mates and precision."""
 
 import dataclasses
 import shutil
@@ -57,7 +57,7 @@ def test_batches_hold_every_text_once_within_the_budget(lengths: Sequence[int], 
 
 
 @given(rows=st.lists(st.lists(st.integers(1, 99), max_size=9), max_size=9), pad_id=st.integers(0, 3))
-def test_padding_is_right_of_the_ids(rows: list[list[int]], pad_id: int) -> None:
+def test_padding_is_on_the_right(rows: list[list[int]], pad_id: int) -> None:
     tokens = pad(rows, [[1] * len(row) for row in rows], pad_id)
     assert [ids[real].tolist() for ids, real in zip(tokens.ids, tokens.mask, strict=True)] == rows
     assert (tokens.ids[~tokens.mask] == pad_id).all()
@@ -82,7 +82,7 @@ def test_vectors_come_back_in_order_and_do_not_depend_on_batches(
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-def test_many_texts_have_the_ids_that_each_has_alone(tiny_backbone: Path) -> None:
+def test_many_texts_have_the_same_ids_as_each_alone(tiny_backbone: Path) -> None:
     words = BackboneTexts(load_subwords(tiny_backbone), POLICY, 128)
     many = [" ".join(WORDS[i % 20 :][: 1 + i % 19]) + "é ﬁ \x00 [SEP]" * (i % 3) for i in range(200)] + ["", " "]
     assert words.all_candidate_ids(many) == [words.candidate_ids(text) for text in many]
@@ -100,7 +100,7 @@ def test_scores_of_pairs_do_not_depend_on_batches(tiny_backbone: Path, candidate
     np.testing.assert_allclose(together[1][::-1], alone, atol=1e-5)
 
 
-def test_narrow_weights_give_nearly_the_same_and_only_the_backbone_is_narrow(tiny_backbone: Path) -> None:
+def test_narrow_weights_change_scores_slightly_and_only_the_backbone_has_them(tiny_backbone: Path) -> None:
     candidates = [" ".join(WORDS[i:]) for i in range(18)]
     contexts = [Context((text, "thanks")) for text in candidates]
     config = PolyConfig(backbone=str(tiny_backbone), n_codes=3, projection_dim=16)
@@ -139,7 +139,7 @@ def test_a_model_in_training_is_never_narrowed(tiny_backbone: Path) -> None:
         (PolyConfig, {"reduction": "first", "n_codes": 3, "shared_towers": True}),
     ],
 )
-def test_a_last_layer_that_computes_only_what_is_read_gives_the_same_scores(
+def test_a_last_layer_of_used_outputs_only_gives_the_same_scores(
     tiny_backbone: Path, kind: type[Any], options: dict[str, Any]
 ) -> None:
     config: ModelConfig = kind(backbone=str(tiny_backbone), **options)
@@ -206,8 +206,8 @@ def of_kind(backbone: Path, kind: str) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_score_depends_on_its_own_pair_alone(tiny_backbone: Path, kind: str) -> None:
-    """Whatever the neighbours in the batch, how far they pad it, and where the batches are cut."""
+def test_a_score_depends_only_on_its_own_pair(tiny_backbone: Path, kind: str) -> None:
+    """For any batch mates, any padding, and any division into batches."""
     found = make_scorer(*of_kind(tiny_backbone, kind)[:2], device="cpu", precision="fp32")
     pool = list(dict.fromkeys(text for texts in LISTS for text in texts))
 
@@ -220,7 +220,7 @@ def test_a_score_depends_on_its_own_pair_alone(tiny_backbone: Path, kind: str) -
         [float(score(1, [context], [[text]])[0][0]) for text in texts]
         for context, texts in zip(MIXED, LISTS, strict=True)
     ]
-    assert len({round(value, 3) for row in alone for value in row}) > 6  # scores tell the pairs apart
+    assert len({round(value, 3) for row in alone for value in row}) > 6  # different pairs have different scores
     for budget in (60, 10_000):
         for got, row in zip(score(budget, MIXED, LISTS), alone, strict=True):
             np.testing.assert_allclose(got, row, atol=5e-5, rtol=1e-5)
@@ -240,7 +240,7 @@ def test_saved_and_loaded_it_scores_the_same_bits(tiny_backbone: Path, tmp_path:
     fingerprint = save_model(tmp_path / "m", model, texts, config)
     after = load(tmp_path / "m", device="cpu", precision="fp32")
     assert (after.fingerprint, type(after)) == (fingerprint, type(before))
-    if isinstance(config, ConvertConfig):  # what is saved is rounded; what is loaded stays as it is
+    if isinstance(config, ConvertConfig):  # saving rounds the weights; loading does not
         found = load_model(tmp_path / "m")
         save_model(tmp_path / "again", found.model, found.texts, found.config)
         before, after = after, load(tmp_path / "again", device="cpu", precision="fp32")
@@ -251,8 +251,8 @@ def test_saved_and_loaded_it_scores_the_same_bits(tiny_backbone: Path, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["bi", "poly, learnt", "cross", "convert"])
-def test_scoring_leaves_a_model_in_training_as_it_was(tiny_backbone: Path, kind: str) -> None:
-    """It computes without dropout and without gradients, and the model's own mode comes back, also after an error."""
+def test_scoring_does_not_change_a_model_in_training(tiny_backbone: Path, kind: str) -> None:
+    """Scoring has no dropout and no gradients, and restores the model's mode, also after an error."""
     model, texts, _ = of_kind(tiny_backbone, kind)
     found = make_scorer(model, texts, device="cpu", precision="fp32")
     model.eval()
@@ -277,8 +277,8 @@ def test_scoring_leaves_a_model_in_training_as_it_was(tiny_backbone: Path, kind:
 
 
 @pytest.mark.parametrize("kind", ["bi", "cross", "convert"])
-def test_a_precision_is_that_of_the_large_products_only(tiny_backbone: Path, kind: str) -> None:
-    """In bf16 scores are fp32 numbers, near those in fp32 and not the same."""
+def test_a_precision_applies_only_to_large_products(tiny_backbone: Path, kind: str) -> None:
+    """In bf16 scores are fp32 numbers, close to those in fp32 but not equal."""
     model, texts, _ = of_kind(tiny_backbone, kind)
     exact = make_scorer(model, texts, device="cpu", precision="fp32").score(MIXED, LISTS)
     rough = make_scorer(model, texts, device="cpu", precision="bf16").score(MIXED, LISTS)
@@ -295,7 +295,7 @@ def test_a_saved_model_is_opened_frozen(tiny_backbone: Path, tmp_path: Path) -> 
     assert torch.bfloat16 in {weight.dtype for weight in weights}
 
 
-def test_only_what_is_frozen_in_bf16_has_narrow_weights(tiny_backbone: Path) -> None:
+def test_only_frozen_bf16_models_have_narrow_weights(tiny_backbone: Path) -> None:
     def dtypes(kind: str, precision: Any, *, frozen: bool) -> tuple[set[torch.dtype], torch.dtype]:
         found = make_scorer(*of_kind(tiny_backbone, kind)[:2], device="cpu", precision=precision, frozen=frozen)
         return {p.dtype for p in found.model.parameters() if p.is_floating_point()}, found.dtype
@@ -308,37 +308,37 @@ def test_only_what_is_frozen_in_bf16_has_narrow_weights(tiny_backbone: Path) -> 
     assert dtypes("convert", "bf16", frozen=True) == (wide, torch.bfloat16)
 
 
-# any network: what an encoder's scorer makes of vectors
+# any network: an encoder's scorer on given vectors
 
 
 def rows_of(arrays: Any) -> Any:
-    """``[B, 3]``: sums over the real ids of a text of their sines, cosines and squares; batches cannot show."""
+    """``[B, 3]``: sums of sines, cosines and squares over a text's real ids, independent of the batch."""
     ids, mask = arrays["ids"].astype(np.float64), arrays["mask"]
     parts = [np.sin(ids), np.cos(2 * ids), (ids / 50) ** 2]
     return np.stack([(part * mask).sum(1) for part in parts], 1).astype(np.float32)
 
 
 def many_rows_of(arrays: Any) -> list[Any]:
-    """One vector for each id of a context, up to the batch's width, ``[B, T, 3]``; and which are real."""
+    """One vector per id of a context, up to the batch's width, ``[B, T, 3]``; and the mask."""
     ids = arrays["ids"].astype(np.float32)
     return [np.stack([np.sin(ids), np.cos(2 * ids), ids / 50], 2), arrays["mask"]]
 
 
 @pytest.fixture
 def simple(tiny_backbone: Path) -> EncoderScorer:
-    """An encoder of one line of arithmetic."""
+    """An encoder with trivial arithmetic."""
     words = BackboneTexts(load_subwords(tiny_backbone), POLICY, 128)
     return EncoderScorer(ExportedEncoder(many_rows_of, lambda arrays: [rows_of(arrays)], 3), words)
 
 
 def attended(contexts: Any, candidate: Any) -> float:
-    """The score of one candidate ``[D]`` for the real vectors ``[M, D]`` of one context, in double precision."""
+    """The score of one candidate ``[D]`` for the real vectors ``[M, D]`` of one context, in fp64."""
     dots = contexts.astype(np.float64) @ candidate.astype(np.float64)
     weights = np.exp(dots - dots.max())
     return float((weights / weights.sum()) @ dots)
 
 
-def test_a_pool_of_many_thousands_is_scored_in_parts_that_do_not_show(simple: EncoderScorer) -> None:
+def test_scoring_a_large_pool_in_parts_does_not_change_scores(simple: EncoderScorer) -> None:
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     pool = [f"{a} {b} {c}" for a in letters for b in letters for c in letters[:13]][:8300]
     got = simple.score_pool(MIXED[:2], pool)
@@ -368,8 +368,8 @@ def test_contexts_of_other_widths_keep_their_vectors_and_their_masks(simple: Enc
     assert (nothing.shape, none.shape) == ((0, 1, 3), (0, 1))
 
 
-def test_vectors_are_those_of_their_texts_whatever_is_remembered(simple: EncoderScorer) -> None:
-    """Texts come again, alone, doubled, beside new ones, and when so many were seen that the memory starts anew."""
+def test_vectors_are_right_for_any_state_of_the_cache(simple: EncoderScorer) -> None:
+    """Texts repeat, alone, twice, together with new ones, and after the cache has been cleared."""
 
     def wanted(texts: list[str]) -> Any:
         ids = [simple.texts.candidate_ids(text) for text in texts]
@@ -386,7 +386,7 @@ def test_vectors_are_those_of_their_texts_whatever_is_remembered(simple: Encoder
     np.testing.assert_allclose(simple.encode_candidates(["red"]), 2 * wanted(["red"]), rtol=1e-6)
 
 
-def test_a_memory_that_is_not_full_forgets_nothing(simple: EncoderScorer) -> None:
+def test_a_cache_that_is_not_full_keeps_everything(simple: EncoderScorer) -> None:
     n_encoded = 0
 
     def count(arrays: Any) -> list[Any]:
@@ -401,18 +401,18 @@ def test_a_memory_that_is_not_full_forgets_nothing(simple: EncoderScorer) -> Non
     assert n_encoded == 4
 
 
-def test_longer_texts_come_first_so_that_like_lengths_share_a_batch() -> None:
+def test_texts_of_similar_length_share_a_batch_longest_first() -> None:
     assert token_batches([1, 5, 3, 5, 2], max_tokens=10) == [[1, 3], [2, 4, 0]]
-    assert token_batches([0, 0, 0], max_tokens=2) == [[0, 1], [2]]  # an empty text takes the room of one token
+    assert token_batches([0, 0, 0], max_tokens=2) == [[0, 1], [2]]  # an empty text counts as one token
     assert token_batches([4, 4, 4], max_tokens=8) == [[0, 1], [2]]
     assert token_batches([7, 2], max_tokens=3) == [[0], [1]]
 
 
-# a backbone as it comes
+# an untuned backbone
 
 
 def hugging_face_means(backbone: Path, texts: list[str]) -> Any:
-    """Unit means of token outputs, by transformers alone."""
+    """Normalized means of token outputs, by transformers alone."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(backbone)
     network = BertModel.from_pretrained(backbone).eval()
     rows = []
@@ -435,7 +435,7 @@ def test_an_untuned_backbone_scores_by_the_cosine_of_its_own_reduction(mean_pool
     np.testing.assert_allclose(np.linalg.norm(found.encode_contexts(contexts)[0], axis=2), 1, atol=1e-6)
 
 
-def test_an_untuned_backbones_fingerprint_is_of_all_that_decides_its_vectors(
+def test_an_untuned_backbones_fingerprint_covers_all_settings_of_its_vectors(
     mean_pooled_backbone: Path, tmp_path: Path
 ) -> None:
     def fingerprint(name: str, policy: TextPolicy | None = None) -> str:

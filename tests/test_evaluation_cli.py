@@ -1,4 +1,4 @@
-"""`evaluate` and `compare` from the command line, with a lexical scorer: what is measured, left out, and refused."""
+"""`evaluate` and `compare` from the command line, with a lexical scorer: figures, skipped examples, and errors."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def test_random_groups_share_their_responses(tmp_path: Path) -> None:
-    """1 of 100 as ConveRT's R100@1: whole groups only, other ones with another seed, copies of the right text right."""
+    """Like ConveRT's R100@1: only whole groups, other groups with another seed, copies of the right text are right."""
     many = [Example((f"hi {i}",), (f"reply {i % 240}", "no"), (0,), str(i)) for i in range(250)]
     first, again, other = (group_candidates(many, 100, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
@@ -71,7 +71,7 @@ def test_pairs_are_ranked_among_drawn_responses_or_all(tmp_path: Path) -> None:
     assert [(row["from"], row["n_examples"], row["metrics"]["R@1"]) for row in found["by_turns"]] == [(1, 4, 1)]
 
 
-def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+def test_skipped_examples_are_reported(tmp_path: Path) -> None:
     absent = {"id": "n", "context": ["x"], "candidates": ["a", "b", "c", "d"], "relevant": []}
     short = {"id": "s", "context": ["about my bill"], "candidates": ["the bill is fine"], "relevant": 0}
     right = {"id": "r", "context": ["hi"], "candidates": ["hello", "hi", "hi"], "relevant": [0, 1]}
@@ -86,7 +86,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "1,x", "", "-1"])
-def test_k_that_is_none(value: str, tmp_path: Path) -> None:
+def test_invalid_k(value: str, tmp_path: Path) -> None:
     found = run("evaluate", "bm25", tmp_path / "x.jsonl", f"--k={value}")
     assert (found.returncode, "write it like 1,5,100" in found.stderr) == (2, True)
 

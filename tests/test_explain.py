@@ -1,4 +1,4 @@
-"""Why this reply: shares are the terms of the score where it is a sum, and what it loses otherwise."""
+"""Explanations: shares are the terms of a score that is a sum, and otherwise the loss without the part."""
 
 import json
 import math
@@ -73,7 +73,7 @@ def total(texts: Iterable[TextShare]) -> float:
 
 
 def check_form(why: Explanation, context: Context, candidate: str) -> None:
-    """What holds of every explanation."""
+    """Check the properties of every explanation."""
     assert [turn.text for turn in why.turns] == list(context.turns)
     assert [fact.text for fact in why.background] == list(context.background)
     assert why.candidate.text == candidate
@@ -89,7 +89,7 @@ def check_form(why: Explanation, context: Context, candidate: str) -> None:
 
 
 def check_sums(why: Explanation, score: float, rel: float = 1e-4) -> None:
-    """What holds of exact ones: turns, background and rest sum to the score, and tokens to their text."""
+    """Check exact explanations: turns, background and rest sum to the score, and tokens to their text's share."""
     assert why.exact
     assert why.score == pytest.approx(score, rel=1e-6)
     assert total((*why.turns, *why.background)) + why.rest == pytest.approx(score, rel=rel, abs=1e-5)
@@ -122,14 +122,14 @@ def test_shares_sum_to_the_score(tiny_backbone: Path, name: str, context: Contex
     assert bool(why.vectors) == name.startswith("poly")
 
 
-def test_in_bf16_they_are_those_of_the_bf16_score(tiny_backbone: Path) -> None:
+def test_in_bf16_shares_sum_to_the_bf16_score(tiny_backbone: Path) -> None:
     scorer = scorer_of(tiny_backbone, LINEAR["poly learnt"], precision="bf16")
     context = CONTEXTS["turns"]
     check_sums(explain(scorer, context, REPLY), float(scorer.score([context], [[REPLY]])[0][0]), rel=1e-2)
 
 
 class Rows(nn.Module):
-    """A transformer of no layers: each token's output is its row of a table."""
+    """A transformer without layers: each token's output is its row of a table."""
 
     def __init__(self, table: dict[int, tuple[float, float]]) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def test_a_bi_encoder_by_hand(tiny_backbone: Path) -> None:
     assert [turn.share for turn in why.turns] == pytest.approx([1 / 6, 3 / 6])
     assert [token.share for token in why.turns[1].tokens] == pytest.approx([2 / 6, 1 / 6])
     assert why.rest == pytest.approx(2 / 6)
-    # the context's vector is (3, 3) / 6; a third of bill's output (2, 2) makes 2 / 3, of [CLS] (1, 1) 1 / 3
+    # the context's vector is (3, 3) / 6; a third of bill's output (2, 2) contributes 2 / 3, of [CLS] (1, 1) 1 / 3
     assert [token.share for token in why.candidate.tokens] == pytest.approx([2 / 3])
     assert why.candidate.rest == pytest.approx(1 / 3)
     assert why.vectors == ()
@@ -168,7 +168,7 @@ def test_a_poly_encoder_by_hand(tiny_backbone: Path) -> None:
     assert scorer.model.codes is not None
     with torch.no_grad():
         scorer.model.codes.copy_(torch.tensor([[math.log(2), 0.0], [0.0, 0.0]]))
-    looks = [[2 / 12, 1 / 12, 8 / 12, 1 / 12], [1 / 4] * 4]  # softmax of ln 2 times x, that is 2^x
+    looks = [[2 / 12, 1 / 12, 8 / 12, 1 / 12], [1 / 4] * 4]  # softmax of x ln 2, which is 2^x
     products = [2, 2, 4, 0]
     dots = [sum(a * p for a, p in zip(look, products, strict=True)) for look in looks]
     first = 1 / (1 + math.exp(dots[1] - dots[0]))
@@ -187,7 +187,7 @@ def test_a_poly_encoder_by_hand(tiny_backbone: Path) -> None:
     assert [look.text for look in why.vectors[0].tokens[1:3]] == ["", "wifi"]  # "" is [CLS]
 
 
-def test_one_code_that_looks_evenly_is_the_bi_encoder(tiny_backbone: Path) -> None:
+def test_one_uniform_code_equals_the_bi_encoder(tiny_backbone: Path) -> None:
     poly = by_hand(tiny_backbone, PolyEncoder, codes="learnt", n_codes=1, code_init="normal", code_std=0.0)
     why = explain(poly, ["hi", "wifi hi red"], "bill red")
     same = explain(by_hand(tiny_backbone, BiEncoder), ["hi", "wifi hi red"], "bill red")
@@ -195,7 +195,7 @@ def test_one_code_that_looks_evenly_is_the_bi_encoder(tiny_backbone: Path) -> No
     assert shares_of(why) == pytest.approx(shares_of(same), rel=1e-6)
 
 
-def test_tokens_as_context_vectors_are_the_tokens(tiny_backbone: Path) -> None:
+def test_shares_with_tokens_as_context_vectors(tiny_backbone: Path) -> None:
     why = explain(scorer_of(tiny_backbone, LINEAR["poly last"]), ["hi", "my wifi"], REPLY)
     assert {(look.text, look.turn, look.weight) for vector in why.vectors for look in vector.tokens} == {
         ("my", 1, 1.0),
@@ -206,7 +206,7 @@ def test_tokens_as_context_vectors_are_the_tokens(tiny_backbone: Path) -> None:
     assert sum(vector.share for vector in why.vectors) == pytest.approx(why.score, rel=1e-4)
 
 
-def test_each_side_has_a_method_of_its_own(tiny_backbone: Path) -> None:
+def test_each_side_has_its_own_method(tiny_backbone: Path) -> None:
     scorer = scorer_of(tiny_backbone, PolyConfig(n_codes=3, reduction="first"))
     context = CONTEXTS["turns"]
     why = explain(scorer, context, REPLY)
@@ -215,7 +215,7 @@ def test_each_side_has_a_method_of_its_own(tiny_backbone: Path) -> None:
     assert (why.method, why.candidate.method, why.candidate.exact) == ("sum of tokens", "left out", False)
 
 
-def test_cosines_are_sums_as_well(tiny_backbone: Path, mean_pooled_backbone: Path, tmp_path: Path) -> None:
+def test_cosines_are_sums_too(tiny_backbone: Path, mean_pooled_backbone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sentences"
     folder.mkdir()
     for file in mean_pooled_backbone.rglob("*"):
@@ -239,7 +239,7 @@ def test_cosines_are_sums_as_well(tiny_backbone: Path, mean_pooled_backbone: Pat
             assert why.candidate.exact
 
 
-def test_what_was_cut_off_is_not_read(tiny_backbone: Path) -> None:
+def test_truncated_turns_have_no_share(tiny_backbone: Path) -> None:
     policy = TextPolicy(max_context_tokens=8, max_candidate_tokens=5)
     context, reply = Context(("hello hi", "my wifi is down", "thanks")), "please restart it the red router"
     for config in (LINEAR["bi mean"], BiConfig(reduction="first"), CrossConfig()):
@@ -279,7 +279,7 @@ def policies(tiny_backbone: Path) -> dict[str, Texts]:
 
 
 @given(turns=st.lists(TEXTS, max_size=4), facts=st.lists(TEXTS, max_size=2), candidate=TEXTS)
-def test_spans_are_of_the_ids_that_are_read(
+def test_spans_match_the_used_ids(
     policies: dict[str, Texts], turns: list[str], facts: list[str], candidate: str
 ) -> None:
     context = Context(tuple(turns), tuple(facts))
@@ -309,23 +309,31 @@ def test_converts_spans_hold_their_subwords(policies: dict[str, Texts], text: st
     spans = texts.subwords.encode_spans(text)
     assert tuple(token for token, _, _ in spans) == texts.subwords.encode(text)
     for token, start, end in spans:
-        if token < len(texts.subwords.subwords):  # a bucket's character may be a part of one
+        if token < len(texts.subwords.subwords):  # a bucket's subword may be a part of a character
             piece = texts.subwords.subwords[token].strip()
             assert piece in unicodedata.normalize("NFC", text[start:end].lower())
 
 
-def test_offsets_slice_the_text_back(policies: dict[str, Texts]) -> None:
+def test_offsets_slice_the_text(policies: dict[str, Texts]) -> None:
     text = "My WIFI, שלום 😀: is it down? İt ÉTAIT cafe\u0301 red"
     plain, convert = (
         [text[span.start : span.end] for span in dict.fromkeys(candidate_spans(policies[name], text)[1]) if span]
-        for name in ("plain", "convert")  # the two subwords of a letter that becomes two have one span
+        for name in ("plain", "convert")  # a letter that becomes two subwords has one span
     )
-    assert plain == ["My", "WIFI", ",", "שלום", "😀", ":", "is"]  # the first 7, as the budget of 9 has boundaries
-    assert "".join(convert) == "".join(text.split())  # it leaves nothing out
+    assert plain == [
+        "My",
+        "WIFI",
+        ",",
+        "שלום",
+        "😀",
+        ":",
+        "is",
+    ]  # 7: the budget of 9 includes special tokens
+    assert "".join(convert) == "".join(text.split())  # it keeps all characters
     assert {"My", "is", "😀", "İ", "e\u0301"} <= {*convert}
 
 
-def test_a_turn_that_comes_twice_is_told_apart(policies: dict[str, Texts]) -> None:
+def test_repeated_turns_are_explained_separately(policies: dict[str, Texts]) -> None:
     _, spans = context_spans(policies["plain"], Context(("hi", "red", "hi")))
     assert [None if span is None else span.number for span in spans] == [None, 0, None, 1, None, 2, None]
 
@@ -336,7 +344,7 @@ def test_words_of_texts_without_spaces() -> None:
     assert list(words_of(" \n")) == []
 
 
-# left out
+# by leaving out
 
 
 def left_out(scorer: Scorer, context: Context, without: Context, candidate: str) -> float:
@@ -346,7 +354,7 @@ def left_out(scorer: Scorer, context: Context, without: Context, candidate: str)
 
 @pytest.fixture(scope="module", params=["cross", "bi first", "convert", "single", "own"])
 def opaque(request: pytest.FixtureRequest, tiny_backbone: Path) -> Scorer:
-    """Scorers of which nothing is a sum."""
+    """Scorers whose scores are not sums."""
     match request.param:
         case "cross":
             return scorer_of(tiny_backbone, CrossConfig())  # type: ignore[no-any-return]
@@ -360,7 +368,7 @@ def opaque(request: pytest.FixtureRequest, tiny_backbone: Path) -> Scorer:
 
 
 class Pairs(Scorer):
-    """Counts letters that both have, as anybody's own scorer may."""
+    """A user's own scorer, which counts common letters."""
 
     def score(self, contexts: Any, candidates: Sequence[Sequence[str]]) -> list[Floats]:
         said = ["".join((*Context.of(context).turns, *Context.of(context).background)) for context in contexts]
@@ -378,7 +386,7 @@ def test_a_share_is_what_the_score_loses(opaque: Scorer) -> None:
     assert (why.method, why.exact, why.candidate.method) == ("left out", False, "left out")
     assert why.score == float(opaque.score([context], [[REPLY]])[0][0])
     for number, turn in enumerate(why.turns):
-        if turn.read:  # a single-context ConveRT reads the last turn alone
+        if turn.read:  # a single-context ConveRT reads only the last turn
             without = replace(context, turns=(*turns[:number], *turns[number + 1 :]))
             assert turn.share == pytest.approx(left_out(opaque, context, without, REPLY), rel=1e-4, abs=1e-5)
     assert why.turns[-1].read
@@ -399,7 +407,7 @@ def test_every_context_is_explained(opaque: Scorer, context: Context) -> None:
     check_form(explain(opaque, context, REPLY), context, REPLY)
 
 
-def test_no_more_words_are_left_out_than_asked_for(opaque: Scorer) -> None:
+def test_the_number_of_left_out_words_is_limited(opaque: Scorer) -> None:
     context = Context(("hello hi", "my wifi is down", "did that help"))
     for max_words, wanted in {0: [0, 0, 0], 2: [0, 0, 2], 5: [0, 2, 3], 9: [2, 4, 3]}.items():
         why = explain(opaque, context, REPLY, max_words=max_words)
@@ -409,7 +417,7 @@ def test_no_more_words_are_left_out_than_asked_for(opaque: Scorer) -> None:
     assert [token.text for token in explain(opaque, context, REPLY, max_words=2).turns[2].tokens] == ["that", "help"]
 
 
-def test_what_is_left_out_does_not_count_as_cut(tiny_backbone: Path) -> None:
+def test_left_out_words_do_not_count_as_truncated(tiny_backbone: Path) -> None:
     scorer = scorer_of(tiny_backbone, BiConfig(reduction="first"), TextPolicy(max_context_tokens=6))
     context = Context(("the router light is red", "my wifi is down today"))
     scorer.score([context], [[REPLY]])
@@ -417,7 +425,7 @@ def test_what_is_left_out_does_not_count_as_cut(tiny_backbone: Path) -> None:
     assert scorer.cut[0].contexts == {hash(context)}
 
 
-def test_by_hand_for_anybodys_own_scorer() -> None:
+def test_a_users_own_scorer_by_hand() -> None:
     why = explain(Pairs(), ["ab", "b c"], "bbc")
     assert why.score == 2 + 2 + 1  # b twice, b twice, c once
     assert [turn.share for turn in why.turns] == [2, 3]
@@ -428,7 +436,7 @@ def test_by_hand_for_anybodys_own_scorer() -> None:
 
 
 def test_bm25_by_hand() -> None:
-    """b = 0, k1 = 1.5 and idf = ln(1 + 1.5 / 1.5) = ln 2, as one text of two holds each word: ln 2 tf / (tf + 1.5)."""
+    """b = 0, k1 = 1.5 and idf = ln(1 + 1.5 / 1.5) = ln 2, since one text of two has each word: ln 2 tf / (tf + 1.5)."""
     scorer = BM25(b=0.0).fit(["wifi wifi red", "bill"])
     why = explain(scorer, Context(("my WiFi.", "red, wifi"), ("a bill",)), "wifi red wifi")
     wifi, red = math.log(2) * 2 / 3.5, math.log(2) / 2.5
@@ -451,7 +459,7 @@ def test_shares_of_words_sum_to_the_score(kind: type[BM25] | type[TfIdf], contex
         assert sum(token.share for token in why.candidate.tokens) == pytest.approx(why.score, rel=1e-4, abs=1e-6)
 
 
-def test_over_candidates_the_statistics_are_theirs() -> None:
+def test_over_candidates_statistics_come_from_them() -> None:
     texts = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks"]
     retriever = LexicalRetriever(BM25(), [Candidate(str(i), text) for i, text in enumerate(texts)])
     (best,) = retriever.respond(["is my wifi down"], 1)[0]
@@ -484,7 +492,7 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     assert total((*why.turns, *why.background)) + why.rest == pytest.approx(why.score, rel=1e-4)
 
 
-def test_a_sum_shows_no_word_that_one_of_its_parts_was_not_asked_for(tiny_backbone: Path) -> None:
+def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -> None:
     model, texts, _ = make()
     opaque = make_scorer(model, texts, precision="fp32")
     mixed = SumEncoder([scorer_of(tiny_backbone, LINEAR["bi mean"]), opaque], [1.0, 2.0])  # type: ignore[list-item]
@@ -499,7 +507,7 @@ def test_a_sum_shows_no_word_that_one_of_its_parts_was_not_asked_for(tiny_backbo
     assert (first.text, first.share) == ("restart", pytest.approx(whole.candidate.tokens[0].share))
 
 
-def test_a_map_is_explained_as_far_as_its_encoder(tiny_backbone: Path) -> None:
+def test_a_map_is_explained_like_its_encoder(tiny_backbone: Path) -> None:
     matrix = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32) / 6
     context = CONTEXTS["turns"]
     bi = scorer_of(tiny_backbone, BiConfig(reduction="mean"))
@@ -512,7 +520,7 @@ def test_a_map_is_explained_as_far_as_its_encoder(tiny_backbone: Path) -> None:
 
 
 @pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
-def test_two_stages_are_explained_each(tiny_backbone: Path, ensemble: Any) -> None:
+def test_both_stages_are_explained(tiny_backbone: Path, ensemble: Any) -> None:
     texts = ["wifi is down", "restart the router", "the bill is high", "thanks"]
     pool = [Candidate(str(i), text) for i, text in enumerate(texts)]
     first, second = BM25().fit(texts), scorer_of(tiny_backbone, LINEAR["bi mean"])
@@ -544,7 +552,7 @@ def test_two_stages_are_explained_each(tiny_backbone: Path, ensemble: Any) -> No
 
 @pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
 @pytest.mark.parametrize("kind", [BM25, TfIdf])
-def test_words_counted_in_the_shortlist_are_counted_there_again(kind: type[BM25] | type[TfIdf], ensemble: Any) -> None:
+def test_word_statistics_of_a_shortlist_are_used_again(kind: type[BM25] | type[TfIdf], ensemble: Any) -> None:
     texts = ["wifi is down", "restart the wifi router", "the bill is high", "thanks", "router", "down down"]
     pool = [Candidate(str(i), text) for i, text in enumerate(texts)]
     stages = TwoStage(LexicalRetriever(BM25(), pool), kind(), n_retrieved=4, ensemble=ensemble)
@@ -567,12 +575,12 @@ def test_words_counted_in_the_shortlist_are_counted_there_again(kind: type[BM25]
         ("hi", "hi", {"max_words": -1}, "max_words = -1; give 0 or more"),
     ],
 )
-def test_what_cannot_be_explained_is_told(context: Any, candidate: str, options: Any, reason: str) -> None:
+def test_impossible_explanations_are_refused(context: Any, candidate: str, options: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         explain(BM25(), context, candidate, **options)
 
 
-def test_a_score_that_is_not_finite_is_damage(tiny_backbone: Path) -> None:
+def test_an_infinite_score_counts_as_damage(tiny_backbone: Path) -> None:
     scorer = scorer_of(tiny_backbone, LINEAR["bi mean"])
     with torch.no_grad():
         next(scorer.model.parameters()).fill_(math.nan)
@@ -621,7 +629,7 @@ def test_a_pipeline_explains_by_id_by_text_or_its_best(index: Path) -> None:
 
 
 @pytest.mark.parametrize("ensemble", ["z-score", "softmax"])
-def test_two_stages_are_explained_through_the_filter_that_they_answered_through(index: Path, ensemble: str) -> None:
+def test_two_stages_are_explained_with_the_filter_of_the_answer(index: Path, ensemble: str) -> None:
     tech = 'team = "tech"'
     with polyrank.open(index, rerank="bm25", ensemble=ensemble) as pipeline:
         for reply in pipeline.answer("is my wifi down", filter=tech).ranked:
@@ -637,7 +645,7 @@ def test_two_stages_are_explained_through_the_filter_that_they_answered_through(
     assert json.loads(said.stdout)["candidate"]["text"] in ("restart the router", "wifi is down")
 
 
-def test_the_command_prints_what_the_library_says(index: Path) -> None:
+def test_the_command_prints_the_librarys_explanation(index: Path) -> None:
     with polyrank.open(index) as pipeline:
         wanted = pipeline.explain(["hi", "my [red]wifi"], candidate_id="a").as_dict()
     found = run("explain", index, "hi", "my [red]wifi", "--id", "a", "--json")
@@ -671,14 +679,14 @@ def test_the_command_prints_what_the_library_says(index: Path) -> None:
         (["nowhere", "hi", "--reply", "hi"], "nowhere is not a model folder"),
     ],
 )
-def test_the_command_says_what_is_wrong_in_a_line(index: Path, arguments: list[str], reason: str) -> None:
+def test_the_command_reports_an_error_in_one_line(index: Path, arguments: list[str], reason: str) -> None:
     found = run("explain", *(str(index) if argument == "INDEX" else argument for argument in arguments))
     assert found.returncode == 2
     (line,) = found.stderr.splitlines()
     assert reason in line
 
 
-def test_no_text_steers_the_terminal() -> None:
+def test_texts_cannot_control_the_terminal() -> None:
     arguments = ["explain", "bm25", "my wifi \x1b[31m", "--reply", "wifi\x1b]0;title\x07 \x9b2J down"]
     said = CliRunner().invoke(app, arguments)
     assert said.exit_code == 0

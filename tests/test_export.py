@@ -102,12 +102,12 @@ def test_an_export_scores_as_the_network_does(
 def test_vectors_of_an_export_fit_the_index_of_the_model(tmp_path: Path, tiny_backbone: Path, backend: Backend) -> None:
     path = make(tmp_path / "m", tiny_backbone, PolyConfig, n_codes=3)
     export_model(path, backend)
-    ours, exported = load_encoder(path), load_encoder(path, backend=backend)
-    assert (ours.fingerprint, ours.dimension) == (exported.fingerprint, exported.dimension)
-    np.testing.assert_allclose(exported.encode_candidates(CANDIDATES), ours.encode_candidates(CANDIDATES), atol=1e-4)
+    own, exported = load_encoder(path), load_encoder(path, backend=backend)
+    assert (own.fingerprint, own.dimension) == (exported.fingerprint, exported.dimension)
+    np.testing.assert_allclose(exported.encode_candidates(CANDIDATES), own.encode_candidates(CANDIDATES), atol=1e-4)
     vectors, mask = exported.encode_contexts(CONTEXTS)
     assert mask.all()
-    np.testing.assert_allclose(vectors, ours.encode_contexts(CONTEXTS)[0], atol=1e-4)
+    np.testing.assert_allclose(vectors, own.encode_contexts(CONTEXTS)[0], atol=1e-4)
     assert isinstance(load(str(path), backend=backend), EncoderScorer)
 
 
@@ -204,14 +204,14 @@ def test_sentence_transformers_loads_a_bi_encoder(tmp_path: Path, tiny_backbone:
     ):
         path = make(tmp_path / f"m{number}", tiny_backbone, BiConfig, shared_towers=True, output_scale=2.5, **settings)
         export_to_sentence_transformers(path, tmp_path / f"st{number}")
-        ours = load_encoder(path)
+        own = load_encoder(path)
         theirs = library.SentenceTransformer(str(tmp_path / f"st{number}"), device="cpu", local_files_only=True)
         texts = CANDIDATES[:4]
         found = theirs.encode(texts, show_progress_bar=False)
-        np.testing.assert_allclose(found, ours.encode_candidates(texts), atol=1e-4)
+        np.testing.assert_allclose(found, own.encode_candidates(texts), atol=1e-4)
         joined = ["[SEP]".join(context.turns) for context in CONTEXTS[:3]]
         found = theirs.encode(joined, show_progress_bar=False)
-        np.testing.assert_allclose(found, ours.encode_contexts(CONTEXTS[:3])[0][:, 0], atol=1e-4)
+        np.testing.assert_allclose(found, own.encode_contexts(CONTEXTS[:3])[0][:, 0], atol=1e-4)
         np.testing.assert_allclose(theirs.similarity(found, found), found @ found.T, rtol=1e-4)
 
 

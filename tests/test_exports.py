@@ -1,4 +1,4 @@
-"""Exports as other programs write them, each unlike those of ``test_chats``: turns, speakers, order and dates."""
+"""Exports of other programs, in forms that ``test_chats`` lacks: turns, speakers, order and dates."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def said(chats: Chats) -> list[list[str]]:
-    """Of each conversation, who says what, as lines."""
+    """The turns of each conversation as lines with their speakers."""
     return [[f"{turn['speaker']}: {turn['text']}" for turn in row["turns"]] for row in chats.dialogues]
 
 
@@ -75,8 +75,8 @@ def written(style: str, at: datetime) -> str:
 
 @pytest.mark.parametrize("column", STYLES)
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_times_are_found_by_their_values(write: Write, column: str, newest_first: bool) -> None:
-    """Two days of a stream; beside the times stand times of changes, numbers that could be times, and clocks."""
+def test_times_are_recognized_by_their_values(write: Write, column: str, newest_first: bool) -> None:
+    """Two days of a stream; other columns hold times of changes, numbers that look like times, and times of day."""
     lines = [("Ann", "is it on?"), ("Ben", "yes it is"), ("Ann", "thanks"), ("Cy", "a new day"), ("Ben", "indeed")]
     rows = [
         f"{n};{written('{:%Y-%m-%dT%H:%M}', AT + timedelta(days=9))};1700000{n}00;{name};"
@@ -91,7 +91,7 @@ def test_times_are_found_by_their_values(write: Write, column: str, newest_first
     assert "there are times in 'updated at' too" in notes(found)
 
 
-def test_of_days_alone_the_last_rows_are_the_newest_or_the_oldest(write: Write) -> None:
+def test_rows_with_dates_only_are_ordered_by_the_file(write: Write) -> None:
     rows = ["c7,15 mai 2024,Ann,hi all", "c7,15 mai 2024,Ben,hello you"]
     rows += ["c8,16 mai 2024,Cy,yo Ben", "c8,16 mai 2024,Ben,yes Cy?"]
     down = [*rows[::-1], "c9,14 mai 2024,Ben,b it is", "c9,13 mai 2024,Ann,a or b"]
@@ -106,7 +106,7 @@ def test_of_days_alone_the_last_rows_are_the_newest_or_the_oldest(write: Write) 
 
 
 def test_columns_without_usual_names(write: Write) -> None:
-    """An id that comes again, names that alternate, sentences; a state and a priority that only look like names."""
+    """A repeated id, alternating names, sentences; a state and a priority that only look like names."""
     rows = [
         (
             f"R-{n // 3}",
@@ -125,8 +125,8 @@ def test_columns_without_usual_names(write: Write) -> None:
     assert "guessed by its values: conversation in 'Ref', time in 'w', sender in 'p', text in 'c'" in notes(found)
 
 
-def test_a_usual_name_of_unusual_values_is_not_trusted(write: Write) -> None:
-    """``created`` is a name, ``message`` a state, ``thread`` nearly always empty."""
+def test_a_usual_name_with_unusual_values_is_not_trusted(write: Write) -> None:
+    """``created`` holds names, ``message`` a state, and ``thread`` is nearly always empty."""
     rows = [
         f",Kim,{['sent', 'read'][n % 2]},Kim {n},{['Kim', 'Lee'][n % 2]},{AT + timedelta(minutes=n)}" for n in range(24)
     ]
@@ -136,13 +136,13 @@ def test_a_usual_name_of_unusual_values_is_not_trusted(write: Write) -> None:
     assert "column 'created' holds no times that can be read, such as 'Kim'" in notes(found)
 
 
-def test_a_sender_who_is_everybody_s_is_not_trusted(write: Write) -> None:
+def test_a_constant_sender_is_not_trusted(write: Write) -> None:
     rows = [f"4,lamp,Ann,Bo,said {n},{AT + timedelta(minutes=n)},{['Ann', 'Bo'][n % 2]}" for n in range(6)]
     found = import_chats(write("x.csv", "\n".join(["ticket,subject,user,agent,comment,at,commenter", *rows])))
     assert said(found) == [[f"{['Ann', 'Bo'][n % 2]}: said {n}" for n in range(6)]]
 
 
-def test_json_of_unusual_names_is_a_table_of_its_fields(write: Write) -> None:
+def test_json_with_unusual_names_becomes_a_table(write: Write) -> None:
     items = [
         {"uid": f"m{n}", "room_ref": f"r-{n // 4}", "dateSent": 1715590800000 + n * 60_000,
          "writer": {"display": ["Ann", "Bo"][n % 2]}, "payload": {"txt": f"it is number {n}"}}
@@ -154,14 +154,14 @@ def test_json_of_unusual_names_is_a_table_of_its_fields(write: Write) -> None:
     assert began(found)[2] == "2024-05-13T09:00:00"
 
 
-def test_channels_are_streams_and_not_conversations(write: Write) -> None:
+def test_channels_are_streams_not_conversations(write: Write) -> None:
     rows = [f"help,{'ab'[n % 2]},t {n},{AT + timedelta(hours=10 * (n // 40), minutes=n)}" for n in range(80)]
     found = import_chats(write("x.csv", "\n".join(["channel,user,text,ts", *rows])))
     assert [row["id"] for row in found.dialogues] == ["help:1", "help:2"]
     assert "'channel' names streams, divided where they fall silent" in notes(found)
 
 
-def test_what_order_rows_without_times_have_is_said(write: Write) -> None:
+def test_the_assumed_order_of_rows_without_times_is_reported(write: Write) -> None:
     rows = ["9,Ann,thanks", "8,Ben,yes", "7,Ann,is it on?"]
     found = import_chats(write("x.csv", "\n".join(["id,from,text", *rows])))
     assert said(found) == [["Ann: is it on?", "Ben: yes", "Ann: thanks"]]
@@ -181,7 +181,7 @@ def test_what_order_rows_without_times_have_is_said(write: Write) -> None:
         ("x.json", [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]),
     ],
 )
-def test_a_column_of_times_that_is_not_there(write: Write, name: str, content: Any) -> None:
+def test_a_missing_column_of_times(write: Write, name: str, content: Any) -> None:
     with pytest.raises(UsageError, match="has no column 'Foo'"):
         import_chats(write(name, content), time="Foo")
 
@@ -212,7 +212,7 @@ def teams_message(n: int, name: str | None, content: str, minute: int, **more: A
     }
 
 
-def test_teams_chat_as_graph_gives_it(write: Write) -> None:
+def test_teams_chat_from_the_graph_api(write: Write) -> None:
     events = {"messageType": "systemEventMessage", "from": None, "body": {"contentType": "html", "content": "<event/>"}}
     bot = {"application": {"displayName": "Polly"}, "user": None}
     page = [
@@ -326,7 +326,7 @@ THREAD = [
 
 
 def mbox(*mails: str) -> str:
-    """Newest first, as a mailbox is that was sorted so."""
+    """A mailbox sorted newest first."""
     start = "From someone@x.example Mon May 13 09:00:00 2024\n"
     return "".join(start + mail.replace("\nFrom time", "\n>From time") + "\n" for mail in mails)
 
@@ -339,7 +339,7 @@ def test_a_mailbox_of_threads(write: Write) -> None:
     assert found.report.speakers == {"customer": 2, "agent": 2}
 
 
-def test_threads_go_over_files_and_folders(write: Write, tmp_path: Path) -> None:
+def test_threads_continue_across_files_and_folders(write: Write, tmp_path: Path) -> None:
     write("all/inbox.mbox", mbox(FIRST, BACK).replace("\n", "\r\n"))
     write("all/sent/cur/171.M5.host:2,S", ANSWER)
     write("all/sent/b2.eml", OUTLOOK)
@@ -463,13 +463,13 @@ def test_reddit_s_comments_name_their_parents_with_a_kind(write: Write) -> None:
     assert began(found) == ["2024-05-13T09:00:00"]
 
 
-def test_flags_tell_who_spoke_where_nothing_else_does(write: Write) -> None:
+def test_flags_determine_the_speaker_without_other_columns(write: Write) -> None:
     rows = [f"{n},is it {n},{n % 2},{1715590800 + 60 * n}" for n in range(5)]
     found = import_chats(write("sms.csv", "\n".join(["ROWID,text,is_from_me,date", *rows])))
     assert said(found)[0][:2] == ["customer: is it 0", "agent: is it 1"]
 
 
-def test_a_text_of_no_known_form_is_not_called_a_table(write: Write) -> None:
+def test_a_text_of_unknown_format_is_not_read_as_a_table(write: Write) -> None:
     with pytest.raises(DataError, match="is a text of a form that is not known"):
         import_chats(write("x.txt", "Once upon a time\nthere was a router.\n"))
 
@@ -555,7 +555,7 @@ def test_a_workbook_with_a_cover_and_a_sheet_for_each_month(write: Write) -> Non
         (b"\x89PNG\r\n", "is a picture"),
     ],
 )
-def test_what_is_not_read_is_named(write: Write, start: bytes, what: str) -> None:
+def test_skipped_parts_are_named(write: Write, start: bytes, what: str) -> None:
     with pytest.raises(DataError, match=what):
         import_chats(write("x.csv", start))
 
@@ -563,7 +563,7 @@ def test_what_is_not_read_is_named(write: Write, start: bytes, what: str) -> Non
 # the command
 
 
-def test_on_a_terminal_the_first_conversation_is_asked_about(write: Write, tmp_path: Path) -> None:
+def test_on_a_terminal_the_command_asks_about_the_first_conversation(write: Write, tmp_path: Path) -> None:
     path, out = write("x.csv", "case,from,text\n7,Client,hi " + "x" * 300 + "\n7,Agent,hello\n"), tmp_path / "out.jsonl"
     here, there = os.openpty()
     os.write(here, b"n\n")
@@ -571,7 +571,7 @@ def test_on_a_terminal_the_first_conversation_is_asked_about(write: Write, tmp_p
     done = subprocess.run(command, stdin=there, stdout=there, stderr=there, check=False)
     os.close(there)
     shown = ""
-    with suppress(OSError):  # how a terminal ends
+    with suppress(OSError):  # the terminal has closed
         while part := os.read(here, 4096):
             shown += part.decode().replace("\r\n", "")
     os.close(here)
@@ -584,7 +584,7 @@ def test_on_a_terminal_the_first_conversation_is_asked_about(write: Write, tmp_p
     assert (asked.returncode, "agent: hello" in asked.stderr, out.exists()) == (0, True, True)
 
 
-# what a model should not learn, and what an encoder does not know
+# personal data, and languages unknown to an encoder
 
 PERSONAL = {
     "link": ["https://x.example/a?b=c#d", "www.shop.example/track/77", "HTTP://X.example"],
@@ -607,13 +607,13 @@ NOT_PERSONAL = [
 
 
 @pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in PERSONAL.items() for text in texts])
-def test_what_is_personal_is_replaced(what: str, text: str) -> None:
+def test_personal_data_are_replaced(what: str, text: str) -> None:
     redactor = Redactor()
     assert redactor(f"it is {text}, OK? {text}.") == f"it is [{what}], OK? [{what}]."
     assert redactor.counts == {what: 2}
 
 
-def test_what_only_looks_personal_stays() -> None:
+def test_texts_that_only_look_personal_stay() -> None:
     redactor = Redactor(["Lee"])
     assert [redactor(f"it is {text}, OK") for text in NOT_PERSONAL] == [f"it is {text}, OK" for text in NOT_PERSONAL]
     assert redactor("Leeds, lee and Leé") == "Leeds, [name] and Leé"
@@ -624,7 +624,7 @@ def test_one_check_digit_of_ten_is_right(number: int) -> None:
     assert sum(is_card(f"{number}{digit}") for digit in range(10)) == 1
 
 
-def test_dialogues_hold_nothing_personal_unless_it_is_kept(write: Write, tmp_path: Path) -> None:
+def test_dialogues_hold_personal_data_only_on_request(write: Write, tmp_path: Path) -> None:
     rows = ["a@b.example,2024-05-13 09:00,+49 170 1234567,I am Kim: k@x.example"]
     rows += ["a@b.example,2024-05-13 09:01,Kim,call 0170 1234567"]
     path, names = write("x.csv", "\n".join(["chat,at,from,text", *rows])), write("names.txt", "Kim\n\nLee\n")
@@ -659,11 +659,11 @@ def test_dialogues_hold_nothing_personal_unless_it_is_kept(write: Write, tmp_pat
         (["ok", "1234", ""], None),
     ],
 )
-def test_languages_are_told_apart(texts: list[str], language: str | None) -> None:
+def test_languages_are_distinguished(texts: list[str], language: str | None) -> None:
     assert language_of(texts) == language
 
 
-def test_a_language_that_the_shipped_encoders_do_not_know_is_said(write: Write) -> None:
+def test_a_language_unknown_to_the_shipped_encoders_is_reported(write: Write) -> None:
     found = import_chats(write("x.csv", "chat,from,text\n1,a,Wo ist die Rechnung?\n1,b,Sie ist nicht da\n"))
     assert "most messages seem to be German" in notes(found)
     assert "the shipped encoders were trained on English alone" in notes(found)

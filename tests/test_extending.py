@@ -187,11 +187,11 @@ def test_a_folder_with_other_files_is_refused(tiny_backbone: Path, task: dict[st
     assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
 
 
-def train_and_wait(plan: Recipe, says: Connection) -> None:
+def train_and_wait(plan: Recipe, sending: Connection) -> None:
     """Train until the first record, and then wait for a kill."""
 
     def report(seed: int, record: dict[str, Any]) -> None:
-        says.send(record["step"])
+        sending.send(record["step"])
         signal.pause()
 
     train(plan, report=report)
@@ -199,10 +199,10 @@ def train_and_wait(plan: Recipe, says: Connection) -> None:
 
 def test_a_running_training_locks_its_folder(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "run", seeds=(1, 2))
-    hears, says = Pipe(duplex=False)
-    child = start(train_and_wait, plan, says)
+    receiving, sending = Pipe(duplex=False)
+    child = start(train_and_wait, plan, sending)
     try:
-        assert hears.recv() == 1
+        assert receiving.recv() == 1
         for options in ({}, {"resume": True}, {"overwrite": True}):
             with pytest.raises(LockedError, match=f"is being trained in by process {child.pid}; wait until it has"):
                 train(plan, **options)

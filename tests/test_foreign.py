@@ -1,4 +1,4 @@
-"""Other people's models score here as in their own library, and what would not is refused by its true reason."""
+"""Third-party models score as in their own library; unsupported ones are refused with the reason."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from polyrank.loading.folders import is_hugging_face
 from polyrank.models.artifacts import load_model
 from polyrank.scorers.protocols import Encoder, Scorer
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would ask the hub about a local folder
+os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would query the hub for a local folder
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -60,7 +60,7 @@ HEADS = sorted(ARCHITECTURES)
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Three kinds, trained on the texts: word pieces, byte pairs as RoBERTa's, pieces as those of XLM-R."""
+    """Three kinds of tokenizers, trained on the texts: word pieces, byte pairs like RoBERTa's, pieces like XLM-R's."""
     names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>",
              "eos_token": "</s>", "mask_token": "<mask>"}  # fmt: skip
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -98,7 +98,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def network(tokenizers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A network with random weights and its tokenizer, as transformers saves them."""
+    """A network with random weights and its tokenizer, saved by transformers."""
 
     def save(architecture: str, kind: str = "Model", **settings: Any) -> Path:
         folder = tmp_path_factory.mktemp(architecture)
@@ -114,7 +114,7 @@ def network(tokenizers: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 
 def saved(model: Any, folder: Path) -> Path:
-    """What a model of sentence-transformers saves."""
+    """A folder saved by a sentence-transformers model."""
     model.save(str(folder), create_model_card=False)
     return folder
 
@@ -131,7 +131,7 @@ def theirs(model: Any, queries: list[str], documents: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("architecture", HEADS)
-def test_a_sentence_encoder_scores_as_its_library(architecture: str, network: Any, tmp_path: Path) -> None:
+def test_a_sentence_encoder_scores_like_its_library(architecture: str, network: Any, tmp_path: Path) -> None:
     folder = saved(sentences(network(architecture), Pooling(32, "mean")), tmp_path / "m")
     found = load(folder, device="cpu")
     assert isinstance(found, Encoder)
@@ -143,9 +143,7 @@ def test_a_sentence_encoder_scores_as_its_library(architecture: str, network: An
 
 @pytest.mark.parametrize("mode", Pooling.POOLING_MODES)
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_pooling_and_similarity_are_those_of_the_files(
-    mode: str, similarity: str, network: Any, tmp_path: Path
-) -> None:
+def test_pooling_and_similarity_come_from_the_files(mode: str, similarity: str, network: Any, tmp_path: Path) -> None:
     model = sentences(network("Bert"), Pooling(32, mode), similarity_fn_name=similarity)
     folder = saved(model, tmp_path / "m")
     wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
@@ -165,7 +163,7 @@ def test_pooling_and_similarity_are_those_of_the_files(
         lambda: [Pooling(32, "mean"), Dense(32, 8, use_residual=True), Dense(8, 4)],
     ],
 )
-def test_layers_behind_the_pooling_are_read(modules: Any, network: Any, tmp_path: Path) -> None:
+def test_layers_after_the_pooling_are_applied(modules: Any, network: Any, tmp_path: Path) -> None:
     torch.manual_seed(2)
     folder = saved(sentences(network("Bert"), *modules(), similarity_fn_name="dot"), tmp_path / "m")
     wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
@@ -182,9 +180,7 @@ def test_layers_behind_the_pooling_are_read(modules: Any, network: Any, tmp_path
     ],
     ids=["mean", "unit", "dense", "max"],
 )
-def test_a_mixture_of_tokens_is_the_vector_where_there_is_one(
-    modules: Any, mixed: bool, network: Any, tmp_path: Path
-) -> None:
+def test_token_mixtures_are_applied(modules: Any, mixed: bool, network: Any, tmp_path: Path) -> None:
     folder = saved(sentences(network("Bert"), *modules(), similarity_fn_name="dot"), tmp_path / "m")
     scorer: Any = load(folder, device="cpu")
     mixture = scorer.context_mixture(Context((QUERIES[0],)))
@@ -196,7 +192,7 @@ def test_a_mixture_of_tokens_is_the_vector_where_there_is_one(
 
 @pytest.mark.parametrize("architecture", ["Bert", "Roberta", "XLMRoberta"])
 @pytest.mark.parametrize("prompts", [{"query": "the query: ", "document": "passage: "}, {"query": "my "}])
-def test_prompts_are_put_before_texts(architecture: str, prompts: dict[str, str], network: Any, tmp_path: Path) -> None:
+def test_prompts_precede_texts(architecture: str, prompts: dict[str, str], network: Any, tmp_path: Path) -> None:
     folder = saved(sentences(network(architecture), Pooling(32), prompts=prompts), tmp_path / "m")
     wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
     plain = theirs(sentences(network(architecture), Pooling(32)), QUERIES, DOCUMENTS)
@@ -204,7 +200,7 @@ def test_prompts_are_put_before_texts(architecture: str, prompts: dict[str, str]
     assert np.abs(wanted - plain).max() > 1e-3
 
 
-def test_lengths_are_those_of_the_files_unless_they_are_set(network: Any, tmp_path: Path) -> None:
+def test_lengths_come_from_the_files_unless_set(network: Any, tmp_path: Path) -> None:
     model = sentences(network("Bert"), Pooling(32))
     model.max_seq_length = 12
     folder = saved(model, tmp_path / "m")
@@ -221,7 +217,7 @@ def test_lengths_are_those_of_the_files_unless_they_are_set(network: Any, tmp_pa
         load(folder, max_candidate_tokens=65)
 
 
-def test_texts_are_lowered_where_the_files_say_so(network: Any, tmp_path: Path) -> None:
+def test_texts_are_lower_cased_if_the_files_require_it(network: Any, tmp_path: Path) -> None:
     folder = saved(sentences(network("Roberta"), Pooling(32)), tmp_path / "m")
     quiet, loud = DOCUMENTS[:1], [DOCUMENTS[0].upper()]
     cased = load(folder, device="cpu")
@@ -249,7 +245,7 @@ def test_a_context_that_is_too_long_keeps_its_end_and_its_prompt(network: Any, t
 
 @pytest.mark.parametrize("architecture", [name for name in HEADS if name != "MPNet"])
 @pytest.mark.parametrize("form", ["transformers", "sentence-transformers"])
-def test_a_cross_encoder_scores_as_its_library(architecture: str, form: str, network: Any, tmp_path: Path) -> None:
+def test_a_cross_encoder_scores_like_its_library(architecture: str, form: str, network: Any, tmp_path: Path) -> None:
     folder = network(architecture, "ForSequenceClassification", num_labels=1)
     model = CrossEncoder(str(folder), device="cpu")
     if form == "sentence-transformers":
@@ -267,7 +263,7 @@ def test_a_cross_encoder_scores_as_its_library(architecture: str, form: str, net
 
 
 @pytest.mark.parametrize("where", ["sentence_transformers", "sbert_ce_default_activation_function"])
-def test_the_activation_is_that_of_config_json(where: str, network: Any) -> None:
+def test_the_activation_comes_from_config_json(where: str, network: Any) -> None:
     name = "torch.nn.modules.linear.Identity"
     value = {"activation_fn": name} if where == "sentence_transformers" else name
     folder = network("Bert", "ForSequenceClassification", num_labels=1, **{where: value})
@@ -277,7 +273,7 @@ def test_the_activation_is_that_of_config_json(where: str, network: Any) -> None
     assert (wanted < 0).any() or (wanted > 1).any()
 
 
-def test_a_pair_with_a_prompt_scores_as_its_library(network: Any, tmp_path: Path) -> None:
+def test_a_pair_with_a_prompt_scores_like_its_library(network: Any, tmp_path: Path) -> None:
     folder = network("Bert", "ForSequenceClassification", num_labels=1)
     model = CrossEncoder(str(folder), device="cpu", prompts={"q": "the red "}, default_prompt_name="q")
     folder = saved(model, tmp_path / "m")
@@ -295,7 +291,7 @@ def test_a_decoder_whose_last_token_is_the_vector(tokenizers: dict[str, Path], t
     np.testing.assert_allclose(load(folder, device="cpu").score_pool(QUERIES, DOCUMENTS), wanted, atol=1e-5)
 
 
-def test_a_cross_encoder_of_modules_scores_as_its_library(network: Any, tmp_path: Path) -> None:
+def test_a_cross_encoder_of_modules_scores_like_its_library(network: Any, tmp_path: Path) -> None:
     torch.manual_seed(5)
     score = Dense(32, 1, activation_function=torch.nn.Identity(), module_output_name="scores")
     model = CrossEncoder(
@@ -308,8 +304,8 @@ def test_a_cross_encoder_of_modules_scores_as_its_library(network: Any, tmp_path
     assert np.ptp(wanted) > 0.01
 
 
-def test_bf16_is_near(network: Any) -> None:
-    for architecture in ("Bert", "Roberta", "DistilBert"):  # outputs of all layers are no tensor
+def test_bf16_scores_are_close(network: Any) -> None:
+    for architecture in ("Bert", "Roberta", "DistilBert"):  # outputs of all layers are a tuple
         folder = network(architecture, "ForSequenceClassification", num_labels=1, output_hidden_states=True)
         exact, near = (
             load(folder, device="cpu", precision=p).score(QUERIES, [DOCUMENTS] * 4) for p in ("fp32", "bf16")
@@ -318,11 +314,11 @@ def test_bf16_is_near(network: Any) -> None:
         np.testing.assert_allclose(np.stack(near), np.stack(exact), atol=0.15)
 
 
-# what cannot be scored
+# unsupported models
 
 
 def edited(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
-    """The same folder with another JSON file."""
+    """A copy of the folder with changes in a JSON file."""
     path = folder / file
     path.write_text(json.dumps(change(json.loads(path.read_text("utf-8")))), "utf-8")
     return folder
@@ -356,7 +352,7 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("config.json", lambda v: v | {"num_hidden_layers": 3}, "not those of a BertModel .encoder.layer.2"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_by_its_reason(file: str, change: Any, reason: str, bi: Path) -> None:
+def test_unsupported_models_are_refused_with_the_reason(file: str, change: Any, reason: str, bi: Path) -> None:
     with pytest.raises(ArtifactError, match=reason):
         load(edited(bi, file, change), device="cpu")
 
@@ -395,7 +391,7 @@ def test_a_tokenizer_without_its_fast_form_is_the_reason(bi: Path) -> None:
         load(bi)
 
 
-def test_heads_are_never_made_up(network: Any) -> None:
+def test_missing_heads_are_never_initialized_randomly(network: Any) -> None:
     plain = network("Bert")
     with pytest.raises(ArtifactError, match="holds a BertModel without a head that scores"):
         load(plain)
@@ -414,7 +410,7 @@ def test_heads_are_never_made_up(network: Any) -> None:
         load_model(one)
 
 
-def test_ours_are_told_from_theirs(bi: Path, tmp_path: Path) -> None:
+def test_polyrank_models_are_distinguished_from_foreign_ones(bi: Path, tmp_path: Path) -> None:
     assert is_hugging_face(bi)
     assert not is_hugging_face(tmp_path / "nothing")
     (tmp_path / "config.json").write_text("[" * 100_000, "utf-8")
@@ -440,7 +436,7 @@ def test_a_hub_name_is_found_among_earlier_downloads(bi: Path, tmp_path: Path, m
         load("somebody/else")
 
 
-def test_names_that_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_refer_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in ("runs/x", "run/model/config.json", "index/candidates.db"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).touch()
@@ -473,7 +469,7 @@ def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> Non
 # other commands
 
 
-def test_an_index_of_a_sentence_encoder_knows_its_weights(bi: Path, tmp_path: Path) -> None:
+def test_an_index_of_a_sentence_encoder_stores_its_fingerprint(bi: Path, tmp_path: Path) -> None:
     from polyrank import Candidate, Retriever, build_index
     from polyrank.index import open_index
     from polyrank.scorers.open import encoder_of_index

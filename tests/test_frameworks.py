@@ -1,4 +1,4 @@
-"""Inside LangChain and Haystack: every field of what comes back, and every number that may be left out."""
+"""Inside LangChain and Haystack: every field of the results, and every optional argument."""
 
 import os
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import pytest
 
 import polyrank
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what these libraries warn of is theirs
-os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # before it is imported
+pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own warnings
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # before its import
 
 TEXTS = [f"please restart the {what}" for what in ("router", "light", "wifi", "bill", "red", "green", "my", "it")]
 QUERY = "my wifi is down"

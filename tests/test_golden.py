@@ -1,6 +1,6 @@
-"""Loss curves of small trainings are what they were: golden/NAME.txt holds step, network and loss, also in validation.
+"""Loss curves of small trainings do not change: golden/NAME.txt holds step, network and loss, also of validation.
 
-A change that is meant to move them deletes the files; they are written anew by the next run, to be looked at.
+For an intended change delete the files; the next run writes them again, for review.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path) -> Re
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_curves_are_what_they_were(name: str, tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_curves_do_not_change(name: str, tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     train(recipe(name, task, tiny_backbone, tmp_path / "run"))
     curve = []
     for file in sorted((tmp_path / "run").rglob("metrics.jsonl")):
@@ -68,7 +68,7 @@ def test_curves_are_what_they_were(name: str, tiny_backbone: Path, task: dict[st
     if not golden.exists():
         golden.parent.mkdir(exist_ok=True)
         golden.write_text("".join(f"{what} {value:.5f}\n" for what, value in curve), "utf-8")
-        pytest.fail(f"{golden} was written; look at it and run again")
+        pytest.fail(f"{golden} was written; review it and run again")
     was = [line.rsplit(" ", 1) for line in golden.read_text("utf-8").splitlines()]
     assert [what for what, _ in curve] == [what for what, _ in was]
     assert [value for _, value in curve] == pytest.approx([float(value) for _, value in was], rel=5e-3, abs=5e-3)

@@ -1,4 +1,4 @@
-"""Batches in groups of texts of like length: the vectors and gradients of the whole, from fewer tokens."""
+"""Batches in groups of texts of similar length: the same vectors and gradients, from fewer tokens."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from polyrank.records import Context
 from polyrank.text import Tokens, pad
 from polyrank.training.grouped import GROUP, encode_in_groups
 
-# 90 texts of 1 to 40 words in no order; the longest alone makes the batch three groups wide
+# 90 texts of 1 to 40 words in random order; padded to the longest the batch has the tokens of three groups
 CONTEXTS = [Context(("my wifi is down", " ".join(["restart"] * (1 + 7 * i % 40)))) for i in range(90)]
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=48)
 KINDS: dict[str, Any] = {
@@ -28,7 +28,7 @@ KINDS: dict[str, Any] = {
 
 
 def encoding(kind: str, backbone: Path) -> tuple[Any, Callable[[Tokens], Any], Tokens]:
-    """A network in fp64, what it makes of texts, and texts."""
+    """A network in fp64, its encoding function, and texts."""
     if kind == "ConveRT":
         convert, words, _ = make(multi_context=True)
         return convert.double().eval(), convert.context_encodings, words.contexts(CONTEXTS)
@@ -39,7 +39,7 @@ def encoding(kind: str, backbone: Path) -> tuple[Any, Callable[[Tokens], Any], T
 
 
 def parts_of(outputs: Any) -> list[Tensor]:
-    """Each tensor; of context vectors nothing where their mask is false, for what is there means nothing."""
+    """Each tensor; masked context vectors are left out, since their values are undefined."""
     parts = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     if len(parts) == 2 and parts[1].dtype == torch.bool:
         parts[0] = parts[0] * parts[1][..., None]
@@ -47,10 +47,10 @@ def parts_of(outputs: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "ConveRT"])
-def test_vectors_and_gradients_are_those_of_the_whole_batch(
+def test_vectors_and_gradients_equal_those_of_the_whole_batch(
     kind: str, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # where what is equal can be told from nearly so
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # fp64 shows small differences
     model, encode, tokens = encoding(kind, tiny_backbone)
     assert tokens.ids.numel() > GROUP
     generator = torch.Generator().manual_seed(3)
@@ -83,9 +83,9 @@ def test_every_text_is_computed_once_in_groups_within_their_size_with_less_paddi
     assert encode_in_groups(encode, tokens).tolist() == lengths
     assert sum(n for n, _ in shapes) == 100
     assert all(n * width <= GROUP for n, width in shapes)
-    assert sum(n * width for n, width in shapes) < 0.6 * tokens.ids.numel()  # 5,050 tokens are real, of 10,000
+    assert sum(n * width for n, width in shapes) < 0.6 * tokens.ids.numel()  # 5,050 real tokens of 10,000
 
 
-def test_a_small_batch_is_one_group_as_it_comes() -> None:
+def test_a_small_batch_is_one_unchanged_group() -> None:
     tokens = pad([[1], [2, 3]])
     assert encode_in_groups(lambda part: part.ids, tokens) is tokens.ids

@@ -1,4 +1,4 @@
-"""Importers of published formats, on small files written to those formats."""
+"""Importers of published formats, on small files in those formats."""
 
 import gzip
 import json
@@ -63,7 +63,7 @@ def test_convai2_with_candidates(tmp_path: Path) -> None:
     loaded = import_examples("convai2", source)
     first = ("i like cats.", "partner's persona: i like dogs.")
     assert loaded.examples == [
-        # without a turn before it, "hello" answers nothing, but it was said
+        # without an earlier turn "hello" is not an answer, but it is a turn
         Example(("hello", "hi"), ("how do you do", "no", "how are you", "no"), (0, 2), "valid:4", first),
         Example(("hello", "hi", "how are you", "fine\nand you"), ("", "good", ""), (1,), "valid:5", first),
         Example(("hey",), ("yo", "no"), (0,), "valid:7", ("i am new.",)),
@@ -114,7 +114,7 @@ def test_bad_convai2_line(tmp_path: Path, line: str, message: str) -> None:
     assert import_examples("convai2", source, skip_bad=True).report.n_bad == 1
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are not here")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are missing")
 def test_real_convai2_file(tmp_path: Path) -> None:
     loaded = import_examples("convai2", SHARED / "convai2-valid" / "valid_self_original_no_cands.txt")
     assert len(loaded.examples) == 7801
@@ -334,7 +334,7 @@ def test_dstc7_as_released_keeps_speakers_and_every_second_turn_back_is_a_respon
     ]
 
 
-def test_raw_pairs_are_to_be_imported_first(tmp_path: Path) -> None:
+def test_raw_pairs_must_be_imported_first(tmp_path: Path) -> None:
     source = written(tmp_path / "x.jsonl", '{"context": "now", "context/0": "before", "response": "yes"}')
     with pytest.raises(
         DataError, match=r'x\.jsonl:1: field "context/0" holds an earlier turn; .* polyrank import pairs'
@@ -390,7 +390,7 @@ def test_wikipedia(tmp_path: Path) -> None:
     for example, sentences in zip(loaded.examples, (["one a.", "two b.", "three c."], ["x", "y y y"]), strict=True):
         assert example.candidates == (" ".join(s for s in sentences if s != example.context[0]),)
         assert example.context[0] in sentences
-    # the sentence depends on the seed and the line only
+    # the sentence depends only on the seed and the line
     assert (
         import_examples("wikipedia", written(source, "one a.\ttwo b.\tthree c."), seed=5).examples
         == loaded.examples[:1]
@@ -436,7 +436,7 @@ def test_triplets(tmp_path: Path) -> None:
         import_examples("triplets", written(source, "a,b", "c,d"))
 
 
-# what each format says, field by field
+# the fields of each format
 
 
 def test_convai2_lines_are_counted_with_the_blank_ones(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_convai2_lines_are_counted_with_the_blank_ones(tmp_path: Path) -> None:
     ]
 
 
-def test_convai2_turns_were_said_whatever_is_wrong_with_their_candidates(tmp_path: Path) -> None:
+def test_convai2_turns_stay_in_the_context_despite_bad_candidates(tmp_path: Path) -> None:
     source = written(
         tmp_path / "x.txt", "1 a\tb\t\tc|d", "2 e\tf\t\tf|g", "2 h\ti", "x", "3 j\tk|__SILENCE__", "4 l\tm"
     )
@@ -466,10 +466,10 @@ def test_convai2_turns_were_said_whatever_is_wrong_with_their_candidates(tmp_pat
     ]
     assert [message.split(":")[1] for message in loaded.report.messages] == ["1", "3", "4"]
     with pytest.raises(DataError, match=r"x\.txt:1: begins with no line number"):
-        import_examples("convai2", written(source, "² hi\thello"))  # a digit to Python, not to ParlAI
+        import_examples("convai2", written(source, "² hi\thello"))  # a digit for Python, but not for ParlAI
 
 
-def test_convai2_personas_begin_anew_with_each_dialogue(tmp_path: Path) -> None:
+def test_convai2_personas_start_again_with_each_dialogue(tmp_path: Path) -> None:
     source = written(
         tmp_path / "x.txt",
         "1 your persona: a.",
@@ -517,7 +517,12 @@ def test_dstc7_answers_are_those_of_their_example(tmp_path: Path) -> None:
     source = written(tmp_path / "x.json", json.dumps(items))
     answers = written(tmp_path / "a.tsv", "2\tC\tyes", "", "1\tB\t", "2\tA\tno\r", "3\tNONE", "9\tA\tno")
     found = import_examples("dstc7", source, answers=answers)
-    assert [example.relevant for example in found.examples] == [(1,), (0, 2), (), ()]  # not those of the file itself
+    assert [example.relevant for example in found.examples] == [
+        (1,),
+        (0, 2),
+        (),
+        (),
+    ]  # not the file's own answers
     pool = import_examples("dstc7-pool", source, answers=answers)
     assert [example.relevant_ids for example in pool.examples] == [("B",), ("C", "A"), (), ()]
     for line, message in ((b"\xff\tA", "byte 1 of the line is not UTF-8"), ("nothing", "no tab")):
@@ -553,7 +558,7 @@ def test_ubuntu_v2_labels(tmp_path: Path, label: str, kept: int) -> None:
             import_examples("ubuntu-v2", written(source, "Context,Utterance,Label", "a,b,1", f"c,d,{bad}"))
 
 
-def test_ubuntu_v2_turns_without_text_are_none(tmp_path: Path) -> None:
+def test_ubuntu_v2_turns_without_text_are_dropped(tmp_path: Path) -> None:
     contexts = ["a __eou__ b __eou__ __eot__ __eou__ __eot__  c  d __eot__", "x", "", "__eot__ __eot__"]
     lines = [f"{context},r __eou__ s __eou__ __eot__,1" for context in contexts]
     source = written(tmp_path / "x.csv", "Context,Utterance,Label", *lines)
@@ -628,7 +633,7 @@ def test_triplets_have_the_positive_first_and_negatives_by_number(tmp_path: Path
         ("wikipedia", [b"a\tb", b"\xff", b"alone", b"c\td"], (4, 2, 1, 1)),
     ],
 )
-def test_bad_rows_are_counted_apart_from_those_without_an_example(
+def test_bad_rows_and_rows_without_an_example_are_counted_separately(
     tmp_path: Path, name: str, lines: list[str | bytes], counts: tuple[int, ...]
 ) -> None:
     source = written(tmp_path / "x.txt", *lines)
@@ -648,9 +653,9 @@ def test_items_of_a_list_have_the_lines_that_they_start_on(tmp_path: Path) -> No
         assert list(listed_rows(source, chunk_bytes=chunk_bytes)) == [(2, {"a": 1}), (6, {"b": [2]}), (7, {}), (8, {})]
 
 
-def test_a_list_is_one_whatever_encloses_it(tmp_path: Path) -> None:
+def test_lists_at_their_edges(tmp_path: Path) -> None:
     source = tmp_path / "x.json"
-    source.write_bytes(b"\xef\xbb\xbf[{}]")  # a byte order mark is no part of it
+    source.write_bytes(b"\xef\xbb\xbf[{}]")  # a byte order mark does not count
     assert list(listed_rows(source)) == [(1, {})]
     assert list(listed_rows(written(source, "[]"))) == []
     source.write_bytes(b"\n\n[{}, {\xff}]")

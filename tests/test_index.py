@@ -29,7 +29,7 @@ from polyrank.storage.quantized import read_precision
 
 
 class Hashed:
-    """A real small encoder: a vector per word from a hash, one context vector per turn."""
+    """A small real encoder: a vector per word from a hash, one context vector per turn."""
 
     dimension = 8
 
@@ -83,14 +83,14 @@ def test_pages_and_candidates_by_id(tmp_path: Path) -> None:
             assert (page.candidates, page.n) == (tuple(POOL[:2]), 5)
             assert index.page(after=page.next or 0).candidates == tuple(POOL[2:])
             assert index.page(words=["restart", ""]).candidates == (POOL[1], POOL[4])
-            assert index.page(words=["\ud800"]).candidates == ()  # no text holds half a character
+            assert index.page(words=["\ud800"]).candidates == ()  # no text contains half a character
             assert index.candidate("3") == POOL[3]
             for unknown in ("nosuch", "\ud800"):
                 with pytest.raises(UsageError, match="has no candidate"):
                     index.candidate(unknown)
 
 
-def test_a_catalogue_reads_no_vectors(tmp_path: Path) -> None:
+def test_reading_a_catalogue_does_not_read_vectors(tmp_path: Path) -> None:
     build(tmp_path / "index")
     (matrix,) = (tmp_path / "index").glob("matrix-*")
     (matrix / "vectors.npy").write_bytes(b"damaged")
@@ -121,7 +121,9 @@ def test_search_equals_brute_force(
     context = Context(tuple(f"w{generator.integers(12)}" for _ in range(m)))
     found = Retriever(encoder, open_index(path), distinct=distinct).respond([context], k)[0]
     values = encoder.score([context], [[c.text for c in pool]])[0]
-    rows = {c.text: i for i, c in reversed([*enumerate(pool)])}.values() if distinct else range(n)  # the first of each
+    rows = (
+        {c.text: i for i, c in reversed([*enumerate(pool)])}.values() if distinct else range(n)
+    )  # first of equal ones
     order = sorted(rows, key=lambda i: (-values[i], i))[:k]
     assert len(found) == len(order)
     assert {r.id for r in found} <= {str(i) for i in rows}
@@ -130,7 +132,7 @@ def test_search_equals_brute_force(
 
 
 @pytest.mark.parametrize("n_copies", [1, 7, 300])
-def test_equal_texts_fill_a_list_once(tmp_path: Path, n_copies: int) -> None:
+def test_equal_texts_take_one_place_of_a_list(tmp_path: Path, n_copies: int) -> None:
     copies = [Candidate(f"c{i}", "wifi down") for i in range(n_copies)]
     pool = [*copies, Candidate("x", "restart it"), *(Candidate(f"d{i}", "thanks") for i in range(n_copies))]
     build(tmp_path / "i", pool)
@@ -197,13 +199,13 @@ def test_a_killed_writer_leaves_a_whole_index(tmp_path: Path, rounds: int) -> No
             if int(line) >= rounds:
                 os.kill(child.pid, signal.SIGKILL)
                 break
-    found = open_index(path)  # at no instant is there none
+    found = open_index(path)  # the index exists at any moment
     number = int(found.candidates([1])[0].text.split()[1])
     assert number >= rounds
     assert float(found.blocks()[0].vectors[7, 3]) == number + 1
 
 
-def test_an_existing_index_is_not_replaced_unasked(tmp_path: Path) -> None:
+def test_an_existing_index_is_not_replaced_by_default(tmp_path: Path) -> None:
     build(tmp_path / "i")
     with pytest.raises(UsageError, match="already exists"):
         build(tmp_path / "i")
@@ -221,18 +223,18 @@ def test_only_an_index_is_replaced(tmp_path: Path) -> None:
 
 def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
     assert build_index(tmp_path / "i", Hashed(), POOL, model="m") == 5
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     changed = [*POOL[1:], Candidate("new", "hello there"), Candidate("again", "hello there")]
     n = build_index(
-        tmp_path / "i", Hashed(), changed, model="m", overwrite=True, progress=lambda *counts: told.append(counts)
+        tmp_path / "i", Hashed(), changed, model="m", overwrite=True, progress=lambda *counts: reported.append(counts)
     )
-    assert (n, told) == (1, [(1, 1)])
+    assert (n, reported) == (1, [(1, 1)])
     with open_index(tmp_path / "i") as index:
         assert [c for _, c in index.iter_candidates()] == changed
         want = Hashed().encode_candidates([c.text for c in changed])
         np.testing.assert_array_equal(index.blocks()[0].vectors, want)
     assert build_index(tmp_path / "i", Hashed("e" * 64), changed, model="m", overwrite=True) == 5
-    # vectors in fewer bits are taken for the same precision, and never for a finer one
+    # quantized vectors are reused for the same precision, and never for a finer one
     again = [
         build_index(tmp_path / "i", Hashed("e" * 64), changed, model="m", precision=precision, overwrite=True)
         for precision in map(read_precision, ("int8", "int8", "bf16", "fp32", "fp32"))
@@ -254,7 +256,7 @@ def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monk
         np.testing.assert_array_equal(index.blocks()[0].vectors, encode(texts))
 
 
-def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
+def test_a_retriever_reflects_the_writers_changes(tmp_path: Path) -> None:
     build(tmp_path / "i")
     encoder = Hashed()
     with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
@@ -270,7 +272,7 @@ def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
             add_to_index(writer, Hashed("e" * 64), [Candidate("q", "x")])
 
 
-def test_what_an_index_holds_already_is_left_as_it_is(tmp_path: Path) -> None:
+def test_existing_candidates_are_left_unchanged(tmp_path: Path) -> None:
     build(tmp_path / "i")
     encoder = Hashed()
     with LocalWriter(tmp_path / "i") as writer:
@@ -288,7 +290,7 @@ def test_what_an_index_holds_already_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def numbered(path: Path, generation: int, n: int = 30) -> None:
-    """An index whose texts say which one it is; all have other vectors."""
+    """An index whose texts contain its number; each index has other vectors."""
     pool = [Candidate(f"c{i}", f"generation {generation} reply {i}") for i in range(n)]
     build_index(path, Hashed(), pool, model="m", overwrite=True)
 
@@ -328,7 +330,7 @@ def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_pa
         assert lexical.respond([context], 1)[0][0].text.startswith("generation 12 ")
 
 
-def test_a_missing_library_is_said_before_anything_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_before_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     encoder = Hashed()
     encoder.encode_candidates = lambda texts: pytest.fail("encoded")  # type: ignore[method-assign]
@@ -336,7 +338,7 @@ def test_a_missing_library_is_said_before_anything_is_encoded(tmp_path: Path, mo
         build_index(tmp_path / "i", encoder, POOL, model="m", ann="auto")
 
 
-def test_an_index_behind_a_link_is_replaced_where_it_is(tmp_path: Path) -> None:
+def test_an_index_behind_a_link_is_replaced_at_its_target(tmp_path: Path) -> None:
     build(tmp_path / "v1")
     (tmp_path / "current").symlink_to(tmp_path / "v1")
     numbered(tmp_path / "current", 1)

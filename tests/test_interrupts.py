@@ -259,7 +259,7 @@ def test_initially_ignored_signals_stay_ignored() -> None:
 
 
 def test_a_terminal_has_its_cursor_again() -> None:
-    ours, theirs = pty.openpty()
+    terminal, theirs = pty.openpty()
     try:
         with rank(preexec_fn=reset_signals, stderr=theirs) as process:
             assert process.stdin is not None
@@ -270,9 +270,9 @@ def test_a_terminal_has_its_cursor_again() -> None:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
-        assert os.read(ours, 1000).replace(b"\r\n", b"\n") == b"\x1b[?25h\ninterrupted\n"
+        assert os.read(terminal, 1000).replace(b"\r\n", b"\n") == b"\x1b[?25h\ninterrupted\n"
     finally:
-        os.close(ours)
+        os.close(terminal)
         os.close(theirs)
 
 

@@ -33,18 +33,18 @@ from polyrank.search.ways import WAYS
 Floats = NDArray[np.float32]
 AVX2, AVX512, VNNI, BF16, TILES, PERMISSION, AVX_VNNI = 1, 2, 4, 8, 16, 32, 64
 EVERYTHING = 127
-OUTSIDE = np.float32(-12345.0)  # what lies around a result and has to stay
+OUTSIDE = np.float32(-12345.0)  # guard values around a result, which must not change
 FORMS = ("C plain", "plain", "avx2", "avx-vnni", "avx512", "avx512-vnni", "amx", "ARM plain", "ARM dot")
 
 
 @dataclass(frozen=True)
 class Loops:
-    """The library and the form of its loops that is under test.
+    """The library and the tested form of its loops.
 
     Args:
-        library: of C functions.
-        form: its number.
-        amx: whether it is AMX's.
+        library: the library of C functions.
+        form: the form's number.
+        amx: whether the form uses AMX.
     """
 
     library: Any
@@ -53,7 +53,7 @@ class Loops:
 
     @property
     def bits(self) -> tuple[kernels.Bits, ...]:
-        """Of rows that are bounded in tiles."""
+        """Types of rows that the form bounds in tiles."""
         return (8, 16, 32) if self.amx else (8, 32)
 
 
@@ -73,7 +73,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built_in_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As compilers see it that know nothing but C."""
+    """The loops built without intrinsics."""
     if reason := missing():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("c")
@@ -92,7 +92,7 @@ def built_for_arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=FORMS)
 def loops(request: pytest.FixtureRequest) -> Iterator[Loops]:
-    """The emulated loops are what ``polyrank.search`` finds installed, and their best form is this one."""
+    """Make ``polyrank.search`` use the emulated loops, with this form as the best."""
     processor, _, name = request.param.rpartition(" ")
     folder = request.getfixturevalue({"C": "built_in_c", "ARM": "built_for_arm"}.get(processor, "built"))
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +113,7 @@ by_amx = pytest.mark.parametrize("loops", ["amx"], indirect=True)
 
 
 def within(*shape: int) -> tuple[Floats, Floats]:
-    """A result's memory, and it with what lies around."""
+    """A result's memory, and the memory including its guards."""
     size = int(np.prod(shape))
     around = np.full(size + 512, OUTSIDE)
     return around[256 : 256 + size].reshape(shape), around
@@ -128,7 +128,7 @@ def address(array: NDArray[Any] | None) -> int | None:
 
 
 def lay(loops: Loops, columns: NDArray[Any]) -> NDArray[np.uint8]:
-    """In int16 or fp32."""
+    """Lay columns in int16 or fp32 into tiles."""
     width, call = (
         (1, loops.library.polyrank_lay_codes) if columns.dtype == np.int16 else (2, loops.library.polyrank_lay_floats)
     )
@@ -146,7 +146,7 @@ def products(
     tiled: bool = True,
     scales: tuple[Floats, Floats] | None = None,
 ) -> Floats | None:
-    """``None``: they are refused, and nothing is written."""
+    """The bounds, or ``None`` if the loops refuse the arguments, which must write nothing."""
     (n, d), q = rows.shape, len(columns)
     out, around = within(n, q)
     row_scales, column_scales = scales or (np.ones(n, np.float32), np.ones(q, np.float32))
@@ -159,15 +159,15 @@ def products(
 
 
 def finest(d: int) -> int:
-    """The largest number of a column so that no sum leaves int32."""
+    """The largest number of a column for which every sum fits into int32."""
     return min(32638, (2**31 - 1) // (127 * d))
 
 
 SHAPES = [(1, 1, 64), (3, 2, 64), (4, 6, 64), (5, 7, 128), (8, 16, 64), (31, 17, 192), (33, 32, 128), (70, 33, 64)]
 
 
-def test_products_are_the_sums_of_integers(loops: Loops) -> None:
-    """To the last bit: the sum is rounded to fp32 and multiplied by the product of both scales."""
+def test_products_equal_sums_of_integers(loops: Loops) -> None:
+    """Exactly: the sum is rounded to fp32 and multiplied by the product of both scales."""
     for n, q, d in SHAPES:
         rng = np.random.default_rng(n * q)
         rows = rng.integers(-127, 128, (n, d)).astype(np.int8)
@@ -182,8 +182,8 @@ def test_products_are_the_sums_of_integers(loops: Loops) -> None:
 ONE_MEETS_ONE = [(127, 1), (-127, 1), (1, 256), (-1, -256), (127, -1), (-127, 255), (3, -129), (-5, 128), (2, 32638)]
 
 
-def test_one_number_meets_one_number(loops: Loops) -> None:
-    """Each place of a row meets the same place of a column and no other; high and low bytes have their signs."""
+def test_each_position_multiplies_only_its_own(loops: Loops) -> None:
+    """Each position of a row multiplies the same position of a column only; both bytes have the right sign."""
     for row, column in ONE_MEETS_ONE:
         rows, columns = np.zeros((64, 64), np.int8), np.zeros((64, 64), np.int16)
         np.fill_diagonal(rows, row)
@@ -229,8 +229,8 @@ def test_threads_share_the_rows(loops: Loops) -> None:
         (EVERYTHING, [1, 2, 3, 4, 5, 6]),
     ],
 )
-def test_forms_are_those_of_the_processor(built: Path, tmp_path: Path, has: int, forms: list[int]) -> None:
-    """And one that it has not is refused."""
+def test_forms_depend_on_the_processor(built: Path, tmp_path: Path, has: int, forms: list[int]) -> None:
+    """Forms that the processor lacks are refused."""
     library = another(built, tmp_path, has)
     rows, columns = np.full((5, 64), 2, np.int8), np.full((3, 64), 300, np.int16)
     for form in range(9):
@@ -253,12 +253,12 @@ def test_dot_products_are_used_where_arm_has_them(built_for_arm: Path, processor
     assert np.frombuffer(answer, np.int64).tolist() == [has]
 
 
-def test_rows_that_no_form_takes_are_refused(loops: Loops) -> None:
+def test_unsupported_rows_are_refused(loops: Loops) -> None:
     def taken(d: int, *, tiled: bool = True) -> bool:
         out = products(loops, np.ones((1, d), np.int8), np.ones((1, d), np.int16), tiled=tiled)
         return out is not None and out[0, 0] == d
 
-    assert not taken(96)  # not whole registers
+    assert not taken(96)  # not a multiple of a register
     assert not taken(8192 + 64, tiled=False)
     assert taken(8192, tiled=False)
     assert taken(2048)
@@ -266,7 +266,7 @@ def test_rows_that_no_form_takes_are_refused(loops: Loops) -> None:
 
 
 def another(built: Path, folder: Path, has: int, lacks: int = 0) -> Any:
-    """The library once more, as another processor's process loads it."""
+    """The library loaded again, as in a process on another processor."""
     path = folder / f"kernels {has} {lacks}.so"
     shutil.copy(built / "polyrank_kernels" / "_kernels.so", path)
     found = ctypes.CDLL(str(path))
@@ -280,7 +280,7 @@ def another(built: Path, folder: Path, has: int, lacks: int = 0) -> Any:
     return found
 
 
-def test_amx_needs_all_that_it_uses_and_leave_of_the_system(built: Path, tmp_path: Path) -> None:
+def test_amx_needs_all_its_instructions_and_the_systems_permission(built: Path, tmp_path: Path) -> None:
     """bf16, tiles and int8 of AMX, AVX-512's bf16, and the permission to use the tiles' state."""
     assert another(built, tmp_path, EVERYTHING).polyrank_has(6)
     for has in (EVERYTHING - BF16, EVERYTHING - TILES, EVERYTHING - PERMISSION):
@@ -288,10 +288,10 @@ def test_amx_needs_all_that_it_uses_and_leave_of_the_system(built: Path, tmp_pat
     for bit in (22, 24, 25):
         lacking = another(built, tmp_path, EVERYTHING, 1 << bit)
         assert not lacking.polyrank_has(6)
-        assert not lacking.polyrank_has(6)  # asked again
+        assert not lacking.polyrank_has(6)  # the second call
 
 
-def test_what_tiles_do_not_take_is_refused(loops: Loops) -> None:
+def test_arguments_that_tiles_do_not_support_are_refused(loops: Loops) -> None:
     edges = np.array([0, 1])
     for kind, d in (
         (8, 32),
@@ -307,7 +307,7 @@ def test_what_tiles_do_not_take_is_refused(loops: Loops) -> None:
 
 @pytest.mark.parametrize(("q", "d"), [(1, 64), (16, 64), (17, 128), (32, 192), (33, 64)])
 def test_columns_fill_their_tiles_and_no_more(loops: Loops, q: int, d: int) -> None:
-    """Tiles have 16 columns. By AMX they come in pairs, and hold each number twice: its larger part and its smaller."""
+    """Tiles have 16 columns. With AMX they are in pairs, and hold each number as a larger and a smaller part."""
     n_tiles = -(-q // 16)
     codes, floats = np.full((q, d), 257, np.int16), np.ones((q, d), np.float32)
     library, form = loops.library, loops.form
@@ -327,7 +327,7 @@ def test_columns_fill_their_tiles_and_no_more(loops: Loops, q: int, d: int) -> N
 
 
 @by_amx
-def test_numbers_are_laid_as_the_nearest_bf16_and_the_rest(loops: Loops) -> None:
+def test_numbers_are_split_into_the_nearest_bf16_and_the_rest(loops: Loops) -> None:
     rng = np.random.default_rng(0)
     column = (rng.standard_normal((1, 32)) * 10.0 ** rng.integers(-20, 20, (1, 32))).astype(np.float32)
     column[0, :4] = 1.0, 1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, -(1.0 + 2.0**-8 + 2.0**-20)  # ties go to the even neighbour
@@ -372,7 +372,7 @@ def in_tiles(
 
 
 def in_bits(values: Floats, bits: int) -> NDArray[Any]:
-    """Whole numbers that fit, as rows of so many bits."""
+    """Integers that fit, as rows of the given type."""
     if bits == 32:
         return values
     return values.astype(np.int8) if bits == 8 else torch.from_numpy(values).bfloat16().view(torch.int16).numpy()
@@ -385,7 +385,7 @@ NOTHING = (0.0, 0.0, 1.0, 0.0, 0.0)
     ("n", "n_contexts", "d"), [(1, 1, 64), (31, 5, 64), (32, 16, 128), (64, 32, 64), (97, 33, 192), (40, 70, 64)]
 )
 def test_a_context_of_one_vector_is_bounded_by_its_product(loops: Loops, n: int, n_contexts: int, d: int) -> None:
-    """Exactly, where numbers are whole and nothing is said to be lost."""
+    """Exactly, for integers and a coding error of zero."""
     for bits in loops.bits:
         rng = np.random.default_rng(n)
         rows, columns = (rng.integers(-100, 101, (count, d)).astype(np.float32) for count in (n, n_contexts))
@@ -414,12 +414,12 @@ def test_more_rows_than_stay_in_the_cache_and_more_columns(loops: Loops) -> None
 
 
 def least_in_both_parts() -> float:
-    """Of the numbers from 1 to 2, the one that loses most when it is split into two of bf16."""
+    """The number from 1 to 2 with the largest error as a sum of two bf16 numbers."""
     return float(np.float32(1.0 + 2.0**-8 - 2.0**-17 - 2.0**-23))
 
 
-def test_products_of_fp32_are_off_by_rounding_alone(loops: Loops) -> None:
-    """Of sums in any order, where rows are not split."""
+def test_products_of_fp32_have_only_rounding_errors(loops: Loops) -> None:
+    """For sums in any order, if rows are not split."""
     for d in (1, 33, 64, 500):
         rng = np.random.default_rng(d)
         rows, columns = (rng.standard_normal((count, d)).astype(np.float32) for count in (61, 20))
@@ -434,8 +434,8 @@ def test_products_of_fp32_are_off_by_rounding_alone(loops: Loops) -> None:
 
 @by_amx
 @pytest.mark.parametrize("d", [32, 64, 512])
-def test_split_products_are_off_by_less_than_is_said(loops: Loops, d: int) -> None:
-    """By ``ROUNDING_OF_TILES`` of both norms besides the rounding of sums, also where all errors have one sign."""
+def test_split_products_stay_within_their_stated_error(loops: Loops, d: int) -> None:
+    """By ``ROUNDING_OF_TILES`` of both norms plus the rounding of sums, also if all errors have one sign."""
     rng = np.random.default_rng(d)
     rows = rng.standard_normal((40, d)).astype(np.float32)
     columns = rng.standard_normal((20, d)).astype(np.float32)
@@ -448,8 +448,8 @@ def test_split_products_are_off_by_less_than_is_said(loops: Loops, d: int) -> No
     size = np.linalg.norm(columns.astype(np.float64), axis=1)[:, None] * np.linalg.norm(rows.astype(np.float64), axis=1)
     relative = np.abs(found - exact) / size
     assert relative.max() <= kernels.ROUNDING_OF_TILES + rounding_of_product(d)
-    assert relative.max() >= 0.9 * kernels.ROUNDING_OF_TILES  # and hardly less is possible
-    assert np.median(relative) <= 2.0**-18  # products of all parts but the smallest
+    assert relative.max() >= 0.9 * kernels.ROUNDING_OF_TILES  # and the constant is nearly the least possible
+    assert np.median(relative) <= 2.0**-18  # all products of parts except the smallest
 
 
 def formula(
@@ -457,7 +457,7 @@ def formula(
 ) -> NDArray[np.float64]:
     """The least of three bounds, in fp64: see ``polyrank.search.scoring.upper_bounds``.
 
-    ``given_back``: of the mean square below the best, what deviations are raised by.
+    ``given_back``: the share of the mean square below the best by which deviations are raised.
     """
     best = products.max(1)
     below = products - best[:, None]
@@ -473,8 +473,8 @@ def formula(
 
 
 @pytest.mark.parametrize("m", [2, 16, 500])
-def test_bounds_in_tiles_are_those_of_the_formula(loops: Loops, m: int) -> None:
-    """Of products with one far above the others, so that each of the three bounds is the least for some error."""
+def test_bounds_in_tiles_equal_the_formula(loops: Loops, m: int) -> None:
+    """One product is far above the others, so that each of the three bounds is the least for some error."""
     for bits in loops.bits:
         n = 300
         rng = np.random.default_rng(m)
@@ -501,7 +501,7 @@ def test_bounds_in_tiles_are_those_of_the_formula(loops: Loops, m: int) -> None:
             assert (found <= most + tiny).all()
 
 
-def test_rounding_of_the_best_product_goes_by_its_size(loops: Loops) -> None:
+def test_rounding_of_the_best_product_depends_on_its_size(loops: Loops) -> None:
     rows, context = np.zeros((4, 64), np.float32), np.zeros((1, 64), np.float32)
     rows[:, 0], context[0, 0] = (0.0625, -0.0625, 2.0, -2.0), 1.0
     found = in_tiles(loops, 32, rows, [context], [(0.0, 0.0, 1.0, 0.0, 0.5)])
@@ -509,7 +509,7 @@ def test_rounding_of_the_best_product_goes_by_its_size(loops: Loops) -> None:
 
 
 def test_a_bound_in_tiles_rounds_up(loops: Loops) -> None:
-    """exp is never below the true one by more than rounding, whatever the error."""
+    """For any error, exp is never below the true value by more than rounding."""
     n, m = 2000, 512
     rows, contexts = np.zeros((n, 64), np.int8), np.zeros((m, 64), np.float32)
     rows[:, 0], contexts[1:, 0] = 1, -5.0
@@ -540,7 +540,7 @@ def test_contexts_that_share_a_product_keep_their_own_columns_and_limits(loops: 
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_bounds_in_tiles_keep_what_is_not_a_number(loops: Loops, value: float) -> None:
+def test_bounds_in_tiles_propagate_nan(loops: Loops, value: float) -> None:
     for bits in [b for b in loops.bits if b != 8]:
         rows = np.ones((40, 64), np.float32)
         rows[33, 5] = value
@@ -572,20 +572,20 @@ def means(loops: Loops, products: Floats, *, spread: bool, threads: int = 1) -> 
     return found[0][0], found[1][0], found[2][0]
 
 
-def test_exp_of_the_means_is_true_to_fp32(loops: Loops) -> None:
-    """Of two products 0 and -x, the mean is -x w / (1 + w) with w = exp(-x): every x tells how close exp is."""
+def test_exp_of_the_means_is_accurate_to_fp32(loops: Loops) -> None:
+    """The mean of two products 0 and -x is -x w / (1 + w) with w = exp(-x), so every x tests the accuracy of exp."""
     x = np.linspace(1e-3, 79.0, 40_001).astype(np.float32)
     mean, best, spread = means(loops, np.stack([-x, 0.0 * x], 1), spread=True, threads=3)
     w = np.exp(-x.astype(np.float64))
     assert (best == 0.0).all()
-    np.testing.assert_allclose(mean, -x * w / (1.0 + w), rtol=1e-6, atol=4e-32)  # what fills up weighs exp(-80)
+    np.testing.assert_allclose(mean, -x * w / (1.0 + w), rtol=1e-6, atol=4e-32)  # padding has the weight exp(-80)
     deviation = x * np.sqrt(w) / (1.0 + w)
     assert (spread >= deviation * (1.0 - 1e-6)).all()
     np.testing.assert_allclose(spread, deviation, rtol=1e-3, atol=1e-15)
 
 
-def test_what_lies_far_below_weighs_nothing(loops: Loops) -> None:
-    """And makes no infinite or denormal numbers."""
+def test_products_far_below_the_best_have_no_weight(loops: Loops) -> None:
+    """And does not produce infinite or denormal numbers."""
     x = np.array([80.0, 81.0, 100.0, 1e4, 1e30, 3e38], np.float32)
     mean, _, spread = means(loops, np.stack([0.0 * x, -x], 1), spread=True)
     assert (np.abs(mean) <= 1e-30).all()
@@ -594,8 +594,8 @@ def test_what_lies_far_below_weighs_nothing(loops: Loops) -> None:
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 15, 16, 17, 31, 32, 33, 100])
-def test_means_take_all_products_of_a_row_and_no_others(loops: Loops, m: int) -> None:
-    """Rows lie apart, with what must not be read as products between them; each product is the largest once."""
+def test_means_use_exactly_the_products_of_a_row(loops: Loops, m: int) -> None:
+    """Rows have gaps whose values must not count as products; each product is the largest once."""
     n = 2 * m
     wide = np.full((n, m + 5), 1e9, np.float32)
     inside = wide[:, 2 : m + 2]
@@ -618,14 +618,14 @@ def test_means_take_all_products_of_a_row_and_no_others(loops: Loops, m: int) ->
                 assert (spread == OUTSIDE).all()
 
 
-def test_bounds_of_a_few_products_are_those_of_the_formula(loops: Loops) -> None:
+def test_bounds_of_a_few_products_equal_the_formula(loops: Loops) -> None:
     rng = np.random.default_rng(1)
     n, q = 101, 5
     wide = rng.standard_normal((n, q + 3)).astype(np.float32)
     own = wide[:, 1 : q + 1]
     norms, lost = (3.0 + rng.random(n)).astype(np.float32), (0.1 + rng.random(n)).astype(np.float32)
     norms[7], lost[7] = 0.5, 0.0
-    own[7] = 1.0  # more inside than there is: nothing is outside
+    own[7] = 1.0  # more inside than in total, so the rest is zero
     centre, weights = rng.standard_normal(q).astype(np.float32), rng.random(q).astype(np.float32)
     radius, residual, slack, rounding, size = 1.5, 0.7, 1.25, 0.01, 2.5
     of = kernels.package().Numbers(address(centre), address(weights), radius, residual, slack, rounding, size)
@@ -648,7 +648,7 @@ def test_bounds_of_a_few_products_are_those_of_the_formula(loops: Loops) -> None
 
 
 class Pool:
-    """A block of candidates that are all alive."""
+    """A block of live candidates."""
 
     def __init__(self, vectors: Floats) -> None:
         self.vectors, self.rows, self.alive = vectors, np.arange(len(vectors)), None
@@ -669,7 +669,7 @@ def ways_of(loops: Loops) -> list[str]:
 
 
 def test_scans_in_tiles_find_the_best_among_near_ties(loops: Loops) -> None:
-    """Scores are 1e-7 apart, for contexts of one vector and of several."""
+    """Scores differ by 1e-7, for contexts with one vector and with several."""
     for seed in range(3):
         rng = np.random.default_rng(seed)
         contexts = [rng.standard_normal((m, 64)).astype(np.float32) for m in (9, 30)]
@@ -694,8 +694,8 @@ def test_scans_in_tiles_rule_out_nearly_all(loops: Loops) -> None:
             assert result.n_scored == 3000 if way == "plain tiles" else result.n_scored < 700
 
 
-def test_rows_that_lose_most_by_being_split_are_still_found(loops: Loops) -> None:
-    """The best candidate is the one whose product AMX sees lowest; the others it sees as they are."""
+def test_rows_with_the_largest_splitting_error_are_found(loops: Loops) -> None:
+    """AMX underestimates the best candidate's product the most; the others' products are exact."""
     d = 64
     context = np.full((8, d), least_in_both_parts(), np.float32)
     true = float(context[0].astype(np.float64) @ context[0].astype(np.float64))
@@ -707,11 +707,11 @@ def test_rows_that_lose_most_by_being_split_are_still_found(loops: Loops) -> Non
 
 
 @pytest.mark.parametrize("of", ["candidate", "context"])
-def test_what_coding_loses_is_still_found_in_tiles(loops: Loops, of: str) -> None:
-    """The best candidate, or its context, loses by its coding all that it has before the others."""
+def test_rows_with_a_large_coding_error_are_found_in_tiles(loops: Loops, of: str) -> None:
+    """The coding error of the best candidate, or of its context, is as large as its lead."""
     d = 64
     for bits in [bits for bits in loops.bits if bits != 32]:
-        telling = np.full(d, 1.0 + 2.0**-8 - 2.0**-20)  # ones, in bf16
+        telling = np.full(d, 1.0 + 2.0**-8 - 2.0**-20)  # rounds to ones in bf16
         if bits == 8:
             telling = np.r_[127.0 if of == "candidate" else 32638.0, np.arange(d - 1) % 7 + 0.4999]
         plain = np.full(d, 1.0)
@@ -725,8 +725,8 @@ def test_what_coding_loses_is_still_found_in_tiles(loops: Loops, of: str) -> Non
         assert best.result(exact=True).rows.tolist() == [300]
 
 
-def test_limits_say_how_far_products_may_be_off(loops: Loops) -> None:
-    """By what coding loses, by (D + 8) roundings and, of split rows, by 2^-15: of both norms. And no absurd amount."""
+def test_limits_bound_the_error_of_products(loops: Loops) -> None:
+    """By the coding error, (D + 8) roundings and, for split rows, 2^-15 of both norms, and not much more."""
     context = np.random.default_rng(9).standard_normal((30, 64)).astype(np.float32)
     for way in ways_of(loops):
         query, u = WAYS[way].query(Best(context, 1)), 2.0**-24
@@ -742,7 +742,7 @@ def test_limits_say_how_far_products_may_be_off(loops: Loops) -> None:
         assert of_best == 4.0 * u
 
 
-def test_tiles_take_rows_that_are_not_too_long_and_bf16_in_whole_tiles_of_amx(loops: Loops) -> None:
+def test_lengths_of_rows_that_tiles_support(loops: Loops) -> None:
     for bits in (8, 32):
         assert [kernels.in_tiles(bits, d) for d in (1, 33, 2048, 2049, 8192, 8193)] == [True] * 5 + [False]
     assert [kernels.in_tiles(16, d) for d in (32, 48, 2048, 2080)] == [loops.amx, False, loops.amx, False]
@@ -765,7 +765,7 @@ def test_search_in_tiles_equals_a_plain_scan(loops: Loops) -> None:
 
 
 @by_amx
-def test_long_rows_are_bounded_in_registers_where_amx_is(loops: Loops) -> None:
+def test_long_rows_are_bounded_in_registers_on_amx_machines(loops: Loops) -> None:
     rng = np.random.default_rng(3)
     pool = Pool(rng.standard_normal((40, 2100)).astype(np.float32))
     context = rng.standard_normal((3, 2100)).astype(np.float32) / 40
@@ -784,7 +784,7 @@ def test_a_plan_reads_int8_and_scores_few(loops: Loops) -> None:
     assert query.way.name == "int8 tiles"
 
 
-def test_instructions_that_have_no_name_are_refused(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_of_instructions_are_refused(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     assert loops.form
     monkeypatch.setenv("POLYRANK_INSTRUCTIONS", "avx3")
     kernels.best_form.cache_clear()

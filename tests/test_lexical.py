@@ -1,4 +1,4 @@
-"""BM25 and TF-IDF: equal to their formulas, the same on lists and pools."""
+"""BM25 and TF-IDF: equal to their formulas, and equal on lists and pools."""
 
 import math
 
@@ -58,18 +58,18 @@ def test_tfidf_is_a_cosine() -> None:
     assert values[4] == pytest.approx(query["wifi"] * text["wifi"] / norm, abs=1e-6)
 
 
-def test_a_lexical_retriever_finds_the_obvious() -> None:
+def test_a_lexical_retriever_finds_equal_words() -> None:
     found = LexicalRetriever(BM25().fit([c.text for c in POOL]), POOL).respond([Context(("my bill is high",))], 2)[0]
     assert found[0].text == "bill high"
     assert len(found) == 2
     more = [*POOL, *(Candidate(f"more {i}", f"bill {i}") for i in range(3))]
-    assert len(LexicalRetriever(BM25(), more).respond(["bill"])[0]) == 5  # unless another number is asked for
+    assert len(LexicalRetriever(BM25(), more).respond(["bill"])[0]) == 5  # by default
 
 
 @pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (2.0, 0.0), (1.2, 1.0), (0.0, 0.5)])
 @pytest.mark.parametrize("fitted", [True, False])
 def test_bm25_of_a_pool_equals_its_formula_for_any_constants(k1: float, b: float, fitted: bool) -> None:
-    """Statistics are the fitted corpus's, or of the pool's distinct texts; a text that comes twice counts once."""
+    """Statistics come from the fitted corpus, or from the pool's distinct texts: a duplicate counts once."""
     pool = ["wifi down", "restart it now please", "bill", "", "wifi down", "the the bill", "neverseen wifi"]
     corpus = CORPUS if fitted else list(dict.fromkeys(pool))
     mean = sum(max(len(text.split()), 1) for text in corpus) / len(corpus)
@@ -110,8 +110,8 @@ def test_tfidf_equals_its_formula_written_with_arrays(fitted: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [BM25, TfIdf])
-def test_what_is_remembered_of_a_pool_is_forgotten_with_it(kind: type[BM25] | type[TfIdf]) -> None:
-    """Another pool, another order or another corpus gives what a new scorer gives; the same pool the same again."""
+def test_cached_statistics_belong_to_one_pool(kind: type[BM25] | type[TfIdf]) -> None:
+    """With another pool, order or corpus, scores equal a new scorer's; with the same pool they do not change."""
     scorer = kind()
     pools = [CORPUS, CORPUS[::-1], CORPUS[:3], CORPUS]
     for pool in [*pools, pools[-1]]:

@@ -1,4 +1,4 @@
-"""Losses equal independent implementations (torch's own, SciPy's, NumPy written out), in value and in gradient."""
+"""Losses equal independent implementations (torch, SciPy, NumPy written out) in value and gradient."""
 
 import math
 
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 def lists(seed: int, n_contexts: int = 4, width: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scores of a student and of a teacher, right columns, and columns that take part: never all, always the right."""
+    """Scores of a student and a teacher, right columns, and allowed columns: never all, always the right one."""
     generator = torch.Generator().manual_seed(seed)
     student, teacher = (4 * torch.randn(n_contexts, width, generator=generator) for _ in range(2))
     target = torch.randint(width, (n_contexts,), generator=generator)
@@ -29,7 +29,7 @@ def lists(seed: int, n_contexts: int = 4, width: int = 5) -> tuple[Tensor, Tenso
 
 
 def smoothed(scores: Array, target: Array, allowed: Array, smoothing: float) -> tuple[float, Array]:
-    """The loss and its gradient from the wanted probabilities: 1 - s for the right one, s / n for each wrong one."""
+    """Loss and gradient from the target probabilities: 1 - s for the right column, s / n for each wrong one."""
     total, gradient = 0.0, np.zeros_like(scores)
     for row, right in enumerate(target.astype(int)):
         part = [i for i in range(scores.shape[1]) if allowed[row, i] or i == right]
@@ -45,7 +45,7 @@ def smoothed(scores: Array, target: Array, allowed: Array, smoothing: float) -> 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2, 0.75, 1.0])
 @pytest.mark.parametrize("seed", range(4))
-def test_cross_entropy_and_its_gradient_are_those_of_the_wanted_probabilities(seed: int, smoothing: float) -> None:
+def test_cross_entropy_and_its_gradient_follow_from_the_target_probabilities(seed: int, smoothing: float) -> None:
     scores, _, target, allowed = lists(seed)
     scores.requires_grad_(True)
     loss = cross_entropy(scores, target, allowed, smoothing)
@@ -56,16 +56,16 @@ def test_cross_entropy_and_its_gradient_are_those_of_the_wanted_probabilities(se
     np.testing.assert_allclose(scores.grad.numpy(), gradient, atol=1e-6)
 
 
-def test_cross_entropy_is_torchs_where_every_column_takes_part() -> None:
+def test_cross_entropy_equals_torchs_if_every_column_is_allowed() -> None:
     scores, _, target, _ = lists(7)
     everyone = torch.ones_like(scores, dtype=torch.bool)
     torch.testing.assert_close(
         cross_entropy(scores, target, everyone), torch.nn.functional.cross_entropy(scores, target)
     )
-    # torch spreads s over all K columns: the same as 1 - s (K - 1) / K for the right one
+    # torch spreads s over all K columns, which leaves 1 - s (K - 1) / K for the right one
     width = scores.shape[1]
-    ours = cross_entropy(scores, target, everyone, 0.3 * (width - 1) / width)
-    torch.testing.assert_close(ours, torch.nn.functional.cross_entropy(scores, target, label_smoothing=0.3))
+    own = cross_entropy(scores, target, everyone, 0.3 * (width - 1) / width)
+    torch.testing.assert_close(own, torch.nn.functional.cross_entropy(scores, target, label_smoothing=0.3))
 
 
 def test_smoothing_by_hand() -> None:
@@ -76,8 +76,8 @@ def test_smoothing_by_hand() -> None:
     assert float(loss.detach()) == pytest.approx(1.3 * math.log(2), rel=1e-6)
 
 
-def test_the_right_column_takes_part_also_where_it_may_be_no_negative() -> None:
-    """In a batch, a response's own column is not among its negatives, and is what it is to be found by."""
+def test_the_right_column_always_counts() -> None:
+    """In a batch, a response's own column is the target and not among its negatives."""
     scores = torch.tensor([[math.log(3), 0.0]])
     loss = cross_entropy(scores, torch.tensor([0]), torch.tensor([[False, True]]))
     assert float(loss.detach()) == pytest.approx(math.log(4 / 3), rel=1e-6)
@@ -104,7 +104,7 @@ def test_a_column_may_be_wrong_for_a_context_where_its_text_differs(keys: list[i
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_imitation_is_scipys_divergence_of_the_allowed_columns(seed: int, temperature: float) -> None:
+def test_imitation_equals_scipys_divergence_of_the_allowed_columns(seed: int, temperature: float) -> None:
     student, teacher, _, allowed = lists(seed)
     student.requires_grad_(True)
     loss = imitation(student, teacher, allowed, temperature)
@@ -120,8 +120,8 @@ def test_imitation_is_scipys_divergence_of_the_allowed_columns(seed: int, temper
     np.testing.assert_allclose(student.grad.numpy(), gradient, atol=1e-6)
 
 
-def test_imitation_is_torchs_divergence_of_the_student_from_the_teacher() -> None:
-    """Not that of the teacher from the student, which is another number."""
+def test_imitation_equals_torchs_divergence_of_the_student_from_the_teacher() -> None:
+    """Not the divergence of the teacher from the student, which differs."""
     student, teacher, _, _ = lists(5)
     everyone = torch.ones_like(student, dtype=torch.bool)
     p, q = (torch.distributions.Categorical(logits=scores / 2) for scores in (student, teacher))
@@ -155,7 +155,7 @@ def test_margin_mse_and_its_gradient_by_loops(seed: int) -> None:
 
 
 def test_margin_mse_is_a_mean_over_pairs_and_not_over_contexts() -> None:
-    """One pair off by 3 beside two pairs off by 0: 9 / 3; and without a pair there is nothing to learn."""
+    """One pair with error 3 and two with error 0: 9 / 3; and zero without any pair."""
     student, teacher = torch.tensor([[3.0, 0.0, 9.0], [1.0, 1.0, 1.0]]), torch.zeros(2, 3)
     allowed = torch.tensor([[True, True, False], [True, True, True]])
     right = torch.tensor([0, 0])

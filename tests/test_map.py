@@ -1,4 +1,4 @@
-"""MAP: an Encoder with a learnt map, its folder, and what it makes of a frozen encoder's vectors."""
+"""MAP: an Encoder with a trained map, its folder, and its effect on a frozen encoder's vectors."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ QUICK = MapConfig(lr=(1e-2,), l2=(1e-3,), batch_size=8, max_epochs=10)
 
 @pytest.fixture(scope="module")
 def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One of each kind with random weights."""
+    """One model of each kind with random weights."""
     folder = tmp_path_factory.mktemp("models")
     policy, backbone = TextPolicy(max_context_tokens=24, max_candidate_tokens=12), str(tiny_backbone)
     configs = {
@@ -70,7 +70,7 @@ def random_map(encoder: Encoder, seed: int = 0) -> MapEncoder:
 
 
 def rotated(n: int, n_lists: int, seed: int = 0) -> tuple[Pairs, Ranking]:
-    """Responses are contexts turned by a fixed rotation, so that similarity sees nothing and a map can see all."""
+    """Responses are rotated contexts, so that similarity is useless and a map can be perfect."""
     generator = np.random.Generator(np.random.PCG64(seed))
     turn, _ = np.linalg.qr(generator.normal(size=(12, 12)))
 
@@ -88,7 +88,7 @@ def rotated(n: int, n_lists: int, seed: int = 0) -> tuple[Pairs, Ranking]:
 
 
 @pytest.mark.parametrize("name", ["bi", "poly", "convert"])
-def test_scores_are_the_formula(models: dict[str, Path], name: str) -> None:
+def test_scores_equal_the_formula(models: dict[str, Path], name: str) -> None:
     encoder = encoder_of(models, name)
     made = random_map(encoder)
     vectors, mask = made.encode_contexts(CONTEXTS)
@@ -106,7 +106,7 @@ def test_scores_are_the_formula(models: dict[str, Path], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bi", "poly", "convert"])
-def test_the_identity_is_the_frozen_encoder(models: dict[str, Path], name: str) -> None:
+def test_the_identity_map_equals_the_frozen_encoder(models: dict[str, Path], name: str) -> None:
     encoder = encoder_of(models, name)
     made = MapEncoder(encoder, np.eye(encoder.dimension, dtype=np.float32))
     assert isinstance(made, Encoder)
@@ -116,7 +116,7 @@ def test_the_identity_is_the_frozen_encoder(models: dict[str, Path], name: str) 
         MapEncoder(encoder, np.eye(3, dtype=np.float32))
 
 
-def test_a_rotation_is_learnt() -> None:
+def test_a_rotation_is_learned() -> None:
     pairs, ranking = rotated(600, 100)
     fit = fit_map(pairs, ranking, MapConfig(lr=(3e-2,), l2=(1e-4,), batch_size=64, max_epochs=30, patience=5))
     assert fit.similarity < 0.4
@@ -124,7 +124,7 @@ def test_a_rotation_is_learnt() -> None:
     assert ranking.accuracy(fit.matrix) == fit.accuracy
 
 
-def test_the_same_seed_gives_the_same_bits() -> None:
+def test_the_same_seed_trains_the_same_bits() -> None:
     pairs, ranking = rotated(200, 50)
     config = MapConfig(lr=(1e-2,), l2=(1e-3,), batch_size=32, max_epochs=3)
     a, b = (fit_map(pairs, ranking, config) for _ in range(2))
@@ -140,9 +140,9 @@ def test_strong_decay_keeps_the_identity() -> None:
     assert np.abs(off).max() < 0.01
 
 
-def test_a_map_that_gains_nothing_is_not_taken() -> None:
+def test_a_map_without_gain_is_not_kept() -> None:
     pairs, ranking = rotated(64, 40)
-    perfect = replace(ranking, candidates=ranking.contexts[:, 0])  # similarity is right always
+    perfect = replace(ranking, candidates=ranking.contexts[:, 0])  # similarity is always right
     fit = fit_map(pairs, perfect, MapConfig(lr=(1e-2,), max_epochs=3))
     assert (fit.similarity, fit.accuracy) == (1.0, 1.0)
     np.testing.assert_allclose(fit.matrix / fit.matrix[0, 0], np.eye(12), atol=1e-6)
@@ -234,7 +234,9 @@ def test_impossible_settings_are_refused(models: dict[str, Path]) -> None:
             MapConfig(**bad)  # type: ignore[arg-type]
 
 
-def test_the_command_makes_what_evaluate_takes(models: dict[str, Path], task: dict[str, Path], tmp_path: Path) -> None:
+def test_the_commands_output_works_with_evaluate(
+    models: dict[str, Path], task: dict[str, Path], tmp_path: Path
+) -> None:
     place = tmp_path / "map"
     options = ("--lr", "1e-2", "--l2", "1e-3", "--batch-size", "16", "--json")
     made = run("map", task["train"], "--valid", task["valid"], "-o", place, "--encoder", models["bi"], *options)
@@ -245,8 +247,8 @@ def test_the_command_makes_what_evaluate_takes(models: dict[str, Path], task: di
     assert summarise(found)["metrics"]["R@1"] == pytest.approx(figures["map"])
 
 
-def test_two_steps_are_adam_on_the_whole_loss() -> None:
-    """Scale and map are both learnt, and the map alone decays."""
+def test_two_steps_equal_adam_on_the_whole_loss() -> None:
+    """Scale and map are both trained, and only the map decays."""
     pairs, ranking = rotated(8, 40)
     config = MapConfig(batch_size=8, max_epochs=2, seed=3, patience=9)
     start = _first_scale(pairs)
@@ -269,7 +271,7 @@ def test_two_steps_are_adam_on_the_whole_loss() -> None:
 
 
 def test_accuracy_is_the_share_of_lists_whose_best_is_right() -> None:
-    """Ties count as much as chance gives them; right are positions in the list, not rows of the candidates."""
+    """Ties count by chance; right answers are positions in the list, not rows of the candidates."""
     candidates = np.array([[1, 0], [0, 1], [2, 0]], np.float32)
     contexts = np.array([[[1, 0]], [[0, 1]], [[1, 0]], [[1, 1]]], np.float32)
     rows = tuple(np.array(row) for row in ([0, 2], [2, 1, 0], [1, 0], [0, 1]))
@@ -282,7 +284,7 @@ def test_accuracy_is_the_share_of_lists_whose_best_is_right() -> None:
 
 def test_scores_start_at_twenty_between_a_pair_of_usual_size() -> None:
     pairs, _ = rotated(50, 20)
-    assert _first_scale(pairs) == pytest.approx(20, rel=1e-5)  # all of length one
+    assert _first_scale(pairs) == pytest.approx(20, rel=1e-5)  # all normalized
     bigger = replace(pairs, contexts=pairs.contexts * 4, responses=pairs.responses * np.float32(0.5))
     assert _first_scale(bigger) == pytest.approx(10, rel=1e-5)
     several = replace(pairs, contexts=np.repeat(pairs.contexts, 2, 1), mask=np.ones((50, 2), np.bool_))
@@ -311,11 +313,11 @@ def test_every_rate_is_tried_with_every_decay() -> None:
     assert [(t["lr"], t["l2"]) for t in fit.trials] == [(lr, l2) for lr in config.lr for l2 in config.l2]
     assert fit.accuracy == max(fit.similarity, *(t["R@1"] for t in fit.trials))
     assert all(t["n_epochs"] in (1, 2) for t in fit.trials)
-    # a rate at which the numbers overflow is a trial that is never the best
+    # a rate at which numbers overflow is never the best
     wild = fit_map(pairs, ranking, replace(config, lr=(1e30, 1e-2), l2=(1e-3,)))
     assert [t["R@1"] for t in wild.trials][0] == -1 < wild.accuracy  # noqa: RUF015
     assert np.isfinite(wild.matrix).all()
-    # a last batch of one has nothing to be told from: it is no step
+    # a last batch of one has no negatives, so it is skipped
     one_left = replace(
         pairs, contexts=pairs.contexts[:33], mask=pairs.mask[:33], keys=pairs.keys[:33], groups=pairs.groups[:33]
     )
@@ -323,7 +325,7 @@ def test_every_rate_is_tried_with_every_decay() -> None:
 
 
 class Lengths:
-    """An Encoder with as many vectors per context as it has turns, the first its length."""
+    """An Encoder with one vector per turn; the first holds the length."""
 
     fingerprint, dimension = "lengths", 2
 
@@ -340,10 +342,10 @@ class Lengths:
         return np.array([[len(text), 1] for text in candidates], np.float32)
 
 
-def test_contexts_keep_their_places_however_they_are_encoded_together() -> None:
-    """More than are encoded at a time, of different lengths and numbers of vectors."""
+def test_contexts_keep_their_order_in_any_batches() -> None:
+    """More contexts than one part, with different lengths and numbers of vectors."""
     generator = np.random.Generator(np.random.PCG64(1))
-    contexts = [  # those of one turn are shorter than all others, so that whole parts have fewer vectors
+    contexts = [  # contexts of one turn are the shortest, so that whole parts have fewer vectors
         Context(tuple("x" * int(n + 40 * (n_turns > 1)) for n in generator.integers(1, 40, size=n_turns)))
         for n_turns in (1 + i % 3 * (i < 300) for i in range(600))
     ]
@@ -361,13 +363,13 @@ def test_contexts_keep_their_places_however_they_are_encoded_together() -> None:
     assert seen == [("texts", 256, 600), ("texts", 512, 600), ("texts", 600, 600)]
 
 
-def test_encodings_that_would_not_fit_are_refused_before_they_are_made() -> None:
+def test_encodings_that_exceed_memory_are_refused_first() -> None:
     assert _check_room(2**20, 2, 1024) is None  # 8 GiB
     with pytest.raises(ResourceError, match=r"1,048,577 contexts of 2 vectors take 8 GiB, more than 8"):
         _check_room(2**20 + 1, 2, 1024)
 
 
-def test_a_pool_of_more_than_is_scored_at_a_time(models: dict[str, Path]) -> None:
+def test_a_pool_larger_than_one_part(models: dict[str, Path]) -> None:
     made = MapEncoder(Lengths(), np.array([[0, 2], [1, 0]], np.float32))  # type: ignore[arg-type]
     pool = ["x" * (i % 11) for i in range(8192 + 5)]
     found = made.score_pool([Context(("ab",)), Context(("abc", "a"))], pool)
@@ -383,7 +385,7 @@ def test_a_pool_of_more_than_is_scored_at_a_time(models: dict[str, Path]) -> Non
     assert MapEncoder(unnamed, made.matrix).fingerprint == ""  # type: ignore[arg-type]
 
 
-def test_examples_that_teach_nothing_are_left_out(models: dict[str, Path]) -> None:
+def test_uninformative_examples_are_left_out(models: dict[str, Path]) -> None:
     pairs = [Example((f"my {word}",), ("no", reply), (1,)) for word, reply in zip(WORDS, REPLIES, strict=True)]
     lists = [Example((f"the {word}",), tuple(REPLIES), (i,)) for i, word in enumerate(WORDS)]
     useless = [Example(("hi",), ("a", "b"), ()), Example(("hi",), ("a",), (0,)), Example(("hi",))]
@@ -394,23 +396,23 @@ def test_examples_that_teach_nothing_are_left_out(models: dict[str, Path]) -> No
     assert got.matrix.tobytes() == want.matrix.tobytes()
     assert (again["n_train"], again["n_responses"], again["n_valid"]) == (8, 8, 8)
     assert figures == again
-    # the response is the right candidate; a second one says nothing
+    # the response is the right candidate; a second one does not count
     second, _ = fit_response_map(
         encoder, [replace(e, candidates=("x", *e.candidates[1:])) for e in pairs], lists, config
     )
     assert second.matrix.tobytes() == want.matrix.tobytes()
-    # a copy of the right answer is as right, and takes nothing from it
+    # a copy of the right answer is also right, and does not lower its figure
     both = [replace(e, candidates=(*e.candidates, e.candidates[i])) for i, e in enumerate(lists)]
     assert fit_response_map(encoder, pairs, both, config)[1]["map"] == figures["map"]
     json.dumps(figures)
 
 
-def test_what_answers_a_context_elsewhere_is_not_wrong_for_it() -> None:
+def test_other_answers_to_a_context_are_not_wrong_for_it() -> None:
     vectors = np.zeros((4, 1, 2), np.float32)
     # contexts a, b, a, c are answered by 0, 1, 2, 0
     pairs = Pairs(
         vectors, np.ones((4, 1), np.bool_), np.zeros((3, 2), np.float32), np.array([0, 1, 2, 0]), np.array([0, 1, 0, 2])
     )
     assert pairs.wrong(np.array([0, 1])).tolist() == [[False, True], [True, False]]
-    assert pairs.wrong(np.array([0, 2])).tolist() == [[False, False], [False, False]]  # 2 answers a, and so does 0
+    assert pairs.wrong(np.array([0, 2])).tolist() == [[False, False], [False, False]]  # both 2 and 0 answer a
     assert pairs.wrong(np.array([3, 2, 1])).tolist() == [[False, True, True], [False, False, True], [True, True, False]]

@@ -1,4 +1,4 @@
-"""Metrics equal the average over all ways to break ties, and constant or knowing scorers get what they must."""
+"""Metrics equal the average over all ways to break ties; constant and perfect scorers get the right values."""
 
 from itertools import pairwise, permutations
 
@@ -19,7 +19,7 @@ from polyrank.ranking.metrics import (
 
 
 def brute_force(scores: list[int], relevant: set[int], k: int) -> tuple[float, float, float, float]:
-    """Means over every order of the candidates that sorts by score."""
+    """Means over all orders of the candidates by score."""
     rows = []
     for order in permutations(range(len(scores))):
         if any(scores[a] < scores[b] for a, b in pairwise(order)):
@@ -46,7 +46,7 @@ def test_closed_forms_equal_all_tie_breakings(scores: list[int], data: st.DataOb
 
 
 @pytest.mark.parametrize("n", [2, 20, 100, 10_001])
-def test_a_constant_scorer_gets_chance_and_a_knowing_one_all(n: int) -> None:
+def test_a_constant_scorer_gets_chance_and_a_perfect_one_1(n: int) -> None:
     constant = placement_of(np.full(n, 0.3), [n // 2])
     assert hit_at(constant, 1) == 1 / n
     assert recall_at(constant, 2) == 2 / n
@@ -55,7 +55,7 @@ def test_a_constant_scorer_gets_chance_and_a_knowing_one_all(n: int) -> None:
 
 
 @given(st.lists(st.floats(-5, 5, width=16), min_size=2, max_size=30), st.randoms())
-def test_order_changes_nothing_at_all(scores: list[float], random: object) -> None:
+def test_order_does_not_matter(scores: list[float], random: object) -> None:
     order = list(range(len(scores)))
     random.shuffle(order)  # type: ignore[attr-defined]
     assert placement_of(scores, [0]) == placement_of([scores[i] for i in order], [order.index(0)])
@@ -80,8 +80,8 @@ def test_names_and_sizes_of_metrics() -> None:
 
 
 @pytest.mark.parametrize("n_right", [1, 2, 3])
-def test_knowing_the_answer_is_worth_1_however_many_are_right(n_right: int) -> None:
-    """R@1 chooses the best model and is tested foremost, so copies of the right text must not cap it."""
+def test_a_perfect_scorer_gets_1_with_any_number_of_right_answers(n_right: int) -> None:
+    """R@1 selects the best model and is the main figure, so copies of the right text must not limit it."""
     texts = ["yes"] * n_right + ["no", "nope"]
     right = with_duplicates(texts, [0])
     values = metric_values([placement_of([float(text == "yes") for text in texts], right)], (1, 2, 3))
@@ -92,7 +92,7 @@ def test_knowing_the_answer_is_worth_1_however_many_are_right(n_right: int) -> N
     }
 
 
-def test_without_ties_they_are_those_of_scikit_learn() -> None:
+def test_without_ties_metrics_equal_scikit_learns() -> None:
     """Average precision is its label ranking average precision; with one right answer, so is the reciprocal rank."""
     metrics = pytest.importorskip("sklearn.metrics")
     generator = np.random.Generator(np.random.PCG64(1))
@@ -115,11 +115,11 @@ def test_without_ties_they_are_those_of_scikit_learn() -> None:
                 found = np.take_along_axis(truth, order[:, :k], 1).sum(1)
                 np.testing.assert_allclose(values[f"recall@{k}"], found / 4)
                 np.testing.assert_allclose(values[f"R@{k}"], found > 0)
-        assert "R@12" not in values  # every scorer has it
+        assert "R@12" not in values  # R@12 of 12 candidates is always 1
 
 
-def test_which_metrics_there_are() -> None:
-    """k below the shortest list, and 1 whatever the list; recall where some example has several right answers."""
+def test_available_metrics() -> None:
+    """k below the shortest list, and always 1; recall if an example has several right answers."""
     four, three, lone = placement_of([4, 3, 2, 1], [1]), placement_of([3, 2, 1], [0, 1]), placement_of([1], [0])
     assert set(metric_values([four], (1, 3, 4, 5))) == {"R@1", "R@3", "MRR", "MAP"}
     assert set(metric_values([four, three], (1, 2, 3))) == {"R@1", "recall@1", "R@2", "recall@2", "MRR", "MAP"}
@@ -134,11 +134,11 @@ def test_which_metrics_there_are() -> None:
     }
 
 
-def test_places_by_hand() -> None:
+def test_ranks_by_hand() -> None:
     found = placement_of([5.0, 7.0, 5.0, 1.0, 7.0, 5.0], [2, 3, 0, 2])
     assert (found.n_candidates, found.n_relevant) == (6, 3)
     assert [(g.n_above, g.n_tied, g.n_relevant) for g in found.groups] == [(2, 3, 2), (5, 1, 1)]
-    # of three that tie for places 3 to 5 two are right: the first right one is third in 2 of 3 orders, else fourth
+    # two of three that tie for ranks 3 to 5 are right: the first right one is third in 2 of 3 orders, else fourth
     assert reciprocal_rank(found) == pytest.approx((2 / 3) / 3 + (1 / 3) / 4)
     assert hit_at(found, 3) == pytest.approx(2 / 3)
     assert recall_at(found, 4) == pytest.approx((4 / 3) / 3)
@@ -151,7 +151,7 @@ def test_scores_of_no_list_are_refused(scores: object) -> None:
         placement_of(scores, [0])  # type: ignore[arg-type]
 
 
-def test_a_copy_of_the_right_answer_is_as_right() -> None:
+def test_a_copy_of_the_right_answer_is_also_right() -> None:
     assert with_duplicates(("a", "b", "a", "c", "b"), (1,)) == (1, 4)
     assert with_duplicates(("a", "b", "a"), (0, 1)) == (0, 1, 2)
     assert with_duplicates(("a", "b"), ()) == ()

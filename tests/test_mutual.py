@@ -359,10 +359,10 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
     torch.set_num_threads(1)
     try:
         train(plan("whole"))
-        hears, says = Pipe(duplex=False)
-        child = start(train_aloud, plan("killed"), says)
-        says.close()
-        while hears.recv() != (7, "retriever"):  # in the middle of a step and of an epoch
+        receiving, sending = Pipe(duplex=False)
+        child = start(train_aloud, plan("killed"), sending)
+        sending.close()
+        while receiving.recv() != (7, "retriever"):  # in the middle of a step and of an epoch
             pass
         child.kill()
         child.join(60)

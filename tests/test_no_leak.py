@@ -45,7 +45,7 @@ D = 6
 class StepScalars:
     """An Encoder of numeric texts: the text determines the vector."""
 
-    fingerprint = "told"
+    fingerprint = "scalars"
     dimension = D
 
     def encode_contexts(self, contexts: Sequence[Context]) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +87,7 @@ def labels_of(part: Sequence[Utterance]) -> np.ndarray:
 
 def trained(splits: IntentSplits, **options: Any) -> IntentResult:
     settings = {"grid": Grid(hidden_dim=(8,), dropout=(0.0,), lr=(0.05, 0.4)), "max_epochs": 12, **options}
-    return train_intents(splits, StepScalars(), encoder_name="told", **settings)
+    return train_intents(splits, StepScalars(), encoder_name="scalars", **settings)
 
 
 def same(a: IntentClassifier, b: IntentClassifier) -> bool:
@@ -352,11 +352,11 @@ def test_a_map_is_chosen_and_stopped_by_the_validation_lists() -> None:
     np.testing.assert_allclose(kept.matrix / kept.matrix[0, 0], np.eye(8), atol=1e-6)
     assert like_training.accuracy(kept.matrix) < 0.5
     # on lists like the training pairs, the higher learning rate is better
-    learnt = fit_map(pairs, turned, config)
-    assert learnt.accuracy == turned.accuracy(learnt.matrix) == max(trial["R@1"] for trial in learnt.trials)
-    fast, slow = (trial["R@1"] for trial in learnt.trials)
+    trained = fit_map(pairs, turned, config)
+    assert trained.accuracy == turned.accuracy(trained.matrix) == max(trial["R@1"] for trial in trained.trials)
+    fast, slow = (trial["R@1"] for trial in trained.trials)
     assert fast > slow
-    assert plain.accuracy(learnt.matrix) < learnt.accuracy
+    assert plain.accuracy(trained.matrix) < trained.accuracy
     # on lists in between, an earlier epoch is the best
     _, between = pairs_and_lists(np.eye(8), 40, 4)
     mixed = replace(
@@ -369,7 +369,7 @@ def test_a_map_is_chosen_and_stopped_by_the_validation_lists() -> None:
     )
     stopped = fit_map(pairs, mixed, replace(config, lr=(3e-2,)))
     assert stopped.accuracy == mixed.accuracy(stopped.matrix)
-    assert stopped.trials[0]["n_epochs"] <= learnt.trials[0]["n_epochs"]
+    assert stopped.trials[0]["n_epochs"] <= trained.trials[0]["n_epochs"]
 
 
 def test_a_map_is_trained_on_the_examples_and_evaluated_on_the_lists() -> None:

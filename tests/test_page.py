@@ -656,9 +656,9 @@ def test_outcomes_are_sent_to_a_server_that_stores_feedback(
         page = watched.open(running.url)
         for text, name in [("hello", "Take reply 2"), ("the light is red", "None fits")]:
             send_turn(page, text)
-            with page.expect_response("**/v1/feedback") as told:
+            with page.expect_response("**/v1/feedback") as response:
                 page.get_by_role("button", name=name).click()
-            assert told.value.ok, told.value.text()
+            assert response.value.ok, response.value.text()
         report = client.get("/v1/feedback/report").json()
         assert (report["taken"], report["refused"]) == (1, 1)
         page.get_by_role("link", name="Figures").click()

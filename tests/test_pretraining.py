@@ -406,7 +406,7 @@ def test_losses_equal_those_of_transformers(pairs: Pairs, subwords: Subwords, ti
             labels=batch.targets,
             next_sentence_label=batch.random,
         )
-    own_losses = [float(told[name].loss) / told[name].n for name in ("masked_lm", "next_utterance")]
+    own_losses = [float(reported[name].loss) / reported[name].n for name in ("masked_lm", "next_utterance")]
     words = torch.nn.functional.cross_entropy(theirs.prediction_logits.flatten(0, 1), batch.targets.flatten())
     pair = torch.nn.functional.cross_entropy(theirs.seq_relationship_logits, batch.random)
     assert own_losses == pytest.approx([float(words), float(pair)], rel=1e-5)

@@ -94,10 +94,10 @@ def test_a_padded_batch_with_segments_gives_the_outputs_of_transformers(
     assert tokens.segments.tolist() == theirs["token_type_ids"].tolist()
     assert tokens.mask.long().tolist() == theirs["attention_mask"].tolist()
     with torch.inference_mode():
-        ours = model.backbone(tokens)
+        own = model.backbone(tokens)
         for row, pair in enumerate(pairs):
             alone = bert(**tokenizer(*pair, return_tensors="pt")).last_hidden_state[0]
-            torch.testing.assert_close(ours[row, : len(alone)], alone, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(own[row, : len(alone)], alone, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("reduction", ["first", "mean", "mean_of_first", "sqrt_n"])

@@ -311,10 +311,10 @@ def test_both_kinds_have_the_same_methods() -> None:
     assert not {*RemoteWriter.__abstractmethods__, *LocalWriter.__abstractmethods__}
     for local, remote, base in ((LocalIndex, RemoteIndex, Index), (LocalWriter, RemoteWriter, IndexWriter)):
         for name in base.__abstractmethods__:
-            ours, theirs = (inspect.getattr_static(kind, name) for kind in (local, remote))
-            assert type(ours) is type(theirs), name
-            if inspect.isfunction(ours):
-                assert inspect.signature(ours) == inspect.signature(theirs), name
+            own, theirs = (inspect.getattr_static(kind, name) for kind in (local, remote))
+            assert type(own) is type(theirs), name
+            if inspect.isfunction(own):
+                assert inspect.signature(own) == inspect.signature(theirs), name
 
 
 # -- filters -----------------------------------------------------------------------------------------------------------

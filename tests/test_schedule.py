@@ -44,7 +44,7 @@ def torchs(kind: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRSc
     return rates
 
 
-def ours(plan: TrainConfig, n_steps: int) -> list[float]:
+def rates(plan: TrainConfig, n_steps: int) -> list[float]:
     schedule = Schedule(plan, n_steps)
     return [plan.lr * schedule.factor(step) for step in range(n_steps)]
 
@@ -55,13 +55,13 @@ def ours(plan: TrainConfig, n_steps: int) -> list[float]:
 @pytest.mark.parametrize("n_steps", [1, 2, 7, 20])
 def test_linear_equals_torchs_from_one_to_zero(n_steps: int) -> None:
     wanted = torchs(lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.0, n_steps), n_steps)
-    assert ours(settings(schedule="linear"), n_steps) == pytest.approx(wanted)
+    assert rates(settings(schedule="linear"), n_steps) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("final", [0.0, 0.1])
 def test_cosine_equals_torchs_and_ends_at_the_final_rate_in_the_last_step(final: float) -> None:
     wanted = torchs(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 9 - 1, final), 9)
-    found = ours(settings(schedule="cosine", final_lr=final), 9)
+    found = rates(settings(schedule="cosine", final_lr=final), 9)
     assert found == pytest.approx(wanted)
     assert (found[0], found[-1]) == pytest.approx((0.5, final))
 
@@ -70,7 +70,7 @@ def test_cosine_equals_torchs_and_ends_at_the_final_rate_in_the_last_step(final:
 def test_warm_up_equals_torchs_and_peaks_in_its_last_step(kind: Any) -> None:
     wanted = torchs(lambda o: torch.optim.lr_scheduler.LinearLR(o, 1 / 4, 1.0, 3), 4)
     assert wanted == pytest.approx([0.125, 0.25, 0.375, 0.5])
-    found = ours(settings(schedule=kind, warmup_steps=4), 20)
+    found = rates(settings(schedule=kind, warmup_steps=4), 20)
     assert found[:4] == pytest.approx(wanted)
     assert found[4] == pytest.approx(0.5)  # the rate falls after the warm-up at the earliest
     assert found[5] == pytest.approx(0.5) if kind in ("plateau", "constant") else found[5] < 0.5
@@ -82,19 +82,19 @@ def test_after_the_warm_up_the_rate_falls_over_the_remaining_steps() -> None:
     half = math.sqrt(0.5)
     cosine = [0.5, 1.0, 1.0, (1 + half) / 2, 0.5, (1 - half) / 2, 0.0]
     for kind, factors in (("linear", linear), ("cosine", cosine)):
-        found = ours(settings(schedule=kind, warmup_steps=2), 7)
+        found = rates(settings(schedule=kind, warmup_steps=2), 7)
         assert found == pytest.approx([0.5 * factor for factor in factors])
 
 
 def test_warm_up_takes_at_most_half_of_the_training() -> None:
-    assert ours(settings(warmup_steps=100), 8) == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5, 0.5])
-    assert ours(settings(warmup_steps=100), 1) == [0.5]
-    assert ours(settings(warmup_steps=0), 3) == [0.5, 0.5, 0.5]
+    assert rates(settings(warmup_steps=100), 8) == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5, 0.5])
+    assert rates(settings(warmup_steps=100), 1) == [0.5]
+    assert rates(settings(warmup_steps=0), 3) == [0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "plateau", "constant"])
 def test_a_rate_of_zero_stays_zero(kind: Any) -> None:
-    assert ours(settings(schedule=kind, lr=0.0, warmup_steps=1), 4) == [0.0] * 4
+    assert rates(settings(schedule=kind, lr=0.0, warmup_steps=1), 4) == [0.0] * 4
 
 
 LOSSES = [3.0, 2.0, 2.0, 2.5, 1.9, 1.9, 2.0, 1.95, 1.9, math.nan, 1.0, 1.0, 0.9, 0.95, 0.95, 0.95, 0.95]
@@ -135,7 +135,7 @@ def test_only_a_plateau_uses_validation(kind: Any) -> None:
     schedule = Schedule(plan, 9)
     for _ in range(5):
         schedule.observe(1.0)
-    assert [plan.lr * schedule.factor(step) for step in range(9)] == ours(plan, 9)
+    assert [plan.lr * schedule.factor(step) for step in range(9)] == rates(plan, 9)
 
 
 # parameter groups
@@ -306,10 +306,10 @@ def test_embeddings_are_clipped_first_and_the_norm_in_between_is_reported(tiny_b
     optimizer = make_optimizer(model, settings())
     for clip_words, clip_all in ((3.0, 2.0), (3.0, None), (None, 2.0), (None, None), (1e6, 1e6)):
         words, others = with_gradients(model, 0.5, 0.25)
-        told = float(clip_gradients(model, optimizer, settings(clip_embeddings_norm=clip_words, clip_norm=clip_all)))
+        norm = float(clip_gradients(model, optimizer, settings(clip_embeddings_norm=clip_words, clip_norm=clip_all)))
         words = min(words, clip_words or math.inf)
         whole = math.hypot(words, others)
-        assert told == pytest.approx(whole, rel=1e-4)
+        assert norm == pytest.approx(whole, rel=1e-4)
         shrunk = min(1.0, (clip_all or math.inf) / whole)
         assert norms(model) == pytest.approx((words * shrunk, others * shrunk), rel=1e-4)
 
@@ -338,14 +338,14 @@ class Trained:
 
     def __init__(self, folder: Path, figures: list[dict[str, float]] | None = None, **changes: Any) -> None:
         self.model = make()[0]
-        self.figures, self.kept, self.told = figures, [], []  # type: ignore[var-annotated]
+        self.figures, self.kept, self.records = figures, [], []  # type: ignore[var-annotated]
         learner = Learner(
             model=self.model,
             settings=settings(**changes),
             folder=folder,
             save_best=self.kept.append,
             evaluate=None if figures is None else lambda: self.figures.pop(0),  # type: ignore[union-attr]
-            report=self.told.append,
+            report=self.records.append,
         )
         self.trainee = TrainState(learner, n_steps=10)
 
@@ -439,7 +439,7 @@ def test_the_best_version_is_the_first_with_the_highest_recall(tmp_path: Path) -
     assert (trained.trainee.best["R@1"], trained.trainee.best_step) == (0.6, 5)
     assert stale == [0, 0, 1, 2, 0, 1]
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert rows == trained.told
+    assert rows == trained.records
     assert [(row["step"], row["epoch"], row["valid"]["R@1"]) for row in rows][:2] == [(1, 0.5, 0.2), (2, 1.0, 0.5)]
 
 

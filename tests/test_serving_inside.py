@@ -53,13 +53,13 @@ class Here:
 @contextmanager
 def inside(models: dict[str, str], settings: ServingSettings = BASIC) -> Iterator[TestClient]:
     """A server whose worker is a thread."""
-    ours, theirs = Pipe()
+    own, theirs = Pipe()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signal, "signal", lambda *_: None)  # only the main thread may set handlers
         thread = threading.Thread(target=work, args=(theirs, Setup.of(models, settings)))
         thread.start()
-        ours.poll(60)  # it is open
-    app, _ = create_app(models, settings, Worker(cast(Any, Here()), ours))
+        own.poll(60)  # it is open
+    app, _ = create_app(models, settings, Worker(cast(Any, Here()), own))
     with TestClient(app, base_url="http://localhost") as client:
         limit = time.monotonic() + 60
         while client.get("/ready").status_code != 200:
@@ -451,7 +451,7 @@ def test_files_of_keys(tmp_path: Path, content: str | None, problem: str) -> Non
 
 
 def test_a_key_is_sent_as_bearer_or_as_a_password(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text(f"# ours\n {'k' * 16} \n{'é' * 20}\n")
+    (tmp_path / "keys").write_text(f"# own\n {'k' * 16} \n{'é' * 20}\n")
     keys = Keys.read(tmp_path / "keys")
     assert keys
     assert not Keys()

@@ -129,11 +129,11 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
 
     def run(name: str, kill_at: float) -> int | None:
         """The exit code of a training that is killed when it reports this step, or a later one."""
-        hears, says = Pipe(duplex=False)
-        child = start(train_aloud, plan(name), says)
-        says.close()
+        receiving, sending = Pipe(duplex=False)
+        child = start(train_aloud, plan(name), sending)
+        sending.close()
         with suppress(EOFError):
-            while hears.recv() < kill_at:
+            while receiving.recv() < kill_at:
                 pass
             child.kill()
         child.join(120)

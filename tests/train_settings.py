@@ -1,4 +1,4 @@
-"""Settings of trainings from flat keyword arguments, so that one dictionary of a test serves several methods."""
+"""Training settings from flat keyword arguments, so that a test can use one dictionary for several methods."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ PLACES = {**TrainConfig.moved, "method": "method.kind", "schedule": "schedule.ki
 
 
 def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig:
-    """Each key in its table; negatives are left out where the method takes none."""
+    """A TrainConfig with each key in its table; drops negatives if the method has none."""
     start = TrainConfig() if start is None else start
     tables: dict[str, Any] = {}
     for key, value in values.items():
