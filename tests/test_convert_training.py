@@ -36,7 +36,7 @@ def test_another_right_answer_to_the_context_is_not_a_negative() -> None:
     model, texts, _ = make()
     one, other = (Example(("hello",), (text,), (0,)) for text in ("please restart it", "did that help?"))
     batch = [(0, one), (1, other)]
-    told, untold = (
+    with_rights, without_rights = (
         step_of(model, texts, smoothing=0.0, rights=known) for known in (collect_right_answers([one, other]), {})
     )
     everything = collect_right_answers([example for _, example in BATCH])  # of which no context has two

@@ -365,7 +365,7 @@ def batches_of(pairs: Pairs, subwords: Subwords, *changes: str) -> list[Batch]:
 @torch.no_grad()
 def test_losses_equal_those_of_a_loop(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
     network, (batch,) = network_of(tiny_backbone), batches_of(pairs, subwords)
-    told = compute_losses(network, batch, ("masked_lm", "next_utterance"))
+    reported = compute_losses(network, batch, ("masked_lm", "next_utterance"))
     outputs, total, n = network(batch.tokens), 0.0, 0
     table = network.backbone.network.get_input_embeddings().weight  # type: ignore[operator]
     for b in range(len(batch.targets)):
@@ -375,8 +375,8 @@ def test_losses_equal_those_of_a_loop(pairs: Pairs, subwords: Subwords, tiny_bac
                 logits = [float(inner @ row + bias) for row, bias in zip(table, network.bias, strict=True)]
                 total += math.log(sum(map(math.exp, logits))) - logits[int(batch.targets[b, t])]
                 n += 1
-    assert n == told["masked_lm"].n == count_targets(batch)["masked_lm"] > 5
-    assert float(told["masked_lm"].loss) == pytest.approx(total, rel=1e-5)
+    assert n == reported["masked_lm"].n == count_targets(batch)["masked_lm"] > 5
+    assert float(reported["masked_lm"].loss) == pytest.approx(total, rel=1e-5)
 
 
 def test_losses_equal_those_of_transformers(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
@@ -398,7 +398,7 @@ def test_losses_equal_those_of_transformers(pairs: Pairs, subwords: Subwords, ti
     assert not unexpected
     assert all("position_ids" in name for name in missing)
     with torch.no_grad():
-        told = compute_losses(network, batch, ("masked_lm", "next_utterance"))
+        reported = compute_losses(network, batch, ("masked_lm", "next_utterance"))
         theirs = reference(
             input_ids=batch.tokens.ids,
             attention_mask=batch.tokens.mask.long(),
