@@ -6,7 +6,6 @@ python docs/reference.py
 import dataclasses
 import inspect
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,10 +23,10 @@ from polyrank.config.pretraining import (
 )
 from polyrank.config.recipe import DataConfig
 from polyrank.config.schedules import ScheduleConfig
+from polyrank.config.schema import meanings
 from polyrank.config.training import Method, NegativesConfig, NetworkTraining, TrainConfig
 
 HERE = Path(__file__).parent
-ENTRY = re.compile(r"^    ([a-z_][a-z_, ]*): (.*)$")
 BY = "<!-- written by docs/reference.py -->\n\n"
 
 
@@ -46,6 +45,8 @@ def recipe() -> str:
         " data's `train`; all other keys have defaults. The default `none` means that the key is not set. polyrank then"
         " uses the value of the initial model, or one that suits the backbone. The command line overrides any key:"
         " `--set train.lr=1e-4`. Paths given there are relative to the working directory.",
+        "`polyrank recipe schema > recipe.schema.json` writes a JSON Schema. Editors that support it complete and check"
+        " a recipe whose first line is `#:schema recipe.schema.json`.",
         "`output`: the folder to write; `model` in it is the best model.",
     ]
     parts += _kinds("model", kinds(RecipeModel))
@@ -94,9 +95,7 @@ def _kinds(table: str, options: dict[str, type[Any]]) -> list[str]:
 
 def _table(kind: type[Any], *above: type[Any]) -> str:
     """The class and its keys; for keys that a class ``above`` has, only the defaults."""
-    meaning: dict[str, str] = {}
-    for ancestor in reversed(kind.__mro__):
-        meaning |= _meanings((inspect.getdoc(ancestor) or "").partition("Args:\n")[2])
+    meaning = meanings(kind)
     known = {field.name for other in above for field in dataclasses.fields(other)}
     first = (inspect.getdoc(kind) or "").splitlines()[0].replace("``", "`")
     shared, own = [], []
@@ -112,21 +111,6 @@ def _table(kind: type[Any], *above: type[Any]) -> str:
     if own:
         rows += ["", "| key | default | meaning |", "|---|---|---|", *own]
     return "\n".join(rows if shared or own else [f"{first} It has no further keys."])
-
-
-def _meanings(arguments: str) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in arguments.splitlines():
-        if entry := ENTRY.match(line):
-            current = [entry[2]]
-            found |= dict.fromkeys(entry[1].split(", "), current)
-        elif line.startswith("        "):
-            current.append(line.strip())
-        else:
-            break
-    joined = {name: " ".join(lines) for name, lines in found.items()}
-    return {name: re.sub(r"\bNone\b", "none", text).replace("``", "`") for name, text in joined.items()}
 
 
 def _changes(train: TrainConfig) -> list[str]:

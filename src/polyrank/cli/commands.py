@@ -31,6 +31,7 @@ from polyrank.cli import (
     pretraining,
     ranking,
     ray,
+    recipes,
     serving,
     sharing,
     splitting,
@@ -99,6 +100,7 @@ app.add_typer(pipelines.pipeline_app, name="pipeline")
 app.add_typer(intents.intents_app, name="intents")
 app.add_typer(feedback.feedback_app, name="feedback")
 app.add_typer(ray.ray_app, name="ray")
+app.add_typer(recipes.recipe_app, name="recipe")
 
 
 def run() -> int:

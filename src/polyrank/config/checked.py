@@ -129,7 +129,7 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
 
 def kinds(union: Any) -> dict[str, Any]:
     """The classes of a union, by their ``kind``."""
-    return {option.kind: option for option in _without_none(union)}
+    return {option.kind: option for option in without_none(union)}
 
 
 def kind_from_dict(union: Any, values: Any, where: str, defaults: Any = None) -> Any:
@@ -196,7 +196,7 @@ def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:
     return name
 
 
-def _without_none(hint: Any) -> list[Any]:
+def without_none(hint: Any) -> list[Any]:
     """The options of a union, without None."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     return [option for option in options if option is not type(None)]
@@ -204,7 +204,7 @@ def _without_none(hint: Any) -> list[Any]:
 
 def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
     """Convert ``value`` to its type: lists become tuples, whole numbers floats, tables dataclasses."""
-    options = _without_none(hint)
+    options = without_none(hint)
     if value is None and type(None) in get_args(hint):
         return None
     if isinstance(options[0], type) and issubclass(options[0], Settings):
@@ -238,7 +238,7 @@ def _as_list(item: Any, value: Any) -> str:
 
 def _check(hint: Any, value: Any, where: str) -> None:
     """Raise ConfigError if ``value``, of the right type, violates the limits of its type."""
-    hint = _without_none(hint)[0]
+    hint = without_none(hint)[0]
     origin = get_origin(hint)
     if value is None:
         return
@@ -258,7 +258,7 @@ def _check(hint: Any, value: Any, where: str) -> None:
 
 def nested_keys(hints: Mapping[str, Any]) -> list[str]:
     """The keys of the tables among some fields, such as ``train.lr``."""
-    tables = {name: _without_none(hint)[0] for name, hint in hints.items()}
+    tables = {name: without_none(hint)[0] for name, hint in hints.items()}
     return [
         f"{name}.{key}"
         for name, table in tables.items()

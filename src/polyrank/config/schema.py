@@ -1,0 +1,107 @@
+"""JSON Schema of recipes, with which editors complete and check TOML. Knows types, ranges and docstrings alone."""
+
+import dataclasses
+import inspect
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from polyrank.config.checked import Limits, Settings, field_types, without_none
+from polyrank.config.models import RecipeModel
+from polyrank.config.pretraining import PretrainRecipe
+from polyrank.config.recipe import Recipe
+from polyrank.config.training import NetworkTraining
+
+_ENTRY = re.compile(r"^    ([a-z_][a-z_, ]*): (.*)$")
+_TYPES: Mapping[type, str] = {int: "integer", float: "number", bool: "boolean", str: "string"}
+Schema = dict[str, Any]
+
+
+def recipe_schema() -> Schema:
+    """The schema of a recipe for ``polyrank train``.
+
+    >>> recipe_schema()["properties"]["train"]["properties"]["lr"]["type"]
+    'number'
+    """
+    schema, partner = _of_settings(Recipe, {}), _of_type(RecipeModel, {})
+    tables = {"text": schema["properties"]["text"], "train": _of_settings(NetworkTraining, {})}
+    for model in (*schema["properties"]["model"]["anyOf"], *partner["anyOf"]):
+        model["required"].append("kind")
+    for model in partner["anyOf"]:
+        model["properties"] |= tables
+    schema["properties"]["reranker"] = {"description": "the second network of a mutual training.", **partner}
+    return _titled(schema, "A recipe for polyrank train")
+
+
+def pretrain_schema() -> Schema:
+    """The schema of a recipe for ``polyrank pretrain``."""
+    schema = _of_settings(PretrainRecipe, {})
+    schema["required"].remove("model")  # without one, a network of the default sizes is pre-trained
+    return _titled(schema, "A recipe for polyrank pretrain")
+
+
+def meanings(kind: type[Any]) -> dict[str, str]:
+    """What the docstrings of a class and of its bases say about each field.
+
+    >>> meanings(Limits)["most"]
+    'the highest valid value.'
+    """
+    found: dict[str, list[str]] = {}
+    for ancestor in reversed(kind.__mro__):
+        current: list[str] = []
+        for line in (inspect.getdoc(ancestor) or "").partition("Args:\n")[2].splitlines():
+            if entry := _ENTRY.match(line):
+                current = [entry[2]]
+                found |= dict.fromkeys(entry[1].split(", "), current)
+            elif line.startswith("        "):
+                current.append(line.strip())
+            else:
+                break
+    joined = {name: " ".join(lines) for name, lines in found.items()}
+    return {name: re.sub(r"\bNone\b", "none", text).replace("``", "`") for name, text in joined.items()}
+
+
+def _titled(schema: Schema, title: str) -> Schema:
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
+
+
+def _of_settings(kind: type[Any], about: Schema) -> Schema:
+    """A table: its keys, of which the ones without a default are required. Unknown keys are errors."""
+    properties, required, texts = {}, [], meanings(kind)
+    if hasattr(kind, "kind"):
+        properties["kind"] = {"const": kind.kind}
+    types = field_types(kind)
+    for field in dataclasses.fields(kind):
+        known: Schema = {"description": texts[field.name]} if field.name in texts else {}
+        has_default = field.default is not dataclasses.MISSING
+        if has_default and field.default is not None and not isinstance(field.default, Settings):
+            known["default"] = list(field.default) if isinstance(field.default, tuple) else field.default
+        if not has_default and field.default_factory is dataclasses.MISSING:
+            required.append(field.name)
+        properties[field.name] = _of_type(types[field.name], known)
+    return {**about, "type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _of_type(hint: Any, about: Schema) -> Schema:
+    options: list[Any] = without_none(hint)
+    if isinstance(options[0], type) and issubclass(options[0], Settings):
+        if len(options) == 1:
+            return _of_settings(options[0], about)
+        return {**about, "anyOf": [_of_settings(option, {}) for option in options]}
+    (option,) = options
+    if get_origin(option) is Annotated:
+        option, limits = get_args(option)
+        return _of_type(option, {**about, **_range(limits)})
+    if get_origin(option) is Literal:
+        return {**about, "enum": list(get_args(option))}
+    if get_origin(option) is tuple:
+        items = get_args(option)
+        length = {} if Ellipsis in items else {"minItems": len(items), "maxItems": len(items)}
+        return {**about, "type": "array", "items": _of_type(items[0], {}), **length}
+    return {**about, "type": _TYPES[option]}
+
+
+def _range(limits: Limits) -> Schema:
+    ends = {"minimum": limits.least, "maximum": limits.most, "exclusiveMinimum": limits.above}
+    return {name: value for name, value in ends.items() if math.isfinite(value)}
