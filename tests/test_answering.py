@@ -144,7 +144,7 @@ def test_files_that_cannot_be_used_are_the_callers_mistake(tmp_path: Path) -> No
     for arguments, message in (
         (
             ["evaluate", "bm25", pairs, "--scores", file / "y"],
-            f"{file / 'y'} cannot be written, for {file} takes no files",
+            f"{file / 'y'} cannot be written because {file} is not a writable folder",
         ),
         (
             ["info", tmp_path / "model"],
@@ -163,7 +163,7 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "socket"))
         for name in ("pipe", "folder", "socket"):
             before = (tmp_path / name).stat()
-            with pytest.raises(UsageError, match="no file that can be replaced"):
+            with pytest.raises(UsageError, match="not a regular file"):
                 write_file(tmp_path / name, b"new")
             assert os.path.samestat((tmp_path / name).stat(), before)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["folder", "pipe", "socket"]

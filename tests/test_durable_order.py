@@ -299,7 +299,7 @@ def test_a_file_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: Pa
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "a" / "file").read_bytes() == b"two"
     assert (tmp_path / "a" / "file").stat().st_mode & 0o777 == 0o640
-    with pytest.raises(UsageError, match="is no file that can be replaced"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         write_file(tmp_path / "a", b"three")
     assert [entry.name for entry in (tmp_path / "a").iterdir()] == ["file"]
 
@@ -314,7 +314,7 @@ def current_umask() -> int:
 def test_a_folder_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
     for turn in (1, 2):
         path = tmp_path / ("link" if turn == 2 else "place")
-        with new_folder(path, replace=turn == 2, ours=["of ?"]) as folder:
+        with new_folder(path, replace=turn == 2, own_files=["of ?"]) as folder:
             (folder / "ours").write_text(f"{turn}")
             (folder / f"of {turn}").write_text("x")
         if turn == 1:
@@ -353,19 +353,19 @@ def test_only_a_folder_of_polyrank_or_an_empty_one_may_be_replaced(tmp_path: Pat
         (tmp_path / name).write_text("x")
     (tmp_path / "file").write_text("x")
     for name in ("empty", "ours", "free"):
-        check_replaceable(tmp_path / name, ours=("a", "b*"), replace=True)
-    check_replaceable(tmp_path / "free", ours=("a", "b"), replace=False)
-    lost = "holds something else, which would be lost: "
+        check_replaceable(tmp_path / name, own_files=("a", "b*"), replace=True)
+    check_replaceable(tmp_path / "free", own_files=("a", "b"), replace=False)
+    lost = "holds other files, which would be lost: "
     for name, why in (
         ("theirs", f"{lost}c; move"),
         ("mixed", f"{lost}notes0.txt, notes1.txt, notes2.txt and 2 more; move"),
-        ("file", "is no folder; choose"),
+        ("file", "is not a folder; choose"),
     ):
         with pytest.raises(UsageError, match=re.escape(f"{tmp_path / name} {why}")):
-            check_replaceable(tmp_path / name, ours=("a", "b*"), replace=True)
+            check_replaceable(tmp_path / name, own_files=("a", "b*"), replace=True)
     for name in ("empty", "ours", "theirs", "mixed", "file"):
         with pytest.raises(UsageError, match="already exists"):
-            check_replaceable(tmp_path / name, ours=("a", "b"), replace=False)
+            check_replaceable(tmp_path / name, own_files=("a", "b"), replace=False)
 
 
 def test_full_and_failing_disks_have_their_own_errors(tmp_path: Path) -> None:

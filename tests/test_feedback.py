@@ -316,7 +316,7 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
     n, message, n_there = receiving.recv()
     child.join()
     assert 10 < n == n_there < 1000
-    assert re.search(r"cannot work on .*feedback.db: .*; free some space", message)
+    assert re.search(r"cannot use .*feedback.db: .*; free some space", message)
     with FeedbackStore(path, keep_text=True) as store:
         assert [request.shown.request_id for request in store.requests()] == [f"{i}" for i in range(n)]
         assert store.record(shown(f"{n}", "word " * 500), Outcome(f"{n}", "taken", "a")) == 2
@@ -547,7 +547,7 @@ def test_commands_refuse_what_cannot_be(kept: Path, tmp_path: Path) -> None:
         (["report", kept, "--by", "day"], 2, "--by 'day' is unknown; use rank, week, model"),
         (["report", kept, "--since", "soon"], 2, "--since 'soon' is no date; write 2026-05-31"),
         (["report", tmp_path / "none.db"], 4, "there is no file"),
-        (["export", kept, "-o", kept], 2, "is read by this command; name another file"),
+        (["export", kept, "-o", kept], 2, "is read by this command; give another file"),
         (["export", kept, "-o", tmp_path / "x.jsonl", "--index", tmp_path / "none"], 4, "is no index"),
         (["export", kept, "-o", tmp_path / "x.jsonl", "--since", "2999-01-01"], 3, "none of 0 requests"),
     ):

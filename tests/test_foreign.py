@@ -236,7 +236,7 @@ def test_a_context_that_is_too_long_keeps_its_end_and_its_prompt(network: Any, t
     start, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     assert found.texts.context_ids(Context(turns)) == [start, *prompt, *end, sep]
     assert [str(cut) for cut in found.cut] == ["1 context did not fit into 10 tokens, so its start was not read"]
-    with pytest.raises(ConfigError, match="leaves no room behind a prompt"):
+    with pytest.raises(ConfigError, match="leaves no tokens after a prompt"):
         load(folder, max_context_tokens=4)
 
 

@@ -214,9 +214,9 @@ def test_an_existing_index_is_not_replaced_by_default(tmp_path: Path) -> None:
 def test_only_an_index_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="holds other files"):
         build_index(tmp_path / "thesis", Hashed(), POOL, model="m", overwrite=True)
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="holds other files"):
         write_index(tmp_path / "thesis", [], np.zeros((0, 8), np.float32), fingerprint="f", model="m", overwrite=True)
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
 

@@ -147,7 +147,7 @@ def test_ranks_by_hand() -> None:
 
 @pytest.mark.parametrize("scores", [[], [[1.0, 2.0]], 1.0])
 def test_scores_of_no_list_are_refused(scores: object) -> None:
-    with pytest.raises(ValueError, match="one score for each candidate is due"):
+    with pytest.raises(ValueError, match="give one score for each candidate"):
         placement_of(scores, [0])  # type: ignore[arg-type]
 
 

@@ -70,19 +70,19 @@ def test_an_input_is_never_replaced(folder: Path, command: str, output: str) -> 
         pytest.skip("a plot has an ending of its own")
     done = run(*command.replace("OUT", output).split(), cwd=folder)
     assert done.returncode == 2, done.stderr
-    assert "already exists and is read by this command; name another file" in done.stderr
+    assert "already exists and is read by this command; give another file" in done.stderr
     assert len((folder / "data.jsonl").read_text("utf-8").splitlines()) == 2
 
 
 def test_two_outputs_are_two_files(folder: Path) -> None:
     done = run("evaluate", "bm25", "data.jsonl", "--scores", "x.svg", "--plot", "./x.svg", cwd=folder)
-    assert (done.returncode, "x.svg is named for two outputs; name another file" in done.stderr) == (2, True)
+    assert (done.returncode, "x.svg is given for two outputs; give another file" in done.stderr) == (2, True)
 
 
 def test_what_no_file_can_be(folder: Path) -> None:
     check_output(None, inputs=(folder,))
     check_output(folder / "new" / "deep" / "x.jsonl", inputs=("bm25", None, folder / "data.jsonl"))
     assert not (folder / "new").exists()
-    for path, message in ((folder, "no file that can be replaced"), (folder / "keep.svg" / "x", "takes no files")):
+    for path, message in ((folder, "not a regular file"), (folder / "keep.svg" / "x", "is not a writable folder")):
         with pytest.raises(UsageError, match=message):
             check_output(path, overwrite=True)

@@ -68,7 +68,7 @@ def test_some_are_taken_as_from_an_array(precision: Precision) -> None:
 
 def test_precisions_have_names() -> None:
     assert read_precision("int8") == "int8"
-    with pytest.raises(UsageError, match="'fp16' is no precision of stored vectors; choose fp32, bf16 or int8"):
+    with pytest.raises(UsageError, match="'fp16' is not a precision of stored vectors; choose fp32, bf16 or int8"):
         read_precision("fp16")
 
 

@@ -25,7 +25,7 @@ from polyrank.models.backbone import load_backbone
 from polyrank.models.pretraining import PretrainingNetwork, new_bert, pretraining_network, save_backbone
 from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Subwords, learn_bert_subwords, load_subwords
-from polyrank.text.subword_learning import _count
+from polyrank.text.subword_learning import _count_words
 from polyrank.training import train
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.learner import Learner
@@ -157,9 +157,9 @@ def test_bpe_joins_the_most_frequent_pairs_first() -> None:
 
 
 def test_impossible_vocabularies_are_refused() -> None:
-    with pytest.raises(ConfigError, match="size = 10 does not hold the 4 characters"):
+    with pytest.raises(ConfigError, match="size = 10 is too small for the 4 characters"):
         learn_bert_subwords(["abcd"], kind="bpe", size=10)
-    with pytest.raises(ConfigError, match="hold no words"):
+    with pytest.raises(ConfigError, match="have no words"):
         learn_bert_subwords(["", "  "], kind="wordpiece", size=100)
 
 
@@ -167,8 +167,8 @@ def test_rare_words_are_dropped_when_there_are_too_many() -> None:
     """Memory is bounded: with a limit of 10 words it counts 15 before it drops the rare ones."""
     often = [f"often{i}" for i in range(10)]
     fifteen = [*often, *often, *(f"rare{i}" for i in range(5))]
-    assert len(_count(fifteen, True, 10)) == 15
-    assert _count([*fifteen, "last"], True, 10) == dict.fromkeys(often, 2)
+    assert len(_count_words(fifteen, True, 10)) == 15
+    assert _count_words([*fifteen, "last"], True, 10) == dict.fromkeys(often, 2)
 
 
 def test_the_thousand_most_frequent_characters_are_known() -> None:

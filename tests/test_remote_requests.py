@@ -26,8 +26,8 @@ from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.index.remote.rows import checked, key_of, requests, rows_of
 from polyrank.records import Candidate
-from polyrank.storage.allowance import Allowance, allowing
 from polyrank.storage.document import seal
+from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 pymilvus = pytest.importorskip("pymilvus", reason="pymilvus is not installed; install polyrank[milvus]")
 
@@ -607,7 +607,7 @@ def test_a_search_for_words_ends_at_its_deadline_and_where_its_client_left(
     script: Script, folder: Path, away: bool
 ) -> None:
     """It does not wait for the last request, nor for the whole time that a server has to come back."""
-    allowance = Allowance(0.1 if away else 600)
+    limit = TimeLimit(0.1 if away else 600)
 
     def query(*_: Any, output_fields: Sequence[str], **settings: Any) -> list[dict[str, Any]]:
         assert settings["timeout"] <= (0.2 if away else 20)
@@ -615,12 +615,12 @@ def test_a_search_for_words_ends_at_its_deadline_and_where_its_client_left(
             raise refused(2)
         if output_fields == ["count(*)"]:
             return [{"count(*)": 100_000}]
-        allowance.cancel()
+        limit.cancel()
         return []
 
     index = RemoteIndex(folder)
     script.answers["query"] = query
-    with allowing(allowance), pytest.raises(DeadlineError, match=f"longer than {allowance.seconds:g} s"):
+    with limit_searches(limit), pytest.raises(DeadlineError, match=f"longer than {limit.seconds:g} s"):
         index.page(words=["wifi"])
     assert len(script.of("query")) == (1 if away else 2)
 

@@ -33,7 +33,7 @@ def test_a_quickstart_spares_what_is_not_its_own_before_it_trains(tmp_path: Path
     thesis = tmp_path / "index" / "thesis.txt"
     thesis.parent.mkdir()
     thesis.write_text("years", "utf-8")
-    for overwrite, message in ((False, "already exists"), (True, "holds something else")):
+    for overwrite, message in ((False, "already exists"), (True, "holds other files")):
         with pytest.raises(UsageError, match=message):
             quickstart(tmp_path, overwrite=overwrite, notify=lambda text: pytest.fail(f"it began: {text}"))
     assert thesis.read_text("utf-8") == "years"

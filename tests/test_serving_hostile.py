@@ -30,8 +30,8 @@ from polyrank.serving.guard import Guard
 from polyrank.serving.keys import Keys
 from polyrank.serving.routes.ranking import relevance
 from polyrank.serving.strict import read_json
-from polyrank.storage.allowance import Allowance, allowing, search
 from polyrank.storage.sqlite import connect, sqlite_errors
+from polyrank.storage.time_limit import TimeLimit, limit_searches, limited_search
 from servers import Running, serving
 
 JSON = {"content-type": "application/json"}
@@ -193,13 +193,13 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 def test_a_search_ends_at_its_deadline_and_where_its_client_left(tmp_path: Path) -> None:
     connection = counting(tmp_path / "db")
-    allowance = Allowance(0.05)
+    limit = TimeLimit(0.05)
     late = pytest.raises(DeadlineError, match=r"longer than 0.05 s")
-    with allowing(allowance), late, sqlite_errors(tmp_path, "-"), search():
+    with limit_searches(limit), late, sqlite_errors(tmp_path, "-"), limited_search():
         connection.execute(ENDLESS)
-    allowance = Allowance(600)
-    threading.Timer(0.05, allowance.cancel).start()
-    with allowing(allowance), pytest.raises(DeadlineError), sqlite_errors(tmp_path, "-"), search():
+    limit = TimeLimit(600)
+    threading.Timer(0.05, limit.cancel).start()
+    with limit_searches(limit), pytest.raises(DeadlineError), sqlite_errors(tmp_path, "-"), limited_search():
         connection.execute(ENDLESS)
     connection.close()
 

@@ -350,7 +350,7 @@ def test_the_command_reports_its_split_and_writes_a_valid_recipe(tmp_path: Path,
     assert (counts["by"], counts["speaker"], counts["n_candidates"]) == ("id", "customer", 4)
     assert (counts["test"]["n_conversations"], counts["test"]["n_examples"]) == (5, 10)
     itself = run("split", out / "train.jsonl", "-o", out, "--overwrite")
-    assert (itself.returncode, "name another file" in itself.stderr) == (2, True)
+    assert (itself.returncode, "give another file" in itself.stderr) == (2, True)
     found = run("evaluate", "bm25", out / "test.jsonl", "--json")
     assert json.loads(found.stdout)["n_candidates"] == 4
 

@@ -145,7 +145,7 @@ def test_joined_rows_of_ids_are_split_into_the_original_ones(models: dict[str, P
             assert part.mask.tolist() == want.mask.tolist()
             assert part.segments.tolist() == want.segments.tolist()
     assert [part.ids.shape for part in split_parts(pad([]), pads)] == [(0, 0)] * 3
-    with pytest.raises(ConfigError, match="reads no pairs"):
+    with pytest.raises(ConfigError, match="does not support pairs"):
         ranker.texts.pairs([(CONTEXTS[0], "hi")])
 
 
@@ -455,7 +455,7 @@ def test_initial_models_are_never_overwritten(
         lambda: train(alone, device="cpu", overwrite=True),
         lambda: save_sum(tmp_path / "sum" / "model", sum_of(models, "bi + bi"), replace=True),
     ):
-        with pytest.raises(UsageError, match="holds something else, which would be lost: part-1, part-2"):
+        with pytest.raises(UsageError, match="holds other files, which would be lost: part-1, part-2"):
             attempt()
     damaged = tmp_path / "sum" / "model" / "part-1" / "model.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")

@@ -182,7 +182,7 @@ def test_texts_begin_and_end_as_the_tokenizer_names_it(
     ],
 )
 def test_a_tokenizer_without_all_three_special_tokens_is_refused(tmp_path: Path, names: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="names no start, end or padding token"):
+    with pytest.raises(ConfigError, match="lacks a start, end or padding token"):
         load_subwords(tokenizer_folder(tmp_path, **names))
 
 

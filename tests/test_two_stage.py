@@ -133,7 +133,7 @@ def test_the_curve_counts_rightly_and_calibration_keeps_its_word(rows: list[tupl
         assert 0 <= point.low <= point.precision + 1e-12
     scores = [[v] for v in values]
     if max(p.precision for p in coverage_curve(values, right)) < wanted:
-        with pytest.raises(DataError, match="no threshold makes"):
+        with pytest.raises(DataError, match="no threshold reaches"):
             calibrate(scores, right, precision=wanted, measure="score")
         return
     chosen, curve = calibrate(scores, right, precision=wanted, measure="score")
@@ -253,5 +253,5 @@ def test_a_threshold_is_a_little_below_the_confidence_that_drew_it() -> None:
     assert found.threshold < 2
     found, _ = calibrate([[8.0], [6.0], [4.0], [2.0]], [True, True, False, True], precision=0.75, measure="score")
     assert found.threshold < 2  # just as precise as was asked for
-    with pytest.raises(DataError, match=r"no threshold makes 90% of the answers right, the best is 50% on 2 examples"):
+    with pytest.raises(DataError, match=r"no threshold reaches a precision of 90%, the best is 50% on 2 examples"):
         calibrate([[2.0], [1.0]], [False, True], precision=0.9, measure="score")

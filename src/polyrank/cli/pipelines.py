@@ -63,7 +63,7 @@ def pipeline_create(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output, check_replaceable
 
-    check_replaceable(output, ours=(PIPELINE.file,), replace=overwrite)
+    check_replaceable(output, own_files=(PIPELINE.file,), replace=overwrite)
     check_output(plot, inputs=(index, output, valid), overwrite=overwrite)
     weight = _read_prior(prior)
     config = from_dict(

@@ -88,7 +88,7 @@ def rank(
     use_threads(threads)
     scorer = open_ranker(ranker, device=device)
     for cut in scorer.cut:
-        cut.said = True  # below, when all is counted
+        cut.warned = True  # below, when all is counted
     show_table = sys.stdout.isatty() and not json_
     for row, context, documents in _rows() if given is None else [({}, *given)]:
         if scores_only:

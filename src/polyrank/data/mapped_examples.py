@@ -218,7 +218,7 @@ def _examples_of(
 def _make(folder: Path, source: Path, read: Iterator[list[Example]]) -> None:
     make_folders(folder.parent)
     names = (TEXTS, ENDS, TABLE, KEYS)
-    with new_folder(folder, replace=True, ours=(*names, DOCUMENT.file)) as new:
+    with new_folder(folder, replace=True, own_files=(*names, DOCUMENT.file)) as new:
         with ExitStack() as stack:
             writer = _Writer(*(stack.enter_context((new / name).open("wb")) for name in names))
             while batch := list(islice(read, ROWS)):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from polyrank.errors import DataError, UsageError
 from polyrank.index.checks import metadata_json
 from polyrank.records import Candidate
-from polyrank.storage.allowance import search
+from polyrank.storage.time_limit import limited_search
 
 MAX_CHARACTERS = 4096
 MAX_TERMS, MAX_VALUES = 64, 512  # a term takes SQLite about a microsecond for each candidate
@@ -143,7 +143,7 @@ def fields_of(filter: Filter) -> dict[str, Filter]:
 def rows_where(connection: sqlite3.Connection, filter: Filter, *, after: int = 0) -> NDArray[np.int64]:
     """Numbers of the rows of ``candidates`` above ``after`` that pass, ascending."""
     query = f"SELECT row FROM candidates WHERE row > ? AND {filter.where} ORDER BY row"
-    with search():
+    with limited_search():
         return np.fromiter((row for (row,) in connection.execute(query, (after, *filter.bound))), np.int64)
 
 

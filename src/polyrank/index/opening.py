@@ -111,7 +111,7 @@ def check_target(
         Address.of(remote)
         if precision != "fp32":
             raise UsageError(f"a remote index holds fp32, not {precision}; leave the precision out")
-    check_replaceable(Path(path), ours=KINDS["index" if remote is None else "remote"].files, replace=overwrite)
+    check_replaceable(Path(path), own_files=KINDS["index" if remote is None else "remote"].files, replace=overwrite)
 
 
 def write_index(

@@ -90,7 +90,7 @@ def save_model(
     }
     fingerprint = checksum({key: document[key] for key in ("model", "text", "backbone", "files")})
     whole = seal({**document, "fingerprint": fingerprint}, MODEL)
-    with new_folder(path, replace=replace, ours=MODEL_FILES) as folder:
+    with new_folder(path, replace=replace, own_files=MODEL_FILES) as folder:
         keep_edited_card(path, folder)
         for name, data in files.items():
             (folder / name).write_bytes(data)

@@ -128,7 +128,7 @@ def continued_backbone(model: ContinuedModel, separator: str, *, dropout: float 
     """
     source = resolve_backbone(model.backbone, bare_hub_names=False)
     backbone, subwords = load_backbone(source.folder, dropout), load_subwords(source.folder)
-    if subwords.add([separator] * (subwords.known([separator]) is None) + ["[MASK]"] * (subwords.mask is None)):
+    if subwords.add([separator] * (subwords.first_known([separator]) is None) + ["[MASK]"] * (subwords.mask is None)):
         grow_embeddings(backbone, subwords, seed)
     pooling = source.folder / POOLING
     return backbone, subwords, pooling if pooling.is_file() else None
@@ -164,7 +164,7 @@ def save_backbone(path: Path, backbone: Backbone, subwords: Subwords, pooling: P
         UsageError: the folder holds what is not ours.
         ResourceError: the disk is full or failing.
     """
-    with new_folder(path, replace=True, ours=BACKBONE_FILES) as folder:
+    with new_folder(path, replace=True, own_files=BACKBONE_FILES) as folder:
         write_network(backbone.network, folder)
         write_tokenizer(subwords, folder, backbone.max_positions, segments=backbone.takes_segments)
         if pooling is not None:

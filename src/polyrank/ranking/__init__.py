@@ -1,1 +1,1 @@
-"""From scores to ranks: metrics with a tie rule, ensembles, abstention. NumPy only."""
+"""Ranking metrics with a tie rule, statistics, ensembles of scores, and abstention. NumPy only."""

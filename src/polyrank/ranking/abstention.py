@@ -1,6 +1,6 @@
-"""When to say "no good answer": a threshold on confidence, calibrated on examples of which some have no answer.
+"""Abstention: return "no good answer" below a confidence threshold, which is calibrated on examples.
 
-numpy only. An answer is right when the best reply is right; where no reply is right, every answer is wrong.
+NumPy only. An answer is right if the best reply is right. If an example has no right reply, every answer is wrong.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,17 @@ from polyrank.ranking.statistics import wilson
 
 Measure = Literal["score", "margin", "softmax"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-ROUNDING = 2.0**-6  # relative: how far a score may move in bf16
-N_SCORES = 10  # how many of the best scores a measure looks at
+ROUNDING = 2.0**-6  # relative: how much rounding to bf16 can change a score
+N_SCORES = 10  # a measure uses this many of the best scores
 
 
 def confidence(scores: ArrayLike, measure: Measure) -> float:
-    """How sure the best reply is.
-
-    "score": its raw score; "margin": how far it is above the second; "softmax": its probability among the best ten.
+    """Confidence in the best reply; minus infinity if there are no replies.
 
     Args:
-        scores: of the replies to one context, best first; none: no confidence at all.
-        measure: which.
+        scores: scores of the replies to one context, best first.
+        measure: "score": the raw score; "margin": the score minus the second best score; "softmax": the probability
+            among the best ten.
 
     >>> confidence([3.0, 1.0, 0.5], "score"), confidence([3.0, 1.0, 0.5], "margin")
     (3.0, 2.0)
@@ -46,10 +45,10 @@ def confidence(scores: ArrayLike, measure: Measure) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a threshold gives.
+    """A point of the precision/coverage curve.
 
     Args:
-        threshold: answers are given at this confidence and above.
+        threshold: the system answers at this confidence or above.
         coverage: share of contexts that get an answer.
         precision: share of answers that are right.
         low: lower end of the 95% interval of ``precision`` (Wilson).
@@ -63,18 +62,18 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """When to say that there is no good answer.
+    """A rule for when to return no answer.
 
     Args:
-        measure: of confidence.
-        threshold: below it there is no good answer.
+        measure: the measure of confidence.
+        threshold: abstain if the confidence is lower.
     """
 
     measure: Measure
     threshold: float
 
     def abstains(self, scores: ArrayLike) -> bool:
-        """Whether the best of ``scores`` (best first) is no good answer.
+        """Whether the best of ``scores`` (best first) is not good enough to answer.
 
         >>> Abstention("margin", 0.5).abstains([2.0, 1.8])
         True
@@ -83,11 +82,11 @@ class Abstention:
 
 
 def coverage_curve(confidences: ArrayLike, right: ArrayLike) -> list[Point]:
-    """Every threshold that makes a difference, from the strictest to the one that always answers.
+    """One point for each distinct confidence, from the strictest threshold to the one that always answers.
 
     Args:
-        confidences: ``[E]``.
-        right: ``[E]``, whether the best reply was right.
+        confidences: confidence for each example ``[E]``.
+        right: whether the best reply was right ``[E]``.
 
     >>> [(p.threshold, p.coverage, p.precision) for p in coverage_curve([0.9, 0.2, 0.2, 0.1], [1, 0, 1, 0])]
     [(0.9, 0.25, 1.0), (0.2, 0.75, 0.6666666666666666), (0.1, 1.0, 0.5)]
@@ -104,7 +103,7 @@ def coverage_curve(confidences: ArrayLike, right: ArrayLike) -> list[Point]:
 
 
 def area(curve: Sequence[Point]) -> float:
-    """Mean precision over all coverages: the area under the precision/coverage curve, by steps.
+    """Area under the precision/coverage curve, computed by steps: the mean precision over all coverages.
 
     >>> area([Point(0.9, 0.5, 1.0, 0.0), Point(0.1, 1.0, 0.5, 0.0)])
     0.75
@@ -119,67 +118,70 @@ def area(curve: Sequence[Point]) -> float:
 COVERAGES = (0.05, 0.1, 0.25, 0.5, 1.0)
 
 
-def attainable(curve: Sequence[Point]) -> str:
-    """The precision/coverage curve in words: the best precision with at least so many answers.
+def describe_curve(curve: Sequence[Point]) -> str:
+    """The precision/coverage curve in words: the best precision at several minimum coverages.
 
-    >>> attainable([Point(0.9, 0.1, 0.8, 0.0), Point(0.1, 1.0, 0.5, 0.0)])
-    'right are 80% of the answers to 10% of the contexts, 50% to 100%'
+    >>> describe_curve([Point(0.9, 0.1, 0.8, 0.0), Point(0.1, 1.0, 0.5, 0.0)])
+    '80% right if 10% of the contexts get an answer, 50% if 100%'
     """
     best: dict[float, Point] = {}
     for coverage in COVERAGES:
         point = max((p for p in curve if p.coverage >= coverage), key=lambda p: (p.precision, p.coverage))
         best[point.coverage] = point
     first, *others = best.values()
-    told = [f"{first.precision:.0%} of the answers to {first.coverage:.0%} of the contexts"]
-    return "right are " + ", ".join([*told, *(f"{point.precision:.0%} to {point.coverage:.0%}" for point in others)])
+    start = f"{first.precision:.0%} right if {first.coverage:.0%} of the contexts get an answer"
+    return ", ".join([start, *(f"{point.precision:.0%} if {point.coverage:.0%}" for point in others)])
 
 
 def calibrate(
     scores: Sequence[ArrayLike], right: ArrayLike, *, precision: float, measure: Measure | None = None
 ) -> tuple[Abstention, list[Point]]:
-    """The threshold that answers most often while answers are right often enough.
+    """Choose the threshold with the highest coverage among those that reach a precision.
 
     Args:
-        scores: of the replies to each context, best first.
-        right: ``[E]``, whether the best reply was right.
-        precision: wanted share of right answers, 0 to 1.
-        measure: of confidence; None: the one with the largest area under its curve.
+        scores: scores of the replies to each context, best first.
+        right: whether the best reply was right ``[E]``.
+        precision: the required share of right answers, 0 to 1.
+        measure: the measure of confidence; None: the one with the largest area under its curve.
 
     Returns:
-        The threshold, a little below a confidence, and the precision/coverage curve.
+        The abstention rule, whose threshold is slightly below a confidence of the examples, and the
+        precision/coverage curve.
 
     Raises:
-        DataError: there is nothing to calibrate on, or no threshold is precise enough.
+        DataError: ``scores`` is empty, no example has a finite confidence, or no threshold reaches ``precision``.
     """
     good: NDArray[np.bool_] = np.asarray(right, np.bool_)
     if not len(scores):
-        raise DataError("there are no examples to calibrate a threshold on; give some, with and without a right answer")
+        raise DataError(
+            "a threshold needs examples to calibrate on, got none; give some with and without a right answer"
+        )
     curves = {
         known: coverage_curve([confidence(row, known) for row in scores], good)
         for known in (MEASURES if measure is None else (measure,))
     }
-    # no reply has no confidence, a single one an infinite margin: neither tells where to draw a line
-    drawn = {known: [point for point in curve if np.isfinite(point.threshold)] for known, curve in curves.items()}
-    if not any(drawn.values()):
-        raise DataError("no example has a reply whose confidence can be told; retrieve more replies, or grow the index")
-    chosen = max((known for known in drawn if drawn[known]), key=lambda known: area(curves[known]))
-    enough = [point for point in drawn[chosen] if point.precision >= precision]
-    if not enough:
+    # without replies the confidence is -inf, and with one reply the margin is inf: neither is a usable threshold
+    finite = {known: [point for point in curve if np.isfinite(point.threshold)] for known, curve in curves.items()}
+    if not any(finite.values()):
+        raise DataError("no example has a reply with a finite confidence; retrieve more replies, or grow the index")
+    chosen = max((known for known in finite if finite[known]), key=lambda known: area(curves[known]))
+    precise = [point for point in finite[chosen] if point.precision >= precision]
+    if not precise:
         best = max(point.precision for point in curves[chosen])
         raise DataError(
-            f"no threshold makes {precision:.0%} of the answers right, the best is {best:.0%} on {len(scores):,}"
-            f" examples ({attainable(curves[chosen])}); ask for less or use a better model"
+            f"no threshold reaches a precision of {precision:.0%}, the best is {best:.0%} on {len(scores):,} examples"
+            f" ({describe_curve(curves[chosen])}); require less or use a better model"
         )
-    strictest = max(enough, key=lambda point: point.coverage).threshold
-    return Abstention(chosen, _below(strictest, [point.threshold for point in drawn[chosen]])), curves[chosen]
+    threshold = max(precise, key=lambda point: point.coverage).threshold
+    return Abstention(chosen, _lowered(threshold, [point.threshold for point in finite[chosen]])), curves[chosen]
 
 
-def _below(threshold: float, others: Sequence[float]) -> float:
-    """A little lower, at most half-way to the next: the same examples are answered.
+def _lowered(threshold: float, others: Sequence[float]) -> float:
+    """A slightly lower threshold, at most half-way to the next one: it answers the same examples.
 
-    In bf16 a score moves with what it is computed beside; the example that drew the line is to stay above it.
+    In bf16 a score depends on the other rows of its batch. The example that set the threshold must still reach it.
 
-    >>> _below(0.5, [0.75, 0.5, 0.25]), _below(0.5, [0.5, 0.4990234375])
+    >>> _lowered(0.5, [0.75, 0.5, 0.25]), _lowered(0.5, [0.5, 0.4990234375])
     (0.4921875, 0.49951171875)
     """
     lower = max((other for other in others if other < threshold), default=-inf)

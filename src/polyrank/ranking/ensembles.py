@@ -1,4 +1,4 @@
-"""Scores of several models for the same candidates made one: of a retriever and a re-ranker, or a sum. numpy only."""
+"""Combine the scores of several models for the same candidates: a retriever and a re-ranker, or a sum. NumPy only."""
 
 from collections.abc import Callable, Sequence
 from typing import get_args
@@ -16,19 +16,19 @@ RATIOS = tuple(2.0 ** (step / 2) for step in sorted(range(-6, 7), key=abs))  # n
 
 
 def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
-    """Add the two scores of each candidate of one shortlist, after bringing them to one scale.
+    """Add the retriever's and the re-ranker's score of each candidate of a shortlist, on a common scale.
 
-    ``g + s`` of: the scores themselves ("raw"), ``1 / (1 + exp(-x))`` ("sigmoid"), ``(x - mean) / std`` over the
-    shortlist ("z-score", zero where all are equal), or their probabilities over the shortlist ("softmax"). As the paper
-    prints it, only ``s`` is a sigmoid, and ``g`` a raw product: "sigmoid-reranked".
+    The sum is ``g + s`` of the scores themselves ("raw"), of ``1 / (1 + exp(-x))`` ("sigmoid"), of
+    ``(x - mean) / std`` over the shortlist ("z-score", zero if all scores are equal), or of their probabilities over
+    the shortlist ("softmax"). "sigmoid-reranked" follows the paper: ``s`` is a sigmoid and ``g`` the raw score.
 
     Args:
         retrieved: the retriever's scores ``[n]``.
         reranked: the re-ranker's scores of the same candidates ``[n]``.
         how: the common scale.
 
-    Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning: the ensemble g + s, of g
-        as in Eq. 3 and s as in Eq. 5; no other normalisation is stated.
+    Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning: the ensemble g + s, with
+        g of Eq. 3 and s of Eq. 5; the paper states no other normalisation.
 
     >>> combine(np.array([2.0, 0.0]), np.array([0.0, 3.0]), "raw")
     array([2., 3.], dtype=float32)
@@ -43,15 +43,15 @@ def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
 def choose_ensemble(
     retrieved: Sequence[Floats], reranked: Sequence[Floats], relevant: Sequence[Sequence[int]]
 ) -> tuple[Ensemble | None, dict[str, float]]:
-    """The normalisation with the best mean reciprocal rank on validation lists; None: the re-ranker alone is as good.
+    """The normalisation with the best mean reciprocal rank on validation lists, or None if the re-ranker alone wins.
 
     Args:
-        retrieved: one array of retriever's scores per list.
-        reranked: the re-ranker's, of the same candidates.
-        relevant: indices of the right ones; lists without any say nothing and are passed over.
+        retrieved: the retriever's scores, one array per list.
+        reranked: the re-ranker's scores of the same candidates.
+        relevant: indices of the right candidates of each list; lists without right candidates are ignored.
 
     Returns:
-        The choice, and the mean reciprocal rank of each ("alone": of the re-ranker alone).
+        The choice, and the mean reciprocal rank of each normalisation ("alone": of the re-ranker alone).
 
     >>> choose_ensemble([np.array([1.0, 0.0])], [np.array([0.4, 0.5])], [(0,)])[0]
     'raw'
@@ -65,18 +65,18 @@ def choose_ensemble(
 
 
 def choose_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """Weights of several scorers whose weighted sum has the best mean reciprocal rank on validation lists.
+    """Weights for a sum of scorers, chosen by mean reciprocal rank on validation lists.
 
-    Scores lie on scales of their own, so it starts where all spread equally within a list, ``1 / std``. Then each
-    weight but the first is tried at an eighth of that up to eight times as much, in steps of the square root of 2, one
-    after the other until none gains. A scorer of constants orders nothing; its weight stays 1.
+    The search starts at ``1 / std`` of each scorer's scores within a list, which brings all scorers to the same scale.
+    It then tries an eighth to eight times each weight except the first, in steps of the square root of 2, one weight
+    after the other, until no change improves the figure. A scorer with constant scores keeps the weight 1.
 
     Args:
-        scores: of each scorer, one array per list; all of the same candidates.
-        relevant: indices of the right ones of each list; lists without any say nothing and are passed over.
+        scores: for each scorer, one array of scores per list; all scorers score the same candidates.
+        relevant: indices of the right candidates of each list; lists without right candidates are ignored.
 
     Returns:
-        A weight above 0 for each scorer; only their ratios count.
+        A weight above 0 for each scorer; only their ratios matter.
 
     >>> choose_weights([[np.array([3.0, 5.0])], [np.array([0.5, 0.5])]], [(0,)])
     (1.0, 1.0)
@@ -103,17 +103,17 @@ def choose_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequen
 
 
 def _spread(lists: Sequence[Floats]) -> float:
-    """The standard deviation of scores within lists; 1 where there is none but rounding."""
+    """The standard deviation of scores within lists; 1 if the scores differ only by rounding."""
     size = max(float(np.abs(values).max(initial=0.0)) for values in lists)
     spread = float(np.sqrt(np.mean([np.var(np.asarray(values, np.float64)) for values in lists])))
     return spread if spread > 1e-6 * size else 1.0
 
 
 def read_ensemble(name: str) -> Ensemble | None:
-    """A normalisation by its name; "none" is the re-ranker alone.
+    """The normalisation of this name; None for "none", the re-ranker alone.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the name is unknown.
     """
     if name == "none":
         return None
@@ -122,7 +122,7 @@ def read_ensemble(name: str) -> Ensemble | None:
 
 
 def reciprocal_ranks(lists: Sequence[NDArray[np.floating]], relevant: Sequence[Sequence[int]]) -> list[float]:
-    """Of each list with a right answer."""
+    """The reciprocal rank of each list that has a right answer."""
     answered = ((values, right) for values, right in zip(lists, relevant, strict=True) if right)
     return [reciprocal_rank(placement_of(values, right)) for values, right in answered]
 

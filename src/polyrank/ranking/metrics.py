@@ -1,9 +1,9 @@
-"""Ranking metrics that say what ties are worth: the expectation under uniformly random tie-breaking.
+"""Ranking metrics with a tie rule: the expected value under uniformly random tie-breaking.
 
-R@k asks whether a right answer is among the first k, as the papers do, whose lists have one right answer. A constant
-scorer then gets exactly k/C, a scorer that knows the answer gets 1 however many candidates are right, and the order in
-which candidates come changes nothing. Everything is computed from counts (how many score higher, how many tie), so it
-is exact.
+R@k is the probability that a right answer is among the first k, as in the papers, whose lists have one right answer. A
+constant scorer gets exactly k/C, a perfect scorer gets 1 however many candidates are right, and the order of the
+candidates does not matter. The metrics are exact, because they are computed from counts (how many candidates score
+higher, how many tie).
 """
 
 from collections.abc import Collection, Sequence
@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Candidates of one score, among them right ones.
+    """Candidates with the same score, at least one of them right.
 
     Args:
-        n_above: candidates that score strictly higher.
-        n_tied: candidates of this score, right ones included.
-        n_relevant: right ones of this score.
+        n_above: number of candidates that score strictly higher.
+        n_tied: number of candidates with this score, including right ones.
+        n_relevant: number of right candidates with this score.
     """
 
     n_above: int
@@ -31,35 +31,35 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the right candidates of one example came: their groups from the best score down."""
+    """Ranks of the right candidates of one example: their groups, best score first."""
 
     n_candidates: int
     groups: tuple[Group, ...]
 
     @property
     def n_relevant(self) -> int:
-        """All right candidates."""
+        """Number of right candidates."""
         return sum(group.n_relevant for group in self.groups)
 
 
 def placement_of(scores: ArrayLike, relevant: Collection[int]) -> Placement:
-    """Where the right candidates came.
+    """Rank the right candidates by their scores.
 
     Args:
-        scores: ``[C]``, higher is better.
-        relevant: indices of the right ones; may be empty.
+        scores: score of each candidate ``[C]``; higher is better.
+        relevant: indices of the right candidates; may be empty.
 
     Raises:
-        ValueError: a score is NaN, or there are no scores.
+        ValueError: a score is NaN, or ``scores`` is empty or not one-dimensional.
 
     >>> placement_of([0.5, 0.9, 0.5], [2])
     Placement(n_candidates=3, groups=(Group(n_above=1, n_tied=2, n_relevant=1),))
     """
     values = np.asarray(scores)
     if values.ndim != 1 or not len(values):
-        raise ValueError(f"scores of shape {values.shape}; one score for each candidate is due")
+        raise ValueError(f"scores have shape {values.shape}; give one score for each candidate")
     if np.isnan(values).any():
-        raise ValueError(f"the score of candidate {int(np.isnan(values).argmax())} is NaN; no rank can be given")
+        raise ValueError(f"the score of candidate {int(np.isnan(values).argmax())} is NaN, which has no rank")
     right = values[sorted(set(relevant))]
     groups = [
         Group(int((values > score).sum()), int((values == score).sum()), int((right == score).sum()))
@@ -69,9 +69,10 @@ def placement_of(scores: ArrayLike, relevant: Collection[int]) -> Placement:
 
 
 def hit_at(placement: Placement, k: int) -> float:
-    """R@k: P(at least one right candidate is among the first k). Elsewhere also hits@k, success@k or accuracy@k.
+    """R@k: P(at least one right candidate is among the first k). Also known as hits@k, success@k or accuracy@k.
 
-    With t tied at the best right score, r of them right, and s places left: ``1 - C(t - r, s) / C(t, s)``.
+    If t candidates tie at the best right score, r of them right, for s remaining places:
+    ``1 - C(t - r, s) / C(t, s)``.
 
     >>> hit_at(placement_of([1.0, 1.0, 1.0, 1.0], [2]), 1), hit_at(placement_of([1.0, 1.0, 0.0], [0, 1]), 1)
     (0.25, 1.0)
@@ -88,9 +89,10 @@ def hit_at(placement: Placement, k: int) -> float:
 
 
 def recall_at(placement: Placement, k: int) -> float:
-    """recall@k: expected share of the right candidates that are among the first k. With one right one, ``hit_at``.
+    """recall@k: expected share of the right candidates that are among the first k.
 
-    It cannot reach 1 where more than k are right, so it chooses no model here.
+    With one right candidate it equals ``hit_at``. It cannot reach 1 if more than k candidates are right, so polyrank
+    does not select models by it.
 
     >>> recall_at(placement_of([3.0, 2.0, 1.0], [0, 2]), 1)
     0.5
@@ -100,9 +102,10 @@ def recall_at(placement: Placement, k: int) -> float:
 
 
 def reciprocal_rank(placement: Placement) -> float:
-    """E[1 / rank of the best right candidate], ranks from 1.
+    """E[1 / rank of the best right candidate]; ranks start at 1.
 
-    With t tied and r of them right, the first right one is j-th of them with probability C(t - j, r - 1) / C(t, r).
+    If t candidates tie and r of them are right, the first right one is the j-th with probability
+    C(t - j, r - 1) / C(t, r).
 
     >>> reciprocal_rank(placement_of([1.0, 1.0], [0]))
     0.75
@@ -118,7 +121,7 @@ def reciprocal_rank(placement: Placement) -> float:
 
 
 def average_precision(placement: Placement) -> float:
-    """Expected average precision: the mean over right candidates of the precision at their rank.
+    """Expected average precision: the mean of the precision at the rank of each right candidate.
 
     Source: McSherry and Najork, Computing Information Retrieval Performance Measures Efficiently in the Presence of
         Tied Scores (ECIR 2008), section 3.
@@ -129,17 +132,17 @@ def average_precision(placement: Placement) -> float:
     total, n_right_above = 0.0, 0
     for group in placement.groups:
         j = np.arange(1, group.n_tied + 1)
-        beside = (j - 1) * (group.n_relevant - 1) / max(group.n_tied - 1, 1)
-        precision = (n_right_above + 1 + beside) / (group.n_above + j)
+        n_right_tied = (j - 1) * (group.n_relevant - 1) / max(group.n_tied - 1, 1)  # expected before place j
+        precision = (n_right_above + 1 + n_right_tied) / (group.n_above + j)
         total += group.n_relevant * float(precision.mean())
         n_right_above += group.n_relevant
     return total / placement.n_relevant if placement.groups else 0.0
 
 
 def metric_values(placements: Sequence[Placement], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-    """Per-example values ``[N]`` of R@k, recall@k (where an example has several right ones), MRR and MAP.
+    """Values for each example ``[N]`` of R@k, MRR, MAP, and recall@k if an example has several right candidates.
 
-    Only k below the smallest candidate list are meaningful and given; k = 1 always is.
+    Values of k that reach the length of the smallest candidate list are left out, except k = 1.
     """
     smallest = min((p.n_candidates for p in placements), default=1)
     kept = [k for k in ks if k < smallest or k == 1]
@@ -153,7 +156,7 @@ def metric_values(placements: Sequence[Placement], ks: Sequence[int]) -> dict[st
 
 
 def with_duplicates(candidates: Sequence[str], relevant: Collection[int]) -> tuple[int, ...]:
-    """The right indices and those of equal texts: a copy of the right answer is as right.
+    """The right indices plus those of candidates with equal text: a copy of the right answer is also right.
 
     >>> with_duplicates(["thanks", "no", "thanks"], [0])
     (0, 2)

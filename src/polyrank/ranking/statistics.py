@@ -1,4 +1,4 @@
-"""Whether a difference is more than chance, from numbers alone. numpy only."""
+"""Significance tests and confidence intervals. NumPy only."""
 
 from collections.abc import Sequence
 from math import atan, copysign, cos, inf, pi, sin, sqrt
@@ -7,11 +7,11 @@ import numpy as np
 
 
 def student_p(t: float, freedom: int) -> float:
-    """The chance that Student's t is as far from 0 as this, on either side.
+    """Two-sided p value of Student's t.
 
     Args:
         t: the statistic.
-        freedom: degrees of freedom, 1 at least.
+        freedom: degrees of freedom, at least 1.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.3 and 26.7.4.
 
@@ -30,7 +30,7 @@ def student_p(t: float, freedom: int) -> float:
 
 
 def student_t(p: float, freedom: int) -> float:
-    """Student's t that is exceeded on either side with the chance p: ``student_p`` the other way round.
+    """The t with the two-sided p value ``p``: the inverse of ``student_p``.
 
     >>> round(student_t(0.05, 1), 3), round(student_t(0.05, 9), 3)
     (12.706, 2.262)
@@ -43,13 +43,13 @@ def student_t(p: float, freedom: int) -> float:
 
 
 def paired_t(differences: Sequence[float]) -> dict[str, float]:
-    """Student's paired test: is the mean of the differences, one for each seed, other than 0?
+    """Student's paired t-test of whether the mean difference over seeds is 0.
 
     Args:
-        differences: two at least.
+        differences: one for each seed, at least two.
 
     Returns:
-        ``n_seeds``, ``difference`` (their mean), ``std`` (of the sample) and the two-sided ``p``.
+        ``n_seeds``, ``difference`` (the mean), ``std`` (of the sample) and the two-sided ``p``.
 
     >>> {name: round(value, 3) for name, value in paired_t([1.0, 2.0, 3.0]).items()}
     {'n_seeds': 3, 'difference': 2.0, 'std': 1.0, 'p': 0.074}
@@ -61,7 +61,7 @@ def paired_t(differences: Sequence[float]) -> dict[str, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P values of several tests, made so much larger that one of them below 0.05 by chance is as rare as for one test.
+    """Holm-adjusted p values of several tests: P(any falls below 0.05 by chance) stays at most 0.05.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
 
@@ -76,7 +76,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def mean_with_interval(values: Sequence[float]) -> dict[str, float]:
-    """Their mean, and its 95% interval by the normal distribution.
+    """The mean of ``values`` and its 95% interval under the normal approximation.
 
     >>> {name: round(value, 2) for name, value in mean_with_interval([0.0, 1.0, 1.0, 1.0]).items()}
     {'mean': 0.75, 'low': 0.26, 'high': 1.24}
@@ -86,11 +86,7 @@ def mean_with_interval(values: Sequence[float]) -> dict[str, float]:
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share.
-
-    Args:
-        hits: how many of them.
-        n: of how many; 0: nothing is known.
+    """Wilson's 95% interval of the share ``hits / n``; 0 to 1 if n is 0.
 
     Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
 

@@ -107,7 +107,7 @@ def _extended(digest: Any, matrix: Floats) -> str:
 
 def check_map_path(path: Path, *, replace: bool) -> None:
     """Refuse a path that a map must not be written to, before the work is done."""
-    check_replaceable(path, ours=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
+    check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
 def save_map(

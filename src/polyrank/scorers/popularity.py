@@ -110,7 +110,7 @@ def _keys(texts: Sequence[str]) -> NDArray[np.int64]:
 
 def check_popularity_path(path: Path, *, replace: bool) -> None:
     """Refuse a path that counts must not be written to, before the work is done."""
-    check_replaceable(path, ours=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
+    check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
 def save_popularity(

@@ -148,7 +148,7 @@ def _listed(weights: Sequence[float]) -> str:
 
 def check_sum_path(path: Path, *, replace: bool) -> None:
     """Refuse a path that a sum must not be written to, before the work is done."""
-    check_replaceable(path, ours=(SUM.file,), replace=replace)
+    check_replaceable(path, own_files=(SUM.file,), replace=replace)
 
 
 def check_parts(path: Path, parts: Sequence[Encoder]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.errors import UsageError
 from polyrank.ranking.ensembles import combine
-from polyrank.ranking.top import as_good_as
+from polyrank.ranking.top import top_rows_with_ties
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.inputs import as_texts, paired
 from polyrank.scorers.protocols import Floats, Scorer
@@ -76,7 +76,7 @@ def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
     """Rows of the best n distinct texts; ties by text, so that the order in which candidates come changes nothing."""
     last = {text: row for row, text in enumerate(texts)}
     rows = np.fromiter(last.values(), np.intp, len(last))
-    return sorted(rows[as_good_as(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
+    return sorted(rows[top_rows_with_ties(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
 
 
 def total_score(first: Floats, second: Floats, ensemble: Ensemble | None) -> Floats:

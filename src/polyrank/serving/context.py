@@ -22,7 +22,7 @@ from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.tasks import Embedded, Scored, Task
-from polyrank.storage.allowance import Allowance, allowing
+from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 T = TypeVar("T")
 
@@ -234,16 +234,16 @@ class Server:
             DeadlineError: it takes longer.
             OverloadedError: so much waits for the disk that nothing more is taken.
         """
-        allowance = Allowance(self.limits.filter_timeout_s)
+        limit = TimeLimit(self.limits.filter_timeout_s)
 
         def searched() -> T:
-            with allowing(allowance):
+            with limit_searches(limit):
                 return work(*arguments)
 
         try:
             return await self.blocking(searched)
         except asyncio.CancelledError:
-            allowance.cancel()
+            limit.cancel()
             raise
 
     async def aside(self, size: int, work: Callable[..., T], *arguments: Any) -> T:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
-from polyrank.storage.allowance import Allowance, allowing
+from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 if TYPE_CHECKING:  # torch, which the server's own process does without
     from polyrank.serving.served import Served
@@ -72,7 +72,7 @@ def work(connection: Connection, setup: Setup) -> None:
     try:
         while True:
             batch = connection.recv()
-            with allowing(Allowance(setup.filter_timeout_s)):
+            with limit_searches(TimeLimit(setup.filter_timeout_s)):
                 outcomes = _outcomes(served, batch)
             connection.send(outcomes)
     except (EOFError, BrokenPipeError, ConnectionError):

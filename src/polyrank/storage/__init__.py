@@ -1,1 +1,1 @@
-"""Files that survive a crash: durable writes, folders of tensors, vectors in fewer bits."""
+"""Crash-safe storage: durable writes, sealed documents, folders of tensors, quantized vectors, SQLite."""

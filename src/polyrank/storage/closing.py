@@ -1,4 +1,4 @@
-"""What holds files or connections open and is used in a ``with``."""
+"""Objects that hold files or connections open and work in a ``with`` statement."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -6,11 +6,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Is itself inside a ``with``, and is closed at its end, whatever happened in it."""
+    """A context manager that closes itself at the end of the block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held; a second time does nothing."""
+        """Release everything; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

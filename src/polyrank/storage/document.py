@@ -1,7 +1,7 @@
-"""The sealed JSON document: what a file of ours says, with its format, its writer, and a checksum of all that.
+"""Sealed JSON documents: values with their format version, the version of polyrank that wrote them, and a checksum.
 
-There is one way to write what a document says, so every byte of the file is determined, and a file with any other
-byte is refused. Knows nothing of what documents mean; no torch.
+A document has exactly one byte representation, so reading refuses a file in which any byte differs. This module does
+not know what documents mean and does not import torch.
 """
 
 import hashlib
@@ -20,16 +20,16 @@ SEAL = ("checksum", "format", "written_by")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentKind:
-    """A kind of document, one to a folder.
+    """A kind of document; a folder holds at most one document of a kind.
 
     Args:
-        name: of such a folder, in errors.
-        file: name of the document in it.
-        format: the newest that this program reads, and the one that it writes.
-        missing: what the user can do about a folder that has no such document.
-        remedy: what the user can do about a damaged one.
-        spaced: whether spaces stand between the items of which the checksum is taken; of kinds that have always had it.
-        seal_optional: whether a document without any seal is read, as it was written before there were seals.
+        name: what errors call a folder of this kind.
+        file: name of the document in the folder.
+        format: the format version that polyrank writes, and the newest that it reads.
+        missing: what the user can do if the folder has no such document.
+        remedy: what the user can do if the document is damaged.
+        spaced: compute the checksum of JSON with spaces, for kinds that have always done so.
+        seal_optional: accept documents without a seal, which earlier versions wrote.
     """
 
     name: str
@@ -42,13 +42,13 @@ class DocumentKind:
 
 
 def tensors_kind(name: str) -> DocumentKind:
-    """The kind of a folder of ``polyrank.storage.tensors``: a document and the tensors beside it, both of that name."""
-    missing, remedy = "check the path", "make the folder again"
+    """The kind of a folder that ``polyrank.storage.tensors`` writes: ``name.json`` and ``name.safetensors``."""
+    missing, remedy = "check the path", "create the folder again"
     return DocumentKind(name=f"folder of kind {name!r}", file=f"{name}.json", missing=missing, remedy=remedy)
 
 
 def checksum(values: Mapping[str, Any], *, spaced: bool = False) -> str:
-    """SHA-256 of JSON values in their one canonical form, in hex. A key "checksum" does not count.
+    """SHA-256 of JSON values in canonical form, in hex. A key "checksum" is ignored.
 
     >>> checksum({"b": 1, "a": [2]}) == hashlib.sha256(b'{"a":[2],"b":1}').hexdigest()
     True
@@ -59,44 +59,44 @@ def checksum(values: Mapping[str, Any], *, spaced: bool = False) -> str:
 
 
 def seal(document: Mapping[str, Any], kind: DocumentKind) -> bytes:
-    """A document as the bytes of its file.
+    """Add the seal to a document and return the bytes of its file.
 
     Args:
-        document: ready for JSON, without the keys of a seal.
-        kind: of the document.
+        document: JSON values, without the keys of a seal.
+        kind: the kind of document.
 
     Raises:
-        ValueError: it holds NaN or infinity, which JSON cannot, or a key of the seal.
+        ValueError: it holds NaN or infinity, which JSON cannot represent, or a key of the seal.
     """
     if reserved := [key for key in SEAL if key in document]:
-        raise ValueError(f"{reserved[0]!r} is a key of the seal")
-    # as JSON reads it again: a key that is a number becomes a string, which is sorted otherwise
+        raise ValueError(f"{reserved[0]!r} is a reserved key of the seal; rename it")
+    # the checksum is of the values as JSON reads them back: a numeric key becomes a string, which sorts differently
     whole = json.loads(json.dumps({**document, "format": kind.format, "written_by": __version__}, allow_nan=False))
     whole["checksum"] = checksum(whole, spaced=kind.spaced)
     return _layout(whole, 2)
 
 
 def unseal(data: bytes, path: Path, kind: DocumentKind) -> dict[str, Any]:
-    """The inverse of ``seal``.
+    """Verify the bytes of a file and return its document without the seal.
 
     Args:
         data: the file's bytes.
-        path: of the file, for errors.
-        kind: of the document.
+        path: path of the file, for errors.
+        kind: the kind of document.
 
     Raises:
-        ArtifactError: it is damaged, or newer than this program.
+        ArtifactError: the file is damaged, or a newer version of polyrank wrote it.
     """
     try:
         document = json.loads(data)
         if not isinstance(document, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         check_format(path, document, kind.format)
         if kind.seal_optional and not any(key in document for key in SEAL):
             return document
-        text = data.replace(b"\r\n", b"\n")  # as some systems end the lines of a text file
-        if text not in (_layout(document, 2), _layout(document, 1)):  # the second is that of earlier folders of tensors
-            raise ValueError("it is not as it was written")
+        text = data.replace(b"\r\n", b"\n")  # some systems convert the line endings of text files
+        if text not in (_layout(document, 2), _layout(document, 1)):  # earlier folders of tensors have an indent of 1
+            raise ValueError("it was modified")
         if document.get("checksum") != checksum(document, spaced=kind.spaced):
             raise ValueError("its checksum does not match")
     except (ValueError, RecursionError) as error:
@@ -105,49 +105,52 @@ def unseal(data: bytes, path: Path, kind: DocumentKind) -> dict[str, Any]:
 
 
 def check_format(where: Path | str, document: Mapping[str, Any], newest: int) -> None:
-    """Refuse what a later program has written.
+    """Refuse a document of a newer format.
 
     Args:
-        where: names the file in errors.
-        document: says its format, and maybe by whom it was written; without a format it is of the first.
-        newest: the latest format that is read.
+        where: the file, for errors.
+        document: may have the keys "format" (default 1) and "written_by".
+        newest: the newest supported format.
 
     Raises:
-        ArtifactError: it is newer.
-        ValueError: its format is no number.
+        ArtifactError: the format is newer.
+        ValueError: the format is not an integer.
     """
     version = document.get("format", 1)
     if type(version) is not int:
-        raise ValueError(f"format {str(version)[:20]!r} is no number")
+        raise ValueError(f"format {str(version)[:20]!r} is not an integer")
     if version > newest:
         by = f"written by polyrank {document['written_by']} " if "written_by" in document else ""
-        raise ArtifactError(f"{where}: {by}in format {version}, this reads up to {newest}; upgrade polyrank")
+        raise ArtifactError(
+            f"{where}: {by}in format {version}, but this version reads only up to {newest}; upgrade polyrank"
+        )
 
 
 def has_document(folder: Path, kind: DocumentKind) -> bool:
-    """Whether a folder looks like one of this kind."""
+    """Whether the folder has a document of this kind."""
     return (folder / kind.file).is_file()
 
 
 def read_document(folder: Path, kind: DocumentKind) -> dict[str, Any]:
-    """What the document of a folder says, without its seal; every byte is verified.
+    """Read and verify the document of a folder; returns it without the seal.
 
     Raises:
-        ArtifactError: it is missing, damaged, or newer than this program.
+        ArtifactError: the document is missing or damaged, or a newer version of polyrank wrote it.
     """
     path = folder / kind.file
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ArtifactError(f"{folder} is no {kind.name}: it has no {kind.file}; {kind.missing}") from error
+        article = "an" if kind.name[0] in "aeio" else "a"
+        raise ArtifactError(f"{folder} is not {article} {kind.name}: it has no {kind.file}; {kind.missing}") from error
     return unseal(data, path, kind)
 
 
 def check_part(path: Path, digest: object, kind: DocumentKind) -> Path:
-    """A file beside a document, if its SHA-256 is the one that the document has.
+    """Verify a file whose SHA-256 is recorded in a document; returns its path.
 
     Raises:
-        ArtifactError: it is missing or damaged.
+        ArtifactError: the file is missing or damaged.
     """
     if not path.is_file():
         raise ArtifactError(f"{path} is missing; {kind.remedy}")

@@ -1,6 +1,6 @@
-"""Files that survive a crash: written beside the old one, synced, renamed over it, and the folder synced.
+"""Crash-safe files: write a temporary sibling, sync it, rename it over the old file, and sync the folder.
 
-Knows bytes and folders; refuses to know what they mean.
+This module handles bytes and folders and does not know what they mean.
 """
 
 import ctypes
@@ -21,22 +21,17 @@ from polyrank.storage.lock import LOCKS_FOLDERS, try_lock
 
 AnyPath = str | os.PathLike[str]
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-LEFTOVER = ".part"  # how the name of an unfinished folder ends
+LEFTOVER = ".part"  # suffix of unfinished folders
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's entries (names, renames) durable."""
-    if os.name == "nt":  # which opens no folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Make the entries of a folder (names, renames) durable."""
+    if os.name != "nt":  # Windows cannot open folders
+        sync_file(folder)
 
 
 def sync_file(path: Path) -> None:
-    """Make a written file's bytes durable."""
+    """Make the bytes of a file durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -45,13 +40,13 @@ def sync_file(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``: after a crash it holds all of the old bytes or all of the new ones.
+    """Create or replace a file: after a crash it holds all of the old bytes or all of the new bytes.
 
-    A file that is replaced keeps its permissions. Where ``path`` is a link, the file that it names is written.
+    A replaced file keeps its permissions. If ``path`` is a link, its target is replaced.
 
     Raises:
-        UsageError: something is there that is no file, such as a folder, a pipe or a device.
-        ResourceError: the disk is full or failing; the old file is there still, or the new one, whole.
+        UsageError: ``path`` exists and is not a regular file, such as a folder, a pipe or a device.
+        ResourceError: the disk is full or failing; ``path`` is still the complete old file, or the complete new one.
     """
     unfinished: Path | None = None
     try:
@@ -59,7 +54,7 @@ def write_file(path: Path, data: bytes) -> None:
         target = path.resolve()
         make_folders(target.parent)
         temporary = target.parent / _temporary_name(target)
-        with temporary.open("xb") as stream:  # unlike mkstemp's, for whoever the umask lets read it
+        with temporary.open("xb") as stream:  # unlike mkstemp, this respects the umask
             unfinished = temporary
             if mode is not None:
                 temporary.chmod(mode)
@@ -69,20 +64,20 @@ def write_file(path: Path, data: bytes) -> None:
         temporary.replace(target)
         sync_folder(target.parent)
     except OSError as error:
-        raise _named(path, error) from error
+        raise _error_about(path, error) from error
     finally:
-        if unfinished is not None:  # gone unless something went wrong, an interrupt among others
+        if unfinished is not None:  # it still exists after an error or an interrupt
             unfinished.unlink(missing_ok=True)
 
 
 def _file_mode(path: Path) -> int | None:
-    """The permissions of a file that may be replaced; None where nothing is."""
+    """The permissions of a replaceable file; None if ``path`` does not exist."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        raise UsageError(f"{path} is no file that can be replaced; name a file, or a path where nothing is")
+        raise UsageError(f"{path} is not a regular file, so it cannot be replaced; give another path")
     return stat.S_IMODE(mode)
 
 
@@ -90,83 +85,84 @@ def _temporary_name(path: Path, suffix: str = "") -> str:
     return f".{path.name}.{os.urandom(4).hex()}{suffix}"
 
 
-def _named(path: Path, error: OSError) -> Exception:
-    """As ``disk_error``, and others name the path that was asked for, not a temporary name beside it."""
+def _error_about(path: Path, error: OSError) -> Exception:
+    """As ``disk_error``; other errors name ``path`` instead of the temporary file."""
     if error.errno is None:
         return error
     return disk_error(path, OSError(error.errno, os.strerror(error.errno), str(path)))
 
 
 def check_output(path: Path | None, *, inputs: Iterable[AnyPath | None] = (), overwrite: bool = False) -> None:
-    """Refuse a path that a new file must not take. Worth asking before hours of work go into it.
+    """Check the path of a new file before the work that produces it, which may take hours.
 
     Args:
-        path: where the file will be; None: nowhere.
-        inputs: files that are read for it, and others that are written beside it; what is no path is passed over.
-        overwrite: whether an earlier file may be replaced. An input never is.
+        path: path of the new file; None: no file.
+        inputs: files that the command reads, and its other outputs; None entries are ignored.
+        overwrite: whether an existing file may be replaced. An input never is.
 
     Raises:
-        UsageError: something is there and ``overwrite`` is false, it is an input or no file, or it cannot be written.
+        UsageError: the file exists and ``overwrite`` is false, it is one of ``inputs`` or not a regular file, or the
+            folder is not writable.
     """
     if path is None:
         return
     for other in (Path(name) for name in inputs if name is not None):
         if path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other)):
-            what = "already exists and is read by this command" if path.exists() else "is named for two outputs"
-            raise UsageError(f"{path} {what}; name another file")
+            what = "already exists and is read by this command" if path.exists() else "is given for two outputs"
+            raise UsageError(f"{path} {what}; give another file")
     if path.exists():
         _file_mode(path)
         if not overwrite:
             raise UsageError(f"{path} already exists; choose another path or pass --overwrite")
     folder = next(parent for parent in path.resolve().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"{path} cannot be written, for {folder} takes no files; name another path")
+        raise UsageError(f"{path} cannot be written because {folder} is not a writable folder; give another path")
 
 
-def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> None:
-    """Refuse a path that a new folder must not take. Worth asking before hours of work go into it.
+def check_replaceable(path: Path, *, own_files: Collection[str], replace: bool) -> None:
+    """Check the path of a new folder before the work that produces it, which may take hours.
 
     Args:
-        path: where the folder will be.
-        ours: names of all that an earlier folder may hold, "*" for any letters.
-        replace: whether an earlier folder may be replaced.
+        path: path of the new folder.
+        own_files: names, or patterns with "*", of the files that polyrank writes into such a folder.
+        replace: whether an existing folder may be replaced.
 
     Raises:
-        UsageError: something is there and ``replace`` is false, or it holds what is not ours and would be lost.
+        UsageError: ``path`` exists and ``replace`` is false, or it is a folder with other files, which would be lost.
     """
     if not path.exists():
         return
     if not replace:
         raise UsageError(f"{path} already exists; choose another path or pass --overwrite")
     if not path.is_dir():
-        raise UsageError(f"{path} is no folder; choose another path")
+        raise UsageError(f"{path} is not a folder; choose another path")
     entries = sorted(entry.name for entry in path.iterdir())
-    if foreign := [name for name in entries if not any(fnmatchcase(name, known) for known in ours)]:
+    if foreign := [name for name in entries if not any(fnmatchcase(name, own) for own in own_files)]:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise UsageError(
-            f"{path} holds something else, which would be lost: {', '.join(foreign[:3])}{more}; move it away or choose"
+            f"{path} holds other files, which would be lost: {', '.join(foreign[:3])}{more}; move them away or choose"
             " another path"
         )
 
 
 @contextmanager
-def new_folder(path: Path, *, replace: bool = False, ours: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a temporary sibling to fill; on success it becomes ``path``, whole and durable, or nothing changes.
+def new_folder(path: Path, *, replace: bool = False, own_files: Collection[str] = ()) -> Iterator[Path]:
+    """Yield a temporary sibling folder to fill. If the block succeeds, it durably becomes ``path``.
 
-    What processes that died at this have left beside ``path`` is removed.
+    If the block fails, nothing changes. Temporary folders that crashed processes left are removed.
 
     Args:
-        path: the folder to be made.
-        replace: whether an existing folder may be replaced. The old one is kept until the new one has its name.
-        ours: names that the old one may have besides those of the new one, see ``check_replaceable``.
+        path: the folder to create.
+        replace: whether an existing folder may be replaced. The old one exists until the new one takes its name.
+        own_files: names that the old folder may hold in addition to those of the new one, see ``check_replaceable``.
 
     Raises:
-        UsageError: ``path`` exists and ``replace`` is false, or it holds what is not ours.
+        UsageError: ``path`` exists and ``replace`` is false, or it holds other files.
         ResourceError: the disk is full or failing.
     """
     if not replace:
-        check_replaceable(path, ours=(), replace=False)
-    path = path.resolve()  # behind a link, what it points to is replaced, as with files
+        check_replaceable(path, own_files=(), replace=False)
+    path = path.resolve()  # as for files, the target of a link is replaced
     temporary: Path | None = None
     try:
         with ExitStack() as resources:
@@ -177,10 +173,11 @@ def new_folder(path: Path, *, replace: bool = False, ours: Collection[str] = ())
             for entry in sorted(temporary.rglob("*")):
                 sync_folder(entry) if entry.is_dir() else sync_file(entry)
             sync_folder(temporary)
-            check_replaceable(path, ours=[*ours, *(entry.name for entry in temporary.iterdir())], replace=replace)
+            names = [*own_files, *(entry.name for entry in temporary.iterdir())]
+            check_replaceable(path, own_files=names, replace=replace)
             if path.exists():
                 temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-                _hold(path, resources)  # once it has the temporary name, nobody may take it for a leftover
+                _lock_folder(path, resources)  # so that no process removes it as a leftover after the exchange
                 _put_in_place_of(path, temporary)
             else:
                 _put(path, temporary)
@@ -192,12 +189,12 @@ def new_folder(path: Path, *, replace: bool = False, ours: Collection[str] = ())
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those above it; their names are durable, so that a file in it can be."""
+    """Make a folder and its parents, durably."""
     missing = []
     while not path.exists():
         missing.append(path)
         path = path.parent
-    with suppress(PermissionError):  # who made this one may have died before its name was durable
+    with suppress(PermissionError):  # the process that made this folder may have crashed before syncing its name
         sync_folder(path.parent)
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
@@ -210,37 +207,37 @@ def make_folders(path: Path) -> None:
 
 
 def _temporary_folder(path: Path, resources: ExitStack) -> Path:
-    """An empty sibling that is told from a leftover by the lock that this process has on it."""
+    """An empty sibling folder; the lock that this process holds on it distinguishes it from a leftover."""
     while True:
         temporary = path.parent / _temporary_name(path, LEFTOVER)
         try:
             temporary.mkdir()
         except OSError as error:
-            raise _named(path, error) from error
-        with suppress(FileNotFoundError):  # taken for a leftover before it was held
-            if _hold(temporary, resources):
+            raise _error_about(path, error) from error
+        with suppress(FileNotFoundError):  # another process removed it as a leftover before it was locked
+            if _lock_folder(temporary, resources):
                 return temporary
 
 
-def _hold(folder: Path, resources: ExitStack) -> bool:
-    """Lock a folder for as long as this process lives; false where another has it or has replaced it."""
+def _lock_folder(folder: Path, resources: ExitStack) -> bool:
+    """Lock a folder until ``resources`` closes; false if another process holds the lock or has replaced the folder."""
     if not LOCKS_FOLDERS:
         return True
     descriptor = os.open(folder, os.O_RDONLY)
     resources.callback(os.close, descriptor)
     try:
-        held = try_lock(descriptor)
-    except OSError:  # a file system that knows no locks
+        locked = try_lock(descriptor)
+    except OSError:  # a file system without locks
         return True
-    return held and os.path.samestat(folder.stat(), os.fstat(descriptor))
+    return locked and os.path.samestat(folder.stat(), os.fstat(descriptor))
 
 
 def _remove_leftovers(path: Path) -> None:
-    if not LOCKS_FOLDERS:  # the living cannot be told from the dead
+    if not LOCKS_FOLDERS:  # a running process may still use the folder
         return
     for entry in path.parent.glob(f".{glob.escape(path.name)}.????????{LEFTOVER}"):
         with ExitStack() as resources, suppress(OSError):
-            if _hold(entry, resources):
+            if _lock_folder(entry, resources):
                 shutil.rmtree(entry, ignore_errors=True)
 
 
@@ -249,7 +246,7 @@ def _put(path: Path, temporary: Path) -> None:
     try:
         sync_folder(path.parent)
     except OSError:
-        path.rename(temporary)  # it is reported as not done, so it must not be there
+        path.rename(temporary)  # the caller sees an error, so the new folder must not exist
         raise
 
 
@@ -261,7 +258,7 @@ def _put_in_place_of(path: Path, temporary: Path) -> None:
             _exchange(temporary, path)
             raise
         return
-    # without an atomic exchange there is an instant at which neither has the name, and both lie beside it
+    # without an atomic exchange neither folder has the name for an instant; both exist under other names
     retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
     try:
         path.rename(retired / "was")
@@ -278,31 +275,31 @@ def _put_in_place_of(path: Path, temporary: Path) -> None:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Swap two folders' names in one step, where the system can (Linux); the second name is never without a folder."""
+    """Swap the names of two folders atomically; false if the system cannot (only Linux can)."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None)
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return swap is not None and swap(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0
 
 
 def disk_error(path: Path, error: OSError) -> Exception:
-    """Full and failing disks become a ResourceError; other errors of the system stay as they are."""
+    """A ResourceError if the disk is full or failing, otherwise the error itself."""
     if error.errno in DISK_TROUBLE:
         return ResourceError(f"cannot write {path}: {os.strerror(error.errno)}; free some space and run it again")
     return error
 
 
 def unwritable(path: Path, error: OSError) -> ResourceError:
-    """What is wrong with a place that cannot be written to.
+    """The error for a path that cannot be written to.
 
     >>> unwritable(Path("index"), OSError(errno.EROFS, "Read-only file system"))
     ReadOnlyError('cannot write to index: Read-only file system; make it writable')
     """
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return ReadOnlyError(f"cannot write to {path}: {error.strerror}; make it writable")
-    return ResourceError(f"cannot write to {path}: {error.strerror}; free some space or mend the disk")
+    return ResourceError(f"cannot write to {path}: {error.strerror}; free some space or repair the disk")
 
 
 def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
+    """The SHA-256 of a file, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,6 +1,6 @@
-"""One process at a time: a lock on an open file, which ends with the process that has it, however that ends.
+"""Locks between processes: a lock on an open file, which the system releases when the process ends.
 
-The file names its holder. Where the system knows no locks nobody is refused. No torch.
+The file names the process that holds the lock. On systems without locks every process succeeds. No torch.
 """
 
 import errno
@@ -15,19 +15,19 @@ from polyrank.errors import LockedError
 
 try:
     import fcntl
-except ImportError:  # as on Windows
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCKS_FOLDERS = fcntl is not None
 HOLDER_SIZE = 96  # bytes
-FAR = 2**30  # the byte that Windows locks: behind all that is written, for what is locked there cannot be read
+LOCKED_BYTE = 2**30  # the offset that Windows locks: past the end of the file, because locked bytes cannot be read
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder for as long as it is open; false where another process has it.
+    """Lock an open file or folder until it is closed; false if another process holds the lock.
 
     Raises:
-        OSError: the file system knows no locks, for example.
+        OSError: the file system has no locks, or another system error.
     """
     try:
         if fcntl is not None:
@@ -35,7 +35,7 @@ def try_lock(descriptor: int) -> bool:
         elif sys.platform == "win32":
             import msvcrt
 
-            os.lseek(descriptor, FAR, os.SEEK_SET)
+            os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
@@ -48,20 +48,20 @@ def try_lock(descriptor: int) -> bool:
 def hold(
     file: Path, refusal: str, *, holder_at: int = 0, holder_size: int = HOLDER_SIZE, required: bool = True
 ) -> Iterator[int]:
-    """Have a file locked in the block, and its process and machine noted in it.
+    """Hold the lock of a file during the block; the file names this process and machine.
 
     Args:
-        file: is made where it is missing, and stays.
-        refusal: what is said to who comes second, before the words "by process ...".
-        holder_at, holder_size: the bytes for the note.
-        required: whether it is an error that the file system knows no locks.
+        file: the lock file; created if missing, never removed.
+        refusal: start of the error message if another process holds the lock; " by process ..." follows.
+        holder_at, holder_size: where in the file the process is named, in bytes.
+        required: raise an error if the file system has no locks.
 
     Yields:
-        The open file's descriptor.
+        The descriptor of the open file.
 
     Raises:
-        LockedError: names the process that has it.
-        OSError: the file cannot be made or locked.
+        LockedError: another process holds the lock; the message names it.
+        OSError: the file cannot be created or locked.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -75,9 +75,9 @@ def hold(
             holder = _holder(read_at(descriptor, holder_size, holder_at))
             raise LockedError(f"{refusal} by {holder}; wait until it has finished")
         if not _is_still(descriptor, file):
-            raise LockedError(f"{file.parent} was replaced just now by another process; do it again")
+            raise LockedError(f"another process has just replaced {file.parent}; try again")
         note = f"{os.getpid()} {socket.gethostname()}".encode()[:holder_size].ljust(holder_size)
-        with suppress(OSError):  # the name is a courtesy
+        with suppress(OSError):  # the name only improves the message
             write_at(descriptor, note, holder_at)
         yield descriptor
     finally:
@@ -100,7 +100,7 @@ def read_at(descriptor: int, size: int, start: int) -> bytes:
 
 
 def _is_still(descriptor: int, file: Path) -> bool:
-    """Whether the file that was opened has its name still."""
+    """Whether ``file`` is still the file that was opened."""
     try:
         return os.path.samestat(os.fstat(descriptor), file.stat())
     except FileNotFoundError:
@@ -111,5 +111,5 @@ def _holder(note: bytes) -> str:
     process, _, host = note.decode(errors="replace").strip(" \0").partition(" ")
     if not process.isdigit():
         return "another process"
-    elsewhere = host and not socket.gethostname().startswith(host)  # a long name may have been cut
+    elsewhere = host and not socket.gethostname().startswith(host)  # a long name may be truncated
     return f"process {int(process)}" + (f" on {host}" if elsewhere else "")

@@ -1,11 +1,11 @@
-"""Candidate vectors in fewer bits: kept in bf16 or int8, read as fp32. Knows nothing of files; no torch.
+"""Quantized candidate vectors: stored as bf16 or int8, read as fp32. No files and no torch here.
 
-Packing rounds once. What was packed and read again packs to the same bits, so that an index that is compacted or built
-again from its own vectors never drifts.
+Packing rounds once: unpacked vectors pack to the same bits again, so an index that is compacted or rebuilt from its own
+vectors never drifts.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,12 @@ Floats = NDArray[np.float32]
 Rows = slice | NDArray[np.intp]
 Precision = Literal["fp32", "bf16", "int8"]
 
-LARGEST = np.uint32(0x7F7F0000)  # bf16, as fp32's bits
+LARGEST = np.uint32(0x7F7F0000)  # the largest bf16, as the bits of an fp32
 SMALLEST_SCALE = np.float32(2.0**-120)
 
 
 class AnyVectors(Protocol):
-    """Vectors ``[n, D]`` that give fp32 when some of them are taken: an array, a memory map, or ``PackedVectors``."""
+    """Vectors ``[n, D]`` whose slices are fp32: an array, a memory map, or ``PackedVectors``."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -33,11 +33,11 @@ class AnyVectors(Protocol):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class PackedVectors:
-    """Vectors in fewer bits.
+    """Quantized vectors.
 
     Args:
-        values: ``[n, D]``, bf16 numbers, the upper 16 bits of fp32 ones, as uint16; or int8.
-        scales: ``[n]``, what an int8 value of one is worth; ``None`` for bf16.
+        values: ``[n, D]``: bf16, the upper 16 bits of fp32, as uint16; or int8.
+        scales: the scale of each int8 vector ``[n]``; ``None`` for bf16.
 
     >>> pack(np.array([[1.0, -0.5, 0.004]], np.float32), "int8")[:1]
     array([[ 0.99993896, -0.50390625,  0.00787354]], dtype=float32)
@@ -63,7 +63,7 @@ class PackedVectors:
 
 
 def take(vectors: AnyVectors, rows: Rows) -> "Floats | PackedVectors":
-    """Some of the vectors, copied, in the same precision.
+    """Copy some of the vectors, in the same precision.
 
     >>> take(pack(np.eye(2, dtype=np.float32), "bf16"), np.array([1])).values.dtype
     dtype('uint16')
@@ -75,22 +75,21 @@ def take(vectors: AnyVectors, rows: Rows) -> "Floats | PackedVectors":
 
 
 def read_precision(name: str) -> Precision:
-    """A precision by its name.
+    """The precision of this name.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the name is unknown.
     """
-    for precision in get_args(Precision):
-        if name == precision:
-            return precision  # type: ignore[no-any-return]  # what the Literal lists
-    raise UsageError(f"{name!r} is no precision of stored vectors; choose fp32, bf16 or int8")
+    if name not in get_args(Precision):
+        raise UsageError(f"{name!r} is not a precision of stored vectors; choose fp32, bf16 or int8")
+    return cast(Precision, name)
 
 
 def pack(vectors: Floats, precision: Precision) -> Floats | PackedVectors:
-    """Vectors ``[n, D]``, finite, in a precision; fp32 ones as they are.
+    """Convert finite vectors ``[n, D]`` to a precision; fp32 returns them unchanged.
 
-    bf16 keeps 8 significant bits of each number. int8 keeps ``round(y / scale)`` with one scale for each vector, its
-    largest absolute number over 127; the scale itself is rounded to 8 bits, which makes all products with them exact.
+    bf16 keeps 8 significant bits of each number. int8 stores ``round(y / scale)`` with one scale for each vector: its
+    largest absolute value divided by 127, rounded to 8 bits so that products with the scale are exact.
     """
     if precision == "fp32":
         return vectors
@@ -103,7 +102,7 @@ def pack(vectors: Floats, precision: Precision) -> Floats | PackedVectors:
 
 
 def bytes_per_vector(dimension: int, precision: Precision) -> int:
-    """How long each of ``to_rows`` is.
+    """Length of each row that ``to_rows`` returns.
 
     >>> [bytes_per_vector(384, precision) for precision in ("fp32", "bf16", "int8")]
     [1536, 768, 388]
@@ -112,7 +111,7 @@ def bytes_per_vector(dimension: int, precision: Precision) -> int:
 
 
 def to_rows(vectors: Floats, precision: Precision) -> list[bytes]:
-    """Each vector as bytes: its numbers, little-endian; int8 values follow their scale."""
+    """Each vector as bytes: its numbers, little-endian; int8 values come after their scale."""
     packed = pack(vectors, precision)
     if isinstance(packed, np.ndarray):
         return [row.tobytes() for row in packed.astype("<f4", copy=False)]
@@ -123,7 +122,7 @@ def to_rows(vectors: Floats, precision: Precision) -> list[bytes]:
 
 
 def from_rows(rows: list[bytes], precision: Precision) -> Floats:
-    """The vectors ``[n, D]`` of ``to_rows``, rounded as they were.
+    """The inverse of ``to_rows``: the rounded vectors ``[n, D]``.
 
     >>> from_rows(to_rows(np.array([[3.0, 0.1]], np.float32), "bf16"), "bf16")
     array([[3.        , 0.10009766]], dtype=float32)
@@ -137,7 +136,7 @@ def from_rows(rows: list[bytes], precision: Precision) -> Floats:
 
 
 def _to_bf16(numbers: Floats) -> NDArray[np.uint16]:
-    """To the nearest, ties to even, never to infinity."""
+    """Round to the nearest bf16, ties to even, never to infinity."""
     bits = numbers.view("<u4")
     sign, size = bits & np.uint32(0x80000000), bits & np.uint32(0x7FFFFFFF)
     size = np.minimum(size + (np.uint32(0x7FFF) + ((size >> np.uint32(16)) & np.uint32(1))), LARGEST)

@@ -1,6 +1,6 @@
-"""SQLite files as we use them: opened to read or to write, in transactions by name, with errors of ours.
+"""SQLite files: connections for reading or writing, explicit transactions, and SQLite's errors as polyrank's errors.
 
-Knows connections and what can go wrong with the disk below them; refuses to know any table.
+This module knows connections and disk failures; it does not know any table.
 """
 
 import sqlite3
@@ -10,19 +10,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from polyrank.errors import ArtifactError, LockedError, PolyrankError, ReadOnlyError, ResourceError, UsageError
-from polyrank.storage.allowance import lateness, spent
+from polyrank.storage.time_limit import deadline_error, time_is_over
 
 PATIENCE = 30.0  # seconds to wait for other connections
-STEPS = 1_000  # of SQLite's virtual machine between two looks at the clock
-CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_NOMEM")
+STEPS = 1_000  # steps of SQLite's virtual machine between two checks of the time limit
+DISK_TROUBLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_NOMEM")
 
 
 class ReadConnection(sqlite3.Connection):
-    """To a file that cannot be written to and is taken not to change."""
+    """A connection to a read-only file, which SQLite assumes never changes."""
 
 
 def open_database(file: Path, *, write: bool) -> sqlite3.Connection:
-    """Open a file that is there; what a writer commits is synced, and a reader's connection cannot change it.
+    """Open an existing file. Commits of a writer are synced; a reader's connection cannot change the file.
 
     Raises:
         sqlite3.Error: see ``sqlite_errors``.
@@ -30,14 +30,14 @@ def open_database(file: Path, *, write: bool) -> sqlite3.Connection:
     setting = "PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON"
     try:
         return _checked(connect(file, "rw"), "SELECT 1 FROM sqlite_master", setting)
-    except sqlite3.OperationalError:  # it cannot be written to: read-only media, a full disk
-        if write or log_size(file):  # what is in the log would not be seen
+    except sqlite3.OperationalError:  # the file is not writable: read-only media, a full disk
+        if write or log_size(file):  # an immutable connection would ignore the log
             raise
     return _checked(connect(file, "ro&immutable=1", ReadConnection), setting)
 
 
 def _checked(connection: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
-    """The connection, once it has carried out the statements; closed where it cannot."""
+    """Execute the statements and return the connection; close it if one fails."""
     with ExitStack() as resources:
         resources.callback(connection.close)
         for statement in statements:
@@ -47,21 +47,22 @@ def _checked(connection: sqlite3.Connection, *statements: str) -> sqlite3.Connec
 
 
 def connect(file: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-    """A connection in one of SQLite's modes ("rw", "rwc", "ro"), without transactions but those begun by name."""
-    # it is used under its owner's lock, by any thread
+    """A connection in one of SQLite's modes ("rw", "rwc", "ro"), without implicit transactions."""
+    # any thread may use it, under the lock of its owner
     uri = f"{file.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=PATIENCE, factory=kind
     )
-    connection.set_progress_handler(spent, STEPS)
+    connection.set_progress_handler(time_is_over, STEPS)
     return connection
 
 
 def use_log(connection: sqlite3.Connection) -> None:
-    """Write ahead, from now on: readers go on beside a writer.
+    """Switch to write-ahead logging, so that readers can continue during a write.
 
     Raises:
-        sqlite3.OperationalError: others held the file for all of ``PATIENCE``; here alone SQLite itself does not wait.
+        sqlite3.OperationalError: others locked the file for all of ``PATIENCE``. For this statement SQLite's own
+            timeout does not apply.
     """
     end = time.monotonic() + PATIENCE
     while True:
@@ -76,7 +77,7 @@ def use_log(connection: sqlite3.Connection) -> None:
 
 
 def log_size(file: Path) -> int:
-    """Bytes of SQLite's log, which holds what was committed and is not yet in the file."""
+    """Bytes of SQLite's log, which holds commits that are not yet in the file."""
     try:
         return file.with_name(f"{file.name}-wal").stat().st_size
     except OSError:
@@ -85,11 +86,11 @@ def log_size(file: Path) -> int:
 
 @contextmanager
 def sqlite_errors(file: Path, remedy: str) -> Iterator[None]:
-    """SQLite's errors as ours: damage, a full or failing disk, a lock.
+    """Raise SQLite's errors as polyrank's: damage, a full or failing disk, a lock.
 
     Args:
-        file: that is worked on.
-        remedy: what the user can do about a damaged one.
+        file: the database, for errors.
+        remedy: what the user can do if it is damaged.
     """
     try:
         yield
@@ -103,9 +104,9 @@ def _translated(file: Path, remedy: str, error: Exception) -> PolyrankError:
         return UsageError(f"{file.parent} is closed; open it again")
     if name.startswith(("SQLITE_READONLY", "SQLITE_PERM")):
         return ReadOnlyError(f"cannot write to {file}: {error}; make it writable")
-    if name.startswith(CANNOT) and "SHORT_READ" not in name and "CORRUPT" not in name:
-        return ResourceError(f"cannot work on {file}: {error}; free some space or mend the disk and do it again")
-    if name.startswith("SQLITE_INTERRUPT") and (late := lateness()) is not None:
+    if name.startswith(DISK_TROUBLE) and "SHORT_READ" not in name and "CORRUPT" not in name:
+        return ResourceError(f"cannot use {file}: {error}; free some space or repair the disk and try again")
+    if name.startswith("SQLITE_INTERRUPT") and (late := deadline_error()) is not None:
         return late
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return LockedError(f"{file} is locked by another process; wait until it has finished")
@@ -114,7 +115,7 @@ def _translated(file: Path, remedy: str, error: Exception) -> PolyrankError:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, *, write: bool) -> Iterator[None]:
-    """All or nothing; for readers, one consistent view."""
+    """Commit everything in the block or nothing; a reader gets one consistent view."""
     try:
         connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         yield

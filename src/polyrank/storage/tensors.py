@@ -1,11 +1,12 @@
-"""Tensors as bytes; and a small learnt thing as a folder: a JSON document and a file of tensors, read with checks.
+"""Tensors as safetensors bytes, and small models as verified folders: a JSON document and a file of tensors.
 
-For what is learnt on top of a frozen encoder. The document names that encoder and its fingerprint and carries the
-SHA-256 of the tensors and a checksum of itself. No pickle. This module knows folders, not what is in them.
+Models on top of a frozen encoder are stored this way. The document names the encoder and its fingerprint, and holds the
+SHA-256 of the tensors and its own checksum. No pickle. This module does not know what the folders mean.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def to_bytes(tensors: "Mapping[str, Tensor]", notes: Mapping[str, str] | None = None) -> bytes:
-    """Tensors by name, and notes in the header, as the bytes of a safetensors file."""
+    """The bytes of a safetensors file with tensors by name and ``notes`` in the header."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     data: bytes = safetensors.torch.save(plain, None if notes is None else dict(notes))
     return data
@@ -36,25 +37,27 @@ def read_file(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     """Tensors and notes of a safetensors file.
 
     Raises:
-        ValueError: it is none, or it is damaged.
+        ValueError: the file is not a safetensors file, or it is damaged.
     """
-    try:
-        with safetensors.safe_open(str(path), framework="pt") as stream:
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # no dict: has no __iter__
-            return tensors, stream.metadata() or {}
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(str(error)) from error
+    with _opened(path, "pt") as stream:
+        return {name: stream.get_tensor(name) for name in stream.keys()}, stream.metadata() or {}  # noqa: SIM118  # not a dict
 
 
 def read_notes(path: Path) -> dict[str, str]:
-    """The notes of a safetensors file, whose tensors are not read.
+    """The notes of a safetensors file; the tensors are not read.
 
     Raises:
         ValueError: as for ``read_file``.
     """
+    with _opened(path, "np") as stream:
+        return stream.metadata() or {}
+
+
+@contextmanager
+def _opened(path: Path, framework: str) -> Iterator[Any]:
     try:
-        with safetensors.safe_open(str(path), framework="np") as stream:
-            return stream.metadata() or {}
+        with safetensors.safe_open(str(path), framework=framework) as stream:
+            yield stream
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(str(error)) from error
 
@@ -62,17 +65,17 @@ def read_notes(path: Path) -> dict[str, str]:
 def write_tensors(
     path: Path, kind: str, document: Mapping[str, Any], tensors: "Mapping[str, Tensor]", *, replace: bool = False
 ) -> None:
-    """Write ``kind.json`` and ``kind.safetensors`` into a new folder, whole or not at all.
+    """Write ``kind.json`` and ``kind.safetensors`` into a new folder, atomically.
 
     Args:
-        path: the folder to make.
-        kind: what it is; names the files.
-        document: ready for JSON; keys "kind", "tensors" and those of the seal are ours.
-        tensors: by name.
-        replace: whether an earlier folder of this kind may be replaced.
+        path: the folder to create.
+        kind: what the folder holds; names the files.
+        document: JSON values; the keys "kind", "tensors" and those of the seal are reserved.
+        tensors: tensors by name.
+        replace: whether an existing folder of this kind may be replaced.
 
     Raises:
-        UsageError: something is at ``path`` already.
+        UsageError: ``path`` already exists.
         ResourceError: the disk is full.
     """
     data = to_bytes(tensors)
@@ -83,15 +86,15 @@ def write_tensors(
 
 
 def is_folder_of(path: Path, kind: str) -> bool:
-    """Whether ``path`` looks like a folder of this kind."""
+    """Whether ``path`` is a folder with a document of this kind."""
     return has_document(path, tensors_kind(kind))
 
 
 def read_tensors(path: Path, kind: str) -> "tuple[dict[str, Any], dict[str, Tensor]]":
-    """The document and the tensors; every byte is verified before it is used.
+    """The document and the tensors of a folder; every byte is verified.
 
     Raises:
-        ArtifactError: it is something else, damaged, or newer than this program.
+        ArtifactError: the folder is of another kind or damaged, or a newer version of polyrank wrote it.
     """
     document = read_document(path, tensors_kind(kind))
     weights = check_part(path / f"{kind}.safetensors", document["tensors"], tensors_kind(kind))

@@ -1,4 +1,4 @@
-"""Strings become token ids here, and only here: turn joining, special tokens, truncation and padding."""
+"""Text policies: turn joining, special tokens, truncation and padding. Only this package turns strings into ids."""
 
 from polyrank.text.convert_policy import ConvertTexts
 from polyrank.text.convert_subwords import ConvertSubwords, load_convert_subwords, read_convert_subwords

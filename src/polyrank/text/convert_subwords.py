@@ -1,8 +1,8 @@
-"""ConveRT's subwords: words cut greedily into the longest known prefixes, unknown characters into hashed buckets.
+"""ConveRT's subwords: greedy segmentation of words into the longest known prefixes; unknown characters are hashed.
 
-Ids: the subwords of the vocabulary come first, then the buckets. ``boundary_id`` is one past them: it stands between
-the immediate context and the earlier turns, has no embedding, and is never looked up. This module segments and reads
-and writes the file; how a vocabulary is learnt is ``convert_vocabulary``'s business.
+Ids: the subwords of the vocabulary come first, then the buckets of unknown characters. ``boundary_id`` is the next id:
+it separates the immediate context from the earlier turns and has no embedding. This module segments texts, and reads
+and writes vocabulary files; ``convert_vocabulary`` learns vocabularies.
 """
 
 import json
@@ -18,14 +18,14 @@ from polyrank.errors import ArtifactError, ConfigError
 from polyrank.storage.document import check_format
 
 END = " "
-"""Marks the end of a word inside a subword ("hello "). No word holds white space, so it needs no escaping."""
+"""Marks the end of a word inside a subword ("hello "). Words have no white space, so it needs no escaping."""
 
 FORMAT = 1
-MAX_REMEMBERED = 500_000
-LONGEST_REMEMBERED = 100  # characters; longer ones hardly come again
+MAX_CACHED = 500_000
+MAX_CACHED_LENGTH = 100  # characters; longer texts rarely occur again
 MOST_MARKS = 30
 
-# runs of letters and digits, or runs of other visible characters: the borders are word boundaries and punctuation
+# runs of letters and digits, or runs of other visible characters
 _LONG_RUN = re.compile(rf"[^\w\s]{{{MOST_MARKS + 1},}}")
 _WORD = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 
@@ -33,8 +33,7 @@ _WORD = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 def split_words(lower: str) -> list[str]:
     """The words of a lower-case text: runs of letters and digits, and runs of punctuation.
 
-    A letter that is written as two characters becomes one. Marks that remain characters of their own, as in Devanagari,
-    count as punctuation.
+    The text is normalized to NFC. Marks that remain separate characters, as in Devanagari, count as punctuation.
 
     >>> split_words("don't panic... ok_1")
     ['don', "'", 't', 'panic', '...', 'ok', '_', '1']
@@ -45,19 +44,19 @@ def split_words(lower: str) -> list[str]:
 def _normal(lower: str) -> str:
     if lower.isascii():
         return lower
-    # ordering a run of marks takes the square of its length; no text has this many on a letter
+    # sorting a run of marks takes quadratic time; real texts never have this many on a letter
     return unicodedata.normalize("NFC", _LONG_RUN.sub(_with_few_marks, lower))
 
 
 def _aligned(stretch: str) -> tuple[str, Sequence[tuple[int, int]]]:
-    """The normal form of text without white space, and the characters that each of its characters comes from."""
+    """The NFC form of text without white space, and the original characters of each of its characters."""
     whole = _normal(stretch)
     if whole == stretch:
         return whole, [(i, i + 1) for i in range(len(stretch))]
     starts = [i for i, character in enumerate(stretch) if not i or not unicodedata.combining(character)]
     bounds = list(pairwise((*starts, len(stretch))))
     parts = [_normal(stretch[start:end]) for start, end in bounds]
-    if "".join(parts) == whole:  # as everywhere but in scripts whose letters are joined of others, as Hangul's
+    if "".join(parts) == whole:  # false only for scripts that compose letters, such as Hangul
         return whole, [span for part, span in zip(parts, bounds, strict=True) for _ in part]
     return whole, [(0, len(stretch))] * len(whole)
 
@@ -72,19 +71,19 @@ def _with_few_marks(run: re.Match[str]) -> str:
 
 
 def longest_prefixes(marked: str, known: Collection[str], longest: int) -> Iterator[str]:
-    """Cut a word, its end marked, into pieces: always the longest known prefix, else one unknown character.
+    """Segment a word into pieces: always the longest known prefix, or else one unknown character.
 
-    The mark is part of the last piece where that is known; left over, it is no piece.
+    The end mark is part of the last piece if that is known; otherwise it is dropped.
 
     Args:
-        marked: a word and ``END``.
+        marked: a word followed by ``END``.
         known: the vocabulary.
-        longest: characters of its longest subword.
+        longest: number of characters of the longest subword.
 
     >>> list(longest_prefixes("nowhere ", {"no", "now", "where ", "e"}, 6))
     ['now', 'h', 'e', 'r', 'e']
     """
-    start, stop = 0, len(marked) - 1  # the mark alone is no piece
+    start, stop = 0, len(marked) - 1  # the mark alone is not a piece
     while start < stop:
         for end in range(min(start + longest, stop + 1), start + 1, -1):
             if marked[start:end] in known:
@@ -95,8 +94,8 @@ def longest_prefixes(marked: str, known: Collection[str], longest: int) -> Itera
         start = end
 
 
-class _Remembered(dict[str, tuple[int, ...]]):
-    """What a function gave for each text, until there are too many."""
+class _Cache(dict[str, tuple[int, ...]]):
+    """The results of a function for each text; emptied when full. Faster than ``functools.lru_cache``."""
 
     def __init__(self, function: Callable[[str], tuple[int, ...]]) -> None:
         super().__init__()
@@ -104,22 +103,22 @@ class _Remembered(dict[str, tuple[int, ...]]):
 
     def __missing__(self, text: str) -> tuple[int, ...]:
         value = self.function(text)
-        if len(text) <= LONGEST_REMEMBERED:
-            if len(self) >= MAX_REMEMBERED:
+        if len(text) <= MAX_CACHED_LENGTH:
+            if len(self) >= MAX_CACHED:
                 self.clear()
             self[text] = value
         return value
 
 
 class ConvertSubwords:
-    """Text to ids by a learnt vocabulary and hashed buckets.
+    """Text to ids with a vocabulary and hashed buckets.
 
     Args:
-        subwords: the vocabulary; a subword's place is its id.
-        n_buckets: ids for characters outside the vocabulary.
+        subwords: the vocabulary; the position of a subword is its id.
+        n_buckets: number of ids for characters outside the vocabulary.
 
     Raises:
-        ConfigError: a subword is empty or there twice, or there is no bucket.
+        ConfigError: a subword is empty or repeated, or ``n_buckets`` is below 1.
 
     Source: Henderson et al., ConveRT (2020), section 2.1.
 
@@ -128,7 +127,7 @@ class ConvertSubwords:
     ((0, 1, 2), (1, 3))
     """
 
-    pad_id = 0  # masked wherever it stands, so it needs no row of its own
+    pad_id = 0  # always masked, so it may share an embedding
 
     def __init__(self, subwords: Sequence[str], n_buckets: int = 1000) -> None:
         if n_buckets < 1:
@@ -136,19 +135,19 @@ class ConvertSubwords:
         self.subwords, self.n_buckets = tuple(subwords), n_buckets
         self._ids = {subword: i for i, subword in enumerate(self.subwords)}
         if len(self._ids) < len(self.subwords) or any(not subword.strip() for subword in self.subwords):
-            raise ConfigError("a vocabulary holds an empty subword or one twice; keep each once")
+            raise ConfigError("a vocabulary holds an empty or a repeated subword; give each subword once")
         self._longest = max(map(len, self.subwords), default=1)
-        self._words, self._stretches = _Remembered(self._word), _Remembered(self._stretch)
-        # the turns of a dialogue come back in every later context
+        self._words, self._stretches = _Cache(self._word), _Cache(self._stretch)
+        # every turn of a dialogue is part of all later contexts
         self._encode = lru_cache(maxsize=200_000)(self._encode_now)
 
     def __len__(self) -> int:
-        """Rows that an embedding table needs: subwords and buckets."""
+        """Number of rows of the embedding table: subwords and buckets."""
         return len(self.subwords) + self.n_buckets
 
     @property
     def boundary_id(self) -> int:
-        """Stands between the immediate context and the earlier turns; it has no row."""
+        """Separates the immediate context from the earlier turns; has no row in the embedding table."""
         return len(self)
 
     def bucket(self, character: str) -> int:
@@ -165,12 +164,12 @@ class ConvertSubwords:
         return tuple(chain.from_iterable(map(self._words.__getitem__, split_words(stretch))))
 
     def _encode_now(self, text: str) -> tuple[int, ...]:
-        # white space always ends a word, so what stands between it is remembered whole and seldom taken apart; a loop
-        # written out here would be three times as slow
+        # white space always ends a word, so the text between is cached as a whole; an explicit loop would be three
+        # times slower
         return tuple(chain.from_iterable(map(self._stretches.__getitem__, text.lower().split())))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of one text; none for a text without a visible character."""
+        """The ids of a text; empty if the text has no visible character."""
         return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
 
     def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
@@ -180,7 +179,7 @@ class ConvertSubwords:
         [(0, 0, 5), (1, 6, 9), (2, 9, 11)]
         """
         lower = text.lower()
-        origins = [i for i, letter in enumerate(text) for _ in letter.lower()]  # some letters become two
+        origins = [i for i, letter in enumerate(text) for _ in letter.lower()]  # lower case may be two characters
         spans, position = [], 0
         for stretch in lower.split():
             position = lower.index(stretch, position)
@@ -188,7 +187,7 @@ class ConvertSubwords:
             for word in _WORD.finditer(normal):
                 at = word.start()
                 for piece in longest_prefixes(word[0] + END, self._ids, self._longest):
-                    end = min(at + len(piece), word.end())  # the mark is no character
+                    end = min(at + len(piece), word.end())  # without the end mark
                     first, last = position + sources[at][0], position + sources[end - 1][1] - 1
                     token = self._ids[piece] if piece in self._ids else self.bucket(piece)
                     spans.append((token, origins[first], origins[last] + 1))
@@ -197,39 +196,39 @@ class ConvertSubwords:
         return spans
 
     def to_bytes(self) -> bytes:
-        """The vocabulary as one JSON file, the same bytes for the same vocabulary."""
+        """The vocabulary as a JSON file; the same vocabulary gives the same bytes."""
         document = {"convert_subwords": FORMAT, "n_buckets": self.n_buckets, "subwords": self.subwords}
         return json.dumps(document, separators=(",", ":")).encode()
 
 
 def read_convert_subwords(data: bytes, where: str) -> ConvertSubwords:
-    """The inverse of ``ConvertSubwords.to_bytes``; ``where`` names the file in errors.
+    """The inverse of ``ConvertSubwords.to_bytes``; ``where`` is the file, for errors.
 
     Raises:
-        ArtifactError: the bytes are no such file, or of a newer version.
+        ArtifactError: the bytes are not a vocabulary file, or have a newer format.
     """
     try:
         document = json.loads(data)
         check_format(where, {"format": document["convert_subwords"]}, FORMAT)
         subwords, n_buckets = document["subwords"], document["n_buckets"]
         if type(n_buckets) is not int or not all(isinstance(subword, str) for subword in subwords):
-            raise ValueError("a subword is no text or n_buckets no number")
+            raise ValueError("a subword is not a string or n_buckets is not an integer")
         return ConvertSubwords(subwords, n_buckets)
     except (ValueError, KeyError, TypeError, ConfigError) as error:
         raise ArtifactError(f"{where} is not a ConveRT vocabulary of polyrank ({error}); restore the file") from error
 
 
 def load_convert_subwords(path: Path) -> ConvertSubwords:
-    """A vocabulary file.
+    """Load a vocabulary file.
 
     Raises:
-        ConfigError: there is no such file.
-        ArtifactError: it is damaged or something else.
+        ConfigError: the file cannot be read.
+        ArtifactError: the file is damaged or not a vocabulary.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"there is no vocabulary {path} ({error.strerror}); leave text.vocabulary out to learn one from the data"
+            f"cannot read the vocabulary {path} ({error.strerror}); leave text.vocabulary out to learn one from data"
         ) from error
     return read_convert_subwords(data, str(path))

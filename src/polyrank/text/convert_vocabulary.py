@@ -1,22 +1,22 @@
-"""Learning ConveRT's vocabulary from a corpus, by the rule of the subwords of Tensor2Tensor.
+"""Learn ConveRT's vocabulary from a corpus, with the subword algorithm of Tensor2Tensor.
 
-Words are counted once; everything after works on distinct words. Then, four times:
+Words are counted once, and the rest works on distinct words. Then, four times:
 
-1. Every word is cut by the vocabulary so far (at first: into characters).
-2. Each piece's start starts candidates: every stretch of the word from there on, up to the word's marked end. A
-   candidate's count is how often it is met. At most 20 characters, at most 4 digits in a row.
-3. From the longest down: a candidate counted at least ``min_count`` times is kept, and its count is taken from all of
-   its prefixes, for where it is found greedy segmentation will not use them.
-4. Every character seen at least ``min_count`` times is kept whatever step 3 left of it, so that the buckets are for
-   characters that are rare.
+1. Segment every word with the current vocabulary (initially: into characters).
+2. From the start of each piece, count every substring up to the marked end of the word as a candidate. A candidate has
+   at most 20 characters, and at most 4 digits in a row.
+3. From the longest candidate to the shortest: keep it if its count is at least ``min_count``, and subtract its count
+   from those of its prefixes, because greedy segmentation will not use them there.
+4. Keep every character that occurs at least ``min_count`` times, even if step 3 reduced its count, so that only rare
+   characters share buckets.
 
-A candidate cannot be frequent when its prefix is not, so candidates are counted length by length and only frequent
-ones are extended: memory holds the distinct words and the candidates of one length, not all stretches of all words.
+A candidate is frequent only if its prefix is, so candidates are counted length by length and only frequent ones are
+extended. Memory then holds the distinct words and the candidates of one length, not all substrings of all words.
 """
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from polyrank.errors import ConfigError
 from polyrank.text.convert_subwords import END, ConvertSubwords, longest_prefixes, split_words
@@ -32,21 +32,21 @@ _REFUSED = re.compile(rf"\d{{{MAX_DIGITS + 1}}}|[\ud800-\udfff]")  # long number
 def learn_subwords(
     texts: Iterable[str], *, min_count: int = 250, size: int | None = None, n_buckets: int = 1000
 ) -> ConvertSubwords:
-    """A vocabulary for ``texts``; the same texts in the same order give the same vocabulary on every machine.
+    """Learn a vocabulary; the same texts in the same order produce the same vocabulary on every machine.
 
     Args:
         texts: the corpus; read once.
-        min_count: a subword is kept when it is seen at least so often.
-        size: learn so many subwords instead: a ``min_count`` that gives slightly more is searched, then the least
-            frequent are dropped. Fewer come out of a corpus that has no more.
-        n_buckets: ids for unknown characters.
+        min_count: keep subwords that occur at least this often.
+        size: number of subwords to learn; replaces ``min_count``. polyrank searches for a ``min_count`` that gives
+            slightly more subwords, then drops the least frequent. A small corpus may give fewer.
+        n_buckets: number of ids for unknown characters.
 
     Raises:
-        ConfigError: a number is out of range, or the corpus has no word that is frequent enough.
+        ConfigError: a number is out of range, or no character of the corpus is frequent enough.
 
     Source: Henderson et al., ConveRT (2020), section 2.1 and footnote 4; Vaswani et al., Tensor2Tensor (2018).
 
-    >>> learn_subwords(["low lower lowest"] * 3, min_count=6).subwords  # "low" is left with 3 once "lowe" has its 6
+    >>> learn_subwords(["low lower lowest"] * 3, min_count=6).subwords  # after "lowe" with 6, "low" only has 3
     ('lowe', 'l', 'o', 'w', 'e')
     """
     if min_count < 1 or (size is not None and size < 1):
@@ -56,7 +56,7 @@ def learn_subwords(
     counts = _sized(words, size) if size is not None else _learn(words, min_count)
     if not counts:
         raise ConfigError(
-            f"no character is seen text.min_count = {min_count} times in the {sum(words.values()):,} words of the"
+            f"no character occurs text.min_count = {min_count} times in the {sum(words.values()):,} words of the"
             " corpus; lower text.min_count"
         )
     ordered = sorted(counts, key=lambda subword: (len(subword) == 1, -counts[subword], subword))
@@ -64,17 +64,12 @@ def learn_subwords(
 
 
 def count_words(texts: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str]:
-    """How often each word is met. Of more than ``max_words`` distinct ones, and half as many again, those met least
-    are forgotten, so memory is flat.
+    """Count the words of a corpus; see ``count_pieces`` about ``max_words``.
 
-    >>> sorted(count_words(["a b a", "c b"], max_words=2).items())  # c made three: what was met once went
+    >>> sorted(count_words(["a b a", "c b"], max_words=2).items())  # three words are too many: c occurs once
     [('a', 2), ('b', 2)]
     """
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text.lower().split())  # as it stands between white space; taken apart once each, below
-        if len(counts) > max_words + max_words // 2:  # room for new words to come again, and between two looks at all
-            forget_rare(counts, max_words)
+    counts = count_pieces(texts, lambda text: text.lower().split(), max_words)  # each is split into words only once
     words: Counter[str] = Counter()
     while counts:
         stretch, count = counts.popitem()
@@ -84,8 +79,30 @@ def count_words(texts: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str
     return words
 
 
+def count_pieces(texts: Iterable[str], split: Callable[[str], Iterable[str]], max_words: int) -> Counter[str]:
+    """Count the pieces that ``split`` returns, in bounded memory.
+
+    Whenever there are more than 1.5 * ``max_words`` distinct pieces, the rarest are dropped.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(split(text))
+        if len(counts) > max_words + max_words // 2:  # the margin gives new pieces time to occur again
+            forget_rare(counts, max_words)
+    return counts
+
+
+def count_characters(words: Mapping[str, int]) -> Counter[str]:
+    """Count the characters of counted words."""
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            characters[character] += count
+    return characters
+
+
 def forget_rare(counts: Counter[str], limit: int) -> None:
-    """Drop the words met least until there are at most ``limit``."""
+    """Drop the rarest words until at most ``limit`` remain."""
     rare = 0
     while len(counts) > limit:
         rare += 1
@@ -94,7 +111,7 @@ def forget_rare(counts: Counter[str], limit: int) -> None:
 
 
 def _sized(words: Mapping[str, int], size: int) -> dict[str, int]:
-    """The ``size`` most frequent of slightly more subwords, by a search for the ``min_count`` that gives them."""
+    """Search for a ``min_count`` that gives slightly more than ``size`` subwords; keep the most frequent of them."""
     by_count = sorted(words.values(), reverse=True)
     low, high = 1, max(by_count, default=1)
     guess = by_count[min(size, len(by_count)) - 1] if by_count else 1
@@ -106,21 +123,17 @@ def _sized(words: Mapping[str, int], size: int) -> dict[str, int]:
             best, low = vocabulary, guess + 1
         else:
             high = max(guess - 1, 1)
-        # the number of subwords falls about as fast as min_count rises; the corner cases fall to the middle
+        # the number of subwords is roughly proportional to 1 / min_count; otherwise continue in the middle
         likely = round(guess * len(vocabulary) / (1.01 * size))
         guess = likely if low <= likely <= high else (low + high) // 2
-    # characters stay: a word that falls apart into them still has no bucket
+    # keep characters: a word that is segmented into them still needs no bucket
     order = sorted(best, key=lambda subword: (len(subword) > 1, -best[subword], subword))
     return {subword: best[subword] for subword in order[:size]}
 
 
 def _learn(words: Mapping[str, int], min_count: int) -> dict[str, int]:
     """Subwords with their counts."""
-    characters: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            characters[character] += count
-    alphabet = {c: n for c, n in characters.items() if n >= min_count and _allowed(c)}
+    alphabet = {c: n for c, n in count_characters(words).items() if n >= min_count and _allowed(c)}
     vocabulary = dict(alphabet)
     for _ in range(N_ROUNDS):
         kept = _kept(_candidates(words, vocabulary, min_count), min_count)
@@ -151,10 +164,10 @@ def _candidates(words: Mapping[str, int], vocabulary: Mapping[str, int], min_cou
         levels.append(frequent)
         extended = []
         for marked, count, starts in alive:
-            last = len(marked) - length - 1  # further right the word has ended
-            going_on = [start for start in starts if start <= last and marked[start : start + length] in frequent]
-            if going_on:
-                extended.append((marked, count, going_on))
+            last = len(marked) - length - 1  # candidates that start later reach the end of the word
+            continued = [start for start in starts if start <= last and marked[start : start + length] in frequent]
+            if continued:
+                extended.append((marked, count, continued))
         alive = extended
     return levels
 
@@ -164,7 +177,7 @@ def _allowed(text: str) -> bool:
 
 
 def _kept(levels: list[dict[str, int]], min_count: int) -> dict[str, int]:
-    """Longest first: keep what is still frequent, and take its count from its prefixes."""
+    """From the longest: keep candidates that are still frequent, and subtract their counts from their prefixes."""
     kept: dict[str, int] = {}
     for level in range(len(levels) - 1, -1, -1):
         for text, count in levels[level].items():
@@ -172,6 +185,6 @@ def _kept(levels: list[dict[str, int]], min_count: int) -> dict[str, int]:
                 continue
             kept[text] = count
             for length in range(1, level + 1):
-                # a prefix of a frequent candidate is frequent, hence counted
+                # a prefix of a frequent candidate is frequent, so it was counted
                 levels[length - 1][text[:length]] -= count
     return kept

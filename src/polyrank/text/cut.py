@@ -1,4 +1,4 @@
-"""A count of the texts that were too long to be read whole."""
+"""Count texts that were too long for their token budget."""
 
 import logging
 from dataclasses import dataclass, field
@@ -8,42 +8,43 @@ log = logging.getLogger("polyrank")
 
 @dataclass(slots=True)
 class Cut:
-    """Which texts lost tokens. Each counts once, however often it is read.
+    """Texts that lost tokens. Each text counts once, however often it is encoded.
 
     Args:
-        max_context_tokens, max_candidate_tokens: the budgets, as whoever set them counts.
-        contexts, candidates: hashes of those that were longer.
-        said: whether a warning was given.
+        max_context_tokens, max_candidate_tokens: the budgets of the text policy.
+        contexts, candidates: hashes of the texts that exceeded them.
+        warned: whether the warning was logged.
     """
 
     max_context_tokens: int
     max_candidate_tokens: int
     contexts: set[int] = field(default_factory=set)
     candidates: set[int] = field(default_factory=set)
-    said: bool = False
+    warned: bool = False
 
     def warn(self) -> None:
-        """Log once that something was cut: to stderr, unless the program sends it elsewhere."""
-        if self and not self.said:
-            self.said = True
+        """Log a warning once if a text was cut: to stderr, unless the application configures logging."""
+        if self and not self.warned:
+            self.warned = True
             log.warning("%s; its scorer counts them in cut", str(self))
 
     def __bool__(self) -> bool:
         return bool(self.contexts or self.candidates)
 
     def __str__(self) -> str:
-        """What was cut, in words; empty if nothing was.
+        """A sentence about the cut texts; empty if there are none.
 
         >>> str(Cut(360, 72, candidates={1, 2}))
         '2 candidates did not fit into 72 tokens, so their ends were not read'
         """
         parts = []
-        if n := len(self.candidates):
-            what = "1 candidate" if n == 1 else f"{n:,} candidates"
-            rest = "its end was" if n == 1 else "their ends were"
-            parts.append(f"{what} did not fit into {self.max_candidate_tokens:,} tokens, so {rest} not read")
-        if n := len(self.contexts):
-            what = "1 context" if n == 1 else f"{n:,} contexts"
-            rest = "its start was" if n == 1 else "their starts were"
-            parts.append(f"{what} did not fit into {self.max_context_tokens:,} tokens, so {rest} not read")
+        for noun, end, texts, budget in (
+            ("candidate", "end", self.candidates, self.max_candidate_tokens),
+            ("context", "start", self.contexts, self.max_context_tokens),
+        ):
+            what, rest = f"{len(texts):,} {noun}s", f"their {end}s were"
+            if len(texts) == 1:
+                what, rest = f"1 {noun}", f"its {end} was"
+            if texts:
+                parts.append(f"{what} did not fit into {budget:,} tokens, so {rest} not read")
         return "; ".join(parts)

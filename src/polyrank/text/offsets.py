@@ -1,7 +1,7 @@
-"""Where each token comes from: which text, and which characters of it.
+"""The origin of each token: its text and its characters.
 
-The text policy itself is run, on texts and ids that remember where they come from, so these are the very ids that a
-network reads. This module knows nothing of networks.
+The tracer runs the text policy itself on strings and ids that record their origin, so the ids are exactly those that
+the network gets. This module does not know networks.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ Kind = Literal["turn", "background", "candidate"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters of a text.
+    """A range of characters of a text.
 
     Args:
-        kind: a turn, a fact of the background, or the candidate.
-        number: of the turn or the fact, oldest first.
+        kind: a turn, a background fact, or the candidate.
+        number: index of the turn or fact, oldest first.
         start, end: the characters ``text[start:end]``.
     """
 
@@ -33,70 +33,70 @@ class Span:
 
 
 Spans = list[Span | None]
-"""One for each token; None for those of no text: boundaries, separators, prefixes and prompts."""
+"""The origin of each token; None for boundaries, separators, prefixes and prompts."""
 
 
 def context_spans(texts: Texts, context: Context) -> tuple[list[int], Spans]:
-    """``texts.context_ids(context)``, and where each id comes from."""
-    return _split(_tracing(texts).context_ids(_marked(context)))
+    """``texts.context_ids(context)``, and the origin of each id."""
+    return _split(_tracing(texts).context_ids(_traced(context)))
 
 
 def candidate_spans(texts: Texts, candidate: str) -> tuple[list[int], Spans]:
-    """``texts.candidate_ids(candidate)``, and where each id comes from."""
+    """``texts.candidate_ids(candidate)``, and the origin of each id."""
     return _split(_tracing(texts).candidate_ids(_Text.of(candidate, "candidate", 0)))
 
 
 def pair_spans(texts: Texts, context: Context, candidate: str) -> tuple[list[int], Spans]:
-    """The ids of ``texts.pair_ids(context, candidate)``, and where each comes from."""
-    return _split(_tracing(texts).pair_ids(_marked(context), _Text.of(candidate, "candidate", 0))[0])
+    """The ids of ``texts.pair_ids(context, candidate)``, and the origin of each."""
+    return _split(_tracing(texts).pair_ids(_traced(context), _Text.of(candidate, "candidate", 0))[0])
 
 
 def text_spans(texts: Texts, text: str) -> list[tuple[int, int]]:
-    """Start and end of each token of a text by itself, all of it."""
+    """Start and end of each token of a single text without a budget."""
     whole = _Text.of(text, "turn", 0)
     spans = (whole.span(start, end) for _, start, end in texts.subwords.encode_spans(text))
     return [(span.start, span.end) for span in spans if span is not None]
 
 
 class _Text(str):
-    """A text that knows which one it is, also behind what is put before it."""
+    """A string that records which text it is, even after a prefix is added."""
 
     kind: Kind
     number: int
-    before: int  # characters that are not its own
+    n_prefix: int  # characters of the prefix
 
     @classmethod
-    def of(cls, text: str, kind: Kind, number: int, before: int = 0) -> "_Text":
-        marked = cls(text)
-        marked.kind, marked.number, marked.before = kind, number, before
-        return marked
+    def of(cls, text: str, kind: Kind, number: int, n_prefix: int = 0) -> "_Text":
+        traced = cls(text)
+        traced.kind, traced.number, traced.n_prefix = kind, number, n_prefix
+        return traced
 
     def __radd__(self, prefix: str) -> "_Text":
-        return _Text.of(prefix + str(self), self.kind, self.number, self.before + len(prefix))
+        return _Text.of(prefix + str(self), self.kind, self.number, self.n_prefix + len(prefix))
 
     def span(self, start: int, end: int) -> Span | None:
-        start = max(start, self.before)
-        while start < end - 1 and self[start].isspace():  # of tokens that begin with the space before a word
+        start = max(start, self.n_prefix)
+        while start < end - 1 and self[start].isspace():  # some tokens begin with the space before a word
             start += 1
         if start >= end:
             return None
-        return Span(self.kind, self.number, start - self.before, end - self.before)
+        return Span(self.kind, self.number, start - self.n_prefix, end - self.n_prefix)
 
 
 class _Id(int):
-    """An id that knows where it comes from."""
+    """An id that records its origin."""
 
     span: Span | None
 
     @classmethod
     def of(cls, token: int, span: Span | None) -> "_Id":
-        marked = cls(token)
-        marked.span = span
-        return marked
+        traced = cls(token)
+        traced.span = span
+        return traced
 
 
 class _TracingSubwords:
-    """A vocabulary whose ids of marked texts are marked."""
+    """A vocabulary that returns ids with their origin for ``_Text`` strings."""
 
     def __init__(self, subwords: Vocabulary) -> None:
         self.subwords = subwords
@@ -113,14 +113,14 @@ class _TracingSubwords:
 
 
 def _tracing(texts: Texts) -> Texts:
-    """The same policy, which marks ids and counts nothing as cut."""
-    traced: Any = copy(texts)
-    traced.subwords = _TracingSubwords(texts.subwords)
-    traced.cut = Cut(texts.cut.max_context_tokens, texts.cut.max_candidate_tokens)
-    return traced  # type: ignore[no-any-return]  # whatever kind of texts it is
+    """A copy of the policy whose ids record their origin; ``texts.cut`` does not count the traced texts."""
+    tracing: Any = copy(texts)
+    tracing.subwords = _TracingSubwords(texts.subwords)
+    tracing.cut = Cut(texts.cut.max_context_tokens, texts.cut.max_candidate_tokens)
+    return tracing  # type: ignore[no-any-return]  # a copy of texts
 
 
-def _marked(context: Context) -> Context:
+def _traced(context: Context) -> Context:
     return Context(
         tuple(_Text.of(turn, "turn", number) for number, turn in enumerate(context.turns)),
         tuple(_Text.of(fact, "background", number) for number, fact in enumerate(context.background)),

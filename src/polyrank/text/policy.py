@@ -1,7 +1,7 @@
-"""The text policy at work: turns are joined, contexts keep their end, candidates their start.
+"""The default text policy: join the turns, keep the end of contexts and the start of candidates.
 
-A dialogue's newest turn is what a reply answers, so a context that is too long loses its oldest tokens. A candidate
-loses its last ones. This module decides ids only; it knows nothing of networks.
+A reply answers the newest turn, so a context that is too long loses its oldest tokens. A candidate loses its last
+tokens. This module only produces ids and does not know networks.
 """
 
 from collections.abc import Sequence
@@ -11,42 +11,44 @@ from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text.cut import Cut
 from polyrank.text.subwords import Subwords
-from polyrank.text.tokens import Tokens, pad
+from polyrank.text.texts import Texts
 
 
-class BackboneTexts:
+class BackboneTexts(Texts):
     """Subwords bound to a TextPolicy.
 
     Args:
         subwords: the vocabulary.
-        policy: budgets, separators and sides.
-        max_positions: the longest sequence that the network takes, in tokens.
+        policy: the text settings.
+        max_positions: the longest input of the network, in tokens.
 
     Raises:
         ConfigError: a budget is below 4 tokens or above ``max_positions``.
     """
+
+    subwords: Subwords
 
     def __init__(self, subwords: Subwords, policy: TextPolicy, max_positions: int) -> None:
         for name in ("max_context_tokens", "max_candidate_tokens"):
             if not 4 <= getattr(policy, name) <= max_positions:
                 raise ConfigError(
                     f"text.{name} = {getattr(policy, name)} is outside 4 to {max_positions}, the network's longest"
-                    " input; choose a value between"
+                    " input; choose a value in this range"
                 )
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
         self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens)
         separator = subwords.tokenizer.token_to_id(policy.turn_separator)
         if separator is None and policy.turn_separator == TextPolicy().turn_separator:
-            separator = subwords.end_id  # what RoBERTa calls </s>
+            separator = subwords.end_id  # RoBERTa's </s>
         self._separator = subwords.encode(policy.turn_separator) if separator is None else (int(separator),)
 
     def _turn(self, text: str, age: int) -> tuple[int, ...]:
-        """Ids of a turn; ``age`` counts back from the last turn (0)."""
+        """The ids of a turn; ``age`` counts back from the last turn (0)."""
         prefixes = self.policy.speaker_prefixes
         return self.subwords.encode(prefixes[age % len(prefixes)] + text if prefixes else text)
 
     def _joined(self, context: Context, budget: int) -> list[int]:
-        """The last ``budget`` ids of the joined turns; walks backwards, so old turns beyond the budget cost nothing."""
+        """The last ``budget`` ids of the joined turns; goes backwards, so old turns beyond the budget cost nothing."""
         ids: list[int] = []
         n_read = 0
         closes = self.policy.close_last_turn
@@ -79,18 +81,15 @@ class BackboneTexts:
 
     def context_ids(self, context: Context) -> list[int]:
         """``[S] background turns [S]`` within ``max_context_tokens``."""
-        return [
-            self.subwords.start_id,
-            *self._context(context, self.policy.max_context_tokens - 2),
-            self.subwords.end_id,
-        ]
+        ids = self._context(context, self.policy.max_context_tokens - 2)
+        return [self.subwords.start_id, *ids, self.subwords.end_id]
 
     def candidate_ids(self, text: str) -> list[int]:
         """``[S] candidate [S]`` within ``max_candidate_tokens``."""
         return self._candidate(self.subwords.encode(text))
 
     def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """``candidate_ids`` of many texts, faster than one after the other."""
+        """``candidate_ids`` of many texts, encoded together."""
         return [self._candidate(ids) for ids in self.subwords.encode_all(texts)]
 
     def _candidate(self, ids: Sequence[int]) -> list[int]:
@@ -105,9 +104,9 @@ class BackboneTexts:
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """``[S] context [S] candidate [S]`` and its segments 0 and 1.
 
-        The two share the budget ``max_context_tokens + max_candidate_tokens`` or the network's longest input, whichever
-        is less: a short candidate leaves its room to the context (unless the policy says otherwise), a long one at
-        least half of it.
+        The two share a budget: ``max_context_tokens + max_candidate_tokens`` or the network's longest input, whichever
+        is smaller. The context gets the tokens that a short candidate does not use (unless ``share_pair_budget`` is
+        False), and always at least half of the budget.
         """
         contexts, candidates = self.policy.max_context_tokens, self.policy.max_candidate_tokens
         start = [self.subwords.start_id] if self.policy.start_candidate_of_pair else []
@@ -118,16 +117,3 @@ class BackboneTexts:
         left = self._context(context, rest)
         ids = [self.subwords.start_id, *left, self.subwords.end_id, *start, *right, self.subwords.end_id]
         return ids, [0] * (len(left) + 2) + [1] * (len(ids) - len(left) - 2)
-
-    def contexts(self, contexts: Sequence[Context]) -> Tokens:
-        """Contexts as padded tokens."""
-        return pad([self.context_ids(context) for context in contexts], pad_id=self.subwords.pad_id)
-
-    def candidates(self, texts: Sequence[str]) -> Tokens:
-        """Candidates as padded tokens."""
-        return pad([self.candidate_ids(text) for text in texts], pad_id=self.subwords.pad_id)
-
-    def pairs(self, pairs: Sequence[tuple[Context, str]]) -> Tokens:
-        """Pairs of context and candidate as padded tokens with segments."""
-        rows = [self.pair_ids(context, candidate) for context, candidate in pairs]
-        return pad([ids for ids, _ in rows], [segments for _, segments in rows], pad_id=self.subwords.pad_id)

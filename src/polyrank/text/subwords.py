@@ -12,17 +12,17 @@ from tokenizers.processors import TemplateProcessing
 
 from polyrank.errors import ArtifactError, ConfigError
 
-MASKS = ("[MASK]", "<mask>")  # what vocabularies call it
+MASKS = ("[MASK]", "<mask>")  # names of the mask token
 UNKNOWN = ("[UNK]", "<unk>")
-MANY_TEXTS = 64  # worth the start of other threads
+MANY_TEXTS = 64  # from this number on, several threads are faster
 
 
 class Subwords:
-    """Text to ids without boundary tokens; those are the text policy's business.
+    """Text to ids without boundary tokens, which the text policy adds.
 
     Args:
-        tokenizer: of the ``tokenizers`` library; its own truncation and padding are switched off.
-        start, end, padding: names of the tokens around a text and behind it, such as "[CLS]", "[SEP]", "[PAD]".
+        tokenizer: a tokenizer of the ``tokenizers`` library; its truncation and padding are switched off.
+        start, end, padding: names of the boundary and padding tokens, such as "[CLS]", "[SEP]", "[PAD]".
     """
 
     def __init__(self, tokenizer: Tokenizer, start: str, end: str, padding: str) -> None:
@@ -31,25 +31,25 @@ class Subwords:
         self.tokenizer = tokenizer
         self.names = {"start": start, "end": end, "padding": padding}
         self.start_id, self.end_id, self.pad_id = (self.id_of(name) for name in (start, end, padding))
-        # the turns of a dialogue come back in every later context, so remembering them is most of the work saved
+        # every turn of a dialogue is part of all later contexts, so a cache saves most of the work
         self._encode = lru_cache(maxsize=200_000)(self._encode_now)
 
     def id_of(self, name: str) -> int:
-        """The id of a token that the vocabulary has.
+        """The id of a token.
 
         Raises:
-            ConfigError: it has not.
+            ConfigError: the vocabulary does not have it.
         """
         token_id = self.tokenizer.token_to_id(name)
         if token_id is None:
-            raise ConfigError(f"the vocabulary has no token {name!r}; name one that it has")
+            raise ConfigError(f"the vocabulary has no token {name!r}; give one of its tokens")
         return int(token_id)
 
     def _encode_now(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of one text, without boundary tokens."""
+        """The ids of a text, without boundary tokens."""
         return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
 
     def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
@@ -58,13 +58,13 @@ class Subwords:
         return [(token, start, end) for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)]
 
     def encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """The ids of each text. Many are taken at once, on all cores, and not remembered: they would push out turns."""
+        """The ids of each text. Many texts are encoded on all cores and not cached, to keep turns in the cache."""
         if len(texts) < MANY_TEXTS:
             return [self.encode(text) for text in texts]
         return [tuple(text.ids) for text in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def add(self, tokens: Sequence[str]) -> int:
-        """Add special tokens that are missing; returns how many were new."""
+        """Add missing special tokens; returns the number of new ones."""
         added = self.tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in tokens])
         self._encode.cache_clear()
         return int(added)
@@ -73,7 +73,7 @@ class Subwords:
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
 
     def with_boundaries(self) -> dict[str, Any]:
-        """tokenizer.json as other libraries read it, which puts the boundary tokens around a text by itself."""
+        """tokenizer.json for other libraries, with a template that adds the boundary tokens."""
         document: dict[str, Any] = json.loads(self.tokenizer.to_str())
         start, end = (self.names["start"], self.start_id), (self.names["end"], self.end_id)
         single = f"{start[0]}:0 $A:0 {end[0]}:0"
@@ -82,14 +82,14 @@ class Subwords:
         return document
 
     def settings(self, max_tokens: int, *, segments: bool = False) -> dict[str, Any]:
-        """tokenizer_config.json to go with ``with_boundaries``.
+        """tokenizer_config.json for the ``with_boundaries`` tokenizer.
 
         Args:
-            max_tokens: the longest text that the network takes.
-            segments: whether the network is told which text of a pair a token is of.
+            max_tokens: the longest input of the network.
+            segments: whether the network has token type ids.
         """
         names = {"cls": self.names["start"], "sep": self.names["end"], "pad": self.names["padding"]}
-        others = {"mask": self.mask, "unk": self.known(UNKNOWN)}
+        others = {"mask": self.mask, "unk": self.first_known(UNKNOWN)}
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_tokens,
@@ -101,22 +101,22 @@ class Subwords:
 
     @property
     def mask(self) -> str | None:
-        """The token that stands for a hidden one, where the vocabulary has it."""
-        return self.known(MASKS)
+        """The mask token, if the vocabulary has one."""
+        return self.first_known(MASKS)
 
-    def known(self, names: Sequence[str]) -> str | None:
+    def first_known(self, names: Sequence[str]) -> str | None:
         """The first of several names that the vocabulary has."""
         return next((name for name in names if self.tokenizer.token_to_id(name) is not None), None)
 
     def special_ids(self) -> list[int]:
-        """Ids that stand for no words."""
+        """Ids of special tokens."""
         added = self.tokenizer.get_added_tokens_decoder()
         ids = {int(i) for i, token in added.items() if token.special}
         named = (self.tokenizer.token_to_id(name) for name in (*MASKS, *UNKNOWN, *self.names.values()))
         return sorted(ids | {int(i) for i in named if i is not None})
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
-        """The ids of each text, and which of them go on with the word of the one before."""
+        """The ids of each text, and which of them continue the word of the previous id."""
         rows = []
         for encoding in self.tokenizer.encode_batch(list(texts), add_special_tokens=False):
             words = encoding.word_ids
@@ -126,16 +126,16 @@ class Subwords:
         return rows
 
     def to_bytes(self) -> bytes:
-        """tokenizer.json with the boundary tokens' names, for a model folder."""
+        """tokenizer.json plus the names of the boundary tokens, for a model folder."""
         document = {"boundaries": self.names, "tokenizer": json.loads(self.tokenizer.to_str())}
         return json.dumps(document, ensure_ascii=False, sort_keys=True).encode()
 
 
 def load_subwords(folder: Path) -> Subwords:
-    """The tokenizer of a Hugging Face model folder.
+    """Load the tokenizer of a Hugging Face model folder.
 
     Raises:
-        ConfigError: the folder has no fast tokenizer, or one without boundary tokens.
+        ConfigError: the folder has no fast tokenizer, or the tokenizer has no boundary tokens.
     """
     if (subwords := _read_word_pieces(folder)) is not None:
         return subwords
@@ -149,14 +149,14 @@ def load_subwords(folder: Path) -> Subwords:
     end = tokenizer.sep_token or tokenizer.eos_token
     padding = tokenizer.pad_token
     if not (start and end and padding):
-        raise ConfigError(f"the tokenizer in {folder} names no start, end or padding token; set them in its config")
+        raise ConfigError(f"the tokenizer in {folder} lacks a start, end or padding token; set them in its config")
     return Subwords(Tokenizer.from_str(backend.to_str()), start, end, padding)
 
 
 def _read_word_pieces(folder: Path) -> Subwords | None:
-    """BERT's word pieces, where both files of the tokenizer say the same.
+    """BERT's word pieces if both files of the tokenizer agree, else None.
 
-    Otherwise None: which of them counts is for transformers to know, whose import takes longer than all else here.
+    If they differ, only transformers knows which one applies, but importing it takes longer than everything else here.
     """
     try:
         settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
@@ -202,7 +202,7 @@ def _special(token_id: int, name: str) -> dict[str, Any]:
 
 
 def read_subwords(data: bytes, where: str) -> Subwords:
-    """The inverse of ``Subwords.to_bytes``; ``where`` names the file in errors."""
+    """The inverse of ``Subwords.to_bytes``; ``where`` is the file, for errors."""
     try:
         document = json.loads(data)
         names = document["boundaries"]

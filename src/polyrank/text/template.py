@@ -1,7 +1,6 @@
-"""Texts for other people's models: their tokenizer's own boundary tokens and prompts, and our policy of what is kept.
+"""Texts for Hugging Face models: the boundary tokens and prompts of their tokenizers, with polyrank's truncation.
 
-A text that fits is read as its own library reads it. One that does not loses its start if it is a context and its end
-if it is a candidate.
+A text that fits gets the same ids as in its own library. A longer context loses its start, a longer candidate its end.
 """
 
 from collections.abc import Sequence
@@ -20,21 +19,21 @@ from polyrank.text.policy import BackboneTexts
 from polyrank.text.subwords import Subwords
 
 Special = list[tuple[int, int]]
-"""Special tokens at one place: their ids, and their segments."""
+"""Consecutive special tokens: their ids and segments."""
 
 
 class TemplateTexts(BackboneTexts):
-    """A tokenizer with a template of its own, bound to a TextPolicy.
+    """A tokenizer with its own template, bound to a TextPolicy.
 
     Args:
         subwords: the vocabulary.
-        policy: budgets and what stands between turns.
-        max_positions: the longest sequence that the network takes, in tokens.
-        single: special tokens before and behind a text.
-        pair: before, between and behind two.
-        segments: of the texts of a pair.
-        max_pair_tokens: of a pair, special ones included.
-        prompts: put before contexts and before candidates.
+        policy: the text settings.
+        max_positions: the longest input of the network, in tokens.
+        single: special tokens before and after a text.
+        pair: special tokens before, between and after the two texts of a pair.
+        segments: segment of each text of a pair.
+        max_pair_tokens: budget of a pair, including special tokens.
+        prompts: text before each context, and before each candidate.
 
     Raises:
         ConfigError: a budget is too small for the prompt, or outside 4 to ``max_positions``.
@@ -53,17 +52,17 @@ class TemplateTexts(BackboneTexts):
         prompts: tuple[str, str],
     ) -> None:
         super().__init__(subwords, policy, max_positions)
-        self.before, self.behind = ([token for token, _ in special] for special in single)
+        self.before, self.after = ([token for token, _ in special] for special in single)
         self.pair, self.segments = pair, segments
         self.max_pair_tokens, self.prompts = max_pair_tokens, prompts
         for prompt, name in zip(prompts, ("max_context_tokens", "max_candidate_tokens"), strict=True):
             n, budget = len(subwords.encode(prompt)) + self._n_special, getattr(policy, name)
             if n >= budget:
-                raise ConfigError(f"{name} = {budget} leaves no room behind a prompt of {n} tokens; raise it")
+                raise ConfigError(f"{name} = {budget} leaves no tokens after a prompt of {n} tokens; raise it")
 
     @property
     def _n_special(self) -> int:
-        return len(self.before) + len(self.behind)
+        return len(self.before) + len(self.after)
 
     def _context(self, context: Context, budget: int) -> list[int]:
         prompt = self.prompts[0]
@@ -79,10 +78,10 @@ class TemplateTexts(BackboneTexts):
 
     def context_ids(self, context: Context) -> list[int]:
         """A context between its boundary tokens."""
-        return [*self.before, *self._context(context, self.policy.max_context_tokens - self._n_special), *self.behind]
+        return [*self.before, *self._context(context, self.policy.max_context_tokens - self._n_special), *self.after]
 
     def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """``candidate_ids`` of many texts, faster than one after the other."""
+        """``candidate_ids`` of many texts, encoded together."""
         return super().all_candidate_ids([self.prompts[1] + text for text in texts])
 
     def candidate_ids(self, text: str) -> list[int]:
@@ -90,12 +89,12 @@ class TemplateTexts(BackboneTexts):
         return super().candidate_ids(self.prompts[1] + text)
 
     def _candidate(self, ids: Sequence[int]) -> list[int]:
-        return [*self.before, *self._start(ids, self.policy.max_candidate_tokens - self._n_special), *self.behind]
+        return [*self.before, *self._start(ids, self.policy.max_candidate_tokens - self._n_special), *self.after]
 
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """Context and candidate between their boundary tokens, and the segments.
 
-        What does not fit is taken from the longer of the two, as its library does.
+        As in its own library, a pair that is too long loses tokens of the longer text.
         """
         n_special = sum(map(len, self.pair))
         budget = self.max_pair_tokens - n_special
@@ -124,20 +123,20 @@ def load_template_texts(
     lower_case: bool,
     prompts: tuple[str, str],
 ) -> TemplateTexts:
-    """The tokenizer of a Hugging Face model folder, with its template.
+    """Load the tokenizer of a Hugging Face model folder, with its template.
 
     Args:
-        folder: of the tokenizer.
-        max_positions: the longest sequence that the network takes, in tokens.
-        max_tokens: of a text or a pair, as the model's files say; None: what the tokenizer says.
-        max_context_tokens, max_candidate_tokens: budgets of the two sides; None: ``max_tokens``. Where one is given,
-            a pair has room for both.
-        lower_case: make texts lower-case first.
-        prompts: put before contexts and before candidates.
+        folder: folder of the tokenizer.
+        max_positions: the longest input of the network, in tokens.
+        max_tokens: longest text or pair according to the model's files; None: according to the tokenizer.
+        max_context_tokens, max_candidate_tokens: budgets of the two sides; None: ``max_tokens``. If either is given,
+            the budget of a pair is their sum.
+        lower_case: lower-case texts first.
+        prompts: text before each context, and before each candidate.
 
     Raises:
-        ArtifactError: transformers cannot read the tokenizer, or it pads with nothing.
-        ConfigError: a budget is outside what the network takes.
+        ArtifactError: transformers cannot read the tokenizer, or it has no padding token.
+        ConfigError: a budget is longer than the network's input.
     """
     tokenizer = _load_tokenizer(folder)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -146,7 +145,7 @@ def load_template_texts(
         backend.normalizer = Normalizers([Lowercase(), *before])
     padding = tokenizer.pad_token or tokenizer.eos_token
     if padding is None:
-        raise ArtifactError(f"the tokenizer in {folder} names no token for padding; set pad_token in its config")
+        raise ArtifactError(f"the tokenizer in {folder} has no padding token; set pad_token in its config")
     end = tokenizer.sep_token or tokenizer.eos_token or padding
     subwords = Subwords(backend, tokenizer.cls_token or tokenizer.bos_token or end, end, padding)
     longest = min(max_tokens or int(tokenizer.model_max_length), max_positions)
@@ -176,7 +175,7 @@ def _load_tokenizer(folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
         if getattr(tokenizer, "backend_tokenizer", None) is None:
             raise ValueError("it has no tokenizer.json")
-    except Exception as error:  # the library has many kinds: of a file, of a value, of a missing converter
+    except Exception as error:  # the library raises many kinds: for a file, for a value, for a missing converter
         reason = " ".join(str(error).split())[:200]
         raise ArtifactError(
             f"transformers cannot read the tokenizer in {folder} ({reason}); save its fast tokenizer there"
@@ -185,17 +184,15 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def _template(tokenizer: Any, *texts: str) -> list[Special]:
-    """Ids and segments around and of short texts: special tokens, a text, special tokens, and so on."""
+    """Ids and segments of short texts: special tokens, a text, special tokens, and so on."""
     encoded = tokenizer(*texts)
     segments = encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
     places = zip(encoded.sequence_ids(), encoded["input_ids"], segments, strict=True)
-    parts: list[tuple[int | None, Special]] = []
+    parts: list[Special] = [[]]
     for number, group in groupby(places, key=lambda place: place[0]):
-        parts.append((number, [(token, segment) for _, token, segment in group]))
-    whole: list[Special] = [[]]
-    for number, special in parts:
+        tokens = [(token, segment) for _, token, segment in group]
         if number is None:
-            whole[-1] = special
+            parts[-1] = tokens
         else:
-            whole += [special, []]
-    return whole
+            parts += [tokens, []]
+    return parts

@@ -1,23 +1,25 @@
-"""What every text policy at work offers: strings to ids, for either side and for pairs."""
+"""The interface of all text policies: strings to token ids, for contexts, candidates and pairs."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text.cut import Cut
-from polyrank.text.tokens import Tokens
+from polyrank.text.tokens import Tokens, pad
 
 
 class Vocabulary(Protocol):
-    """Subwords, as far as those who batch and store need to know them."""
+    """The part of a vocabulary that batching, tracing and storage use."""
 
     @property
     def pad_id(self) -> int:
-        """What padding consists of."""
+        """The padding id."""
         ...
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of one text, without boundary tokens."""
+        """The ids of a text, without boundary tokens."""
         ...
 
     def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
@@ -25,56 +27,49 @@ class Vocabulary(Protocol):
         ...
 
     def to_bytes(self) -> bytes:
-        """tokenizer.json, for a model folder."""
+        """The vocabulary file of a model folder."""
         ...
 
 
-class Texts(Protocol):
-    """A vocabulary bound to text settings."""
+class Texts(ABC):
+    """A vocabulary bound to text settings.
 
-    @property
-    def policy(self) -> Any:
-        """The settings, a dataclass."""
-        ...
+    ``policy`` holds the settings, a dataclass, and ``cut`` the texts so far that exceeded their budget.
+    """
 
-    @property
-    def subwords(self) -> Vocabulary:
-        """The vocabulary."""
-        ...
+    policy: Any
+    subwords: Vocabulary
+    cut: Cut
 
-    @property
-    def cut(self) -> Cut:
-        """What was longer than its budget, of all that was read so far."""
-        ...
-
+    @abstractmethod
     def context_ids(self, context: Context) -> list[int]:
-        """A context within its budget; its end is kept."""
-        ...
+        """The ids of a context within its budget; its end is kept."""
 
+    @abstractmethod
     def candidate_ids(self, text: str) -> list[int]:
-        """A candidate within its budget; its start is kept."""
-        ...
+        """The ids of a candidate within its budget; its start is kept."""
 
     def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """``candidate_ids`` of many texts, faster than one after the other where that can be."""
-        ...
+        """``candidate_ids`` of many texts; some policies encode them faster together."""
+        return [self.candidate_ids(text) for text in texts]
 
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """Context and candidate as one sequence, and its segments.
 
         Raises:
-            ConfigError: texts of this kind are not read in pairs.
+            ConfigError: this text policy does not support pairs.
         """
-        ...
+        raise ConfigError("this model's vocabulary does not support pairs; use a Cross-encoder")
 
     def contexts(self, contexts: Sequence[Context]) -> Tokens:
         """Contexts as padded tokens."""
-        ...
+        return pad([self.context_ids(context) for context in contexts], pad_id=self.subwords.pad_id)
 
     def candidates(self, texts: Sequence[str]) -> Tokens:
         """Candidates as padded tokens."""
-        ...
+        return pad([self.candidate_ids(text) for text in texts], pad_id=self.subwords.pad_id)
 
     def pairs(self, pairs: Sequence[tuple[Context, str]]) -> Tokens:
         """Pairs of context and candidate as padded tokens with segments."""
-        ...
+        rows = [self.pair_ids(context, candidate) for context, candidate in pairs]
+        return pad([ids for ids, _ in rows], [segments for _, segments in rows], pad_id=self.subwords.pad_id)

@@ -1,4 +1,4 @@
-"""Tokens: padded ids with their mask, the one shape in which text reaches a network."""
+"""Tokens: padded ids with their mask, the input format of every network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class Tokens:
 
     Args:
         ids: ``[B, T]`` int64.
-        mask: ``[B, T]`` bool, true on real tokens. Real tokens come first.
-        segments: ``[B, T]`` int64: 0, or 1 on the candidate of a pair.
-        lengths: ``[B]``, of the rows, in the host's memory, so that nobody waits for a device to know; None: unknown.
+        mask: ``[B, T]`` bool, true for real tokens, which come first.
+        segments: ``[B, T]`` int64: 1 for the candidate of a pair, else 0.
+        lengths: row lengths ``[B]`` in host memory, to avoid waiting for a device; None: unknown.
     """
 
     ids: Tensor
@@ -28,7 +28,7 @@ class Tokens:
 
     @property
     def is_full(self) -> bool | None:
-        """Whether there is no padding; None: unknown."""
+        """Whether the batch has no padding; None: unknown."""
         return None if self.lengths is None else bool((self.lengths == self.ids.shape[1]).all())
 
     def to(self, device: torch.device) -> "Tokens":
@@ -36,7 +36,7 @@ class Tokens:
         return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device), self.lengths)
 
     def part(self, rows: Tensor) -> "Tokens":
-        """Some of the texts, without the columns that are padding in all of them.
+        """Select rows, and drop the columns that are padding in all of them.
 
         >>> pad([[5, 6, 7], [8], [9]]).part(torch.tensor([2, 1])).ids.tolist()
         [[9], [8]]
@@ -48,7 +48,7 @@ class Tokens:
 
 
 def pad(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0) -> Tokens:
-    """Pad rows of ids on the right to the longest of them.
+    """Pad rows of ids on the right to the length of the longest row.
 
     >>> pad([[5, 6], [7]]).ids.tolist(), pad([[5, 6], [7]]).mask.tolist()
     ([[5, 6], [7, 0]], [[True, True], [True, False]])
@@ -63,5 +63,5 @@ def pad(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None 
 
 
 def _flat(rows: Sequence[Sequence[int]], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All rows behind one another, which fills the true places of a mask row by row."""
+    """The concatenated rows, in the order in which a boolean mask is filled."""
     return np.fromiter(chain.from_iterable(rows), np.int64, count=int(lengths.sum()))

@@ -208,7 +208,7 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
     for folder in plan.folders.values():
         for network in plan.networks:
             files = SUM_FILES if network.parts else MODEL_FILES
-            check_replaceable(folder / network.name / MODEL, ours=files, replace=True)
+            check_replaceable(folder / network.name / MODEL, own_files=files, replace=True)
             for part in network.parts:  # the sum would replace it, and a resumed run would miss it
                 if part.resolve().is_relative_to(folder.resolve()):
                     raise UsageError(f"{part}, which the sum starts from, is inside {folder}; choose another output")

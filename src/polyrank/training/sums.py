@@ -69,7 +69,7 @@ def new_sum(
 
     def save(path: Path, metadata: dict[str, Any]) -> None:
         made_by = {key: value for key, value in metadata.items() if key != "validation"}  # those figures are the sum's
-        with new_folder(path, replace=True, ours=SUM_FILES) as folder:
+        with new_folder(path, replace=True, own_files=SUM_FILES) as folder:
             keep_edited_card(path, folder)
             names = [PART.format(number) for number in range(1, len(artifacts) + 1)]
             fingerprints = [

@@ -93,7 +93,7 @@ class IntentClassifier:
 
 def check_path(path: Path, *, replace: bool) -> None:
     """Refuse a path that a classifier must not be written to, before the work is done."""
-    check_replaceable(path, ours=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
+    check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
 def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = False) -> None:

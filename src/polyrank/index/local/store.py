@@ -21,9 +21,9 @@ from polyrank.index.filters import Filter
 from polyrank.index.protocol import Page
 from polyrank.records import Candidate
 from polyrank.storage import sqlite
-from polyrank.storage.allowance import search
 from polyrank.storage.document import check_format, checksum
 from polyrank.storage.quantized import Precision, to_rows
+from polyrank.storage.time_limit import limited_search
 
 FORMAT = 3
 FILE = "candidates.db"
@@ -278,7 +278,7 @@ def page(
     if filter is not None:
         condition, values = f"{condition} AND {filter.where}", [*values, *filter.bound]
     query = f"SELECT row FROM candidates WHERE {condition} ORDER BY row LIMIT ?"
-    with sqlite_errors(path), search():
+    with sqlite_errors(path), limited_search():
         rows = [row for (row,) in connection.execute(query, (*values, n + 1))]
     candidates = tuple(row.candidate for row in read_rows(connection, path, rows[:n]))
     return Page(candidates, rows[n - 1] if len(rows) > n else None, n_live)

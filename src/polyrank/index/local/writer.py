@@ -56,7 +56,7 @@ def write_local(
     """Write an index folder, whole or not at all; see ``polyrank.index.write_index``."""
     target, kind = Path(path), read_kind(ann)  # at once: a small index has no use for it until it has grown
     check_library(kind)
-    check_replaceable(target, ours=OURS, replace=overwrite)
+    check_replaceable(target, own_files=OURS, replace=overwrite)
     if isinstance(vectors, np.ndarray):
         vectors, faults = as_vectors(vectors, len(candidates), None)
         refuse(vector_faults(vectors) | faults | candidate_faults(candidates))
@@ -67,7 +67,7 @@ def write_local(
         if overwrite and (target / FILE).exists():
             _take(guard, target)
         meta = Meta(fingerprint, model, dimension=0, change=1, ann=kind, precision=precision)
-        with new_folder(target, replace=overwrite, ours=OURS) as folder:
+        with new_folder(target, replace=overwrite, own_files=OURS) as folder:
             _write(folder, candidates, vectors, meta)
 
 

@@ -80,5 +80,5 @@ def read_address(path: Path) -> Address:
 
 def write_address(path: Path, address: Address, *, replace: bool = False) -> None:
     """Make the folder."""
-    with new_folder(path, replace=replace, ours=OURS) as folder:
+    with new_folder(path, replace=replace, own_files=OURS) as folder:
         (folder / REMOTE.file).write_bytes(seal(asdict(address), REMOTE))

@@ -16,7 +16,7 @@ from typing import Any
 from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, ResourceError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.remote.address import Address
-from polyrank.storage.allowance import check_spent, seconds_left
+from polyrank.storage.time_limit import check_time_left, seconds_left
 
 TOKEN = "POLYRANK_MILVUS_TOKEN"
 TIMEOUT_S = 20.0  # less than a request to polyrank serve has
@@ -168,7 +168,7 @@ class MilvusCollection:
         bounds = [f"{i * 2**32 // n:08x}" for i in range(n)]  # keys are hashes: they are spread evenly
         for low, high in zip(bounds, [*bounds[1:], "g"], strict=True):
             within = f'{KEY} >= "{low}" and {KEY} < "{high}"'
-            check_spent()
+            check_time_left()
             yield from self._ask(
                 "query",
                 self.address.collection,
@@ -206,7 +206,7 @@ class MilvusCollection:
                     loaded = True
                     continue
                 self.close()
-                check_spent(PAUSE_S)
+                check_time_left(PAUSE_S)
                 if code in ("UNAVAILABLE", str(NOT_CONNECTED)) and time.monotonic() + PAUSE_S < deadline:
                     time.sleep(PAUSE_S)
                     continue

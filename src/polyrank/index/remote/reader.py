@@ -19,9 +19,9 @@ from polyrank.index.remote.facts import condition
 from polyrank.index.remote.milvus import KEY, TIMEOUT_S, MilvusCollection
 from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, checked, key_of
 from polyrank.records import Candidate
-from polyrank.storage.allowance import search
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
+from polyrank.storage.time_limit import limited_search
 
 FORMAT = 1
 
@@ -146,7 +146,7 @@ class RemoteIndex(Index):
 
     def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
         """See ``Index``. Costs what is stored: everything that passes the filter is fetched."""
-        with search():
+        with limited_search():
             pairs = [
                 (row, candidate)
                 for row, candidate in self.iter_candidates(filter)

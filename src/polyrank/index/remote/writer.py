@@ -161,7 +161,7 @@ def write_remote(
     if ann not in KINDS:
         raise UsageError(f"a remote index keeps no {ann} index; use flat or hnsw")
     target = Path(path)
-    check_replaceable(target, ours=OURS, replace=overwrite)
+    check_replaceable(target, own_files=OURS, replace=overwrite)
     check_candidates(candidates)
     if not candidates:  # nothing tells D
         raise UsageError(f"{address} cannot be built of 0 candidates; give one at least")

@@ -107,7 +107,7 @@ def begin(folder: Path, plan: Plan, *, overwrite: bool = False) -> None:
                 " output, or --overwrite"
             )
     elif folder.exists() and any(folder.iterdir()):
-        check_replaceable(folder, ours=OURS, replace=overwrite)
+        check_replaceable(folder, own_files=OURS, replace=overwrite)
     make_folders(folder)
     for file in folder.glob("block-*.parquet"):
         file.unlink()

@@ -43,9 +43,9 @@ def export_model(
     """
     check_installed(backend)
     folder = export_folder(path, backend)
-    check_replaceable(folder, ours=OURS, replace=replace)
+    check_replaceable(folder, own_files=OURS, replace=replace)
     artifact = load_model(path)
-    with new_folder(folder, replace=replace, ours=OURS) as temporary:
+    with new_folder(folder, replace=replace, own_files=OURS) as temporary:
         model = copy.deepcopy(artifact.model)  # the reference below is the network as it is
         model.read_first_outputs_only()
         graphs = write_graphs(model, temporary, backend)

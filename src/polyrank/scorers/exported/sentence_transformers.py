@@ -35,7 +35,7 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
         UsageError: the model has no such form, or ``output`` exists and ``replace`` is false.
         ArtifactError: the model is damaged.
     """
-    check_replaceable(output, ours=OURS, replace=replace)
+    check_replaceable(output, own_files=OURS, replace=replace)
     artifact = load_model(path)
     model, config, texts = artifact.model, artifact.config, artifact.texts
     if not isinstance(model, BiEncoder) or not isinstance(config, BiConfig) or isinstance(config, PolyConfig):
@@ -55,7 +55,7 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
             " one of these, or export to onnx"
         )
     assert isinstance(texts, BackboneTexts), "a Bi-encoder has these"
-    with new_folder(output, replace=replace, ours=OURS) as folder:
+    with new_folder(output, replace=replace, own_files=OURS) as folder:
         write_network(model.backbone.network, folder)
         write_tokenizer(texts.subwords, folder, _length(texts))
         last = _write_last_layer(model, folder)

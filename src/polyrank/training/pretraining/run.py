@@ -138,7 +138,7 @@ def _begin(
         UsageError: the folder holds an earlier run or other files, and neither option is set.
         ConfigError: the run to resume was started with other settings.
     """
-    check_replaceable(folder / MODEL, ours=BACKBONE_FILES, replace=True)
+    check_replaceable(folder / MODEL, own_files=BACKBONE_FILES, replace=True)
     PRETRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
     longer = False
     if resume and PRETRAINING.has_begun(folder) and has_document(folder, PRETRAINING.recipe):

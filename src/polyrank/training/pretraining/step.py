@@ -97,7 +97,7 @@ class PairBatches:
 
 def turn_separator(subwords: Subwords, name: str) -> str:
     """The token between two turns: ``name``, or the end token if ``name`` is "[SEP]" and the vocabulary lacks it."""
-    return subwords.names["end"] if name == "[SEP]" and subwords.known([name]) is None else name
+    return subwords.names["end"] if name == "[SEP]" and subwords.first_known([name]) is None else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def _open(folder: Path) -> Pairs:
 def _make(folder: Path, path: Path, subwords: Subwords, separator: str, read: Iterator[list[Example]]) -> None:
     make_folders(folder.parent)
     separator_id = subwords.id_of(separator)
-    with new_folder(folder, replace=True, ours=(IDS, PAIRS, DOCUMENT.file)) as new:
+    with new_folder(folder, replace=True, own_files=(IDS, PAIRS, DOCUMENT.file)) as new:
         with (new / IDS).open("wb") as ids, (new / PAIRS).open("wb") as table:
             start = 0
             while batch := list(islice(read, ROWS)):
