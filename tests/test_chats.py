@@ -109,7 +109,7 @@ def test_older_encodings_are_detected_and_reported(write: Write, encoding: str, 
     assert talk(found) == {"7": [("customer", question), ("agent", answer)]}
     assert any("is not UTF-8; read as" in note for note in found.report.notes)
     assert talk(import_chats(path, encoding=encoding)) == talk(found)
-    with pytest.raises(DataError, match="is not utf-8; name its encoding"):
+    with pytest.raises(DataError, match="is not utf-8; give its encoding"):
         import_chats(path, encoding="utf-8")
     with pytest.raises(UsageError, match="encoding 'latin-99' is unknown"):
         import_chats(path, encoding="latin-99")
@@ -149,7 +149,8 @@ def test_a_sheet_by_name_with_numbers_and_times(write: Write) -> None:
     with pytest.raises(UsageError, match="no sheet 'logs'; it has notes, log"):
         import_chats(path, sheet="logs")
     assert (
-        "x.xlsx: read 'log' of the sheets notes, log (the option sheet names others)" in import_chats(path).report.notes
+        "x.xlsx: read 'log' of the sheets notes, log (choose others with the option sheet)"
+        in import_chats(path).report.notes
     )
     with pytest.raises(DataError, match=r"no column has a usual name for the sender.*'a', 'b'"):
         import_chats(path, sheet="notes")
@@ -703,7 +704,7 @@ def test_whatsapp_on_both_sides_of_a_silence_and_out_of_its_zip(tmp_path: Path) 
     assert list(talk(found)) == ["WhatsApp Chat - Ann:1", "WhatsApp Chat - Ann:2"]
     assert [row["time"] for row in found.dialogues] == ["2024-04-03T09:00:00", "2024-04-04T09:00:00"]
     assert len(import_chats(tmp_path / "WhatsApp Chat - Ann.zip", gap_hours=48).dialogues) == 1
-    assert any("passed over 1 other file" in note for note in found.report.notes)
+    assert any("skipped 1 other file" in note for note in found.report.notes)
 
 
 def test_captions_stay_and_subjects_are_not_senders(write: Write) -> None:
@@ -842,7 +843,7 @@ def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: P
     found = import_chats(tmp_path / "all")
     assert list(talk(found)) == ["a/1", "b/1"]
     assert found.report.form == "table and conversations"
-    assert "passed over 1 other file, such as pictures" in found.report.notes
+    assert "skipped 1 other file, such as pictures" in found.report.notes
 
 
 def test_messages_without_times_and_ids_form_limited_conversations(write: Write) -> None:
@@ -946,7 +947,7 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         ("x.json", "{}", "holds no messages"),
         ("x.json", '["a", "b"]', "is a list of texts; write objects"),
         ("x.json", "[" * 100_000, "nested too deeply"),
-        ("x.json", '[{"sender": "a",\n "text": "b"}, {"se', r"x\.json:2: not JSON: .*; the file may be cut off"),
+        ("x.json", '[{"sender": "a",\n "text": "b"}, {"se', r"x\.json:2: not JSON: .*; the file may be truncated"),
         (
             "x.jsonl",
             '{"sender": "a", "text": "b"}\n{"se',
@@ -960,20 +961,20 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
             "holds examples, not chats; train and evaluate read it as it is",
         ),
         ("x.csv", b"%PDF-1.7", "is a PDF; export the chats as"),
-        ("x.db", b"SQLite format 3\0", "is a SQLite database; export its table of messages as CSV"),
-        ("x.xlsx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "is no sound sheet"),
+        ("x.db", b"SQLite format 3\0", "is a damaged SQLite database"),
+        ("x.xlsx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "is not a valid workbook"),
         (
             "x.xlsx",
             b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600) + "EncryptedPackage".encode("utf-16-le"),
             "has a password; save it without one",
         ),
-        ("x.zip", b"PK\x03\x04" + bytes(50), "is no sound sheet"),
-        ("x.parquet", b"PAR1" + bytes(50), "not a sound Parquet file"),
+        ("x.zip", b"PK\x03\x04" + bytes(50), "is not a valid workbook"),
+        ("x.parquet", b"PAR1" + bytes(50), "not a valid Parquet file"),
         ("x.csv.gz", gzip.compress(b"a,b\n1,2", mtime=0)[:-5], "damaged gzip"),
         (
             "x.csv",
             bytes(range(128, 256)) * 9 + bytes(range(32)) * 9,
-            "is no text that can be read; name its encoding|no column",
+            "is not readable text; give its encoding|no column",
         ),
         (
             "x.txt",
@@ -1004,7 +1005,7 @@ def test_hostile_files_get_one_sentence(write: Write, name: str, content: Any, p
 def test_hostile_places(tmp_path: Path, write: Write) -> None:
     with pytest.raises(DataError, match="none: no such file; check the path"):
         import_chats(tmp_path / "none")
-    with pytest.raises(DataError, match="holds no file that chats come in"):
+    with pytest.raises(DataError, match="holds no file of a supported type"):
         import_chats(tmp_path)
     write("two/a.csv", "conversation,sender,text\n1,a,x\n1,b,y\n")
     write("two/b.csv", "")
@@ -1018,7 +1019,7 @@ def test_hostile_places(tmp_path: Path, write: Write) -> None:
         ({"form": "slak"}, "form 'slak' is unknown; use mail, slack, .*, table or none"),
         ({"date_order": "dmy"}, "date_order 'dmy' is unknown; use day, month, year or none"),
         ({"gap_hours": 0}, "gap_hours is 0; give the hours of silence"),
-        ({"form": "telegram"}, "is not telegram; name another form or none"),
+        ({"form": "telegram"}, "does not have the form telegram; choose another form or none"),
         ({"question": "q"}, "no column 'q'"),
     ],
 )

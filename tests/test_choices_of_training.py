@@ -204,7 +204,7 @@ def test_validation_needs_at_least_two_candidates(tmp_path: Path, write_rows: Wr
         "judge.jsonl", [{"context": ["hi"], "candidates": candidates or ["a", "b"], "relevant": relevant}]
     )
     with pytest.raises(
-        DataError, match=r"judge\.jsonl: (1 different response, which leaves nothing|no example has the text)"
+        DataError, match=r"judge\.jsonl: (1 different response, too few for candidate lists|no example has the text)"
     ):
         load_data(recipe(write_rows("learn.jsonl", rows(0)), judge, tmp_path / "run").data)
 

@@ -171,7 +171,7 @@ def test_other_files_are_refused_as_a_vocabulary(data: bytes) -> None:
 
 
 def test_a_vocabulary_of_a_newer_format_requires_an_upgrade() -> None:
-    with pytest.raises(ArtifactError, match=r"there\.json: in format 99, this reads up to 1; upgrade"):
+    with pytest.raises(ArtifactError, match=r"there\.json: in format 99, this version reads up to 1; upgrade"):
         read_convert_subwords(b'{"convert_subwords": 99, "n_buckets": 9, "subwords": ["a"]}', "there.json")
 
 
@@ -184,7 +184,7 @@ def test_a_vocabulary_of_a_newer_format_requires_an_upgrade() -> None:
         (lambda: learn_subwords(CORPUS, size=0), "vocabulary_size = 0"),
         (lambda: learn_subwords([], min_count=1), "lower text.min_count"),
         (lambda: learn_subwords(["a b"], min_count=9), "lower text.min_count"),
-        (lambda: load_convert_subwords(Path("nowhere.json")), "no vocabulary nowhere.json"),
+        (lambda: load_convert_subwords(Path("nowhere.json")), "cannot read the vocabulary nowhere.json"),
         (lambda: texts(max_earlier_tokens=0), "max_earlier_tokens = 0"),
     ],
 )

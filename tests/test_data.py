@@ -115,9 +115,9 @@ def test_the_first_good_row_decides_the_kind(tmp_path: Path) -> None:
 
 def test_arguments_that_do_not_go_with_the_kind(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", PAIR)
-    with pytest.raises(UsageError, match="goes with dialogues only"):
+    with pytest.raises(UsageError, match="applies only to dialogues"):
         read_examples(path, speaker="agent")
-    with pytest.raises(UsageError, match="goes with pool rows only"):
+    with pytest.raises(UsageError, match="applies only to pool rows"):
         read_examples(path, pool=[])
     with pytest.raises(UsageError, match="kind 'pears' is unknown"):
         read_examples(path, kind="pears")  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ BAD_LINES = {
     ),  # the comma in newer Pythons, or after it
     "cut off": ('{"context": "a"', "not JSON at character 16"),
     "NaN": ('{"context": "a", "response": "b", "weight": NaN}', "NaN is not JSON"),
-    "infinite": ('{"context": "a", "response": "b", "weight": 1e999}', "1e999 is too large a number"),
+    "infinite": ('{"context": "a", "response": "b", "weight": 1e999}', "the number 1e999 is too large"),
     "nested": ("[" * 100_000, "nested too deeply"),
     "list": ("[1]", "holds a list, not an object"),
     "missing": ({"context": "a"}, 'missing field "response"; add it to the row, which has context'),
@@ -186,19 +186,19 @@ def test_bad_line_is_named_and_can_be_skipped(tmp_path: Path, case: str, name: s
         ({"context": "a", "candidates": ["b"], "relevant": -1}, "relevant index -1 is outside"),
         (
             {"context": "a", "candidates": [], "relevant": [0]},
-            'field "relevant" names a position, but there are no cand',
+            'field "relevant" holds a position, but "candidates" is empty',
         ),
         ({"context": "a", "candidates": ["b"], "relevant": [True]}, 'field "relevant" holds true or false'),
-        ({"context": "a", "candidates": ["b"], "relevant": [0, 0]}, 'field "relevant" names the same position twice'),
+        ({"context": "a", "candidates": ["b"], "relevant": [0, 0]}, 'field "relevant" repeats a position'),
         ({"context": "a", "candidates": ["b"]}, 'missing field "relevant"'),
         ({"context": "a", "candidates": "xyz", "relevant": [0]}, 'field "candidates" holds a text; write a list'),
-        ({"context": "a", "relevant_ids": ["b", "b"]}, 'field "relevant_ids" names the same id twice'),
+        ({"context": "a", "relevant_ids": ["b", "b"]}, 'field "relevant_ids" repeats an id'),
         ({"context": "a", "relevant_ids": [1.5]}, 'field "relevant_ids" holds a number'),
-        ({"turns": "a"}, 'field "turns" is no list'),
-        ({"turns": ["a", 1]}, "turn 1 has a number for a text"),
-        ({"turns": ["a", {"speaker": "b"}]}, "turn 1 has null for a text"),
-        ({"turns": [{"speaker": 1, "text": "b"}]}, "turn 0 has a number for a speaker"),
-        ({"text": "a"}, 'cannot tell the kind of row; it needs one of "turns"'),
+        ({"turns": "a"}, 'field "turns" is not a list'),
+        ({"turns": ["a", 1]}, "the text of turn 1 is a number"),
+        ({"turns": ["a", {"speaker": "b"}]}, "the text of turn 1 is null"),
+        ({"turns": [{"speaker": 1, "text": "b"}]}, "the speaker of turn 0 is a number"),
+        ({"text": "a"}, 'unknown kind of row: it needs one of "turns"'),
     ],
 )
 def test_bad_first_row(tmp_path: Path, row: dict[str, Any], message: str) -> None:
@@ -252,7 +252,7 @@ def test_damaged_gzip_is_an_error_not_the_end(tmp_path: Path, skip_bad: bool) ->
     path = written(tmp_path / "x.jsonl.gz", *rows)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"x\.jsonl\.gz:\d+: the gzip stream ends too early"):
+    with pytest.raises(DataError, match=r"x\.jsonl\.gz:\d+: the gzip stream is truncated"):
         read_examples(path, skip_bad=skip_bad)
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 255
@@ -292,7 +292,7 @@ def test_bad_csv_records_keep_their_lines(tmp_path: Path) -> None:
     assert loaded.report.messages[0] == f"{path}:4: 1 cells, but the header names 2; check its commas and quotes"
     assert loaded.report.messages[1].startswith(f"{path}:5: byte 1 of the line is not UTF-8")
     assert loaded.report.messages[2].startswith(f"{path}:6: not CSV: ")
-    with pytest.raises(DataError, match=r"x\.csv:2: cannot tell the kind of row; .* and has question, answer"):
+    with pytest.raises(DataError, match=r"x\.csv:2: unknown kind of row: .* and has question, answer"):
         read_examples(written(path, "question,answer", "a,b"))
     with pytest.raises(DataError, match=r"x\.csv:1: two columns have the same name"):
         read_examples(written(path, "a,a", "1,2"))
@@ -315,7 +315,7 @@ def test_parquet_pairs(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r'x\.parquet:2: field "response" holds null'):
         read_examples(path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"x\.parquet: not a sound Parquet file"):
+    with pytest.raises(DataError, match=r"x\.parquet: not a valid Parquet file"):
         read_examples(path)
 
 
@@ -363,7 +363,7 @@ def test_a_folder_of_pools_is_read_file_by_file_and_an_error_names_both(tmp_path
     assert [c.id for c in read_pool(tmp_path / "*.csv")] == ["3", "1"]
     (tmp_path / "c.jsonl").write_text('{"id": "2", "text": "zwei"}\n', "utf-8")
     with pytest.raises(
-        DataError, match=rf"c\.jsonl:1: id '2' was used at {re.escape(str(tmp_path))}/a\.jsonl:2 already"
+        DataError, match=rf"c\.jsonl:1: id '2' is already used at {re.escape(str(tmp_path))}/a\.jsonl:2"
     ):
         read_pool(tmp_path)
 
@@ -388,8 +388,8 @@ def test_duplicates_count_once_and_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], r":2: id 'a' was used at line 1 already; give"),
-        ([{"text": "x", "k": 1}, {"text": "x"}], r":2: the text of line 1 comes again with other metadata; give each"),
+        ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], r":2: id 'a' is already used at line 1; give"),
+        ([{"text": "x", "k": 1}, {"text": "x"}], r":2: the text of line 1 is repeated with other metadata; give each"),
         ([{"id": "a"}], r':1: missing field "text"'),
         ([{"text": "a", "metadata": 1}], r':1: field "metadata" holds a number'),
         (["{"], r":1: not JSON"),

@@ -210,7 +210,7 @@ def test_examples_from_memory(tmp_path: Path) -> None:
 
 def test_rows_in_memory_are_checked_like_files() -> None:
     bad: list[tuple[Any, str]] = [
-        ([{"context": "hi"}], "row:0: cannot tell the kind"),
+        ([{"context": "hi"}], "row:0: unknown kind"),
         ([*ROWS, {"context": "hi", "response": 5}], 'row:2: field "response"'),
         ([*ROWS, "text"], "row:2: holds"),
         ([{"context": "hi", "response": "\ud800"}], "row:0: lone surrogate"),
@@ -221,7 +221,7 @@ def test_rows_in_memory_are_checked_like_files() -> None:
             polyrank.read_examples(rows)
     assert polyrank.read_examples([*ROWS, {"context": "hi", "response": 5}], skip_bad=True).report.n_bad == 1
     for nothing in (5, {"context": "hi"}, None):
-        with pytest.raises(TypeError, match="no table of rows"):
+        with pytest.raises(TypeError, match="not a table of rows"):
             polyrank.read_examples(nothing)  # type: ignore[arg-type]
 
 

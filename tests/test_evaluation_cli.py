@@ -40,7 +40,7 @@ def test_random_groups_share_their_responses(tmp_path: Path) -> None:
         shared = tuple(many[int(example.id)].response for example in group)
         assert all(example.candidates == shared for example in group)
         assert [example.relevant for example in group] == [(i,) for i in range(100)]
-    with pytest.raises(DataError, match="99 examples with a right answer make no group of 100"):
+    with pytest.raises(DataError, match="99 examples with a right answer cannot fill a group of 100"):
         group_candidates(many[:99], 100)
     pairs = written(tmp_path / "pairs.jsonl", PAIRS)
     done = run("evaluate", "bm25", pairs, "--groups", "3", "--seed", "5", "--json")
@@ -58,7 +58,7 @@ def test_pairs_are_ranked_among_drawn_responses_or_all(tmp_path: Path) -> None:
     assert "--pool responses" in drawn.stderr
     refused = run("evaluate", "bm25", pairs, "--candidates", "5")
     assert refused.returncode == 3
-    assert "4 different responses do not make lists of 5 candidates; ask for 2 to 4" in refused.stderr
+    assert "4 different responses cannot fill lists of 5 candidates; choose 2 to 4" in refused.stderr
     both = run("evaluate", "bm25", pairs, "--pool", "responses", "--candidates", "3")
     assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
     of_a_pool = written(tmp_path / "ids.jsonl", [{"context": ["hi"], "relevant_ids": ["a"]}])

@@ -512,7 +512,7 @@ def test_lines_before_the_header_are_passed_over(write: Write, pad: str) -> None
     text = ABOVE.replace("\n", f"{pad}\n") + TABLE.replace("certainly; ", "certainly")
     found = import_chats(write("x.csv", text), sender="Who wrote")
     assert said(found) == [["customer: can I?", "agent: certainly"]]
-    assert "x.csv: 2 rows above the header in row 4 passed over" in notes(found)
+    assert "x.csv: skipped 2 rows above the header in row 4" in notes(found)
 
 
 def book(**sheets: list[list[Any]]) -> bytes:
@@ -546,7 +546,7 @@ def test_a_workbook_with_a_cover_and_a_sheet_for_each_month(write: Write) -> Non
 @pytest.mark.parametrize(
     ("start", "what"),
     [
-        (b"SQLite format 3\0", "is a SQLite database"),
+        (b"SQLite format 3\0", "is a damaged SQLite database"),
         (b"!BDN", r"is an Outlook data file \(.pst\)"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "__substg1.0_".encode("utf-16-le"), "is an Outlook message"),
         (b"PK\x03\x04word/document.xml", "is a Word document"),

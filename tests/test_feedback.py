@@ -164,7 +164,7 @@ def test_other_files_and_newer_ones_are_refused_and_left_as_they_are(tmp_path: P
     (tmp_path / "folder").mkdir()
     for name, message in (
         ("other.db", "other.db is no file of feedback"),
-        ("newer.db", "written by polyrank 9.9 in format 2, this reads up to 1; upgrade polyrank"),
+        ("newer.db", "written by polyrank 9.9 in format 2, this version reads up to 1; upgrade polyrank"),
         ("damaged.db", "its settings or tables are not those that were made"),
         ("text.db", "is damaged .* move it away"),
         ("folder", "is a folder; name a file"),

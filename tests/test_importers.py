@@ -103,7 +103,7 @@ def test_convai2_persona_within_the_first_text(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("2 a\tb\t\tc|d", "label 'b' is not among the 2 candidates"),
-        ("hello\tthere", "begins with no line number"),
+        ("hello\tthere", "the line does not begin with a number"),
         ("0 a\tb", "is numbered 0 after 1; a new dialogue begins with 1"),
     ],
 )
@@ -174,7 +174,7 @@ def test_dstc7_pool(tmp_path: Path) -> None:
     published = written(tmp_path / "pool.tsv", "A\ta\twith tab", "B\t")
     assert import_pool(published, tmp_path / "pool.jsonl.gz") == 2
     assert read_pool(tmp_path / "pool.jsonl.gz") == [Candidate("A", "a\twith tab"), Candidate("B", "")]
-    for lines, message in ((["A\ta", "A\tb"], ":2: id 'A' was used at line 1"), (["A"], ":1: no tab")):
+    for lines, message in ((["A\ta", "A\tb"], ":2: id 'A' is already used at line 1"), (["A"], ":1: no tab")):
         with pytest.raises(DataError, match=rf"pool\.tsv{message}"):
             import_pool(written(published, *lines), tmp_path / "out.jsonl")
 
@@ -218,8 +218,8 @@ def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
         (["{}"], r":1: not a JSON list"),
         (["", "3"], r":2: not a JSON list"),
         (["[", "{}", "{}]"], r":3: a comma or the end of the list is missing"),
-        (["[", "{},", "3]"], r":3: the list is cut off or holds something that is no object"),
-        (["[", "{},"], r":3: the list is cut off"),
+        (["[", "{},", "3]"], r":3: the list is truncated or holds something other than objects"),
+        (["[", "{},"], r":3: the list is truncated"),
         (["[", '{"a": 1,', '"b": }]'], r":3: not JSON: Expecting value"),
         (["[", '{"a": NaN}]'], r":2: not JSON: NaN is not JSON"),
     ],
@@ -240,7 +240,7 @@ def test_long_and_deep_items_and_cut_gzip(tmp_path: Path) -> None:
         list(listed_rows(source, chunk_bytes=100, max_item_bytes=1000))
     source = written(tmp_path / "x.json.gz", "[", json.dumps({"a": "b" * 5000}) + ",", "{}]")
     source.write_bytes(source.read_bytes()[:-12])
-    with pytest.raises(DataError, match=r"x\.json\.gz:\d: the gzip stream ends too early"):
+    with pytest.raises(DataError, match=r"x\.json\.gz:\d: the gzip stream is truncated"):
         list(listed_rows(source))
 
 
@@ -462,10 +462,10 @@ def test_convai2_turns_stay_in_the_context_despite_bad_candidates(tmp_path: Path
     assert [message.partition(": ")[2].split(";")[0] for message in loaded.report.messages] == [
         "label 'b' is not among the 2 candidates",
         "is numbered 2 after 2",
-        "begins with no line number",
+        "the line does not begin with a number",
     ]
     assert [message.split(":")[1] for message in loaded.report.messages] == ["1", "3", "4"]
-    with pytest.raises(DataError, match=r"x\.txt:1: begins with no line number"):
+    with pytest.raises(DataError, match=r"x\.txt:1: the line does not begin with a number"):
         import_examples("convai2", written(source, "² hi\thello"))  # a digit for Python, but not for ParlAI
 
 

@@ -571,7 +571,7 @@ def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict
     save_intents(place, result.classifier, replace=True)
     with pytest.raises(UsageError, match="is an intent classifier"):
         open_encoder(str(place))
-    with pytest.raises(ArtifactError, match="no folder of kind 'intent'"):
+    with pytest.raises(ArtifactError, match="not a folder of kind 'intent'"):
         load_intents(tmp_path)
     for name in ("intent.json", "intent.safetensors"):
         data = (place / name).read_bytes()
@@ -583,7 +583,7 @@ def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict
     data = (place / "intent.json").read_bytes()
     document = json.loads(data)
     (place / "intent.json").write_text(json.dumps({**document, "format": 9}))
-    with pytest.raises(ArtifactError, match="in format 9, this reads up to 1"):
+    with pytest.raises(ArtifactError, match="in format 9, this version reads up to 1"):
         load_intents(place)
     (place / "intent.json").write_bytes(data)
     (place / "intent.safetensors").unlink()

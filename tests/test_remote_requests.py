@@ -557,7 +557,9 @@ def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> 
 
 def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> None:
     describe(script, "replies_1", format=2, written_by="9.9")
-    with pytest.raises(ArtifactError, match=r"written by polyrank 9\.9 in format 2, this reads up to 1; upgrade"):
+    with pytest.raises(
+        ArtifactError, match=r"written by polyrank 9\.9 in format 2, this version reads up to 1; upgrade"
+    ):
         RemoteIndex(folder)
     for said in ("[]", "{", '{"model": "m"}', '{"fingerprint": "f", "model": "m", "more": 1}'):
         script.answers["describe_collection"]["properties"] = {"polyrank": said}

@@ -71,11 +71,11 @@ def test_what_is_guessed_or_left_out_is_said_and_the_rest_is_metadata(tmp_path: 
         ("x.txt", " \n \n", "is empty"),
         ("x.csv", "text\n", "holds no replies"),
         ("x.csv", "text,n\n ,1\n", "holds no replies"),
-        ("x.csv", "x,y\n1,2\n", "there are 'x', 'y'; name one with --text"),
-        ("x.csv", "id,text\n1,a\n1,b\n", ":3: id '1' is another reply's already"),
+        ("x.csv", "x,y\n1,2\n", "among 'x', 'y'; name the column of texts with --text"),
+        ("x.csv", "id,text\n1,a\n1,b\n", ":3: id '1' belongs to another reply"),
         ("x.jsonl", '{"text": 3}\n{"text": "a"}\n', ':1: field "text" holds a number'),
         ("x.jsonl", '{"text": "a"}\n{"text"\n', ":2: not JSON"),
-        ("x.jsonl", '{"turns": ["a", "b"]}\n', "holds dialogues; take what is said often in them"),
+        ("x.jsonl", '{"turns": ["a", "b"]}\n', "holds dialogues; collect their frequent replies"),
         ("x.xlsx", "no sheet", "x.xlsx"),
         ("absent.csv", None, "no such file"),
     ],
@@ -116,7 +116,7 @@ def test_frequent_replies_are_counted_over_their_variants() -> None:
     ]
     assert [reply.text for reply in frequent_replies(examples(*said), min_count=1)][3:] == ["Once only"]
     assert frequent_replies(examples(*said), top=1) == found[:1]
-    with pytest.raises(DataError, match=r"of 4 different replies none was given 4 times, the most frequent 3"):
+    with pytest.raises(DataError, match=r"none of 4 different replies occurs 4 times, the most frequent 3 times"):
         frequent_replies(examples(*said), min_count=4)
 
 
@@ -165,7 +165,7 @@ def test_what_frequent_replies_leave_out_is_said() -> None:
     )
     assert texts_of(found) == ["yes it is", "👍"]
     assert said == [
-        "2 of 4 different replies, 33% of the 6 that were given, are left out, for they were given fewer than 2 times"
+        "2 of 4 different replies, 33% of all 6 replies, are left out because they occur fewer than 2 times"
         " (`min_count`)",
         "2 numbers without a word left out",
     ]
@@ -179,5 +179,5 @@ def test_numbers_are_not_taken_for_texts(tmp_path: Path) -> None:
     assert texts_of(read_replies(path)) == ["yes", "no"]
     assert texts_of(read_replies(path, column="answer")) == ["1", "2"]
     path.write_text("answer\n1\n2.5\n", "utf-8")
-    with pytest.raises(DataError, match="its replies are numbers alone; name the column of texts with --text"):
+    with pytest.raises(DataError, match="all replies are numbers; name the column of texts with --text"):
         read_replies(path)

@@ -217,19 +217,19 @@ def test_overwrite_removes_earlier_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ([chat(0), chat(1)], {}, "2 different conversations with a response, too few for 3 parts; give 3 or more"),
+        ([chat(0), chat(1)], {}, "2 different conversations with a response, too few for 3 parts; give at least 3"),
         ([chat(0)] * 5, {"valid": 0}, "1 different conversation with a response, too few for 2 parts"),
-        ([chat(i, n_turns=2) for i in range(3)], {}, "valid (1 of 3 conversations): 1 different response, which"),
-        ([chat(i) for i in range(30)], {"n_candidates": 20}, "9 different responses do not make lists of 20"),
-        ([chat(i) for i in range(30)], {"valid": 0.5, "test": 0.5}, "parts of 0.5 and 0.5"),
-        ([chat(i) for i in range(30)], {"valid": 0, "test": 0}, "parts of 0 and 0"),
-        ([chat(i) for i in range(30)], {"valid": float("nan")}, "parts of nan"),
-        ([chat(i) for i in range(30)], {"valid": -0.1, "test": 0.3}, "parts of -0.1 and 0.3"),
+        ([chat(i, n_turns=2) for i in range(3)], {}, "valid (1 of 3 conversations): 1 different response, too few"),
+        ([chat(i) for i in range(30)], {"n_candidates": 20}, "9 different responses cannot fill lists of 20"),
+        ([chat(i) for i in range(30)], {"valid": 0.5, "test": 0.5}, "shares of 0.5 and 0.5"),
+        ([chat(i) for i in range(30)], {"valid": 0, "test": 0}, "shares of 0 and 0"),
+        ([chat(i) for i in range(30)], {"valid": float("nan")}, "shares of nan"),
+        ([chat(i) for i in range(30)], {"valid": -0.1, "test": 0.3}, "shares of -0.1 and 0.3"),
         ([chat(0, time="noon")], {}, ":1: field \"time\" holds 'noon'; write it as 2024-05-31T14:00:00"),
         ([chat(0, time=[1])], {}, ':1: field "time" holds a list'),
         ([chat(0, time=1e300)], {}, ':1: field "time" holds a number'),
-        ([{"context": "a", "relevant_ids": ["1"]}], {}, "names right answers by ids of a pool"),
-        ([chat(0), {"turns": 3}], {}, ':2: field "turns" is no list of turns'),
+        ([{"context": "a", "relevant_ids": ["1"]}], {}, "holds ids of right answers in a pool"),
+        ([chat(0), {"turns": 3}], {}, ':2: field "turns" is not a list of turns'),
         ([chat(i) for i in range(30)], {"speaker": "robot"}, "no turn is by speaker 'robot'; its speakers are"),
     ],
 )  # fmt: skip
@@ -259,7 +259,7 @@ def test_right_answers_of_a_context_are_never_its_negatives() -> None:
         wrong = [int(same_words(text).split()[1]) for text in example.candidates if text != example.response]
         own = int(same_words(pair.context[0]).split()[1])
         assert sorted(wrong) == [i for i in range(100) if i % 5 != own]  # all of them
-    with pytest.raises(DataError, match="100 different responses do not make lists of 82 candidates; ask for 2 to 81"):
+    with pytest.raises(DataError, match="100 different responses cannot fill lists of 82 candidates; choose 2 to 81"):
         draw_candidates(pairs, 82)
     assert {len(example.candidates) for example in draw_candidates(pairs)} == {20}
 
@@ -287,7 +287,7 @@ def test_draws_are_uniform_and_positions_too() -> None:
     [
         (["customer", "agent"], None, "agent", "replies are the turns of agent, not of customer"),
         (["User", "Assistant", "tool"], None, "Assistant", "not of User, tool"),
-        (["ann", "bob"], None, None, "replies are everybody's turns, of ann, bob"),
+        (["ann", "bob"], None, None, "replies are the turns of all speakers, ann, bob"),
         (["agent"], None, None, ""),
         (["customer", "agent"], "customer", "customer", ""),
         (["customer", "agent"], "*", None, ""),

@@ -412,7 +412,7 @@ def test_what_is_newer_or_anothers_is_refused_untouched(tmp_path: Path) -> None:
     connection.close()
     before = (path / FILE).read_bytes()
     for attempt in (open_index, LocalWriter):
-        with pytest.raises(ArtifactError, match=r"in format 99, this reads up to 3; upgrade"):
+        with pytest.raises(ArtifactError, match=r"in format 99, this version reads up to 3; upgrade"):
             attempt(path)
     assert (path / FILE).read_bytes() == before
 

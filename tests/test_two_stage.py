@@ -158,7 +158,7 @@ def test_the_measure_that_tells_right_from_wrong_is_chosen() -> None:
 def test_no_replies_are_no_answer(measure: str) -> None:
     assert Abstention(measure, -1e30).abstains([])  # type: ignore[arg-type]
     assert confidence([1.0], measure) > 0  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="no examples"):
+    with pytest.raises(DataError, match="needs examples"):
         calibrate([], [], precision=0.5)
 
 

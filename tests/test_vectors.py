@@ -114,7 +114,7 @@ def test_damage_is_named_with_its_remedy(tmp_path: Path) -> None:
     assert finished(folder) == [0, 1, 2]
     with pytest.raises(ArtifactError, match=r"block-00001\.parquet is damaged; delete it and encode again"):
         list(read_blocks(folder))
-    with pytest.raises(ArtifactError, match="is no folder of vectors"):
+    with pytest.raises(ArtifactError, match="is not a folder of vectors"):
         read_plan(tmp_path)
 
 

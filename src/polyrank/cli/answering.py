@@ -164,10 +164,10 @@ def context_of_row(row: dict[str, Any]) -> "Context":
         UsageError: the context is empty.
     """
     from polyrank.data import fields
-    from polyrank.data.rows import checked
+    from polyrank.data.rows import check_object
     from polyrank.records import Context
 
-    checked(row, escaped=True)
+    check_object(row, escaped=True)
     return Context.of(fields.context(row), fields.optional_texts(row, "background"))
 
 

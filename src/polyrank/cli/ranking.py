@@ -145,7 +145,7 @@ def _documents_of(path: Path, lines: bool, prefix: str) -> "Iterator[Candidate]"
     from dataclasses import replace
 
     from polyrank.data.pool import numbered_candidates, text_id
-    from polyrank.data.rows import numbered_lines, opened, suffix
+    from polyrank.data.rows import numbered_lines, open_file, suffix
     from polyrank.records import Candidate
 
     if suffix(path) in TABLES:
@@ -159,7 +159,7 @@ def _documents_of(path: Path, lines: bool, prefix: str) -> "Iterator[Candidate]"
             if not line.isspace():
                 yield Candidate(f"{prefix}{number}", line.rstrip("\r\n"))
     else:
-        with opened(path) as stream:
+        with open_file(path) as stream:
             try:
                 yield Candidate(str(path), stream.read().decode("utf-8-sig"))
             except UnicodeDecodeError as error:
@@ -183,13 +183,15 @@ def _documents_of_lines(path: Path, lines: Iterator[tuple[int, str]]) -> "Iterat
 
 def _document(value: object, default_id: str, where: str) -> "Candidate":
     from polyrank.data import fields
-    from polyrank.data.rows import named
+    from polyrank.data.rows import type_name
     from polyrank.records import Candidate
 
     if isinstance(value, str):
         return Candidate(default_id, value)
     if not isinstance(value, dict):
-        raise ValueError(f"{where} holds {named(value)} at position {default_id}; write texts, or objects with a text")
+        raise ValueError(
+            f"{where} holds {type_name(value)} at position {default_id}; write texts, or objects with a text"
+        )
     return Candidate(fields.optional_id(value, default_id), fields.text(value, "text"))
 
 
@@ -238,12 +240,12 @@ def _listed(row: dict[str, Any]) -> "list[Candidate]":
         ValueError: there are none, or one is something else.
     """
     from polyrank.data import fields
-    from polyrank.data.rows import named
+    from polyrank.data.rows import type_name
 
     name = "documents" if "documents" in row and "candidates" not in row else "candidates"
     values = fields.field(row, name)
     if isinstance(values, str):
         values = [values]
     if not isinstance(values, list):
-        raise ValueError(f'field "{name}" holds {named(values)}; write a list of texts')
+        raise ValueError(f'field "{name}" holds {type_name(values)}; write a list of texts')
     return [_document(value, f"{position}", f'field "{name}"') for position, value in enumerate(values)]

@@ -37,7 +37,7 @@ def split(
     from polyrank.config.checked import read_choice
     from polyrank.data import split as run
     from polyrank.data import write_split
-    from polyrank.data.candidate_lists import USUAL
+    from polyrank.data.candidate_lists import DEFAULT_N_CANDIDATES
     from polyrank.data.splits import PARTS, By
     from polyrank.storage.durable import check_output, write_file
 
@@ -55,8 +55,11 @@ def split(
         notify=talk,
     )
     talk(f"{file}: {parts.report}")
-    if candidates is None and parts.n_candidates < USUAL:
-        talk(f"lists of {parts.n_candidates} candidates, not {USUAL}: the smaller part has no more different responses")
+    if candidates is None and parts.n_candidates < DEFAULT_N_CANDIDATES:
+        talk(
+            f"lists of {parts.n_candidates} candidates, not {DEFAULT_N_CANDIDATES}: the smaller part has no more"
+            " different responses"
+        )
     write_split(output, parts)
     write_file(output / RECIPE, _recipe(parts).encode())
     if json_:

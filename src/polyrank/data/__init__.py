@@ -1,7 +1,7 @@
-"""Files of the world to Examples, and Examples to batches. No torch here.
+"""Read, import, split and write data. No torch here.
 
-``read_examples`` and ``read_pool`` read our own formats, ``IMPORTERS`` the published ones, ``import_chats`` what
-comes out of help desks and messengers; every row is an example, a counted exception, or an error with file and line.
+``read_examples`` and ``read_pool`` read polyrank's formats, ``IMPORTERS`` published corpora, and ``import_chats``
+exports of help desks and messengers. Every row becomes an example, a counted exception, or an error with file and line.
 """
 
 from polyrank.data.candidate_lists import draw_candidates

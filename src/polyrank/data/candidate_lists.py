@@ -1,6 +1,6 @@
-"""Lists to rank for examples that have none: the response among responses of the other examples.
+"""Draw candidate lists for examples that have none: the response among responses of other examples.
 
-What is drawn is a function of the examples and a seed. Knows no file.
+The lists are a function of the examples and a seed. This module opens no file.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,11 @@ from polyrank.data.same_words import same_words
 from polyrank.errors import DataError
 from polyrank.records import Example
 
-USUAL = 20
-"""Candidates of a list, where nobody asks for a number."""
+DEFAULT_N_CANDIDATES = 20
 
 
 def have_lists(examples: Sequence[Example]) -> bool:
-    """Whether there is anything to choose from in the examples themselves.
+    """Whether some example has several candidates.
 
     >>> have_lists([Example(("hi",), ("hello",), (0,))])
     False
@@ -27,12 +26,12 @@ def have_lists(examples: Sequence[Example]) -> bool:
 
 
 class Responses:
-    """The responses of examples, to draw lists from.
+    """Draws candidate lists from the responses of examples.
 
     Args:
-        examples: those without a right answer are passed over.
-        what: they are, for errors.
-        others: texts to draw from in place of the responses; none: the responses.
+        examples: the examples; those without a right answer are ignored.
+        what: name of the examples in errors.
+        others: texts to draw from instead of the responses.
     """
 
     def __init__(self, examples: Sequence[Example], what: str = "the examples", others: Sequence[str] = ()) -> None:
@@ -49,8 +48,8 @@ class Responses:
         self._right = {context: {row_of[form] for form in right & row_of.keys()} for context, right in right_of.items()}
 
     @property
-    def most(self) -> int:
-        """Candidates of the longest lists that every context can have."""
+    def max_candidates(self) -> int:
+        """Length of the longest lists that are possible for every context."""
         return 1 + len(self._texts) - max(map(len, self._right.values()), default=0)
 
     @property
@@ -58,13 +57,13 @@ class Responses:
         return counted(len(self._texts), "different response")
 
     def lists(self, n_candidates: int, seed: int, limit: int | None = None) -> list[Example]:
-        """The examples with lists of that length; see ``draw_candidates``."""
-        if self.most < 2:
-            raise DataError(f"{self.what}: {self._count}, which leaves nothing to choose from; give more examples")
-        if not 2 <= n_candidates <= self.most:
+        """The examples with lists of this length; see ``draw_candidates``."""
+        if self.max_candidates < 2:
+            raise DataError(f"{self.what}: {self._count}, too few for candidate lists; give more examples")
+        if not 2 <= n_candidates <= self.max_candidates:
             raise DataError(
-                f"{self.what}: {self._count} do not make lists of {n_candidates} candidates; ask for 2 to"
-                f" {self.most}, or give more examples"
+                f"{self.what}: {self._count} cannot fill lists of {n_candidates} candidates; choose 2 to"
+                f" {self.max_candidates}, or give more examples"
             )
         result = []
         for position, (example, context) in enumerate(self._answered[:limit]):
@@ -86,46 +85,46 @@ def draw_candidates(
     limit: int | None = None,
     others: Sequence[str] = (),
 ) -> list[Example]:
-    """The examples with a right answer, each with a list of candidates: its response and others' responses.
+    """Give each example with a right answer a list of candidates: its response and responses of other examples.
 
-    The response stands at a random position. No two candidates of a list have the same words, and none of the wrong
-    ones is a right answer to the same context elsewhere among the examples. Lists that the examples had are replaced.
+    The response is at a random position. No two candidates of a list have the same words, and no wrong candidate is a
+    right answer to the same context in another example. Existing lists are replaced.
 
     Args:
-        examples: what to draw from, and for.
-        n_candidates: of each list; None: 20, or as many as all lists can have where that is fewer.
-        seed: of the draw.
-        what: the examples are, for errors.
-        limit: draw for the first so many, from all; None: for all.
-        others: texts to draw the wrong candidates from; none: the responses.
+        examples: the examples to draw for, and from.
+        n_candidates: length of each list; None: 20, or the longest length that is possible for all lists.
+        seed: random seed.
+        what: name of the examples in errors.
+        limit: draw only for this many examples, the first, but from all; None: for all.
+        others: texts to draw the wrong candidates from instead of the responses.
 
     Raises:
-        DataError: there are too few responses for lists of that length.
+        DataError: there are too few responses for lists of this length.
 
     >>> pairs = [Example((turn,), (text,), (0,)) for turn, text in (("hi", "Hello."), ("hi", "Hey!"), ("bye", "Bye."))]
     >>> [sorted(example.candidates) for example in draw_candidates(pairs)]
     [['Bye.', 'Hello.'], ['Bye.', 'Hey!'], ['Bye.', 'Hello.']]
     """
     responses = Responses(examples, what, others)
-    return responses.lists(usual_length(responses) if n_candidates is None else n_candidates, seed, limit)
+    return responses.lists(default_length(responses) if n_candidates is None else n_candidates, seed, limit)
 
 
 def group_candidates(
     examples: Sequence[Example], n_candidates: int = 100, *, seed: int = 0, what: str = "the examples"
 ) -> list[Example]:
-    """The examples with a right answer in random groups, each to be ranked against the responses of its own group.
+    """Group the examples with a right answer at random; the candidates of each are the responses of its group.
 
-    This is how the figures of in-batch evaluation are made: as many examples as candidates share each list. A copy of
-    the right text in a group is as right. Examples that fill no whole group are left out.
+    This is in-batch evaluation: ``n_candidates`` examples share each list. A copy of the right text in a group also
+    counts as right. The examples of the last, incomplete group are left out.
 
     Args:
-        examples: what to group; lists that they had are replaced.
-        n_candidates: examples in a group, and so candidates of each.
-        seed: of the groups.
-        what: the examples are, for errors.
+        examples: the examples; existing lists are replaced.
+        n_candidates: number of examples in a group, and of candidates in each list.
+        seed: random seed.
+        what: name of the examples in errors.
 
     Raises:
-        DataError: they do not fill one group.
+        DataError: there are too few examples for one group.
 
     Source: Henderson et al., A Repository of Conversational Datasets (2019), 1-of-100 accuracy, which ConveRT (2020)
         calls R100@1.
@@ -137,8 +136,8 @@ def group_candidates(
     answered = [example for example in examples if example.relevant]
     if len(answered) < n_candidates:
         raise DataError(
-            f"{what}: {counted(len(answered), 'example')} with a right answer make no group of {n_candidates}; ask for"
-            " a smaller one, or give more examples"
+            f"{what}: {counted(len(answered), 'example')} with a right answer cannot fill a group of {n_candidates};"
+            " choose a smaller group, or give more examples"
         )
     order = np.random.Generator(np.random.PCG64([seed])).permutation(len(answered)).tolist()
     result = []
@@ -152,9 +151,9 @@ def group_candidates(
     return result
 
 
-def usual_length(*parts: Responses) -> int:
-    """20, or where a part has too few responses for that, as many as it can have; 2 at least."""
-    return max(2, min(USUAL, *(part.most for part in parts)))
+def default_length(*parts: Responses) -> int:
+    """20, or less if a part has too few responses for that; at least 2."""
+    return max(2, min(DEFAULT_N_CANDIDATES, *(part.max_candidates for part in parts)))
 
 
 def _words(example: Example) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""Files of examples: four kinds of rows read, one written.
+"""Files of examples, which have one of four kinds of rows.
 
     pairs       {"context": [turns] or text, "response": text}           may have "negatives": [texts]
     dialogues   {"turns": [{"speaker", "text"} or text]}                 each turn answers all turns before it
     candidates  {"context", "candidates": [texts], "relevant": [positions] or position}
     pool        {"context", "relevant_ids": [ids]}                       against a file of {"id", "text"}
 
-Every kind may have "id" and "background"; other fields, such as the time of a dialogue, are for others to read. CSV and
+Every kind may have "id" and "background"; this module ignores other fields, such as the time of a dialogue. CSV and
 Parquet files hold the same rows as columns.
 """
 
@@ -17,16 +17,16 @@ from polyrank.data import fields
 from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import read_pool
 from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
-from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, named, row_error, rows, stem, write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, Row, check_object, row_error, rows, stem, type_name, write_rows
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
 
-MEMORY = Path("row")  # what rows without a file are called in messages and ids: row:3
+MEMORY = Path("row")  # the "file" of rows in memory, for messages and ids such as row:3
 
 Kind = Literal["pairs", "dialogues", "candidates", "pool"]
 
-# the field that tells each kind; the first that a row has decides, for a row of candidates may also name the response
-TELLING: dict[str, Kind] = {
+# the field that identifies each kind; the first match decides, because rows of candidates may also have a response
+KIND_OF_FIELD: dict[str, Kind] = {
     "turns": "dialogues",
     "candidates": "candidates",
     "response": "pairs",
@@ -43,23 +43,23 @@ def read_examples(
     skip_bad: bool = False,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Loaded:
-    """Examples of a ``.jsonl``, ``.csv`` (both also ``.gz``) or ``.parquet`` file, or of rows in memory.
+    """Read examples from a ``.jsonl``, ``.csv`` (both also ``.gz``) or ``.parquet`` file, or from rows in memory.
 
-    An example without an id gets one: ``<file>:<line>``, and in dialogues ``<id>#<turn>``, turns counted from 0.
+    An example without an id gets ``<file>:<line>``; examples of dialogues get ``<id>#<turn>``, turns counted from 0.
 
     Args:
-        path: the file; or the rows themselves, by the same checks: dictionaries, Examples, or a table as
-            ``polyrank.data.in_memory.rows_of`` takes it.
-        kind: of its rows; None: seen from the first good row.
-        speaker: of dialogues, take only this speaker's turns as responses; None: everybody's.
-        pool: of pool rows, the candidates (or their file) that ``relevant_ids`` must be among; None: not checked.
-        skip_bad: count bad rows in the report and go on, instead of stopping at the first.
+        path: the file; or the rows, which pass the same checks: dictionaries, Examples, or a table that
+            ``polyrank.data.in_memory.rows_of`` supports.
+        kind: kind of the rows; None: that of the first good row.
+        speaker: in dialogues, only turns of this speaker are responses; None: the turns of all speakers.
+        pool: for pool rows, the candidates (or their file) that must contain all ``relevant_ids``; None: no check.
+        skip_bad: count bad rows in the report and continue, instead of stopping at the first.
         max_line_bytes: a longer line is a bad row.
 
     Raises:
         DataError: ``file:line: what is wrong; what to do``.
         MissingExtraError: the file is Parquet and pyarrow is not installed.
-        UsageError: an argument does not go with the kind of rows.
+        UsageError: an argument does not apply to this kind of rows.
     """
     numbered: Iterable[tuple[int, Any]]
     if isinstance(path, str | Path):
@@ -77,22 +77,26 @@ def read_examples(
 
 
 class Reader:
-    """Rows of one file to examples; remembers the kind, which the first good row decides, and who spoke."""
+    """Converts the rows of one file to examples; keeps the kind of the first good row and the speakers so far."""
 
     def __init__(self, path: Path, kind: Kind | None, speaker: str | None, pool_ids: frozenset[str] | None) -> None:
         self.stem, self.kind, self.speaker, self.pool_ids = stem(path), kind, speaker, pool_ids
         self.speakers: set[str] = set()
 
     def examples(self, line: int, row: Row | Example) -> Iterable[Example]:
-        """The examples of a row; ValueError says what is wrong with it."""
+        """The examples of a row.
+
+        Raises:
+            ValueError: the row is bad.
+        """
         if isinstance(row, Example):
             return (row,)
-        checked(row, escaped=self.stem == MEMORY.name)
+        check_object(row, escaped=self.stem == MEMORY.name)
         kind = self.kind or kind_of(row)
         if self.speaker is not None and kind != "dialogues":
-            raise UsageError(f"speaker {self.speaker!r} goes with dialogues only, and these are {kind}; leave it out")
+            raise UsageError(f"speaker {self.speaker!r} applies only to dialogues, and these are {kind}; leave it out")
         if self.pool_ids is not None and kind != "pool":
-            raise UsageError(f"a pool goes with pool rows only, and these are {kind}; leave it out")
+            raise UsageError(f"a pool applies only to pool rows, and these are {kind}; leave it out")
         read = {
             "pairs": self._pairs,
             "dialogues": self._dialogues,
@@ -112,11 +116,11 @@ class Reader:
 
     def _candidates(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         relevant_ids = fields.identifiers(row, "relevant_ids") if row.get("relevant_ids") is not None else ()
-        if isinstance(fields.field(row, "candidates"), str):  # of which one could only guess that it is one of several
+        if isinstance(fields.field(row, "candidates"), str):  # probably several candidates in one text
             raise ValueError('field "candidates" holds a text; write a list of texts')
         candidates, relevant = fields.texts(row, "candidates"), fields.indices(row, "relevant")
         if relevant and not candidates:
-            raise ValueError('field "relevant" names a position, but there are no candidates; give some, or write []')
+            raise ValueError('field "relevant" holds a position, but "candidates" is empty; give some, or write []')
         yield Example(fields.context(row), candidates, relevant, name, background, relevant_ids)
 
     def _pool(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
@@ -134,25 +138,26 @@ class Reader:
                 yield Example(words[:position], (text,), (0,), f"{name}#{position}", background)
 
     def turns(self, row: Row) -> list[tuple[str | None, str]]:
-        """Who said what in a dialogue; ValueError says what is wrong with it."""
+        """Speaker and text of each turn of a dialogue.
+
+        Raises:
+            ValueError: a turn is bad.
+        """
         turns = fields.field(row, "turns")
         if not isinstance(turns, list) or not turns:
-            raise ValueError('field "turns" is no list of turns; write [{"speaker": "...", "text": "..."}, ...]')
+            raise ValueError('field "turns" is not a list of turns; write [{"speaker": "...", "text": "..."}, ...]')
         return [self._turn(turn, position) for position, turn in enumerate(turns)]
 
     def _turn(self, turn: object, position: int) -> tuple[str | None, str]:
-        if isinstance(turn, dict):
-            speaker = turn.get("speaker")
-            text = turn.get("text")
-        else:
-            speaker, text = None, turn
+        speaker, text = (turn.get("speaker"), turn.get("text")) if isinstance(turn, dict) else (None, turn)
         if not isinstance(text, str):
-            raise ValueError(f'turn {position} has {named(text)} for a text; write {{"speaker": "...", "text": "..."}}')
+            problem = f"the text of turn {position} is {type_name(text)}"
+            raise ValueError(f'{problem}; write {{"speaker": "...", "text": "..."}}')
         if speaker is not None and not isinstance(speaker, str):
-            raise ValueError(f"turn {position} has {named(speaker)} for a speaker; write a text")
+            raise ValueError(f"the speaker of turn {position} is {type_name(speaker)}; write a text")
         if speaker is None and self.speaker is not None:
             raise ValueError(
-                f"turn {position} has no speaker, so {self.speaker!r} cannot be told; name each turn's speaker"
+                f"turn {position} has no speaker, which speaker={self.speaker!r} requires; name each turn's speaker"
             )
         if speaker is not None:
             self.speakers.add(speaker)
@@ -167,7 +172,7 @@ def read_with(
     *,
     skip_bad: bool,
 ) -> Loaded:
-    """Run through rows, with a function that gives each row's examples by the reader."""
+    """Collect examples from rows; ``examples`` returns those of a row and uses ``reader``."""
     try:
         return collect(parsed(path, numbered, examples), path, skip_bad=skip_bad)
     except NoExamplesError as error:
@@ -178,36 +183,36 @@ def read_with(
 
 
 def kind_of(row: Row) -> Kind:
-    """The kind of a row, by its fields.
+    """The kind of a row, from its fields.
 
     >>> kind_of({"context": "hi", "response": "hello"})
     'pairs'
 
     Raises:
-        ValueError: it has none of the telling fields.
+        ValueError: the row has none of the fields that identify a kind.
     """
-    for name, kind in TELLING.items():
+    for name, kind in KIND_OF_FIELD.items():
         if name in row:
             return kind
-    telling = ", ".join(f'"{name}"' for name in TELLING)
+    required = ", ".join(f'"{name}"' for name in KIND_OF_FIELD)
     raise ValueError(
-        f"cannot tell the kind of row; it needs one of {telling} and has"
-        f" {', '.join(row) or 'no fields'}; of other tables and exports polyrank import chats makes dialogues"
+        f"unknown kind of row: it needs one of {required} and has {', '.join(row) or 'no fields'}; convert other"
+        " tables and exports to dialogues with polyrank import chats"
     )
 
 
 def write_examples(path: Path | str, examples: Iterable[Example]) -> None:
-    """Write examples as JSON lines, gzipped if ``path`` ends in ``.gz``; ``read_examples`` gives them back.
+    """Write examples as JSON lines, gzipped if ``path`` ends in ``.gz``; ``read_examples`` reads them again.
 
-    The file appears whole or not at all, and the same examples make the same bytes. Examples that all hold just their
-    response are written as pairs, those that all hold no candidates as pool rows, any others as candidates.
+    The file is written atomically, and the same examples give the same bytes. If every example has only its response,
+    the rows are pairs; if no example has candidates, they are pool rows; otherwise they are rows of candidates.
 
     Args:
-        path: the file to make or replace.
-        examples: what to write.
+        path: the file to create or replace.
+        examples: the examples to write.
 
     Raises:
-        DataError: an example has no turns or holds a lone surrogate, so it could not be read back.
+        DataError: an example has no turns or holds a lone surrogate, so it could not be read again.
     """
     path, examples = Path(path), list(examples)
     kind: Kind = "candidates"

@@ -1,19 +1,19 @@
-"""Fields of a row, checked as they are taken.
+"""Checked access to the fields of a row.
 
-Each function returns what the field holds or raises a ValueError that says what is wrong and what to write instead; the
-caller knows the file and the line. This module knows types; it refuses to know kinds of rows.
+Each function returns the value of a field or raises a ValueError that explains the problem and the fix; the caller adds
+the file and the line. This module checks types and does not know the kinds of rows.
 """
 
 import json
 from collections.abc import Collection
 from typing import Any
 
-from polyrank.data.rows import Row, named
+from polyrank.data.rows import Row, type_name
 from polyrank.records import turns_of
 
 
 def field(row: Row, name: str) -> Any:
-    """The value of a field that must be there.
+    """The value of a required field.
 
     >>> field({"text": "hi"}, "id")
     Traceback (most recent call last):
@@ -34,7 +34,7 @@ def text(row: Row, name: str) -> str:
     """
     value = field(row, name)
     if not isinstance(value, str):
-        raise ValueError(f'field "{name}" holds {named(value)}; write a text')
+        raise ValueError(f'field "{name}" holds {type_name(value)}; write a text')
     return value
 
 
@@ -48,15 +48,15 @@ def texts(row: Row, name: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
-        raise ValueError(f'field "{name}" holds {named(value)}; write a text or a list of texts')
+        raise ValueError(f'field "{name}" holds {type_name(value)}; write a text or a list of texts')
     for position, item in enumerate(value):
         if not isinstance(item, str):
-            raise ValueError(f'field "{name}" holds {named(item)} at position {position}; write texts only')
+            raise ValueError(f'field "{name}" holds {type_name(item)} at position {position}; write texts only')
     return tuple(value)
 
 
 def context(row: Row, name: str = "context") -> tuple[str, ...]:
-    """The turns of ``context``, oldest first: at least one, which may be empty; or its messages.
+    """The turns of a context, oldest first: a text, a list of texts, or a list of messages; at least one turn.
 
     >>> context({"context": [{"role": "user", "content": "hi"}]})
     ('hi',)
@@ -68,7 +68,7 @@ def context(row: Row, name: str = "context") -> tuple[str, ...]:
 
 
 def _turns(row: Row, name: str) -> Any:
-    """Of messages the turns, of anything else itself."""
+    """The turns of a list of messages; any other value unchanged."""
     value = field(row, name)
     if not isinstance(value, list) or not value or not isinstance(value[0], dict):
         return value
@@ -79,7 +79,7 @@ def _turns(row: Row, name: str) -> Any:
 
 
 def optional_texts(row: Row, name: str) -> tuple[str, ...]:
-    """As ``texts``; absent, null and an empty text (an empty cell of a CSV file, which has no null) are none.
+    """As ``texts``, but empty if the field is missing, null or an empty text, which is how CSV writes null.
 
     >>> optional_texts({}, "background"), optional_texts({"background": ""}, "background")
     ((), ())
@@ -93,19 +93,18 @@ def identifier(value: object, name: str) -> str:
     >>> identifier(7, "id")
     '7'
     """
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f'field "{name}" holds {named(value)}; write a text or a whole number')
+    if type(value) not in (str, int):
+        raise ValueError(f'field "{name}" holds {type_name(value)}; write a text or a whole number')
     return str(value)
 
 
 def optional_id(row: Row, default: str) -> str:
-    """The ``id`` of a row, or ``default`` where it has none."""
-    value = row.get("id")
-    return default if value is None or value == "" else identifier(value, "id")
+    """The ``id`` of a row, or ``default`` if the row has none."""
+    return default if row.get("id") in (None, "") else identifier(row["id"], "id")
 
 
 def identifiers(row: Row, name: str) -> tuple[str, ...]:
-    """A list of ids; one id counts as a list of one, an empty text (an empty cell of a CSV file) as none.
+    """A list of ids; one id counts as a list of one, an empty text (CSV's null) as an empty list.
 
     >>> identifiers({"relevant_ids": ["u1", 2]}, "relevant_ids"), identifiers({"relevant_ids": ""}, "relevant_ids")
     (('u1', '2'), ())
@@ -115,21 +114,21 @@ def identifiers(row: Row, name: str) -> tuple[str, ...]:
         return ()
     names = tuple(identifier(item, name) for item in (value if isinstance(value, list) else [value]))
     if len(set(names)) < len(names):
-        raise ValueError(f'field "{name}" names the same id twice; name each once')
+        raise ValueError(f'field "{name}" repeats an id; write each id once')
     return names
 
 
 def metadata(row: Row, *, without: Collection[str], empty: Collection[object] = (None,)) -> dict[str, Any]:
-    """The ``metadata`` of a row, and its other fields, unless they are ``without`` or hold nothing.
+    """The ``metadata`` of a row together with its other fields, except those in ``without`` and empty ones.
 
     >>> metadata({"text": "hi", "metadata": {"n": 1}, "lang": "en", "tier": None}, without=["text"])
     {'lang': 'en', 'n': 1}
     """
     known = {} if row.get("metadata") in (None, "") else row["metadata"]
     if not isinstance(known, dict):
-        raise ValueError(f'field "metadata" holds {named(known)}; write an object')
+        raise ValueError(f'field "metadata" holds {type_name(known)}; write an object')
     others = {name: value for name, value in row.items() if name != "metadata" and name not in without}
-    # pandas writes an empty number as NaN; Parquet has dates and bytes, which metadata, being JSON, cannot hold
+    # pandas writes an empty number as NaN; Parquet has dates and bytes, which JSON cannot hold
     kept = {name: value for name, value in others.items() if value not in empty and value == value}
     return (json.loads(json.dumps(kept, default=str, allow_nan=False)) if kept else {}) | known
 
@@ -143,8 +142,9 @@ def indices(row: Row, name: str) -> tuple[int, ...]:
     value = field(row, name)
     items = value if isinstance(value, list) else [value]
     for item in items:
-        if isinstance(item, bool) or not isinstance(item, int):
-            raise ValueError(f'field "{name}" holds {named(item)}; write positions as whole numbers, counted from 0')
+        if type(item) is not int:
+            problem = f"holds {type_name(item)}; write positions as whole numbers, counted from 0"
+            raise ValueError(f'field "{name}" {problem}')
     if len(set(items)) < len(items):
-        raise ValueError(f'field "{name}" names the same position twice; name each once')
+        raise ValueError(f'field "{name}" repeats a position; write each position once')
     return tuple(items)

@@ -1,22 +1,22 @@
-"""Rows that are in memory already: lists, generators, and the tables of pandas, polars, pyarrow and datasets."""
+"""Rows in memory: lists, generators, and tables of pandas, polars, pyarrow and datasets."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-# how each library's table gives its rows as dictionaries, by the method that it alone has
+# the method of each library that returns rows as dictionaries, with its arguments
 TABLES: dict[str, dict[str, Any]] = {"iter_rows": {"named": True}, "to_pylist": {}, "to_dict": {"orient": "records"}}
 
 
 def rows_of(source: Iterable[Any]) -> Iterator[Any]:
-    """Each row of a table or an iterable; values of NumPy as plain ones.
+    """Each row of a table or an iterable; NumPy values become plain Python values.
 
     >>> list(rows_of([{"text": "hi", "n": np.int64(2)}, "hello"]))
     [{'text': 'hi', 'n': 2}, 'hello']
 
     Raises:
-        TypeError: it cannot be gone through row by row.
+        TypeError: ``source`` is not a table and not iterable.
     """
     if hasattr(source, "columns") or hasattr(source, "column_names"):
         for method, options in TABLES.items():
@@ -24,13 +24,13 @@ def rows_of(source: Iterable[Any]) -> Iterator[Any]:
                 source = read(**options)
                 break
     if isinstance(source, Mapping | str | bytes) or not isinstance(source, Iterable):
-        raise TypeError(f"{type(source).__name__} is no table of rows; give a list of them")
+        raise TypeError(f"{type(source).__name__} is not a table of rows; give a list of rows")
     for row in source:
         yield {str(name): _plain(value) for name, value in row.items()} if isinstance(row, Mapping) else row
 
 
 def _plain(value: Any) -> Any:
-    """Arrays become lists, NumPy's numbers Python's, and NaN, by which pandas says that there is nothing, None."""
+    """Convert arrays to lists, NumPy numbers to Python numbers, and NaN, which pandas writes for missing, to None."""
     match value:
         case np.ndarray() | np.generic():
             return _plain(value.tolist())

@@ -1,6 +1,6 @@
-"""A file that is one long JSON list of objects, read one object at a time.
+"""Read a file that is one JSON list of objects, one object at a time.
 
-Knows JSON lists only; refuses to know what the objects mean.
+This module does not know what the objects mean.
 """
 
 import codecs
@@ -11,25 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, gzip_checked, opened, row_error, strict_json
+from polyrank.data.rows import MAX_LINE_BYTES, Row, check_object, gzip_errors, open_file, row_error, strict_json
 from polyrank.errors import DataError
 
 
 def listed_rows(
     path: Path, *, max_item_bytes: int = MAX_LINE_BYTES, chunk_bytes: int = 2**20
 ) -> Iterator[tuple[int, Row | DataError]]:
-    """Each object of a file that is one JSON list, with the line that it starts on; the list is never held whole.
+    """Each object of the list, with the line that it starts on; the list is never in memory as a whole.
 
     Args:
         path: the file; gzip if named ``.gz``.
         max_item_bytes: the longest object, in characters.
-        chunk_bytes: how much is read at a time.
+        chunk_bytes: bytes to read at a time.
 
     Raises:
-        DataError: it is not a JSON list. One cannot go on behind broken JSON here, so that is raised, not yielded.
+        DataError: the file is not a JSON list. Broken JSON is raised and not yielded, because reading cannot continue
+            after it.
     """
     text = _Window(path, chunk_bytes)
-    with gzip_checked(path, lambda: text.line), opened(path) as stream:
+    with gzip_errors(path, lambda: text.line), open_file(path) as stream:
         text.stream = stream
         mark = text.peek()
         if not mark:
@@ -39,24 +40,22 @@ def listed_rows(
         text.skip(1)
         while (mark := text.peek()) != "]":
             if mark != "{":
-                raise row_error(
-                    path, text.line, "the list is cut off or holds something that is no object; get it again"
-                )
+                problem = "the list is truncated or holds something other than objects; download the file again"
+                raise row_error(path, text.line, problem)
             yield text.line, text.take(max_item_bytes)
             mark = text.peek()
             if mark == ",":
                 text.skip(1)
             elif mark != "]":
-                raise row_error(
-                    path, text.line, "a comma or the end of the list is missing; the file is cut off, get it again"
-                )
+                problem = "a comma or the end of the list is missing, the file is truncated; download it again"
+                raise row_error(path, text.line, problem)
 
 
 _blanks = re.compile(r"[ \t\r\n]*")
 
 
 class _Window:
-    """The unread part of a JSON text, of which a little is in memory."""
+    """The unread part of a JSON text; only a window of it is in memory."""
 
     def __init__(self, path: Path, chunk_bytes: int) -> None:
         self.path, self.chunk_bytes = path, chunk_bytes
@@ -81,12 +80,12 @@ class _Window:
         return not self._ended
 
     def skip(self, n: int) -> None:
-        """Pass over ``n`` characters."""
+        """Skip ``n`` characters."""
         self.line += self.buffer.count("\n", self.position, self.position + n)
         self.position += n
 
     def peek(self) -> str:
-        """The next character that is no blank; empty at the end of the file."""
+        """The next non-blank character; empty at the end of the file."""
         while True:
             blanks = _blanks.match(self.buffer, self.position)
             self.skip(blanks.end() - self.position if blanks else 0)
@@ -96,22 +95,22 @@ class _Window:
                 return ""
 
     def take(self, limit: int) -> Row | DataError:
-        """The object that starts here."""
+        """Parse the object that starts here."""
         while True:
             line = self.line
             try:
                 value, end = strict_json.raw_decode(self.buffer, self.position)
             except (ValueError, RecursionError) as error:
-                # an object that ends beyond the window looks just like a broken one: read on before judging
+                # an object that ends after the window looks like a broken one, so read more first
                 cut_off = isinstance(error, json.JSONDecodeError) and len(self.buffer) - self.position <= limit
                 if cut_off and self.more():
                     continue
                 where, what = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, str(error))
                 breaks = self.buffer.count("\n", self.position, max(where, self.position))
-                raise row_error(self.path, line + breaks, f"not JSON: {what}; get the file again") from error
+                raise row_error(self.path, line + breaks, f"not JSON: {what}; download the file again") from error
             escaped = any(self.buffer.find(mark, self.position, end) >= 0 for mark in ("\\ud", "\\uD"))
             self.skip(end - self.position)
             try:
-                return checked(value, escaped=escaped)
+                return check_object(value, escaped=escaped)
             except ValueError as error:
                 return row_error(self.path, line, error)

@@ -1,7 +1,7 @@
-"""Examples on disk, mapped into memory: as many as the disk holds, each made when it is asked for.
+"""Examples in memory-mapped files, for data larger than memory; each example is built when it is accessed.
 
-A row's texts are stored once, however many examples it gives: the contexts of a dialogue are stretches of its turns.
-The folder is named by what it was made of, so that the same files make it once. Shapes: N examples.
+The texts of a row are stored once, however many examples it gives: contexts of a dialogue are ranges of its turns. The
+name of the folder is a hash of its sources, so that the same files are converted once. Shapes: N examples.
 """
 
 import hashlib
@@ -29,22 +29,22 @@ DOCUMENT = DocumentKind(
     name="folder of examples", file="examples.json", missing="check the path", remedy="delete the folder"
 )
 TEXTS, ENDS, TABLE, KEYS = "texts.bin", "ends.bin", "table.bin", "keys.bin"
-ROWS = 1000  # that are written together
-MOST_RIGHT = 1000  # right answers elsewhere that are looked up for one context
-# Of each example: the number of its row's first text, which is the row's id; counted from there, where its turns start
-# (the background stands before them) and end, and its candidates; how many of these, the first, are right; its turn of
-# the dialogue, or -1.
+ROWS = 1000  # rows to write at a time
+MAX_RIGHTS = 1000  # right answers in other examples to look up for a context
+# For each example: "base" is the number of the first text of its row, which is the row's id. Relative to it: where its
+# turns start (the background comes before them) and end, and its first and last candidate. "right" is the number of
+# right candidates, which come first. "turn" is its turn in the dialogue, or -1.
 ROW = np.dtype([("base", "<i8")] + [(name, "<i4") for name in ("turns", "end", "first", "last", "right", "turn")])
 
 
 class StoredExamples(Sequence[Example]):
-    """Examples with a right answer, in a folder that ``open_stored`` has made.
+    """Examples with a right answer, in a folder that ``open_stored`` wrote.
 
     Args:
-        folder: of that kind.
+        folder: the folder.
 
     Raises:
-        ArtifactError: it is none, or is damaged.
+        ArtifactError: the folder is of another kind or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class StoredExamples(Sequence[Example]):
         self.rights = StoredRights(self)
 
     def choose(self, numbers: NDArray[np.int64]) -> "StoredExamples":
-        """Some of them, in this order. What is right for a context stays what all of them say."""
+        """Select examples, in this order. ``rights`` still covers all examples of the folder."""
         part = copy(self)
         part._chosen = numbers if self._chosen is None else self._chosen[numbers]
         return part
@@ -78,10 +78,10 @@ class StoredExamples(Sequence[Example]):
         if not -len(self) <= number < len(self):
             raise IndexError(f"example {number} of {len(self)}")
         number %= len(self)
-        return self.at(number if self._chosen is None else int(self._chosen[number]))
+        return self.stored(number if self._chosen is None else int(self._chosen[number]))
 
-    def at(self, number: int) -> Example:
-        """One of all that are in the folder, chosen or not."""
+    def stored(self, number: int) -> Example:
+        """An example of the folder, whether or not it is selected."""
         base, turns, end, first, last, right, turn = self._table[number].item()
         id_, *texts = self._read(base, max(end, last))
         return Example(
@@ -93,38 +93,34 @@ class StoredExamples(Sequence[Example]):
         )
 
     def sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes of the contexts of some examples, by which those of like length are put together."""
+        """Bytes of the contexts of some examples, for batches of similar length."""
         own = self._table[numbers if self._chosen is None else self._chosen[numbers]]
         return np.asarray(self._ends[own["base"] + own["end"] - 1] - self._ends[own["base"]])
 
-    def with_key(self, context: Context) -> range:
-        """Where in the list of contexts, by hash, this one would be."""
+    def with_hash_of(self, context: Context) -> Iterator[Example]:
+        """Stored examples whose context has the same hash."""
         key = _key(context)
         low, high = np.searchsorted(self._keys, np.array([key << 32, (key << 32) + (1 << 32) - 1], np.uint64))
-        return range(int(low), min(int(high), int(low) + MOST_RIGHT))
-
-    def by_key(self, position: int) -> Example:
-        """The example at a position of that list."""
-        return self.at(int(self._keys[position]) & 0xFFFFFFFF)
+        for entry in self._keys[low : min(high, low + MAX_RIGHTS)].tolist():
+            yield self.stored(entry & 0xFFFFFFFF)
 
     def _read(self, start: int, n: int) -> list[str]:
-        """``n`` texts from the one of this number on."""
+        """Read ``n`` texts, the first with the number ``start``."""
         ends = self._ends[start - 1 : start + n].tolist() if start else [0, *self._ends[:n].tolist()]
         data = self._texts[ends[0] : ends[-1]]
         return [data[a - ends[0] : b - ends[0]].decode() for a, b in pairwise(ends)]
 
 
 class StoredRights(Mapping[Context, list[str]]):
-    """All right answers to a context, wherever in the folder; of a very frequent context the first thousand."""
+    """All right answers to a context in the folder; the first thousand for a very frequent context."""
 
     def __init__(self, examples: StoredExamples) -> None:
         self._examples = examples
 
     def __getitem__(self, context: Context) -> list[str]:
         right: dict[str, None] = {}
-        for position in self._examples.with_key(context):
-            example = self._examples.by_key(position)
-            if example.query == context:  # and does not only have the same hash
+        for example in self._examples.with_hash_of(context):
+            if example.query == context:
                 right.update(dict.fromkeys(example.candidates[i] for i in example.relevant))
         if not right:
             raise KeyError(context)
@@ -138,7 +134,7 @@ class StoredRights(Mapping[Context, list[str]]):
 
 
 class StoredResponses(Sequence[str]):
-    """The response of each example; the same text as often as it answers something."""
+    """The response of each example; repeated responses are included."""
 
     def __init__(self, examples: StoredExamples) -> None:
         self._examples = examples
@@ -165,16 +161,16 @@ def open_stored(
     skip_bad: bool = False,
     notify: Callable[[str], None] = lambda text: None,
 ) -> StoredExamples:
-    """The examples of a file, or of all files of a folder or pattern, from the cache, or made and put there.
+    """Open the examples of a file, or of all files of a folder or pattern, from the cache; convert them if necessary.
 
-    Memory holds a thousand rows at a time, whatever the size.
+    The conversion has at most a thousand rows in memory.
 
     Args:
-        source: as ``read_examples`` takes it, or see ``shards``.
-        cache: the folder of such folders.
+        source: a file that ``read_examples`` reads, a folder of such files, or a pattern.
+        cache: the folder with the converted data.
         kind, speaker: see ``read_examples``.
         skip_bad: count and skip bad rows instead of stopping.
-        notify: called with lines for the user.
+        notify: called with messages for the user.
 
     Raises:
         DataError: a row is bad and ``skip_bad`` is false, or no example has a right answer.
@@ -186,7 +182,7 @@ def open_stored(
         examples = StoredExamples(folder)
     except ArtifactError as error:
         if has_document(folder, DOCUMENT):
-            notify(f"{error}; it is made again")
+            notify(f"{error}; converting the data again")
         _make(folder, source, _examples_of(source, files, kind, speaker, skip_bad=skip_bad, notify=notify))
         examples = StoredExamples(folder)
     notify(f"{source}: {counted(len(examples), 'example')} on disk, in {folder}")
@@ -202,7 +198,7 @@ def _examples_of(
     skip_bad: bool,
     notify: Callable[[str], None],
 ) -> Iterator[list[Example]]:
-    """Those of each row that have a right answer."""
+    """The examples of each row that have a right answer."""
     n_good, bad = 0, BadRows(skip=skip_bad)
     for file in files:
         for item in good_rows(parsed(file, rows(file), Reader(file, kind, speaker, None).examples), bad):
@@ -224,26 +220,23 @@ def _make(folder: Path, source: Path, read: Iterator[list[Example]]) -> None:
             while batch := list(islice(read, ROWS)):
                 writer.write(batch)
         if not writer.n_examples:
-            raise DataError(f"{source}: no example has the text of a right answer; there is nothing to learn from")
+            raise DataError(f"{source}: no example has the text of a right answer; training needs some")
         keys = np.memmap(new / KEYS, np.uint64, "r+")
         keys.sort()
         keys.flush()
-        document = {
-            "n_given": writer.n_given,
-            "parts": {name: sha256_file(new / name) for name in names},
-        }
+        document = {"n_given": writer.n_given, "parts": {name: sha256_file(new / name) for name in names}}
         (new / DOCUMENT.file).write_bytes(seal(document, DOCUMENT))
 
 
 class _Writer:
-    """Puts rows behind those that are there."""
+    """Appends rows to the files."""
 
     def __init__(self, texts: BinaryIO, ends: BinaryIO, table: BinaryIO, keys: BinaryIO) -> None:
         self._texts, self._ends, self._table, self._keys = texts, ends, table, keys
         self._n_texts = self._n_bytes = self.n_examples = self.n_given = 0
 
     def write(self, batch: Sequence[list[Example]]) -> None:
-        """Rows of examples, one of which each has at least."""
+        """Write the examples of several rows; every row has at least one."""
         texts: list[bytes] = []
         table: list[tuple[int, ...]] = []
         keys: list[int] = []
@@ -267,7 +260,7 @@ class _Writer:
 
 
 def _rows_of(examples: list[Example]) -> Iterator[tuple[list[str], list[tuple[int, ...]]]]:
-    """The texts of a row with the entries of its examples: together, where they are stretches of one dialogue."""
+    """The texts of a row with the entries of its examples. Examples of one dialogue share the texts."""
     last = examples[-1]
     spoken = (*last.context, *last.candidates)
     together = all(

@@ -1,4 +1,4 @@
-"""Files of candidates: a reply catalogue, or the pool that pool examples point into."""
+"""Files of candidates: a reply catalogue, or the pool that pool examples refer to."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,11 +10,11 @@ from polyrank.data.in_memory import rows_of
 from polyrank.data.rows import (
     MAX_LINE_BYTES,
     Row,
-    checked,
+    check_object,
     numbered_lines,
+    raise_bad_rows,
     row_error,
     rows,
-    sound,
     write_rows,
 )
 from polyrank.errors import DataError
@@ -22,7 +22,7 @@ from polyrank.loading.data import data_file, resolve_data
 from polyrank.records import Candidate
 
 CandidateLike: TypeAlias = Candidate | str | Mapping[str, Any]
-"""What is taken for a candidate: its text, a row with "text" and maybe "id" and "metadata", or a Candidate."""
+"""A candidate: its text, a row with "text" and optionally "id" and "metadata", or a Candidate."""
 
 
 def read_pool(
@@ -31,21 +31,21 @@ def read_pool(
     max_line_bytes: int = MAX_LINE_BYTES,
     notify: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """Candidates of a file, in its order; of a folder, or of a pattern such as ``part-*.parquet``, file by file.
+    """Read candidates from a file, a folder, or a pattern such as ``part-*.parquet``, in order.
 
-    JSON lines, CSV and Parquet rows have ``text``, maybe an ``id``, and JSON lines may have ``metadata``, to which all
-    other fields are added unless they are null. A ``.txt`` file has one reply per line, and blank lines are passed
-    over. The id of a candidate without one comes from its text (``text_id``). What comes again, alike in every
-    respect, counts once. Any file may be gzipped and named ``.gz``.
+    JSON lines, CSV and Parquet rows have ``text`` and optionally ``id``; all other fields that are not null become
+    metadata, in addition to the ``metadata`` of JSON lines. A ``.txt`` file has one reply per line; blank lines are
+    ignored. A candidate without an id gets one from its text (``text_id``). Identical candidates count once. Any file
+    may be gzipped and named ``.gz``.
 
     Args:
-        path: the file; a folder of ``.jsonl``, ``.csv`` or ``.parquet`` files; or a pattern of names. Or what is in
-            memory already: a list or a table, as ``pool_of`` takes it.
+        path: the file; a folder of ``.jsonl``, ``.csv`` or ``.parquet`` files; or a pattern of names. Also a list or a
+            table in memory, see ``pool_of``.
         max_line_bytes: a longer line is an error.
-        notify: told how many came again.
+        notify: called with the number of repeated candidates.
 
     Raises:
-        DataError: ``file:line: what is wrong; what to do``; also for an id that was used before, and an empty file.
+        DataError: ``file:line: what is wrong; what to do``; also if an id repeats or there are none.
     """
     if not isinstance(path, str | Path):
         return pool_of(path)
@@ -58,16 +58,16 @@ def read_pool(
 
 
 def numbered_candidates(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Candidate]]:
-    """Each candidate of a file with its line, those that come again as well."""
+    """Each candidate of a file with its line, including repeated ones."""
     return (_lines if data_file(path).form == "text" else _rows)(path, max_line_bytes)
 
 
 def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
-    """Candidates from memory, by the same checks as those of a file; one without an id counts once by its text.
+    """Candidates from memory, with the same checks as for files; equal texts without an id count once.
 
     Args:
-        candidates: texts, rows with ``text`` and maybe ``id`` and ``metadata``, or Candidates; a table of rows as
-            ``polyrank.data.in_memory.rows_of`` takes it. The id of one without comes from its text.
+        candidates: texts, rows with ``text`` and optionally ``id`` and ``metadata``, or Candidates; or a table that
+            ``polyrank.data.in_memory.rows_of`` supports. A candidate without an id gets one from its text.
 
     Raises:
         DataError: ``candidate 3: what is wrong; what to do``.
@@ -78,7 +78,7 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
             result.append(value)
             continue
         try:
-            row = {"text": value} if isinstance(value, str) else checked(value, escaped=True)
+            row = {"text": value} if isinstance(value, str) else check_object(value, escaped=True)
             candidate = _candidate(row)
         except (ValueError, TypeError) as error:
             raise DataError(f"candidate {number}: {error}") from error
@@ -90,7 +90,7 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
 
 
 def text_id(text: str) -> str:
-    """The id of a reply that has none of its own: the same for equal texts, in any file, at any time.
+    """The id of a reply that has none: a hash of its text, the same in every file.
 
     >>> text_id("Restart the router.")
     '5da5a691949c9d4c'
@@ -99,19 +99,19 @@ def text_id(text: str) -> str:
 
 
 def import_pool(source: Path | str, output: Path | str) -> int:
-    """Turn a candidate file of DSTC7 subtask 2 (one ``id<TAB>text`` per line, no header) into JSON lines.
+    """Convert a candidate file of DSTC7 subtask 2 (one ``id<TAB>text`` per line, no header) to JSON lines.
 
-    A text may be empty, and may hold further tabs.
+    A text may be empty and may contain tabs.
 
     Args:
         source: the published file, under any name; gzip if named ``.gz``.
         output: JSON lines to write; gzipped if named ``.gz``.
 
     Returns:
-        How many candidates were written.
+        The number of candidates.
 
     Raises:
-        DataError: a line has no tab, an id comes twice, or the file cannot be read.
+        DataError: a line has no tab, an id is used twice, or the file cannot be read.
     """
     source = Path(source)
     pool = _unique(source, ((source, line, candidate) for line, candidate in _tabbed(source)))
@@ -120,7 +120,7 @@ def import_pool(source: Path | str, output: Path | str) -> int:
 
 
 def write_pool(path: Path | str, pool: Iterable[Candidate]) -> None:
-    """Write candidates as JSON lines, atomically, gzipped if named ``.gz``; ``read_pool`` gives them back.
+    """Write candidates as JSON lines, atomically, gzipped if named ``.gz``; ``read_pool`` reads them again.
 
     Raises:
         DataError: a candidate holds a lone surrogate.
@@ -129,7 +129,7 @@ def write_pool(path: Path | str, pool: Iterable[Candidate]) -> None:
 
 
 def row_of(candidate: Candidate) -> Row:
-    """A candidate as a row of a file, from which ``read_pool`` makes it again.
+    """A candidate as the row of a file that ``read_pool`` reads.
 
     >>> row_of(Candidate("a", "hello"))
     {'id': 'a', 'text': 'hello'}
@@ -147,9 +147,9 @@ def _unique(
         earlier_file, earlier_line, earlier = first.setdefault(candidate.id, (file, line, candidate))
         if earlier != candidate:
             where = f"line {earlier_line}" if earlier_file == file else f"{earlier_file}:{earlier_line}"
-            problem = f"id {candidate.id!r} was used at {where} already; give each candidate its own"
+            problem = f"id {candidate.id!r} is already used at {where}; give each candidate its own"
             if candidate.id == text_id(candidate.text) and candidate.text == earlier.text:
-                problem = f"the text of {where} comes again with other metadata; give each of them an id"
+                problem = f"the text of {where} is repeated with other metadata; give each of them an id"
             raise row_error(file, line, problem)
         n_repeated += (earlier_file, earlier_line) != (file, line)
     if not first:
@@ -160,14 +160,14 @@ def _unique(
 
 
 def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
-    for number, line in sound(numbered_lines(path, max_line_bytes=max_line_bytes)):
+    for number, line in raise_bad_rows(numbered_lines(path, max_line_bytes=max_line_bytes)):
         if not line.isspace():
             text = line.rstrip("\r\n")
             yield number, Candidate(text_id(text), text)
 
 
 def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
-    for number, line in sound(numbered_lines(path)):
+    for number, line in raise_bad_rows(numbered_lines(path)):
         id_, tab, text = line.rstrip("\r\n").partition("\t")
         if not tab:
             raise row_error(path, number, "no tab; write the id, a tab and the text")
@@ -175,7 +175,7 @@ def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
 
 
 def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
-    for number, row in sound(rows(path, max_line_bytes=max_line_bytes)):
+    for number, row in raise_bad_rows(rows(path, max_line_bytes=max_line_bytes)):
         try:
             yield number, _candidate(row)
         except ValueError as error:

@@ -1,7 +1,7 @@
-"""What reading a file gave: the examples, and an honest count of everything else.
+"""The result of reading a file: the examples, and counts of everything else.
 
-A *source* yields one item per row: the examples that the row gives, or the DataError that says what is wrong with it.
-Every reader and importer is such a source; ``collect`` turns one into a Loaded. Nothing is ever dropped in silence.
+A *source* yields one item per row: the examples of the row, or the DataError of a bad row. Every reader and importer is
+such a source; ``collect`` turns one into a Loaded. The report counts every row that gives no example.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,10 +19,10 @@ KEPT_MESSAGES = 3
 
 
 class BadRows:
-    """Counts bad rows and keeps what is wrong with the first ones.
+    """Counts bad rows and keeps the first error messages.
 
     Args:
-        skip: count them, instead of raising the first.
+        skip: count bad rows, instead of raising the error of the first.
     """
 
     def __init__(self, *, skip: bool) -> None:
@@ -30,7 +30,7 @@ class BadRows:
         self._skip = skip
 
     def add(self, error: DataError) -> None:
-        """One more; raised unless bad rows are skipped."""
+        """Count a bad row, or raise its error unless bad rows are skipped."""
         if not self._skip:
             raise error
         self.n += 1
@@ -39,25 +39,25 @@ class BadRows:
 
 
 class NoExamplesError(DataError):
-    """Rows there are, but none gives an example."""
+    """The file has rows, but none gives an example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReport:
-    """Counts of what was read.
+    """Counts of rows and examples.
 
     Args:
-        n_rows: rows of the file (lines, records, exchanges), bad ones included.
-        n_examples: examples that they gave.
+        n_rows: rows of the file (lines, records, exchanges), including bad ones.
+        n_examples: examples from these rows.
         n_skipped: good rows that give no example: a dialogue of one turn, a label of 0, a persona line.
         n_bad: bad rows that were left out.
-        messages: what was wrong with the first three of them.
+        messages: error messages of the first three bad rows.
         min_candidates: fewest candidates of an example.
         max_candidates: most candidates of an example.
         n_unanswered: examples without a right answer.
         n_empty_strings: turns and candidates that are empty or blank.
         n_duplicate_candidates: candidates that repeat an earlier one of the same example.
-        n_duplicate_pairs: answered examples that repeat an earlier one's context, background and right answers.
+        n_duplicate_pairs: answered examples that repeat the context, background and right answers of an earlier one.
     """
 
     n_rows: int
@@ -73,7 +73,7 @@ class ReadReport:
     n_duplicate_pairs: int = 0
 
     def __str__(self) -> str:
-        """One line; what is zero goes unsaid.
+        """One line without the counts that are zero.
 
         >>> print(ReadReport(n_rows=3, n_examples=2, n_bad=1, messages=("a.jsonl:2: not JSON",)))
         3 rows, 2 examples; 1 bad row left out (a.jsonl:2: not JSON)
@@ -112,12 +112,12 @@ class Loaded:
 
 
 def parsed(path: Path, rows: Iterable[tuple[int, Any]], parse: Callable[[int, Any], Iterable[Example]]) -> Source:
-    """Rows made into examples; a ValueError of ``parse`` says what is wrong with a row; file and line are added.
+    """Convert rows to examples; add file and line to each ValueError of ``parse``.
 
     Args:
         path: the file, for messages.
         rows: line numbers with rows, or with the DataError of a row that could not be read.
-        parse: takes the line number and the row.
+        parse: called with the line number and the row; raises a ValueError if the row is bad.
     """
     for line, row in rows:
         if isinstance(row, DataError):
@@ -130,7 +130,7 @@ def parsed(path: Path, rows: Iterable[tuple[int, Any]], parse: Callable[[int, An
 
 
 def good_rows(source: Source, bad: BadRows) -> Iterator[tuple[Example, ...]]:
-    """The examples of each good row; what is wrong with the others is added to ``bad``."""
+    """The examples of each good row; the errors of bad rows are added to ``bad``."""
     for item in source:
         if isinstance(item, DataError):
             bad.add(item)
@@ -139,15 +139,15 @@ def good_rows(source: Source, bad: BadRows) -> Iterator[tuple[Example, ...]]:
 
 
 def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
-    """Run a source to its end.
+    """Read all of a source.
 
     Args:
-        source: from a reader or an importer.
-        path: its file, for messages.
-        skip_bad: count bad rows and go on, instead of stopping at the first.
+        source: the source of a reader or an importer.
+        path: the file, for messages.
+        skip_bad: count bad rows and continue, instead of stopping at the first.
 
     Raises:
-        DataError: a row is bad and ``skip_bad`` is false; or the file gives no example at all.
+        DataError: a row is bad and ``skip_bad`` is false; or no row gives an example.
     """
     examples: list[Example] = []
     n_good = n_skipped = 0
@@ -174,7 +174,7 @@ def _report(examples: list[Example], n_rows: int, n_skipped: int, bad: BadRows) 
         if example.relevant or example.relevant_ids:
             n_answered += 1
             right = tuple(example.candidates[i] for i in example.relevant)
-            # hashes, not texts: millions of pairs fit
+            # hashes instead of texts, so that millions of pairs fit into memory
             answered.add(hash((example.context, example.background, right, example.relevant_ids)))
     return ReadReport(
         n_rows=n_rows,

@@ -1,13 +1,14 @@
-"""A catalogue of replies: from a table or a list of texts, or what is said again and again in conversations."""
+"""Build a catalogue of replies from a table, from a list of texts, or from the frequent replies of conversations."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.chats.columns import ANSWER, TEXT, keys_of, listed, usual
-from polyrank.data.chats.files import File, Rows, members
-from polyrank.data.chats.messages import ReadLog, ReadOptions
+from polyrank.data.chats.columns import ANSWER, TEXT, check_columns, keys_of, listed, usual
+from polyrank.data.chats.files import File
+from polyrank.data.chats.members import members
+from polyrank.data.chats.messages import ReadLog, ReadOptions, Rows
 from polyrank.data.chats.profiles import profile
 from polyrank.data.pool import text_id
 from polyrank.data.read_report import counted
@@ -25,22 +26,23 @@ def read_replies(
     sheet: str | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """Replies of a table, of JSON, or of a text file with one per line; equal texts once, blank ones never.
+    """Read replies from a table, from JSON, or from a text file with one reply per line.
 
-    A reply without an id gets one from its text, so that it has the same one in every file. Other columns become
-    metadata.
+    Equal texts count once; blank texts are left out. A reply without an id gets one from its text, the same in every
+    file. Other columns become metadata.
 
     Args:
-        path: CSV or TSV by its ending, a sheet, Parquet, JSON lines, or a JSON list; anything else is a text file.
-        column: that holds the texts; None: the one that has a usual name, or the only one.
-        encoding: of text files; None: UTF-8, or what it looks like.
-        sheet: of a workbook; None: the first that is not empty.
-        notify: is told what was guessed and left out.
+        path: CSV or TSV (by the suffix), a workbook, an SQLite database, Parquet, JSON lines or a JSON list; any other
+            file is read as text.
+        column: the column of texts; None: the one with a usual name, or the only one.
+        encoding: encoding of text files; None: UTF-8, or the detected encoding.
+        sheet: sheet of a workbook or table of a database; None: the largest.
+        notify: called with messages about guesses and about replies that were left out.
 
     Raises:
-        DataError: the file cannot be read, has no such column, or holds no reply; or two replies have one id.
-        MissingExtraError: a library of the extra "chats" is needed and is not installed.
-        UsageError: the file has no column of that name.
+        DataError: the file cannot be read, has no column of texts, or holds no reply; or two replies have the same id.
+        MissingExtraError: a library of the extra "chats" is required but not installed.
+        UsageError: the file has no column of this name.
     """
     path = Path(path)
     log = ReadLog(notify=lambda line: notify(f"{path}: {line}"))
@@ -66,9 +68,8 @@ def read_replies(
         if not text or text in texts:
             continue
         if reply.id in replies:
-            raise row_error(
-                path, number, f"id {reply.id!r} is another reply's already; give each its own, or leave ids out"
-            )
+            problem = f"id {reply.id!r} belongs to another reply; give each reply its own id, or leave ids out"
+            raise row_error(path, number, problem)
         texts.add(text)
         replies[reply.id] = reply
     if not replies:
@@ -80,7 +81,7 @@ def read_replies(
 
 
 def _rows(path: Path, options: ReadOptions) -> Rows:
-    """Rows with their numbers."""
+    """The rows of all files at ``path``, with their numbers."""
     rows: Rows = []
     for member in members(path, options.log.note):
         file = File(member, options)
@@ -91,22 +92,24 @@ def _rows(path: Path, options: ReadOptions) -> Rows:
     return rows
 
 
-def _text_column(path: Path, rows: Rows, asked: str | None, notify: Callable[[str], None]) -> str:
-    """The column of the texts: as asked, by its name, or the only one; numbers alone are none."""
+def _text_column(path: Path, rows: Rows, column: str | None, notify: Callable[[str], None]) -> str:
+    """The column of texts: the user's choice, or the first with a usual name, or the only one; never of numbers."""
     keys = keys_of(row for _, row in rows)
-    if asked is not None:
-        if asked not in keys:
-            raise UsageError(f"{path} has no column {asked!r}; it has {listed(keys)}")
-        return asked
+    if column is not None:
+        check_columns(keys, (column,), path)
+        return column
     if "turns" in keys:
-        raise UsageError(f"{path} holds dialogues; take what is said often in them, with --from-dialogues")
+        raise UsageError(f"{path} holds dialogues; collect their frequent replies with --from-dialogues")
     known = keys if len(keys) < 2 else usual(keys, ("text", "cannedresponse", "template", *ANSWER, *TEXT))
     if not known:
-        there = f"and there are {listed(keys)}; name one with --text" if keys else "for there are none; check the file"
-        raise DataError(f"{path}: no column has a usual name, {there}")
+        raise DataError(
+            f"{path}: no column has a usual name among {listed(keys)}; name the column of texts with --text"
+            if keys
+            else f"{path}: has no columns; check the file"
+        )
     known = [key for key in known if profile(key, (row.get(key) for _, row in rows[:200])).numbers < 1]
     if not known:
-        raise DataError(f"{path}: its replies are numbers alone; name the column of texts with --text")
+        raise DataError(f"{path}: all replies are numbers; name the column of texts with --text")
     if known[0] != "text":
         notify(f"{path}: replies are in column {known[0]!r}")
     return known[0]
@@ -119,19 +122,19 @@ def frequent_replies(
     top: int | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """The replies that were given most often, those that differ in little as one, the most frequent first.
+    """The most frequent replies of examples, most frequent first; near-copies count as one reply.
 
-    The same are texts that differ only in case, punctuation, numbers, or the name behind a greeting. Of them the most
-    frequent stands for all; ``metadata`` counts how often they were given, and in how many variants.
+    Near-copies differ only in case, punctuation, numbers, or the name after a greeting. The most frequent variant
+    represents them; ``metadata`` holds their total count and the number of variants.
 
     Args:
-        examples: with right answers.
-        min_count: replies that were given less often are left out.
-        top: keep so many; None: all.
-        notify: is told how much is left out.
+        examples: examples with right answers.
+        min_count: leave out replies that occur less often.
+        top: keep this many; None: all.
+        notify: called with messages about replies that were left out.
 
     Raises:
-        DataError: no reply was given as often.
+        DataError: no reply occurs ``min_count`` times.
 
     >>> said = ["Hi Ann, restart it.", "hi Bob: restart it", "Try port 2.", "Try port 4.", "Try port 2.", "Once."]
     >>> for reply in frequent_replies(Example(("hi",), (text,), (0,)) for text in said):
@@ -153,14 +156,14 @@ def frequent_replies(
     if not kept:
         most = groups[0].total() if groups else 0
         raise DataError(
-            f"of {len(groups):,} different replies none was given {min_count} times, the most frequent {most}; ask for"
-            " fewer (min_count)"
+            f"none of {len(groups):,} different replies occurs {min_count} times, the most frequent {most} times; lower"
+            " min_count"
         )
     if rare:
         n_said = sum(texts.total() for texts in groups)
         notify(
-            f"{len(rare):,} of {len(groups):,} different replies, {sum(rare) / n_said:.0%} of the {n_said:,} that were"
-            f" given, are left out, for they were given fewer than {min_count} times (`min_count`)"
+            f"{len(rare):,} of {len(groups):,} different replies, {sum(rare) / n_said:.0%} of all {n_said:,} replies,"
+            f" are left out because they occur fewer than {min_count} times (`min_count`)"
         )
     if n_numbers:
         notify(f"{counted(n_numbers, 'number')} without a word left out")

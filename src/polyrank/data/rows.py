@@ -1,8 +1,8 @@
-"""Files to numbered rows and back: JSON lines, CSV and Parquet, plain or gzipped, read one row at a time.
+"""Read and write numbered rows: JSON lines, CSV and Parquet, plain or gzipped, one row at a time.
 
-Two kinds of trouble are kept apart. What is wrong with one row is *yielded* in its place, as a DataError, so that the
-reader may go on with the next row. What is wrong with the file as a whole (absent, damaged gzip) is *raised*.
-This module knows bytes, rows and line numbers; it refuses to know what the fields mean.
+If one row is bad, its DataError is *yielded* in its place, so that the reader can continue with the next row. If the
+file as a whole cannot be read (missing, damaged gzip), the error is *raised*. This module knows bytes, rows and line
+numbers; it does not know what the fields mean.
 """
 
 import codecs
@@ -21,8 +21,8 @@ from polyrank.loading.data import data_file
 from polyrank.storage.durable import write_file
 
 MAX_LINE_BYTES = 8 * 2**20
-CELL_BYTES = 64  # that a cell of a table takes in memory, whatever it holds
-"""The longest line that is read, in bytes: a longer one is a broken file, not a conversation."""
+"""The longest accepted line, in bytes: a longer one is a broken file, not a conversation."""
+CELL_BYTES = 64  # memory of a table cell in addition to its value
 
 GZIP_MAGIC = b"\x1f\x8b"
 BINARY = {
@@ -31,7 +31,7 @@ BINARY = {
     b"PAR1": "a Parquet file; give it the ending .parquet",
     b"SQLite": "an SQLite database; save the table as CSV",
 }
-"""What is taken for text now and then, by its first bytes; gzip aside, which is read."""
+"""Binary formats that users give in place of text, by their first bytes."""
 
 TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def row_error(path: Path, line: int, problem: object) -> DataError:
-    """What is wrong, with where it is.
+    """An error that starts with the file and the line.
 
     >>> str(row_error(Path("train.jsonl"), 3, "not JSON"))
     'train.jsonl:3: not JSON'
@@ -48,11 +48,11 @@ def row_error(path: Path, line: int, problem: object) -> DataError:
     return DataError(f"{path}:{line}: {problem}")
 
 
-def sound(items: Iterable[tuple[int, T | DataError]]) -> Iterator[tuple[int, T]]:
+def raise_bad_rows(items: Iterable[tuple[int, T | DataError]]) -> Iterator[tuple[int, T]]:
     """Numbered lines or rows, for readers that stop at the first bad one.
 
     Raises:
-        DataError: the first bad one.
+        DataError: a row is bad.
     """
     for number, item in items:
         if isinstance(item, DataError):
@@ -61,7 +61,7 @@ def sound(items: Iterable[tuple[int, T | DataError]]) -> Iterator[tuple[int, T]]
 
 
 def stem(path: Path) -> str:
-    """The file's name without ``.gz`` and without its format, for making ids.
+    """The file name without ``.gz`` and its suffix, for ids.
 
     >>> stem(Path("data/train.jsonl.gz")), stem(Path("test.pool.jsonl"))
     ('train', 'test.pool')
@@ -70,7 +70,7 @@ def stem(path: Path) -> str:
 
 
 def suffix(path: Path) -> str:
-    """The format by name, in lower case, ``.gz`` aside.
+    """The suffix of the file name in lower case, ignoring ``.gz``.
 
     >>> suffix(Path("train.JSONL.gz"))
     '.jsonl'
@@ -78,17 +78,17 @@ def suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
-def named(value: object) -> str:
-    """What a JSON value is, in words.
+def type_name(value: object) -> str:
+    """The type of a JSON value, for errors.
 
-    >>> named([1]), named(None), named(3)
+    >>> type_name([1]), type_name(None), type_name(3)
     ('a list', 'null', 'a number')
     """
     return TYPE_NAMES.get(type(value), "a number")
 
 
 def object_of(value: object) -> Row:
-    """The object that a JSON value is; an empty one where it is none.
+    """The value itself if it is a JSON object, else an empty object.
 
     >>> object_of({"a": 1}), object_of("a")
     ({'a': 1}, {})
@@ -97,16 +97,16 @@ def object_of(value: object) -> Row:
 
 
 def objects_in(value: object) -> list[Row]:
-    """The objects of a JSON list; none where it is no list."""
+    """The objects in a JSON list; empty if the value is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, unzipped if it is named ``.gz``.
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes; decompress it if it is named ``.gz``.
 
     Raises:
-        DataError: there is no such file, it cannot be read, or its name and its first bytes disagree about what it is.
+        DataError: the file does not exist or cannot be read, or its first bytes contradict its name.
     """
     try:
         with path.open("rb") as plain:
@@ -128,7 +128,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; check the path") from error
     except gzip.BadGzipFile:
-        raise  # the reader knows the line, and says it
+        raise  # the reader adds the line
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read: {error.strerror or error}; check the path and its permissions"
@@ -136,28 +136,28 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def gzip_checked(path: Path, line: Callable[[], int]) -> Iterator[None]:
-    """Damaged gzip becomes a DataError that names the line being read."""
+def gzip_errors(path: Path, line: Callable[[], int]) -> Iterator[None]:
+    """Raise errors of damaged gzip as DataErrors with the current line."""
     try:
         yield
     except EOFError as error:
-        raise row_error(path, line(), "the gzip stream ends too early; the file is cut off, get it again") from error
+        raise row_error(path, line(), "the gzip stream is truncated; download the file again") from error
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise row_error(path, line(), f"damaged gzip ({error}); get the file again") from error
+        raise row_error(path, line(), f"damaged gzip ({error}); download the file again") from error
 
 
 def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str | DataError]]:
-    """Each line with its number, counted from 1; its line ending stays, a byte order mark goes.
+    """Each line with its number, counted from 1. Lines keep their endings; a byte order mark is removed.
 
     Args:
         path: a text file in UTF-8; gzip if named ``.gz``.
-        max_line_bytes: a longer line is an error, and is never held in memory whole.
+        max_line_bytes: a longer line is an error; polyrank never loads all of it.
 
     Raises:
-        DataError: the file cannot be read at all, or its gzip is damaged. A bad line is yielded instead.
+        DataError: the file cannot be read at all, or its gzip is damaged. Errors of single lines are yielded instead.
     """
     at = 0
-    with gzip_checked(path, lambda: at + 1), opened(path) as stream:
+    with gzip_errors(path, lambda: at + 1), open_file(path) as stream:
         while raw := stream.readline(max_line_bytes + 1):
             at += 1
             if len(raw) > max_line_bytes:
@@ -168,7 +168,7 @@ def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Itera
             if at == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
                 if not raw:
-                    continue  # a byte order mark alone is no line
+                    continue  # the file is only a byte order mark
             try:
                 yield at, raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -183,7 +183,7 @@ def _no_constant(name: str) -> float:
 def _finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError(f"{digits} is too large a number; write a smaller one")
+        raise ValueError(f"the number {digits} is too large; write a smaller one")
     return value
 
 
@@ -191,16 +191,16 @@ strict_json = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 
 
 def parse_object(text: str) -> Row:
-    """One JSON object, strictly: no NaN, no infinities, no lone surrogates.
+    """Parse a JSON object strictly: no NaN, no infinities, no lone surrogates.
 
     Raises:
-        ValueError: it is not that; the message says what is wrong.
+        ValueError: the text is something else; the message explains it.
 
     >>> parse_object('{"id": "a"}')
     {'id': 'a'}
     """
     try:
-        return checked(strict_json.decode(text.strip()), escaped="\\ud" in text or "\\uD" in text)
+        return check_object(strict_json.decode(text.strip()), escaped="\\ud" in text or "\\uD" in text)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
@@ -209,10 +209,13 @@ def parse_object(text: str) -> Row:
         raise ValueError("nested too deeply; write flat objects") from error
 
 
-def checked(value: object, *, escaped: bool) -> Row:
-    """An object without lone surrogates, which only an escape (``escaped``: there are some) can bring into JSON."""
+def check_object(value: object, *, escaped: bool) -> Row:
+    """Return ``value`` if it is a JSON object without lone surrogates.
+
+    Only escapes can bring lone surrogates into JSON, so values without escapes (``escaped`` is False) skip that check.
+    """
     if not isinstance(value, dict):
-        raise ValueError(f"holds {named(value)}, not an object; write one JSON object per row")
+        raise ValueError(f"holds {type_name(value)}, not an object; write one JSON object per row")
     try:
         if escaped:
             json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
@@ -223,7 +226,7 @@ def checked(value: object, *, escaped: bool) -> Row:
 
 
 def json_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
-    """Each object of a JSON-lines file with its line; blank lines are no rows."""
+    """Each object of a JSON-lines file with its line; blank lines are skipped."""
     for number, line in numbered_lines(path, max_line_bytes=max_line_bytes):
         if isinstance(line, DataError):
             yield number, line
@@ -235,10 +238,10 @@ def json_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[t
 
 
 def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
-    """Each record of a CSV file, by the names in its first line, with the line that it starts on.
+    """Each record of a CSV file as a row, with the line that it starts on. The first line holds the column names.
 
     Raises:
-        DataError: also when the header line cannot be read, for then nothing can.
+        DataError: the header is bad, so no row can be read.
     """
     at = 0
 
@@ -249,9 +252,9 @@ def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tu
             raise line
         return line
 
-    # the csv module's own limit is 131,072 characters, for the whole process; a long turn has more
+    # the default limit of the csv module, 131,072 characters, is too small for long turns; it is global to the process
     csv.field_size_limit(max(csv.field_size_limit(), max_line_bytes))
-    # `map` survives an exception of its function, so the reader can go on behind a bad line; a generator would not
+    # `map` survives an exception of its function, so reading can continue after a bad line; a generator would end
     reader = csv.reader(map(text, numbered_lines(path, max_line_bytes=max_line_bytes)), strict=True)
     header: list[str] | None = None
     while True:
@@ -261,12 +264,11 @@ def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tu
         except StopIteration:
             return
         except (DataError, csv.Error) as error:
-            bad = (
-                error if isinstance(error, DataError) else row_error(path, start, f"not CSV: {error}; check its quotes")
-            )
+            if isinstance(error, csv.Error):
+                error = row_error(path, start, f"not CSV: {error}; check its quotes")
             if header is None:
-                raise bad from None
-            yield start, bad
+                raise error from None
+            yield start, error
             continue
         if not cells:
             continue
@@ -288,15 +290,20 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, Row | DataError]]:
         MissingExtraError: pyarrow is not installed.
     """
     _parquet_library()
-    # read through our own stream, so that absent files and folders get the same words as everywhere
-    with opened(path) as stream:
+    with open_file(path) as stream:  # pyarrow would report missing files and folders in other words
         yield from parquet_stream(path, stream)
 
 
 def parquet_stream(
     path: Path, stream: BinaryIO, check: Callable[[int], None] = lambda n_bytes: None
 ) -> Iterator[tuple[int, Row | DataError]]:
-    """The same of an open file, which ``path`` names in messages; ``check`` refuses what unpacks to too many bytes."""
+    """Each row of an open Parquet file with its number.
+
+    Args:
+        path: for errors.
+        stream: the open file.
+        check: raises an error if the file unpacks to too many bytes.
+    """
     pyarrow = _parquet_library()
     try:
         number = n_bytes = 0
@@ -312,7 +319,8 @@ def parquet_stream(
                 bad = isinstance(row, UnicodeDecodeError)
                 yield number, row_error(path, number, "holds text that is not UTF-8; save it as UTF-8") if bad else row
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a sound Parquet file ({str(error).splitlines()[0]}); get it again") from error
+        problem = f"not a valid Parquet file ({str(error).splitlines()[0]})"
+        raise DataError(f"{path}: {problem}; download or export it again") from error
 
 
 def _parquet_library() -> Any:
@@ -325,7 +333,7 @@ def _parquet_library() -> Any:
 
 
 def _parquet_values(batch: Any) -> list[Any]:
-    """Its rows; in place of one that is not UTF-8, the error."""
+    """The rows of a batch; a row that is not UTF-8 is replaced by the error."""
     try:
         return cast(list[Any], batch.to_pylist())
     except UnicodeDecodeError as error:
@@ -335,7 +343,7 @@ def _parquet_values(batch: Any) -> list[Any]:
 
 
 def rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
-    """Rows of a ``.csv``, ``.parquet`` or, under any other name, JSON-lines file, with their line numbers."""
+    """Rows of a file with their line numbers: ``.csv``, ``.parquet``, or else JSON lines."""
     form = data_file(path).form
     if form == "parquet":
         return parquet_rows(path)
@@ -344,19 +352,17 @@ def rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[
 
 
 def write_rows(path: Path, objects: Iterable[Row]) -> None:
-    """Write JSON lines: atomically, gzipped if named ``.gz``, the same bytes for the same objects.
+    """Write JSON lines atomically, gzipped if named ``.gz``; the same objects give the same bytes.
 
     Raises:
-        DataError: an object holds a lone surrogate or a number that is not finite; nothing is written.
+        DataError: an object holds a lone surrogate or a number that is not finite; no file is written.
     """
     lines = []
     for number, row in enumerate(objects, 1):
         try:
             lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
         except UnicodeEncodeError as error:
-            raise row_error(
-                path, number, "holds a lone surrogate, which no file can; write whole characters"
-            ) from error
+            raise row_error(path, number, "holds a lone surrogate; write whole characters") from error
         except ValueError as error:
             raise row_error(path, number, "holds a number that is not finite; write null instead") from error
     data = b"".join(lines)

@@ -1,4 +1,4 @@
-"""When two texts say the same in the same words. Knows nothing of meaning."""
+"""Compare texts by their words, ignoring case, punctuation and spelling variants. Meaning is not compared."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ GREETING = re.compile(r"(hi|hello|hey|dear|good (?:morning|afternoon|evening)) (
 
 
 def same_words(text: str) -> str:
-    """A text without case, punctuation and differences of spelling that nobody sees.
+    """Normalize a text: remove case, punctuation and invisible differences of spelling.
 
     >>> same_words("Don't  worry!"), same_words("don’t worry"), same_words("?!")
     ('don t worry', 'don t worry', '?!')
@@ -19,7 +19,7 @@ def same_words(text: str) -> str:
 
 
 def template(text: str) -> str:
-    """What near-copies have in common: the words without numbers, and without the name behind a greeting.
+    """Normalize a text so that near-copies are equal: also replace numbers and drop the name after a greeting.
 
     >>> template("Hello Ann! Your code is 1234."), template("hello. your code is 99"), template("Hello there")
     ('hello your code is 0', 'hello your code is 0', 'hello there')
@@ -31,7 +31,7 @@ def template(text: str) -> str:
 
 
 def echoes(turns: Iterable[str]) -> Callable[[str], bool]:
-    """Whether a reply says one of these turns again, in the same words.
+    """A function that tests whether a reply repeats one of these turns in the same words.
 
     >>> said = echoes(["Hi!", "My wifi is down."])
     >>> said("my wifi is down"), said("the wifi is down")

@@ -1,6 +1,6 @@
-"""Whose turns of a dialogue are replies to learn from and to be judged by: the agents', where they can be told.
+"""Choose the speaker whose turns are responses, in training and evaluation: the agent, if the speakers' names show it.
 
-A customer's turns taken for right answers make figures of another task.
+Counting the customer's turns as right answers would measure another task.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,13 +11,13 @@ from polyrank.data.rows import rows
 
 AGENTS = ("agent", "assistant", "support", "operator", "advisor", "representative", "bot", "chatbot", "gpt")
 EVERYBODY = "*"
-"""Asks for all turns."""
+"""Selects the turns of all speakers."""
 
 
 def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
-    """Who speaks in dialogues, of a file or of rows, by name; None where it holds something else.
+    """Names of the speakers of dialogues in a file or in rows; None if they are not dialogues.
 
-    Bad rows are passed over.
+    Bad rows are skipped.
     """
     speakers: set[str] = set()
     numbered: Iterable[tuple[int, Any]] = rows(Path(source)) if isinstance(source, str | Path) else enumerate(source)
@@ -25,7 +25,7 @@ def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
         if isinstance(row, dict):
             turns = row.get("turns")
             if "turns" not in row and not speakers:
-                return None  # the first good row decides, as in reading
+                return None  # as in reading, the first good row decides
             for turn in turns if isinstance(turns, list) else ():
                 if isinstance(turn, dict) and isinstance(name := turn.get("speaker"), str):
                     speakers.add(name)
@@ -34,30 +34,30 @@ def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
 
 def choose_speaker(
     source: Path | str | Iterable[Any],
-    asked: str | None = None,
+    speaker: str | None = None,
     *,
     name: object = None,
     option: str = "--speaker",
     notify: Callable[[str], None] = lambda text: None,
 ) -> str | None:
-    """The ``speaker`` to read examples with.
+    """The ``speaker`` argument for ``read_examples``.
 
     Args:
         source: the file, or its rows.
-        asked: a speaker; "*": everybody; None: the agents where one of the speakers is called so, else everybody.
-        name: of the source, where it is no file, for ``notify``.
-        option: where another can be asked for.
-        notify: is told whose turns are taken where that was a choice.
+        speaker: the user's choice; "*": all speakers; None: the agent if a speaker has such a name, else all speakers.
+        name: name of the source in messages, if it is not a file.
+        option: the option that selects another speaker, for messages.
+        notify: called with a message if polyrank made a choice.
     """
-    if asked is not None:
-        return None if asked == EVERYBODY else asked
+    if speaker is not None:
+        return None if speaker == EVERYBODY else speaker
     speakers, path = speakers_of(source) or [], name or source
     if len(speakers) < 2:
         return None
     chosen = next((name for agent in AGENTS for name in speakers if name.casefold() == agent), None)
     others = ", ".join(name for name in speakers[:10] if name != chosen)
     if chosen is not None:
-        notify(f"{path}: replies are the turns of {chosen}, not of {others}; another choice: {option}")
+        notify(f"{path}: replies are the turns of {chosen}, not of {others}; choose another speaker with {option}")
     else:
-        notify(f"{path}: replies are everybody's turns, of {others}; for those of one: {option}")
+        notify(f"{path}: replies are the turns of all speakers, {others}; choose one speaker with {option}")
     return chosen

@@ -1,9 +1,9 @@
-"""One file of conversations into three parts: to learn from, to choose by, and to be judged by.
+"""Split a file of conversations into training, validation and test parts.
 
-A conversation is in one part only, and so are conversations that are equal word by word. Where all have a time, the
-latest are the test part and those before them the validation part, as a model meets them in use; otherwise the part is
-a function of the conversation's id and a seed. Validation and test examples are ranked against responses of their own
-part.
+A conversation, together with conversations that have the same words, belongs to exactly one part. If all conversations
+have a time, the latest are the test part and those before them the validation part, as in deployment. Otherwise the
+part is a function of the conversation's id and a seed. The candidates of validation and test examples are responses of
+the same part.
 """
 
 import hashlib
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyrank.data import fields
-from polyrank.data.candidate_lists import Responses, usual_length
+from polyrank.data.candidate_lists import Responses, default_length
 from polyrank.data.examples import Reader, read_with, write_examples
 from polyrank.data.read_report import ReadReport, counted
-from polyrank.data.rows import Row, named, rows, stem, write_rows
+from polyrank.data.rows import Row, rows, stem, type_name, write_rows
 from polyrank.data.same_words import same_words
 from polyrank.data.speakers import choose_speaker
 from polyrank.errors import DataError, UsageError
@@ -29,13 +29,13 @@ PARTS = ("train", "valid", "test")
 
 @dataclass(slots=True)
 class Conversation:
-    """What belongs together: a dialogue, or the pairs of one.
+    """A dialogue, or the pairs of one.
 
     Args:
-        id: of it.
-        examples: with a right answer, in order.
-        dialogues: rows to write it with, where it was read from dialogues.
-        time: of its latest row; None: unknown.
+        id: id of the conversation.
+        examples: its examples with a right answer, in order.
+        dialogues: rows to write, if the file holds dialogues.
+        time: time of the latest row; None: unknown.
     """
 
     id: str
@@ -44,10 +44,10 @@ class Conversation:
     time: datetime | None = None
 
     @property
-    def words(self) -> bytes:
-        """A digest of what was said up to the last response, to tell equal conversations by."""
+    def digest(self) -> bytes:
+        """A hash of the normalized turns up to the last response, equal for equal conversations."""
         following = [example.context for example in self.examples[1:]]
-        said = [_said(example) for example in self.examples]
+        said = [_turns_of(example) for example in self.examples]
         longest = [turns for turns, next_ in zip(said, [*following, ()], strict=True) if next_[: len(turns)] != turns]
         text = "\0\0".join("\0".join(map(same_words, turns)) for turns in longest)
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -55,14 +55,14 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Conversations of one part, and their examples: with lists of candidates, unless they are to be learnt from."""
+    """Conversations of one part, and their examples, which have candidate lists unless they are for training."""
 
     conversations: list[Conversation]
     examples: list[Example]
 
     @property
     def times(self) -> tuple[datetime, datetime] | None:
-        """Of the first and the last conversation; None where one has no time."""
+        """Times of the first and the last conversation; None if a conversation has no time."""
         times = [conversation.time for conversation in self.conversations]
         known = [time for time in times if time is not None]
         return (min(known), max(known)) if known and len(known) == len(times) else None
@@ -70,15 +70,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The parts, and how they were made.
+    """The parts of a split, and how they were made.
 
     Args:
         train, valid, test: the parts; validation and test may be empty.
-        report: of reading.
-        by: "time" or "id".
-        speaker: whose turns are responses; None: everybody's, or the file holds no dialogues.
-        n_candidates: of each list of the validation and test parts.
-        n_repeated: conversations that are equal to another one, which is in the same part.
+        report: report of reading the file.
+        by: the split is by "time" or by "id".
+        speaker: the speaker whose turns are responses; None: all speakers, or the file does not hold dialogues.
+        n_candidates: length of the candidate lists of validation and test.
+        n_repeated: conversations with the same words as another one, which is in the same part.
     """
 
     train: Part
@@ -103,41 +103,41 @@ def split(
     skip_bad: bool = False,
     notify: Callable[[str], None] = lambda text: None,
 ) -> Split:
-    """Split a file that ``read_examples`` reads by its conversations.
+    """Split a file of examples by conversations.
 
-    A dialogue is a conversation, and dialogues of one id are one. Pairs and candidate lists are one where their ids
-    are equal up to a ``#`` and a number, and, without ids, where a row goes on where the row before ended. A row's
-    ``time`` is an ISO time or seconds since 1970.
+    A dialogue is a conversation, and dialogues with the same id are one conversation. Pairs and candidate lists belong
+    to one conversation if their ids are equal up to a ``#`` and a number, or, without ids, if a row continues the row
+    before. The ``time`` of a row is an ISO time or seconds since 1970.
 
     Args:
-        path: the file.
+        path: a file that ``read_examples`` reads.
         valid, test: the share of conversations in the part; 0: no such part. Equal conversations count once.
-        n_candidates: of each validation and test example; None: 20, or fewer where a part has too few responses.
-        speaker: of dialogues, whose turns are responses; "*": everybody's; None: the agents', if they can be told.
-        by: "time": the latest conversations are the test part. "id": drawn. "auto": by time where all have one.
-        seed: of the parts, where they are drawn, and of the lists.
-        skip_bad: count bad rows and go on.
-        notify: takes lines for the user: what was chosen, and why.
+        n_candidates: length of validation and test lists; None: 20, or less if a part has too few responses.
+        speaker: in dialogues, the speaker whose turns are responses; "*": all; None: the agent if names show it.
+        by: "time": the latest conversations are the test part. "id": at random. "auto": by time if all have one.
+        seed: random seed of the parts and of the lists.
+        skip_bad: count bad rows and continue.
+        notify: called with messages about choices and their reasons.
 
     Raises:
-        UsageError: the shares leave nothing to learn from, or the file holds no texts of responses.
+        UsageError: the shares leave no training part, or the file has no texts of responses.
         DataError: a row is bad, conversations have no time, or there are too few.
     """
     path = Path(path)
     if not (valid >= 0 and test >= 0 and 0 < valid + test < 1):
         raise UsageError(
-            f"parts of {valid:g} and {test:g} for validation and test leave nothing for another; give shares of 0 or"
-            " more whose sum is above 0 and below 1"
+            f"shares of {valid:g} and {test:g} for validation and test are impossible; give shares of 0 or more whose"
+            " sum is above 0 and below 1"
         )
     speaker = choose_speaker(path, speaker, notify=notify)
     known = _Conversations(path, speaker, timed=by != "id")
     report = read_with(known.reader, path, rows(path), known.examples, skip_bad=skip_bad).report
     conversations = [conversation for conversation in known.conversations.values() if conversation.examples]
     groups = _equal_ones(conversations)
-    chosen = _way(path, conversations, by, notify)
-    groups.sort(key=_drawn(seed))
+    chosen = _choose_order(path, conversations, by, notify)
+    groups.sort(key=_random_key(seed))
     if chosen == "time":
-        groups.sort(key=_latest)  # those of one time stay drawn
+        groups.sort(key=_latest)  # conversations with the same time stay in random order
     n_valid, n_test = _sizes(path, len(groups), valid, test)
     first, second = len(groups) - n_valid - n_test, len(groups) - n_test
     parts = {
@@ -145,13 +145,13 @@ def split(
         for name, part in zip(PARTS, (groups[:first], groups[first:second], groups[second:]), strict=True)
     }
     examples = {name: [e for conversation in part for e in conversation.examples] for name, part in parts.items()}
-    judged = {
+    with_lists = {
         name: Responses(examples[name], f"{path}: {name} ({len(parts[name])} of {len(conversations)} conversations)")
         for name in PARTS[1:]
         if parts[name]
     }
-    n_candidates = usual_length(*judged.values()) if n_candidates is None else n_candidates
-    examples |= {name: responses.lists(n_candidates, seed) for name, responses in judged.items()}
+    n_candidates = default_length(*with_lists.values()) if n_candidates is None else n_candidates
+    examples |= {name: responses.lists(n_candidates, seed) for name, responses in with_lists.items()}
     made = {name: Part(parts[name], examples[name]) for name in PARTS}
     return Split(
         **made,
@@ -164,9 +164,10 @@ def split(
 
 
 def write_split(folder: Path | str, parts: Split) -> list[Path]:
-    """Write train.jsonl, as dialogues where it was read from such, valid.jsonl and test.jsonl; returns their paths.
+    """Write train.jsonl, valid.jsonl and test.jsonl; returns the paths of the files that were written.
 
-    An earlier split there is replaced, never mixed with: what it had besides is removed first.
+    The training part is written as dialogues if the file held dialogues. All three files of an earlier split in the
+    folder are removed first.
     """
     folder = Path(folder)
     files = {name: folder / f"{name}.jsonl" for name in PARTS}
@@ -184,7 +185,7 @@ def write_split(folder: Path | str, parts: Split) -> list[Path]:
 
 
 class _Conversations:
-    """Rows to conversations, as they are read."""
+    """Groups rows into conversations while reading."""
 
     def __init__(self, path: Path, speaker: str | None, timed: bool) -> None:
         self.path, self.timed = path, timed
@@ -193,12 +194,16 @@ class _Conversations:
         self._last: Example | None = None
 
     def examples(self, line: int, row: Row) -> Iterable[Example]:
-        """The examples of a row with a right answer, noted as a conversation's; ValueError says what is wrong."""
+        """The examples of a row with a right answer; they are also added to their conversation.
+
+        Raises:
+            ValueError: the row is bad.
+        """
         examples = [example for example in self.reader.examples(line, row) if example.relevant]
         kind = self.reader.kind
         if kind == "pool":
             raise UsageError(
-                f"{self.path} names right answers by ids of a pool, and lists are drawn from texts; give pairs or"
+                f"{self.path} holds ids of right answers in a pool, but lists are drawn from texts; give pairs or"
                 " dialogues"
             )
         time = _time(row) if self.timed else None
@@ -213,20 +218,20 @@ class _Conversations:
         return examples
 
     def _key(self, row: Row, name: str, examples: Sequence[Example]) -> str:
-        """The conversation that a pair belongs to."""
+        """The id of the conversation of a pair."""
         before, self._last = self._last, examples[-1] if examples else None
         if row.get("id") not in (None, ""):
             front, mark, number = name.rpartition("#")
             return front if mark and number.isdecimal() else name
         if before is not None and examples:
-            said = _said(before)
-            if examples[0].context[: len(said)] == said:
+            turns = _turns_of(before)
+            if examples[0].context[: len(turns)] == turns:
                 return next(reversed(self.conversations))
         return name
 
 
-def _said(example: Example) -> tuple[str, ...]:
-    """The context and its response."""
+def _turns_of(example: Example) -> tuple[str, ...]:
+    """The turns of the context and the response."""
     return (*example.context, example.response or "")
 
 
@@ -241,7 +246,7 @@ def _dialogue(row: Row, name: str, turns: Sequence[tuple[str | None, str]], time
 
 
 def _time(row: Row) -> datetime | None:
-    """When a row was said; without a zone it is taken for UTC.
+    """The time of a row; a time without a zone is interpreted as UTC.
 
     >>> str(_time({"time": "2024-05-31T14:00:00+02:00"})), str(_time({"time": 0}))
     ('2024-05-31 14:00:00+02:00', '1970-01-01 00:00:00+00:00')
@@ -254,47 +259,41 @@ def _time(row: Row) -> datetime | None:
             return datetime.fromtimestamp(value / 1000 if abs(value) > 1e11 else value, UTC)  # or milliseconds
         time = datetime.fromisoformat(str(value))
     except (ValueError, OverflowError, OSError) as error:
-        shown = repr(value[:40]) if isinstance(value, str) else named(value)
+        shown = repr(value[:40]) if isinstance(value, str) else type_name(value)
         raise ValueError(
-            f'field "time" holds {shown}; write it as 2024-05-31T14:00:00, or split by id, which reads no times'
+            f'field "time" holds {shown}; write it as 2024-05-31T14:00:00, or split by id, which ignores times'
         ) from error
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _equal_ones(conversations: Iterable[Conversation]) -> list[list[Conversation]]:
-    """Conversations that are equal word by word, together."""
+    """Group conversations that have the same words."""
     groups: dict[bytes, list[Conversation]] = {}
     for conversation in conversations:
-        groups.setdefault(conversation.words, []).append(conversation)
+        groups.setdefault(conversation.digest, []).append(conversation)
     return list(groups.values())
 
 
-def _way(
+def _choose_order(
     path: Path, conversations: Sequence[Conversation], by: By, notify: Callable[[str], None]
 ) -> Literal["time", "id"]:
-    """By time or by id."""
+    """Whether to split by time or by id."""
     times = [conversation.time for conversation in conversations if conversation.time is not None]
-    n_timed = len(times)
-    if by == "time" and n_timed < len(conversations):
-        raise DataError(
-            f"{path}: {len(conversations) - n_timed} of {len(conversations)} conversations have no time; give each a"
-            ' field "time", or split by id'
-        )
-    if by == "auto" and 0 < n_timed < len(conversations):
-        notify(
-            f"{path}: {len(conversations) - n_timed} of {len(conversations)} conversations have no time, so all are"
-            " drawn by their ids"
-        )
-    tells = n_timed == len(conversations) and len(set(times)) > 1
-    return "time" if by == "time" or (by == "auto" and tells) else "id"
+    n_without = len(conversations) - len(times)
+    if n_without and (by == "time" or (by == "auto" and times)):
+        problem = f"{path}: {n_without} of {len(conversations)} conversations have no time"
+        if by == "time":
+            raise DataError(f'{problem}; give each a field "time", or split by id')
+        notify(f"{problem}, so the split is by id")
+    return "time" if by == "time" or (by == "auto" and not n_without and len(set(times)) > 1) else "id"
 
 
 def _latest(group: Sequence[Conversation]) -> datetime:
-    """The time of the latest of equal ones, so that nothing is learnt from later than what is tested."""
+    """The latest time of a group, so that no training conversation is later than a test conversation."""
     return max(conversation.time for conversation in group if conversation.time is not None)
 
 
-def _drawn(seed: int) -> Callable[[Sequence[Conversation]], bytes]:
+def _random_key(seed: int) -> Callable[[Sequence[Conversation]], bytes]:
     def key(group: Sequence[Conversation]) -> bytes:
         name = min(conversation.id for conversation in group)
         return hashlib.blake2b(f"{seed}\0{name}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -303,12 +302,12 @@ def _drawn(seed: int) -> Callable[[Sequence[Conversation]], bytes]:
 
 
 def _sizes(path: Path, n: int, valid: float, test: float) -> tuple[int, int]:
-    """Conversations of validation and test."""
+    """Number of conversations of validation and test."""
     n_valid, n_test = (max(1, round(share * n)) if share else 0 for share in (valid, test))
     if n - n_valid - n_test < 1:
         n_parts = 1 + bool(valid) + bool(test)
         raise DataError(
-            f"{path}: {counted(n, 'different conversation')} with a response, too few for {n_parts} parts; give"
-            f" {n_parts} or more (several hundred make figures worth reading)"
+            f"{path}: {counted(n, 'different conversation')} with a response, too few for {n_parts} parts; give at"
+            f" least {n_parts} (reliable figures need several hundred)"
         )
     return n_valid, n_test

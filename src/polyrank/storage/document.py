@@ -121,9 +121,7 @@ def check_format(where: Path | str, document: Mapping[str, Any], newest: int) ->
         raise ValueError(f"format {str(version)[:20]!r} is not an integer")
     if version > newest:
         by = f"written by polyrank {document['written_by']} " if "written_by" in document else ""
-        raise ArtifactError(
-            f"{where}: {by}in format {version}, but this version reads only up to {newest}; upgrade polyrank"
-        )
+        raise ArtifactError(f"{where}: {by}in format {version}, this version reads up to {newest}; upgrade polyrank")
 
 
 def has_document(folder: Path, kind: DocumentKind) -> bool:

@@ -1,4 +1,4 @@
-"""Byte-pair vocabularies of subword-nmt, as ParlAI saves them, as a tokenizer of Hugging Face's library.
+"""Convert byte-pair vocabularies of subword-nmt, as ParlAI saves them, to a Hugging Face tokenizer.
 
 A dictionary lists tokens, one per line with its count; ``hel@@`` continues in the next token and ``lo`` ends a word. A
 second file lists merges, the most frequent first.
@@ -25,30 +25,30 @@ WORDS = r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]"  # a word, or one character of punctu
 def read_byte_pairs(
     dictionary: Path, merges: Path, *, special: Sequence[str], padding: str, boundary: str, unknown: str, lower: bool
 ) -> tuple[Subwords, int]:
-    """Read a vocabulary; ids are the places in the dictionary.
+    """Read a vocabulary; the id of a token is its position in the dictionary.
 
-    A merge may build a token that the dictionary does not list, on the way to one that it does. Such tokens have ids
-    behind those of the dictionary, and stand for the unknown token where they remain.
+    A merge may build an intermediate token that the dictionary does not list. Such tokens get ids after those of the
+    dictionary; if one remains in a text, it counts as unknown.
 
     Args:
-        dictionary: tokens with counts, in the order of their ids after the special ones.
-        merges: pairs of subword-nmt, version 0.2.
-        special: tokens that have the first ids, whether the dictionary lists them or not.
-        padding, boundary, unknown: of the special tokens, those behind a text, around it, and for unknown characters.
-        lower: whether texts become lower case.
+        dictionary: file of tokens with counts, in the order of their ids, which follow those of ``special``.
+        merges: file of pairs of subword-nmt, version 0.2.
+        special: tokens with the first ids, whether or not the dictionary lists them.
+        padding, boundary, unknown: the special tokens after a text, around a text, and for unknown characters.
+        lower: whether to lower-case texts.
 
     Returns:
-        The vocabulary, and how many of its ids the dictionary has.
+        The vocabulary, and the number of ids that the dictionary covers.
 
     Raises:
-        ArtifactError: a file is missing, or has another form.
+        ArtifactError: a file is missing or has another format.
     """
     listed = (_unescaped(line.split("\t")[0]) for line in _lines(dictionary))
     tokens = dict.fromkeys([*special, *(token.lower() if token.lower() in special else token for token in listed)])
     names = [token if token in special else _symbol(token) for token in tokens]
     version, *rows = _lines(merges)
     if version.strip() != "#version: 0.2":
-        raise ArtifactError(f"{merges} begins with {version[:40]!r}; only version 0.2 of subword-nmt's files is read")
+        raise ArtifactError(f"{merges} begins with {version[:40]!r}; give a file of subword-nmt, version 0.2")
     if bad := next((row for row in rows if len(row.split()) != 2), None):
         raise ArtifactError(f"{merges}: {bad[:40]!r} does not name two tokens; download the file again")
     pairs = [(first, second) for first, second in map(str.split, rows)]
@@ -75,7 +75,7 @@ def _unescaped(token: str) -> str:
 
 
 def _symbol(token: str) -> str:
-    """A dictionary's token as the merges have it.
+    """Convert a token of the dictionary to the notation of the merges.
 
     >>> _symbol("hel@@"), _symbol("lo")
     ('hel', 'lo</w>')

@@ -26,6 +26,7 @@ class ConvertTexts(Texts):
     Source: Henderson et al., ConveRT (2020), sections 2.1 ("Multi-Context ConveRT") and 3.
     """
 
+    policy: ConvertText
     subwords: ConvertSubwords
 
     def __init__(self, subwords: ConvertSubwords, policy: ConvertText, multi_context: bool) -> None:

@@ -26,6 +26,7 @@ class BackboneTexts(Texts):
         ConfigError: a budget is below 4 tokens or above ``max_positions``.
     """
 
+    policy: TextPolicy
     subwords: Subwords
 
     def __init__(self, subwords: Subwords, policy: TextPolicy, max_positions: int) -> None:

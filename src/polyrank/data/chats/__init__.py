@@ -1,7 +1,8 @@
-"""Own chats as they really come, to rows of dialogues: tables, JSON of conversations, exports of messengers and desks.
+"""Import chats as rows of dialogues: tables, JSON of conversations, exports of messengers and help desks.
 
-The road has four steps: the files of a place (``files``), their messages (``reading``, and a module for each form), who
-spoke (``roles``) and when (``times``), and dialogues (``dialogues``). What is guessed on the way is in the report.
+The import has four steps: list and open the files (``members``, ``files``), read their messages (``reading``, and a
+module for each form), determine speakers and times (``roles``, ``times``), and build dialogues (``dialogues``). The
+report lists every guess.
 """
 
 from polyrank.data.chats.import_report import Chats, ChatsReport

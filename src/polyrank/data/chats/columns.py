@@ -178,7 +178,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         UsageError: a column that was named is not there.
     """
     keys = keys_of(rows)
-    check_named(keys, (options.conversation, *options.time, options.sender, options.text), where)
+    check_columns(keys, (options.conversation, *options.time, options.sender, options.text), where)
     named = {options.conversation, *options.time, options.sender, options.text}
     looked_at = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
     free = [looked_at[key] for key in keys if key not in named]
@@ -227,7 +227,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
     )
 
 
-def check_named(keys: Collection[str], named: Iterable[str | None], where: object) -> None:
+def check_columns(keys: Collection[str], named: Iterable[str | None], where: object) -> None:
     """Refuse a column that is not there.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What importing chats gave: the dialogues, and what became of every message."""
+"""The result of importing chats: the dialogues, and counts of all messages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,21 +9,21 @@ from polyrank.data.rows import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatsReport:
-    """Every message is in a turn of its own, joined to one, background, left out or bad.
+    """Counts of messages: each is a turn, part of a turn, background, left out, or bad.
 
     Args:
-        form: what the file was read as.
-        n_messages: all that were read.
-        n_conversations: dialogues that they make.
-        n_turns: turns of these.
-        n_joined: messages that were added to the turn before, their sender's own.
+        form: the detected form of the file.
+        n_messages: all messages.
+        n_conversations: dialogues.
+        n_turns: turns of the dialogues.
+        n_joined: messages that were appended to the previous turn of the same sender.
         n_background: system texts that became background.
-        left_out: how many were left out, by reason.
-        redacted: how many were replaced by placeholders, by kind.
+        left_out: messages that were left out, by reason.
+        redacted: texts that were replaced by placeholders, by kind.
         speakers: turns of each speaker.
-        n_bad: rows that are bad.
-        messages: what was wrong with the first three of them.
-        notes: what was guessed, one line for each.
+        n_bad: bad rows.
+        messages: error messages of the first three bad rows.
+        notes: guesses, one line each.
     """
 
     form: str
@@ -40,39 +40,36 @@ class ChatsReport:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """One line; what is zero goes unsaid.
+        """One line without the counts that are zero.
 
         >>> print(ChatsReport(form="whatsapp", n_messages=8, n_conversations=1, n_turns=5, n_joined=2,
         ...                   left_out={"attachment": 1}, speakers={"Ann": 3, "Ben": 2}))
         8 messages, 1 conversation of 5 turns (Ann 3, Ben 2); 2 messages joined; left out: 1 attachment
         """
-        names = list(self.speakers.items())
-        by = ", ".join(f"{name} {n:,}" for name, n in names[:5]) + (
-            f", {len(names) - 5:,} more" if len(names) > 5 else ""
-        )
-        parts = [
-            f"{counted(self.n_messages, 'message')}, {counted(self.n_conversations, 'conversation')}"
-            f" of {counted(self.n_turns, 'turn')} ({by})"
+        by = [f"{name} {n:,}" for name, n in self.speakers.items()]
+        more = [f"{len(by) - 5:,} more"] if len(by) > 5 else []
+        left_out = ", ".join(counted(n, reason) for reason, n in self.left_out.items())
+        replaced = ", ".join(f"{n:,} [{what}]" for what, n in self.redacted.items())
+        notes = [
+            (self.n_joined, f"{counted(self.n_joined, 'message')} joined"),
+            (self.n_background, f"{counted(self.n_background, 'system text')} as background"),
+            (self.left_out, f"left out: {left_out}"),
+            (self.redacted, f"replaced: {replaced}"),
+            (self.n_bad, f"{counted(self.n_bad, 'bad row')} left out ({' | '.join(self.messages)})"),
         ]
-        if self.n_joined:
-            parts.append(f"{counted(self.n_joined, 'message')} joined")
-        if self.n_background:
-            parts.append(f"{counted(self.n_background, 'system text')} as background")
-        if self.left_out:
-            parts.append(f"left out: {', '.join(counted(n, reason) for reason, n in self.left_out.items())}")
-        if self.redacted:
-            parts.append(f"replaced: {', '.join(f'{n:,} [{what}]' for what, n in self.redacted.items())}")
-        if self.n_bad:
-            parts.append(f"{counted(self.n_bad, 'bad row')} left out ({' | '.join(self.messages)})")
-        return "; ".join(parts)
+        start = (
+            f"{counted(self.n_messages, 'message')}, {counted(self.n_conversations, 'conversation')}"
+            f" of {counted(self.n_turns, 'turn')} ({', '.join([*by[:5], *more])})"
+        )
+        return "; ".join([start, *(note for condition, note in notes if condition)])
 
 
 @dataclass(frozen=True, slots=True)
 class Chats:
-    """Rows of dialogues, which ``write_dialogues`` writes and ``read_examples`` reads, and how they were read.
+    """Rows of dialogues, for ``write_dialogues`` and ``read_examples``, and the report of the import.
 
-    A row is ``{"id", "time", "turns": [{"speaker", "text"}]}``; without ``time`` where the file has none, and with
-    ``background`` where system texts are kept.
+    A row is ``{"id", "time", "turns": [{"speaker", "text"}]}``; without ``time`` if the file has none, and with
+    ``background`` if system texts are kept.
     """
 
     dialogues: list[Row]

@@ -1,7 +1,4 @@
-"""What every reader of chats makes of a file: messages, and a log of what is not one.
-
-Knows no form of file.
-"""
+"""The output of every chat reader: messages, and a log of everything else. No file format is known here."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,29 +7,32 @@ from typing import Any, Literal
 
 from polyrank.data.chats.unpacking import MAX_BYTES
 from polyrank.data.read_report import BadRows
+from polyrank.data.rows import Row
 
 DateOrder = Literal["day", "month", "year"]
+Rows = list[tuple[int, Row]]
+"""Rows with their numbers, or with the lines that they start on."""
 
-# why a message is left out, in the singular
+# reasons for leaving a message out, in the singular
 EMPTY, ATTACHMENT, SYSTEM, NOTE, DELETED = "empty text", "attachment", "system line", "internal note", "deleted message"
 REPEATED, UNANSWERED = "repeated message", "unanswered message"
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message, as its file has it.
+    """A message of a file.
 
     Args:
         where: ``file:row``, for errors.
-        stream: what it was said in: a file, a channel, a group.
-        sender: who wrote it, as people know them.
+        stream: the file, channel or group of the message.
+        sender: name of the sender.
         text: plain text.
-        conversation: its conversation; None: the stream is divided into conversations where it falls silent.
-        time: a text, a number or a datetime, or None.
-        role: the sender's part in the conversation, where the file says it: agent, customer, assistant, ...
-        sender_id: what else the file calls the sender.
-        id: the message's own, where others answer it by that.
-        answers: ids of the messages that it answers, the first one's first; such chains are conversations.
+        conversation: id of the conversation; None: pauses divide the stream into conversations.
+        time: a text, a number, a datetime or None.
+        role: role of the sender, if the file has it: agent, customer, assistant, ...
+        sender_id: another name or id of the sender.
+        id: id of the message, if answers refer to it.
+        answers: ids of the messages that it answers, oldest first; a chain of answers is a conversation.
     """
 
     where: str
@@ -51,11 +51,11 @@ Messages = Iterator[Message]
 
 
 class ReadLog:
-    """What becomes of all that is not a message: guesses are noted, rows skipped for a reason, bad rows counted.
+    """Collects notes about guesses, reasons for skipped rows, and bad rows.
 
     Args:
-        skip_bad: count bad rows, instead of raising the first.
-        notify: takes each note, once.
+        skip_bad: count bad rows, instead of raising the error of the first.
+        notify: called once with each note.
     """
 
     def __init__(self, *, skip_bad: bool = False, notify: Callable[[str], None] = lambda line: None) -> None:
@@ -65,19 +65,19 @@ class ReadLog:
         self._say = notify
 
     def note(self, line: str) -> None:
-        """A line about what was guessed."""
+        """Add a note about a guess."""
         if line not in self.notes:
             self.notes[line] = None
             self._say(line)
 
     def skip(self, reason: str, n: int = 1) -> None:
-        """Count rows that are no messages."""
+        """Count rows that are not messages."""
         self.skipped[reason] += n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How a file is read; None is guessed. See ``import_chats``."""
+    """How to read a file; polyrank guesses options that are None. See ``import_chats``."""
 
     log: ReadLog
     form: str | None = None

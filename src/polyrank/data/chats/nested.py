@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from polyrank.data.chats.columns import FROM_CUSTOMER, ROLE, SENDER_ID, TEXT, TIME, columns, flat, listed, usual, words
-from polyrank.data.chats.files import File, Rows
-from polyrank.data.chats.messages import REPEATED, Messages, ReadOptions
+from polyrank.data.chats.files import File
+from polyrank.data.chats.messages import REPEATED, Messages, ReadOptions, Rows
 from polyrank.data.chats.tables import first_rows, message, some_rows
 from polyrank.data.chats.texts import plain
 from polyrank.data.chats.wrapping import is_message, messages_in, unwrapped

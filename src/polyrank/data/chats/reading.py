@@ -1,11 +1,12 @@
-"""Files to messages: each reader is asked whether a file is of its form, the surest first."""
+"""Read files as messages: every reader checks whether a file has its form, the most specific reader first."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from polyrank.data.chats.discord import discord
-from polyrank.data.chats.files import File, members
+from polyrank.data.chats.files import File
 from polyrank.data.chats.mail import mail
+from polyrank.data.chats.members import members
 from polyrank.data.chats.messages import Messages, ReadOptions
 from polyrank.data.chats.nested import conversations
 from polyrank.data.chats.slack import slack
@@ -19,7 +20,7 @@ from polyrank.data.chats.whatsapp import whatsapp
 from polyrank.errors import UsageError
 
 Reader = Callable[[File], Messages | None]
-"""The messages of a file, or None where it is not of the reader's form; ``options.form`` is what the user named."""
+"""Returns the messages of a file, or None if the file has another form; ``options.form`` is the user's choice."""
 
 READERS: dict[str, Reader] = {
     reader.__name__: reader
@@ -42,11 +43,11 @@ WITH_COLUMNS = (conversations, transcripts, questions, table)
 
 
 def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Messages:
-    """The messages of a file, a folder or an archive; the forms that were read are added to ``forms``.
+    """The messages of a file, a folder or an archive; the detected forms are added to ``forms``.
 
     Raises:
-        DataError: a file is none of these, is damaged, or has a bad row.
-        UsageError: a file is not of the form that was named, or has no column that was named.
+        DataError: a file is damaged, has no known form, or has a bad row.
+        UsageError: a file does not have the form or the column of the options.
     """
     parts = members(path, options.log.note, options.max_bytes)
     for member in parts:
@@ -62,7 +63,7 @@ def _messages(file: File, forms: dict[str, None]) -> Messages:
         named = (options.conversation, *options.time, options.sender, options.text)
         if reader not in WITH_COLUMNS and any(named):
             name = next(filter(None, named))
-            raise UsageError(f"{file.path} is read as {form}, which has no column {name!r}; leave the option out")
+            raise UsageError(f"{file.path} has no column {name!r}, as its form is {form}; leave the option out")
         forms[form] = None
         return found
-    raise UsageError(f"{file.path} is not {options.form}; name another form or none")
+    raise UsageError(f"{file.path} does not have the form {options.form}; choose another form or none")

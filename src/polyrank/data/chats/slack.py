@@ -5,7 +5,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from polyrank.data.chats.files import File, Member
+from polyrank.data.chats.files import File
+from polyrank.data.chats.members import Member
 from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog, ReadOptions
 from polyrank.data.rows import Row, object_of
 from polyrank.errors import DataError

@@ -8,15 +8,15 @@ from polyrank.data.chats.columns import (
     ANSWER,
     QUESTION,
     Columns,
-    check_named,
+    check_columns,
     columns,
     flat,
     keys_of,
     listed,
     usual,
 )
-from polyrank.data.chats.files import File, Rows
-from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog
+from polyrank.data.chats.files import File
+from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog, Rows
 from polyrank.data.chats.profiles import falls
 from polyrank.data.chats.texts import plain
 from polyrank.data.chats.wrapping import N_LOOKED_AT, unwrapped
@@ -192,7 +192,7 @@ def questions(file: File) -> Messages | None:
     options = file.options
     rows, _, bad = unwrapped(some_rows(file))
     keys = keys_of(first_rows(rows))
-    check_named(keys, (options.question, options.answer), file.path)
+    check_columns(keys, (options.question, options.answer), file.path)
     wanted = options.form or options.question or options.answer
     if not wanted and (options.sender or options.text or options.conversation):
         return None
@@ -212,7 +212,7 @@ def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[s
     options, keys = file.options, keys_of(first_rows(rows))
     for error in bad:
         options.log.bad.add(error)
-    check_named(keys, options.time, file.path)
+    check_columns(keys, options.time, file.path)
     if not (options.question and options.answer):
         options.log.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
     ids = usual(keys, ["id", "questionid", "faqid", "qid"])[:1]

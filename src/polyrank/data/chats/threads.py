@@ -1,4 +1,4 @@
-"""Chains of replies to conversations: a message belongs to the first one that it answers, by way of others."""
+"""Chains of replies become conversations: a message belongs to the conversation of the message that it answers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -7,7 +7,7 @@ from polyrank.data.chats.messages import Message
 
 
 def threaded(messages: Iterable[Message]) -> Iterator[Message]:
-    """Messages with their conversation, where they have an id and name none.
+    """Set the conversation of messages that have an id but no conversation.
 
     >>> chain = [Message("", "", "Ann", "hi", id="a"), Message("", "", "Ben", "yes?", id="b", answers=("a",))]
     >>> [message.conversation for message in threaded([*chain, Message("", "", "Cy", "hello")])]

@@ -1,4 +1,4 @@
-"""Packed files within limits: a few kilobytes may unpack to more than any memory holds. Knows nothing of chats."""
+"""Unpack compressed files within limits, because a few kilobytes may unpack to more than the memory holds."""
 
 import zipfile
 import zlib
@@ -7,17 +7,17 @@ from pathlib import Path
 
 from polyrank.errors import DataError
 
-MAX_BYTES = 2**30  # of all that a file unpacks to
+MAX_BYTES = 2**30  # of the unpacked file
 PIECE = 2**20
-GZIP = 31  # zlib's word for a gzip header
+GZIP = 31  # zlib's wbits for gzip
 
 
 def gunzipped(path: Path, data: bytes, max_bytes: int) -> bytes:
-    """What gzip packed, in one member or several.
+    """Decompress gzip data of one or several members.
 
     Raises:
-        DataError: it is more than ``max_bytes``.
-        zlib.error, EOFError: it is damaged.
+        DataError: the result is larger than ``max_bytes``.
+        zlib.error, EOFError: the data are damaged.
     """
     parts: list[bytes] = []
     n = 0
@@ -30,28 +30,27 @@ def gunzipped(path: Path, data: bytes, max_bytes: int) -> bytes:
             check_size(path, n, max_bytes)
             parts.append(part)
             if not part and not data and not stream.eof:
-                raise EOFError("it ends too soon")
+                raise EOFError("it is truncated")
         data = stream.unused_data.lstrip(b"\0")
     return b"".join(parts)
 
 
 def check_size(path: Path, n: int, max_bytes: int) -> None:
-    """Refuse a file that is too large, or unpacks to too much.
+    """Check the size of a file, packed or unpacked.
 
     Raises:
-        DataError: it does.
+        DataError: ``n`` is larger than ``max_bytes``.
     """
     if n > max_bytes:
         raise DataError(
-            f"{path}: is or unpacks to more than {max_bytes:,} bytes; give it in parts,"
-            " or raise max_bytes (--max-bytes)"
+            f"{path}: is or unpacks to more than {max_bytes:,} bytes; divide it, or raise max_bytes (--max-bytes)"
         )
 
 
 def check_archive(path: Path, entries: Iterable[zipfile.ZipInfo], max_bytes: int) -> None:
-    """Refuse an archive that unpacks to too much, before any of it is. An entry never gives more than it declares.
+    """Check the total size of an archive before unpacking it. An entry never unpacks to more than it declares.
 
     Raises:
-        DataError: it does.
+        DataError: the total is larger than ``max_bytes``.
     """
     check_size(path, sum(entry.file_size for entry in entries), max_bytes)

@@ -15,8 +15,8 @@ from polyrank.data.chats.columns import (
     usual,
     words,
 )
-from polyrank.data.chats.files import Rows
-from polyrank.data.rows import Row, named, object_of, objects_in
+from polyrank.data.chats.messages import Rows
+from polyrank.data.rows import Row, object_of, objects_in, type_name
 from polyrank.errors import DataError
 
 N_LOOKED_AT = 200  # rows whose columns are looked at
@@ -90,7 +90,7 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
                 [(number, item) for number, item in enumerate(value, 1) if isinstance(item, dict)],
                 people,
                 [
-                    DataError(f"item {number} holds {named(item)}, not an object; remove it")
+                    DataError(f"item {number} holds {type_name(item)}, not an object; remove it")
                     for number, item in enumerate(value, 1)
                     if not isinstance(item, dict)
                 ],

@@ -1,7 +1,7 @@
-"""Public corpora to Examples: one importer per published format, all in one mapping.
+"""Importers of public corpora, one for each published format.
 
-An importer takes a file and returns a source (see ``polyrank.data.read_report``): per row its examples, or what is
-wrong with it, with file and line.
+An importer accepts a file and returns a source (see ``polyrank.data.read_report``), which yields the examples of each
+row, or an error with file and line.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from polyrank.data.read_report import Loaded, Source, collect
 from polyrank.errors import UsageError
 
 Importer = Callable[..., Source]
-"""Takes the source file, and keywords of its own."""
+"""Accepts the source file and its own keyword options."""
 
 IMPORTERS: Mapping[str, Importer] = MappingProxyType(
     {
@@ -37,12 +37,12 @@ def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False,
     Args:
         format_: one of ``IMPORTERS``.
         source: the published file.
-        skip_bad: count bad rows in the report and go on, instead of stopping at the first.
+        skip_bad: count bad rows in the report and continue, instead of stopping at the first.
         options: keywords of the importer: ``seed`` and ``max_words`` of wikipedia, ``answers`` of dstc7 and dstc7-pool,
             ``every_turn`` of convai2, dstc7 and ubuntu-v2, ``as_released`` of dstc7.
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: the format is unknown.
         DataError: ``file:line: what is wrong; what to do``.
 
     >>> import_examples("conll", "x.txt")

@@ -16,22 +16,22 @@ SILENCE = "__SILENCE__"
 
 
 def convai2(source: Path, *, every_turn: bool = False) -> Source:
-    r"""ConvAI2 in ParlAI's older text format, with or without candidates, one persona or two.
+    r"""Import ConvAI2 in ParlAI's older text format, with or without candidates, with one or two personas.
 
     Lines are ``number text<TAB>label<TAB>reward<TAB>candidate|candidate|...``; the reward is usually empty, and the
-    candidates may be absent. Number 1 begins a dialogue. ``|`` also separates labels, and a written ``\n`` is a line
-    break. An exchange is an example: its context is all earlier texts and labels and its own text.
+    candidates may be missing. Number 1 begins a dialogue. ``|`` also separates labels, and a literal ``\n`` is a line
+    break. Each exchange is an example: its context is all earlier texts and labels and its own text.
 
-    ``your persona:`` lines become background without their prefix; ``partner's persona:`` lines keep theirs, so that
-    the two are told apart. They have numbers of their own, or begin the text of an exchange. The right answers are all
-    candidates that equal a label, wherever they stand; without candidates, the labels themselves. A ``__SILENCE__`` is
-    nobody's turn: it enters no context, and an exchange that would have an empty context, or answers with it, gives no
-    example. A line without a tab is an unanswered turn.
+    ``your persona:`` lines become background without their prefix; ``partner's persona:`` lines keep theirs, to
+    distinguish the two. They are numbered lines, or the beginning of an exchange's text. The right answers are all
+    candidates that equal a label; without candidates, the labels themselves. ``__SILENCE__`` is not a turn: it is not
+    part of any context, and an exchange with an empty context or with it as the answer gives no example. A line without
+    a tab is an unanswered turn.
 
     Args:
         source: the published file.
-        every_turn: make the partner's turns into responses as well, each to all that was said before it: pairs whose
-            ids end in ``#partner``, and whose personas have changed sides.
+        every_turn: also turn the partner's turns into responses to everything before them: pairs whose ids end in
+            ``#partner``, with the two personas exchanged.
     """
     return parsed(source, _exchanges(source), _Dialogues(source, every_turn).examples)
 
@@ -43,7 +43,7 @@ def _exchanges(source: Path) -> Iterator[tuple[int, str | DataError]]:
 
 
 class _Dialogues:
-    """The dialogue so far, line by line."""
+    """Parses line by line; holds the current dialogue so far."""
 
     def __init__(self, source: Path, every_turn: bool) -> None:
         self.stem, self.every_turn = stem(source), every_turn
@@ -52,10 +52,14 @@ class _Dialogues:
         self.turns: tuple[str, ...] = ()
 
     def examples(self, line: int, raw: str) -> Iterable[Example]:
-        """The example of a line, if it holds one; ValueError says what is wrong with it."""
+        """The examples of a line.
+
+        Raises:
+            ValueError: the line is bad.
+        """
         digits, _, rest = raw.rstrip("\r\n").partition(" ")
         if not (digits.isascii() and digits.isdigit()):
-            raise ValueError("begins with no line number; write ParlAI text, as in: 1 hello<TAB>hi there")
+            raise ValueError("the line does not begin with a number; write ParlAI text, such as: 1 hello<TAB>hi there")
         number = int(digits)
         if number == 1:
             self.background, self.turns = (), ()
@@ -72,12 +76,12 @@ class _Dialogues:
 
     def _exchange(self, line: int, text: str, others: list[str]) -> Iterable[Example]:
         labels = tuple(others[0].split("|")) if others else ()
-        # a reward may stand between label and candidates, and both may be empty
+        # a reward may come between label and candidates, and both may be empty
         candidates = tuple(others[2].split("|")) if len(others) > 2 and others[2] else labels
         relevant = tuple(i for i, candidate in enumerate(candidates) if candidate in labels)
         earlier = self.turns
         context = earlier if text == SILENCE else (*earlier, text)
-        # kept before judging: the turns were said, whatever is wrong with the candidates
+        # before the checks: the turns are part of the dialogue even if the candidates are bad
         self.turns = context if not labels or labels[0] == SILENCE else (*context, labels[0])
         examples = []
         if self.every_turn and earlier and context != earlier and text.strip():
@@ -91,17 +95,17 @@ class _Dialogues:
         return examples
 
     def _as_partner(self) -> tuple[str, ...]:
-        """The background as the partner sees it."""
+        """The background from the partner's point of view."""
         own = (each.removeprefix(PARTNER) for each in self.background if each.startswith(PARTNER))
         return (*own, *(PARTNER + each for each in self.background if not each.startswith(PARTNER)))
 
 
 def pairs(source: Path) -> Source:
-    """Reddit, OpenSubtitles and Amazon QA as the conversational-datasets scripts write them, in JSON lines.
+    """Import Reddit, OpenSubtitles and Amazon QA in the JSON lines of the conversational-datasets scripts.
 
-    A row has ``response``, ``context`` (the turn just before it) and extra contexts ``context/0``, ``context/1``, ...
-    that go back in time: ``context/0`` came just before ``context``. Turns are thus the extra contexts from the highest
-    number down, then ``context``. An empty extra context is padding and left out. Other fields are ignored.
+    A row has ``response``, ``context`` (the turn before it) and extra contexts ``context/0``, ``context/1``, ... that
+    go back in time: ``context/0`` is the turn before ``context``. The turns are the extra contexts from the highest
+    number to the lowest, then ``context``. Empty extra contexts are padding and left out. Other fields are ignored.
 
     Args:
         source: JSON lines (also ``.gz``), CSV or Parquet.

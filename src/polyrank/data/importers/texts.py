@@ -1,4 +1,4 @@
-"""Importers for texts that are no conversations: article search on Wikipedia, and triplets."""
+"""Importers for other texts than conversations: article search on Wikipedia, and triplets."""
 
 import re
 from collections.abc import Iterable
@@ -13,15 +13,15 @@ from polyrank.records import Example
 
 
 def wikipedia(source: Path, *, seed: int = 0, max_words: int | None = None) -> Source:
-    """Article search as StarSpace defines it: find the article that a sentence was taken from.
+    """Import StarSpace's article search: find the article that contains a sentence.
 
-    One article per line, its sentences separated by tabs. A random sentence is the context, the article without it the
-    right answer. An article of fewer than two sentences gives no example and is counted.
+    Each line is an article, its sentences separated by tabs. A random sentence is the context; the rest of the article
+    is the right answer. An article of fewer than two sentences gives no example and is counted.
 
     Args:
         source: the text file; gzip if named ``.gz``.
-        seed: the sentence is a function of (seed, line), whatever else the file holds.
-        max_words: keep so many words of the right answer, from its start; None: all.
+        seed: the sentence is a function of (seed, line), independent of the rest of the file.
+        max_words: keep the first words of the right answer, this many; None: all.
     """
 
     def example(line: int, text: str) -> Iterable[Example]:
@@ -36,11 +36,11 @@ def wikipedia(source: Path, *, seed: int = 0, max_words: int | None = None) -> S
 
 
 def triplets(source: Path) -> Source:
-    """Triplets as sentence-transformers takes them: ``anchor``, ``positive`` and any number of negatives.
+    """Import triplets of sentence-transformers: ``anchor``, ``positive`` and any number of negatives.
 
-    The anchor may be called ``query``. Negatives are ``negative`` and ``negative_1``, ``negative_2``, ...; without any
-    the row is a pair. A null negative is none, and so is an empty one in CSV, which has no null; elsewhere it is an
-    empty text. The positive comes first and is relevant.
+    The anchor may be called ``query``. Negatives are ``negative`` and ``negative_1``, ``negative_2``, ...; a row
+    without negatives is a pair. Null negatives are ignored, and so are empty ones in CSV, which has no null; in other
+    formats an empty negative is an empty text. The positive comes first and is relevant.
 
     Args:
         source: CSV, JSON lines (both also ``.gz``) or Parquet.

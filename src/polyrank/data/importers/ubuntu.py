@@ -9,25 +9,25 @@ from polyrank.data import fields
 from polyrank.data.importers.turns import every_turn as turns_of
 from polyrank.data.json_list import listed_rows
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import Row, named, numbered_lines, row_error, rows, sound, stem
+from polyrank.data.rows import Row, numbered_lines, raise_bad_rows, row_error, rows, stem, type_name
 from polyrank.records import Example
 
 
 def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False, as_released: bool = False) -> Source:
-    """DSTC7 track 1, subtask 1 (and 3 and 4, which share its format): one JSON list, lists of 100 candidates.
+    """Import DSTC7 track 1, subtask 1 (also 3 and 4, which share its format): a JSON list, 100 candidates per item.
 
-    An item has ``example-id``, ``messages-so-far`` (each with ``utterance``; each is a turn, also where one speaker
-    has several in a row), ``options-for-next`` and ``options-for-correct-answers`` (each with ``candidate-id`` and
-    ``utterance``). The right answers are the options whose id is a correct one; none need be there, and then
-    ``relevant`` is empty. Empty candidates stay, so that the lists keep their length.
+    An item has ``example-id``, ``messages-so-far`` (each with ``utterance``; each message is a turn, even if one
+    speaker has several in a row), ``options-for-next`` and ``options-for-correct-answers`` (each with ``candidate-id``
+    and ``utterance``). The right answers are the options with a correct id; if no option has one, ``relevant`` is
+    empty. Empty candidates are kept, so that all lists have the same length.
 
     Args:
-        source: the JSON file; the whole is never held in memory.
+        source: the JSON file; polyrank never loads all of it.
         answers: the published answers of the test set, ``example-id<TAB>candidate-id<TAB>utterance`` per line; the
-            candidate id NONE says that no candidate is right.
-        every_turn: make the turns so far into pairs as well; see ``turns.every_turn``.
-        as_released: as the task of Humeau et al.'s released code: turns of a context begin with their speaker
-            ("participant 1: "), and of earlier turns every second one back from the response becomes a pair.
+            candidate id NONE means that no candidate is right.
+        every_turn: also make pairs of the turns so far; see ``turns.every_turn``.
+        as_released: follow Humeau et al.'s released code: turns of a context begin with their speaker
+            ("participant 1: "), and every second earlier turn, counted back from the response, becomes a pair.
     """
 
     def examples(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Iterable[Example]:
@@ -45,7 +45,7 @@ def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False
 
 
 def dstc7_pool(source: Path, *, answers: Path | None = None) -> Source:
-    """DSTC7 track 1, subtask 2: as subtask 1, but the candidates are in one file for all, for ``import_pool``.
+    """Import DSTC7 track 1, subtask 2: as subtask 1, but with one file of candidates, which ``import_pool`` converts.
 
     The ids of the right answers become ``relevant_ids``.
 
@@ -84,7 +84,7 @@ def _dstc7(
 def _answers(path: Path) -> dict[str, tuple[str, ...]]:
     """The ids of the right answers of each example id."""
     answer_of: dict[str, tuple[str, ...]] = {}
-    for number, line in sound(numbered_lines(path)):
+    for number, line in raise_bad_rows(numbered_lines(path)):
         if line.isspace():
             continue
         cells = line.rstrip("\r\n").split("\t")
@@ -97,10 +97,10 @@ def _answers(path: Path) -> dict[str, tuple[str, ...]]:
 def _objects(row: Row, name: str) -> list[Any]:
     value = fields.field(row, name)
     if not isinstance(value, list):
-        raise ValueError(f'field "{name}" holds {named(value)}; write a list of objects')
+        raise ValueError(f'field "{name}" holds {type_name(value)}; write a list of objects')
     for position, item in enumerate(value):
         if not isinstance(item, dict):
-            raise ValueError(f'field "{name}" holds {named(item)} at position {position}; write objects only')
+            raise ValueError(f'field "{name}" holds {type_name(item)} at position {position}; write objects only')
     return value
 
 
@@ -109,19 +109,19 @@ def _id(option: Row) -> str:
 
 
 def ubuntu_v2(source: Path, *, every_turn: bool = False) -> Source:
-    """The Ubuntu Dialogue Corpus, version 2, as its ranking-dataset creator writes it: one CSV per split.
+    """Import the Ubuntu Dialogue Corpus, version 2, from its ranking-dataset creator: one CSV per split.
 
-    Training has ``Context``, ``Utterance`` and ``Label``: rows of label 1 are pairs, rows of label 0 (a random
+    Training has ``Context``, ``Utterance`` and ``Label``: rows with label 1 are pairs; rows with label 0 (a random
     utterance) give no example and are counted. Validation and test have ``Context``, ``Ground Truth Utterance`` and
-    ``Distractor_0`` to ``Distractor_8``: candidate lists with the right one first, as published; metrics here give
-    nothing for its place.
+    ``Distractor_0`` to ``Distractor_8``: candidate lists with the right one first, as published. polyrank's metrics do
+    not depend on that position.
 
-    ``__eot__`` ends a turn, ``__eou__`` an utterance within one: turns are split at the former, the latter becomes a
-    blank. A piece without text is no turn.
+    ``__eot__`` ends a turn and separates turns; ``__eou__`` ends an utterance within a turn and becomes a blank. Empty
+    turns are dropped.
 
     Args:
         source: the CSV file; gzip if named ``.gz``.
-        every_turn: make the turns of a context into pairs as well; see ``turns.every_turn``.
+        every_turn: also make pairs of the turns of a context; see ``turns.every_turn``.
     """
 
     def examples(line: int, row: Row) -> Iterable[Example]:
@@ -146,7 +146,7 @@ def ubuntu_v2(source: Path, *, every_turn: bool = False) -> Source:
 
 
 def _turns(text: str) -> tuple[str, ...]:
-    """Turns of a context; one empty turn where there is no text at all.
+    """The turns of a context; one empty turn if it has no text.
 
     >>> _turns("hi __eou__ anyone ? __eou__ __eot__ yes __eou__ __eot__ ")
     ('hi anyone ?', 'yes')
@@ -155,7 +155,7 @@ def _turns(text: str) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """An utterance without markers, blanks evened out.
+    """An utterance without markers and repeated blanks.
 
     >>> _plain("try sudo __eou__ it helps __eou__ __eot__")
     'try sudo it helps'

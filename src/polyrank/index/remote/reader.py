@@ -232,8 +232,8 @@ def _read_info(text: str, address: Address) -> CollectionInfo:
         raise ArtifactError(f"{address} does not say how it was made; build it again with `overwrite=True`") from error
     if info.format > FORMAT:
         raise ArtifactError(
-            f"{address}: written by polyrank {info.written_by} in format {info.format}, this reads up to {FORMAT};"
-            " upgrade polyrank"
+            f"{address}: written by polyrank {info.written_by} in format {info.format}, this version reads up to"
+            f" {FORMAT}; upgrade polyrank"
         )
     return info
 

@@ -1,0 +1,109 @@
+"""Rows of delimited text: detect the separator and the header, and skip lines above the header."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from polyrank.data.chats.members import Member
+from polyrank.data.chats.messages import ReadLog, Rows
+from polyrank.data.read_report import counted
+from polyrank.data.rows import MAX_LINE_BYTES, row_error
+from polyrank.errors import DataError
+
+SEPARATORS = ",;\t|"
+
+
+def csv_rows(member: Member, text: str, log: ReadLog) -> Rows:
+    """Rows of a text with any separator, with the line that each starts on."""
+    start = 0
+    separator = ""
+    if text[:4].lower() == "sep=":  # Excel's way to name the separator
+        separator, start = text[4:5], text.index("\n") + 1 if "\n" in text else len(text)
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
+    separator = separator or _separator(text)
+    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
+    n_before = 1 if start else 0
+    records: list[tuple[int, list[str] | DataError]] = []
+    while True:
+        line = n_before + reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            records.append((line, row_error(member.path, line, f"not CSV: {error}; check its quotes")))
+            continue
+        if any(cell.strip() for cell in cells):
+            records.append((line, cells))
+    return below_header(member, records, log)
+
+
+def _separator(text: str) -> str:
+    """The separator for which most records have the same number of cells, above one; else the most frequent."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+
+    def fit(separator: str) -> tuple[int, int]:
+        records = csv.reader(io.StringIO(text[:100_000], newline=""), delimiter=separator)
+        widths: Counter[int] = Counter()
+        with suppress(csv.Error):
+            widths.update(len(cells) for cells in islice(records, 100) if any(cells))
+        width, n = max(widths.items(), key=lambda item: (item[0] > 1, item[1], item[0]), default=(1, 0))
+        return (n, width) if width > 1 else (0, 0)
+
+    return max(SEPARATORS, key=lambda separator: (*fit(separator), "".join(first.split('"')[::2]).count(separator)))
+
+
+def below_header(member: Member, records: Sequence[tuple[int, Sequence[Any] | DataError]], log: ReadLog) -> Rows:
+    """Detect the header and return the records below it as rows; note how many records are above it."""
+    good = [cells for _, cells in records[:200] if not isinstance(cells, DataError)]
+    width = max(Counter(map(_width, good)).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
+    top = next(
+        (
+            position
+            for position, (_, cells) in enumerate(records)
+            if not isinstance(cells, DataError) and _width(cells) >= width and 2 * n_filled(cells) > width
+        ),
+        0,
+    )
+    if top:
+        log.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top][0]}")
+    header: list[str] = []
+    rows: Rows = []
+    for line, cells in records[top:]:
+        if isinstance(cells, DataError):
+            log.bad.add(cells)
+        elif not header:
+            header = unique([str(cell or "").strip() for cell in cells])
+        elif len(cells) > len(header) and any(cells[len(header) :]):
+            problem = f"{len(cells)} cells, but the header names {len(header)}; check its separators and quotes"
+            log.bad.add(row_error(member.path, line, problem))
+        else:
+            rows.append((line, dict(zip(header, cells, strict=False))))
+    return rows
+
+
+def _width(cells: Sequence[Any]) -> int:
+    """Number of cells up to the last non-empty one."""
+    return max((position for position, cell in enumerate(cells, 1) if n_filled([cell])), default=0)
+
+
+def n_filled(cells: Sequence[Any]) -> int:
+    """Number of non-empty cells."""
+    return sum(cell is not None and str(cell).strip() != "" for cell in cells)
+
+
+def unique(names: list[str]) -> list[str]:
+    """Make column names unique by numbers; name columns without a name.
+
+    >>> unique(["id", "text", "text", ""])
+    ['id', 'text', 'text 2', 'column 4']
+    """
+    numbered: list[str] = []
+    for position, name in enumerate(names, 1):
+        name = name or f"column {position}"
+        numbered.append(name if name not in numbered else f"{name} {numbered.count(name) + 1}")
+    return numbered
