@@ -12,6 +12,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+BOOSTS = {
+    "api.md": 0.3,
+    "commands.md": 0.5,
+    "results.md": 0.5,
+    "recipe.md": 0.7,
+    "messages.md": 1.5,
+    "CHANGELOG.md": 0.3,
+}  # in search
 PAGES = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./|docs/)?)([\w./-]+)(#[\w-]+)?\)")
 
@@ -28,7 +36,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that lead out of docs/, or from a root page into it, at their pages and copies."""
+    """Set the page's rank in search; point links out of docs/, or from a root page into it, at pages and copies."""
+
+    page.meta.setdefault("search", {"boost": BOOSTS.get(page.file.src_path, 1)})
 
     def replaced(match: re.Match[str]) -> str:
         text, above, path, anchor = match[1], match[2], match[3], match[4] or ""
