@@ -12,14 +12,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-BOOSTS = {
+BOOSTS = {  # of pages in search: reference pages match many words
     "api.md": 0.3,
     "commands.md": 0.5,
     "results.md": 0.5,
     "recipe.md": 0.7,
-    "messages.md": 1.5,
     "CHANGELOG.md": 0.3,
-}  # in search
+    "messages.md": 1.5,
+}
 PAGES = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./|docs/)?)([\w./-]+)(#[\w-]+)?\)")
 
@@ -37,7 +37,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Set the page's rank in search; point links out of docs/, or from a root page into it, at pages and copies."""
-
     page.meta.setdefault("search", {"boost": BOOSTS.get(page.file.src_path, 1)})
 
     def replaced(match: re.Match[str]) -> str:

@@ -48,6 +48,13 @@ def test_the_reference_describes_every_public_name() -> None:
     assert sorted(re.findall(r"^::: polyrank\.(\w+)$", text, re.MULTILINE)) == polyrank.__all__
 
 
+def test_every_public_name_has_an_example() -> None:
+    pages = [ROOT / "README.md", *DOCS.glob("*.md")]
+    text = "".join(page.read_text("utf-8") for page in pages)
+    code = "".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    assert not [name for name in polyrank.__all__ if not re.search(rf"\b{name}\b", code)]
+
+
 def test_every_page_is_on_the_site() -> None:
     listed = set(re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
     assert listed == {page.name for page in DOCS.glob("*.md")} | {"SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"}

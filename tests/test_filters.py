@@ -40,7 +40,7 @@ NAMES = ["a", "b-c", "lang", "first name", "in", "Not", "x.y", "ünï", "it's", 
 
 
 def passes(tree: Tree, metadata: dict[str, Any]) -> bool:
-    """The rules of docs/search.md, applied to one candidate."""
+    """The rules of docs/filters.md, applied to one candidate."""
     kind, *rest = tree
     if kind in ("and", "or"):
         return (all if kind == "and" else any)(passes(part, metadata) for part in rest[0])

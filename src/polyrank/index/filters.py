@@ -86,7 +86,7 @@ class Filter:
 
 @lru_cache(maxsize=64)
 def read_filter(text: str) -> Filter:
-    """A filter from its text, such as ``lang = "en" and team in ("billing", "tech")``. See docs/search.md.
+    """A filter from its text, such as ``lang = "en" and team in ("billing", "tech")``. See docs/filters.md.
 
     Args:
         text: at most 4,096 characters, 64 terms, 512 values, and 32 parentheses and ``not`` inside each other.
