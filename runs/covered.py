@@ -26,7 +26,7 @@ PACKAGE = ROOT / "src" / "polyrank"
 COVERED = ROOT / "runs" / "work" / "covered"
 FOLDER = "POLYRANK_COVERED"  # the variable that names a test file's folder to the processes that its tests start
 # this test also interrupts the coverage code, which then waits for its own lock
-LEFT_OUT = "tests/test_store_faults.py::test_a_writer_that_was_interrupted_at_any_moment_goes_on"
+LEFT_OUT = "tests/test_store_faults.py::test_a_writer_interrupted_at_any_moment_continues"
 
 
 def measure(files: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What objects say of themselves, and what is said to who uses them wrongly: in polyrank's words, never a raw error."""
+"""``repr`` of objects, and errors of wrong use: polyrank's own messages, never a raw exception."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "i"
 
 
-def test_objects_say_what_they_are(index: Path) -> None:
+def test_repr_of_objects(index: Path) -> None:
     listed = polyrank.LexicalRetriever(polyrank.load("bm25"), POOL)
     assert repr(listed) == "LexicalRetriever(BM25('bm25'), 2 candidates in memory)"
     with open_index(index) as opened:
@@ -40,7 +40,7 @@ def test_objects_say_what_they_are(index: Path) -> None:
             assert kind.__repr__ is not object.__repr__, name
 
 
-def test_answers_and_explanations_show_themselves() -> None:
+def test_answers_and_explanations_have_a_display() -> None:
     pytest.importorskip("pandas")
     answer = polyrank.LexicalRetriever(BM25(), POOL).answer("is the wifi on", 2)
     frame = answer.to_pandas()
@@ -69,7 +69,7 @@ def test_wrong_use_is_refused_by_name(use: Callable[[], Any], reason: str) -> No
         use()
 
 
-def test_a_closed_pipeline_says_so(index: Path) -> None:
+def test_a_closed_pipeline_is_reported(index: Path) -> None:
     with Pipeline(polyrank.LexicalRetriever(BM25(), open_index(index))) as pipeline:
         assert pipeline.answer("wifi").ranked
     for use in (lambda: pipeline.answer("wifi"), lambda: pipeline.remove(["a"]), lambda: len(pipeline)):
@@ -87,7 +87,9 @@ def test_replies_come_from_a_file_a_list_or_a_table(tmp_path: Path) -> None:
     assert polyrank.build_index(tmp_path / "i", "shipped:convert", str(tmp_path / "r.txt")) == 2
 
 
-def test_paths_of_the_shell_are_the_shells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_overrides_are_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "recipes").mkdir()
     recipe = tmp_path / "recipes" / "r.toml"
     recipe.write_text('output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "a.jsonl"\nvalid = "b.jsonl"\n', "utf-8")

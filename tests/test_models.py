@@ -1,4 +1,4 @@
-"""Networks and scoring against references written from the formulas, and the properties that published ports broke."""
+"""Networks and scoring compared with references from the formulas, and properties that published ports broke."""
 
 import dataclasses
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_poly_encoder_equals_its_formula(tiny_backbone: Path, variant: dict[str,
     with torch.inference_mode():
         vectors, mask = model.encode_contexts(texts.contexts(CONTEXTS))
         for i, context in enumerate(CONTEXTS):
-            h = model.context_tower(texts.contexts([context]))[0]  # [T, D], alone: no padding
+            h = model.context_tower(texts.contexts([context]))[0]  # [T, D], without padding
             n = len(h)
             if variant["codes"] == "learnt":
                 expected = torch.stack([(torch.softmax(h @ code, 0)[:, None] * h).sum(0) for code in model.codes])
@@ -92,13 +92,13 @@ def test_poly_encoder_equals_its_formula(tiny_backbone: Path, variant: dict[str,
 
 
 @pytest.mark.parametrize("codes", ["learnt", "first"])
-def test_poly_with_one_vector_is_the_bi_encoder(tiny_backbone: Path, codes: Any) -> None:
+def test_poly_with_one_vector_equals_the_bi_encoder(tiny_backbone: Path, codes: Any) -> None:
     bi, texts = make(
         tiny_backbone, BiConfig(backbone=str(tiny_backbone), reduction="first" if codes == "first" else "mean")
     )
     one, _ = poly(tiny_backbone, 1, codes=codes, reduction=bi.reduction)
     if one.codes is not None:
-        torch.nn.init.zeros_(one.codes)  # a zero code attends evenly: the mean
+        torch.nn.init.zeros_(one.codes)  # a zero code attends uniformly: the mean
     with torch.inference_mode():
         a, mask = bi.encode_contexts(texts.contexts(CONTEXTS))
         b, other = one.encode_contexts(texts.contexts(CONTEXTS))
@@ -140,7 +140,7 @@ def test_scores_do_not_depend_on_batch_mates(tiny_backbone: Path, config: Any) -
         assert np.isfinite(alone).all()
 
 
-def test_towers_start_equal_and_are_two_unless_shared(tiny_backbone: Path) -> None:
+def test_towers_start_equal_and_are_separate_unless_shared(tiny_backbone: Path) -> None:
     two, _ = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone)))
     one, _ = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), shared_towers=True))
     assert sum(p.numel() for p in two.parameters()) == 2 * sum(p.numel() for p in one.parameters())
@@ -152,7 +152,7 @@ def test_towers_start_equal_and_are_two_unless_shared(tiny_backbone: Path) -> No
 def test_code_initialisations(tiny_backbone: Path) -> None:
     uniform, _ = make(
         tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64)
-    )  # no mean pooling: the papers'
+    )  # no mean pooling: as in the papers
     assert isinstance(uniform, PolyEncoder)
     assert uniform.codes is not None
     assert 0 <= uniform.codes.min() < 0.1
@@ -178,7 +178,7 @@ def test_output_scale_is_fitted(tiny_backbone: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [BiConfig, PolyConfig])
-def test_vectors_of_one_length_have_it(tiny_backbone: Path, kind: type[BiConfig]) -> None:
+def test_normalized_vectors_have_length_one(tiny_backbone: Path, kind: type[BiConfig]) -> None:
     model, texts = make(tiny_backbone, kind(backbone=str(tiny_backbone), match_self_score=9.0, normalize=True))
     contexts, mask = model.encode_contexts(texts.contexts(CONTEXTS))
     candidates = model.encode_candidates(texts.candidates([reply for reply in REPLIES if reply]))
@@ -202,7 +202,7 @@ def test_cross_encoder_sees_segments_and_order(tiny_backbone: Path) -> None:
 @pytest.mark.parametrize(
     "config", [BiConfig(projection_dim=8), PolyConfig(n_codes=3, code_init="uniform"), CrossConfig(head="mlp")]
 )
-def test_bf16_is_for_the_transformer_alone(tiny_backbone: Path, config: Any) -> None:
+def test_bf16_applies_only_to_the_transformer(tiny_backbone: Path, config: Any) -> None:
     model, texts = make(tiny_backbone, dataclasses.replace(config, backbone=str(tiny_backbone)))
     inside: list[torch.Tensor] = []
     model.backbone.register_forward_hook(lambda *call: inside.append(call[-1]))
@@ -219,7 +219,7 @@ def test_bf16_is_for_the_transformer_alone(tiny_backbone: Path, config: Any) -> 
     narrow = values(True)
     assert narrow.dtype == torch.float32
     outputs = list(inside)
-    replay = iter(outputs)  # the same outputs of the transformer, and fp32 from there on
+    replay = iter(outputs)  # the same outputs of the transformer, then fp32
     model.backbone.register_forward_hook(lambda *call: next(replay))
     if not isinstance(model, CrossEncoder):
         model.candidate_tower.backbone.register_forward_hook(lambda *call: next(replay))
@@ -234,7 +234,7 @@ def test_gradients_reach_every_trained_part(tiny_backbone: Path) -> None:
     assert silent == []
 
 
-def test_encoders_and_scorers_are_told_apart(tiny_backbone: Path) -> None:
+def test_encoders_and_scorers_are_distinguished(tiny_backbone: Path) -> None:
     from polyrank.scorers.protocols import Encoder, Scorer
 
     bi, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone)))
@@ -250,10 +250,10 @@ def test_too_many_codes_are_refused(tiny_backbone: Path) -> None:
         make(tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=0))
 
 
-# what is built around a backbone
+# networks around a backbone
 
 
-def test_a_sentence_encoders_backbone_keeps_what_it_knows(mean_pooled_backbone: Path) -> None:
+def test_a_sentence_encoders_backbone_keeps_its_settings(mean_pooled_backbone: Path) -> None:
     plain, pooled = False, True
     assert resolve_backbone(str(mean_pooled_backbone)).mean_pooled
     assert resolve(BiConfig(), plain) == BiConfig(reduction="first")
@@ -277,7 +277,7 @@ def test_a_sentence_encoders_backbone_keeps_what_it_knows(mean_pooled_backbone: 
                 resolve(PolyConfig(n_codes=n_codes), plain)
 
 
-def test_a_folder_says_that_it_is_mean_pooled(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_folder_records_mean_pooling(tiny_backbone: Path, tmp_path: Path) -> None:
     assert resolve_backbone(str(tiny_backbone)) == BackboneRef(tiny_backbone, str(tiny_backbone), mean_pooled=False)
     (tmp_path / "model-00001-of-00002.safetensors").touch()
     (tmp_path / "1_Pooling").mkdir()
@@ -289,7 +289,7 @@ def test_a_folder_says_that_it_is_mean_pooled(tiny_backbone: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("what", ["match_self_score", "match_output_std"])
-def test_the_scale_is_fitted_to_the_first_256_texts_that_are_not_empty(tiny_backbone: Path, what: str) -> None:
+def test_the_scale_is_fitted_to_the_first_256_nonempty_texts(tiny_backbone: Path, what: str) -> None:
     model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), output_scale=1.0, reduction="mean"))
     sample = [f"my {'wifi ' * (i % 5)}{'abcdefgh'[i % 8]}" for i in range(256)]
     config = BiConfig(reduction="mean", **{what: 3.0})  # type: ignore[arg-type]
@@ -311,8 +311,8 @@ def test_the_scale_is_fitted_to_the_first_256_texts_that_are_not_empty(tiny_back
         fit_output_scale(model.backbone, texts, config, ["", ""])
 
 
-def test_outputs_with_a_mean_come_to_the_standard_deviation_that_was_asked_for(tiny_backbone: Path) -> None:
-    """The root mean square of numbers around 2 says little of how far they are apart."""
+def test_outputs_are_scaled_to_the_requested_standard_deviation(tiny_backbone: Path) -> None:
+    """The root mean square of numbers around 2 is not their spread."""
     model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), output_scale=1.0))
 
     class Shifted(torch.nn.Module):
@@ -359,17 +359,17 @@ def test_new_words_start_like_others_and_unlike_each_other(tiny_backbone: Path) 
 
 
 @pytest.mark.parametrize(("kind", "longest"), [("bert", 128), ("roberta", 126), ("xlm-roberta", 126)])
-def test_positions_behind_the_padding_id_are_no_room(kind: str, longest: int) -> None:
+def test_positions_up_to_the_padding_id_do_not_count(kind: str, longest: int) -> None:
     shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     backbone = empty_backbone(
         {"model_type": kind, "vocab_size": 20, "max_position_embeddings": 128, "pad_token_id": 1, **shape}
     )
     assert backbone.max_positions == longest
-    if kind == "bert":  # is empty until weights are restored
+    if kind == "bert":  # uninitialized until weights are restored
         backbone = backbone.to_empty(device="cpu")
     n = torch.full((1, longest), 5)
     tokens = Tokens(n, torch.ones_like(n, dtype=torch.bool), torch.zeros_like(n))
-    assert backbone(tokens).shape == (1, longest, 8)  # the longest is taken by the network
+    assert backbone(tokens).shape == (1, longest, 8)  # the network accepts the longest input
     assert len(backbone.layers()) == 1
 
 
@@ -380,13 +380,13 @@ def test_the_default_budgets_fit_the_network(tiny_backbone: Path) -> None:
 
 
 @pytest.mark.parametrize("dropout", [None, 0.0, 0.4])
-def test_dropout_is_the_backbones_own_or_as_asked_for(tiny_backbone: Path, dropout: float | None) -> None:
+def test_dropout_is_the_backbones_or_the_requested_one(tiny_backbone: Path, dropout: float | None) -> None:
     model, _, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=0, sample=REPLIES, dropout=dropout)
     shares = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
     assert shares == {0.1 if dropout is None else dropout}
 
 
-def test_the_seed_decides_codes_and_heads_and_nothing_else_is_disturbed(tiny_backbone: Path) -> None:
+def test_the_seed_determines_only_codes_and_heads(tiny_backbone: Path) -> None:
     torch.manual_seed(11)
     before = torch.random.get_rng_state()
     config = PolyConfig(backbone=str(tiny_backbone), n_codes=4)
@@ -396,7 +396,7 @@ def test_the_seed_decides_codes_and_heads_and_nothing_else_is_disturbed(tiny_bac
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_what_names_no_longest_input_takes_512_tokens() -> None:
+def test_without_a_stated_length_a_backbone_accepts_512_tokens() -> None:
     sizes = {"vocab_size": 9, "num_layers": 1, "n_layer": 1, "d_model": 8, "d_ff": 8, "d_inner": 8}
     relative = transformers.T5EncoderModel(transformers.T5Config(**sizes, num_heads=1, d_kv=8))
     assert not hasattr(relative.config, "max_position_embeddings")

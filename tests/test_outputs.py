@@ -1,4 +1,4 @@
-"""Every command that writes a file refuses to replace one, unless told, before it does any work; an input never is."""
+"""Commands refuse to replace an existing file without --overwrite, before any work, and never replace an input."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ LISTS = [
     {"id": word, "context": [f"my {word}"], "candidates": ["the wifi is up", "the bill is paid"], "relevant": [i]}
     for i, word in enumerate(("wifi", "bill"))
 ]
-# commands that write OUT; what else they name is there, or is not, which must not be looked at before OUT
+# commands that write OUT; other paths may exist or not, since commands must check OUT first
 COMMANDS = {
     "evaluate": "evaluate bm25 data.jsonl --scores OUT",
     "evaluate, no data": "evaluate bm25 gone.jsonl --scores OUT",
@@ -37,14 +37,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_file_that_is_there_stays(folder: Path, command: str) -> None:
+def test_an_existing_file_stays(folder: Path, command: str) -> None:
     done = run(*command.replace("OUT", "keep.svg").split(), cwd=folder)
     assert done.returncode == 2, done.stderr
     assert "keep.svg already exists; choose another path or pass --overwrite" in done.stderr
     assert (folder / "keep.svg").read_text("utf-8") == "mine"
 
 
-def test_a_file_is_replaced_when_told(folder: Path) -> None:
+def test_a_file_is_replaced_with_the_option(folder: Path) -> None:
     for command in ("evaluate bm25 data.jsonl --scores keep.svg", "mine data.jsonl --from bm25 -o keep.svg"):
         (folder / "keep.svg").write_text("mine", "utf-8")
         done = run(*command.split(), "--overwrite", cwd=folder)
@@ -67,7 +67,7 @@ def test_an_input_is_never_replaced(folder: Path, command: str, output: str) -> 
     (folder / "link.svg").symlink_to("data.jsonl")
     (folder / "hard.svg").hardlink_to(folder / "data.jsonl")
     if "--plot" in command and output.endswith("jsonl"):
-        pytest.skip("a plot has an ending of its own")
+        pytest.skip("a plot has its own ending")
     done = run(*command.replace("OUT", output).split(), cwd=folder)
     assert done.returncode == 2, done.stderr
     assert "already exists and is read by this command; give another file" in done.stderr
@@ -79,7 +79,7 @@ def test_two_outputs_are_two_files(folder: Path) -> None:
     assert (done.returncode, "x.svg is given for two outputs; give another file" in done.stderr) == (2, True)
 
 
-def test_what_no_file_can_be(folder: Path) -> None:
+def test_impossible_output_paths(folder: Path) -> None:
     check_output(None, inputs=(folder,))
     check_output(folder / "new" / "deep" / "x.jsonl", inputs=("bm25", None, folder / "data.jsonl"))
     assert not (folder / "new").exists()

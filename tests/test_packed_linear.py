@@ -12,13 +12,13 @@ needs_packing = pytest.mark.skipif(
 
 
 class Odd(nn.Linear):
-    """Not only a linear layer."""
+    """A subclass of a linear layer."""
 
 
 @needs_packing
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("n", [1, 7, 300])
-def test_a_packed_layer_is_the_layer(bias: bool, n: int) -> None:
+def test_a_packed_layer_equals_the_layer(bias: bool, n: int) -> None:
     torch.manual_seed(0)
     layer, x = nn.Linear(64, 96, bias=bias).bfloat16(), torch.randn(2, n, 64).bfloat16()
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Vectors in fewer bits: rounded to the nearest once, and never again."""
+"""Vectors in fewer bits: rounded to the nearest, exactly once."""
 
 import math
 import struct
@@ -29,7 +29,7 @@ PACKED = pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 
 @PACKED
 @given(vectors=VECTORS)
-def test_what_was_rounded_stays_as_it_is(precision: Precision, vectors: NDArray[np.float32]) -> None:
+def test_rounded_vectors_are_not_rounded_again(precision: Precision, vectors: NDArray[np.float32]) -> None:
     once = pack(vectors, precision)[:]
     assert once.dtype == np.float32
     assert np.isfinite(once).all()
@@ -41,14 +41,14 @@ def test_what_was_rounded_stays_as_it_is(precision: Precision, vectors: NDArray[
 
 
 @given(vectors=VECTORS)
-def test_bf16_rounds_as_torch_does(vectors: NDArray[np.float32]) -> None:
+def test_bf16_rounds_like_torch(vectors: NDArray[np.float32]) -> None:
     want = torch.from_numpy(vectors).bfloat16().float().numpy()
     largest = torch.finfo(torch.bfloat16).max
     np.testing.assert_array_equal(pack(vectors, "bf16")[:], np.clip(want, -largest, largest))
 
 
 @given(vectors=VECTORS)
-def test_int8_is_half_a_step_off_at_most(vectors: NDArray[np.float32]) -> None:
+def test_the_error_of_int8_is_at_most_half_a_step(vectors: NDArray[np.float32]) -> None:
     largest = np.abs(vectors).max(1).astype(np.float64)
     step = np.maximum(largest / 127.0, 2.0**-120) * (1 + 2.0**-8)
     off = np.abs(pack(vectors, "int8")[:].astype(np.float64) - vectors).max(1)
@@ -56,7 +56,7 @@ def test_int8_is_half_a_step_off_at_most(vectors: NDArray[np.float32]) -> None:
 
 
 @PACKED
-def test_some_are_taken_as_from_an_array(precision: Precision) -> None:
+def test_packed_vectors_are_indexed_like_an_array(precision: Precision) -> None:
     vectors = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
     packed = pack(vectors, precision)
     whole = packed[:]
@@ -76,10 +76,10 @@ def test_precisions_have_names() -> None:
 
 
 def nearest_bf16(value: float) -> float:
-    """Of the two neighbours with 8 significant bits the nearer; of two as near, the one whose last bit is zero."""
+    """The nearer neighbour with 8 significant bits; for a tie the one whose last bit is zero."""
     if value == 0:
         return 0.0
-    unit = 2.0 ** (math.frexp(value)[1] - 8)  # what the last of eight bits is worth
+    unit = 2.0 ** (math.frexp(value)[1] - 8)  # the value of the last of eight bits
     whole = math.floor(value / unit)
     off = value / unit - whole
     return (whole + (off > 0.5 or (off == 0.5 and whole % 2 == 1))) * unit
@@ -99,11 +99,11 @@ def test_int8_is_the_nearest_multiple_of_a_127th_of_the_largest(vectors: NDArray
     for row, codes, scale in zip(vectors, packed.values.tolist(), packed.scales.tolist(), strict=True):
         largest = np.float32(max(abs(value) for value in row.tolist()))
         assert scale == nearest_bf16(max(float(largest / np.float32(127)), 2.0**-120))
-        assert codes == [round(float(value / np.float32(scale))) for value in row]  # halves to the even one
+        assert codes == [round(float(value / np.float32(scale))) for value in row]  # ties to even
 
 
 def test_bf16_by_hand() -> None:
-    unit = 2.0**-7  # behind a one
+    unit = 2.0**-7  # the last bit after a one
     values = [1 + 0.49 * unit, 1 + 0.5 * unit, 1 + 0.51 * unit, 1 + 1.5 * unit, -1 - 1.5 * unit, -1 - 0.5 * unit]
     found = pack(np.array([values], np.float32), "bf16")
     assert isinstance(found, PackedVectors)
@@ -125,9 +125,9 @@ def test_the_largest_numbers_stay_finite() -> None:
 
 def test_int8_by_hand() -> None:
     rows = [
-        [127.0, -63.5, 62.5, 1.0, 0.5, 0.0],  # a code is worth one; halves go to the even one
-        [-254.0, 254.0, 3.0, 2.0, 1.0, -5.0],  # two
-        [127 * 1.004, 0.0, 0.0, 0.0, 0.0, 1.0],  # 1.004, of which eight bits hold 1 + 1/128
+        [127.0, -63.5, 62.5, 1.0, 0.5, 0.0],  # step 1; ties to even
+        [-254.0, 254.0, 3.0, 2.0, 1.0, -5.0],  # step 2
+        [127 * 1.004, 0.0, 0.0, 0.0, 0.0, 1.0],  # step 1.004, which eight bits round to 1 + 1/128
         [0.0] * 6,
         [127 * 2.0**-121, 2.0**-120, 0.0, 0.0, 0.0, 0.0],  # never less than 2**-120
     ]
@@ -146,7 +146,7 @@ def test_int8_by_hand() -> None:
 
 
 def test_rows_of_bytes_by_hand() -> None:
-    """Little-endian numbers; codes of int8 follow their scale."""
+    """Little-endian numbers; int8 codes follow their scale."""
     vectors = np.array([[1.5, -2.0], [0.0, 254.0]], np.float32)
     plain = [struct.pack("<2f", 1.5, -2.0), struct.pack("<2f", 0.0, 254.0)]
     assert to_rows(vectors, "fp32") == plain

@@ -1,4 +1,4 @@
-"""What the papers do otherwise than we by default, as settings: each against its formula written out."""
+"""Settings for the papers' variants that are not defaults, each compared with its formula written out."""
 
 import dataclasses
 import json
@@ -66,10 +66,10 @@ def cross(backbone: Path, *, new_dropout: float = 0.0) -> tuple[CrossEncoder, An
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_the_sum_of_the_losses_is_what_is_clipped_and_stepped_on(
+def test_the_sum_of_the_losses_is_clipped_and_used_for_the_step(
     tiny_backbone: Path, tmp_path: Path, clip: float | None
 ) -> None:
-    """Plain gradient descent by hand: B times the mean's gradient, cut to the norm that is allowed."""
+    """Plain gradient descent by hand: B times the mean's gradient, clipped to the maximal norm."""
     moves: dict[int, Tensor] = {}
     for weight in (1, 3):
         model, texts = bi(tiny_backbone, projection_dim=4)
@@ -80,16 +80,16 @@ def test_the_sum_of_the_losses_is_what_is_clipped_and_stepped_on(
         loss = InBatchStep(model, texts, CPU)(PAIRS, 0)
         gradient = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, allow_unused=True)
         norm = weight * math.sqrt(sum(float(g.square().sum()) for g in gradient if g is not None))
-        assert clip is None or norm > clip  # or nothing is cut
-        assert update(trainee, loss, weight) == float(loss.detach())  # what curves show
+        assert clip is None or norm > clip  # so that clipping has an effect
+        assert update(trainee, loss, weight) == float(loss.detach())  # the value in the curves
         moves[weight] = (before - model.context_tower.projection.weight).detach() * norm / min(norm, clip or math.inf)  # type: ignore[operator]
     assert torch.allclose(moves[3], 3 * moves[1], rtol=1e-4, atol=1e-6)
 
 
-def test_a_run_by_the_sum_is_a_run_by_the_mean_with_the_rate_times_the_batch(
+def test_a_run_with_the_sum_equals_the_mean_with_a_scaled_rate(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
-    """True of an optimiser whose step is proportional to the gradient; Adadelta's is in its first one, nearly."""
+    """This holds for optimisers whose step is proportional to the gradient, and nearly for Adadelta's first step."""
     curves = {}
     for name, changes in {
         "mean": [], "sum": ['train.loss="sum"'], "clipped mean": ["train.clip_norm=1e-3"],
@@ -107,18 +107,16 @@ def test_a_run_by_the_sum_is_a_run_by_the_mean_with_the_rate_times_the_batch(
         train(load_recipe(tables, [*start, *changes]), device="cpu")
         lines = (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()
         curves[name] = [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
-    assert len({curve[0] for curve in curves.values()}) == 1  # the mean is shown, whichever is stepped on
+    assert len({curve[0] for curve in curves.values()}) == 1  # curves show the mean in both cases
     assert curves["mean"][1:] != curves["sum"][1:]
-    assert curves["clipped mean"] == pytest.approx(
-        curves["clipped sum"], rel=1e-6
-    )  # where the norm decides, it does not
+    assert curves["clipped mean"] == pytest.approx(curves["clipped sum"], rel=1e-6)  # with clipping this does not hold
 
 
 # optimisers
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamax"])
-def test_betas_are_the_optimisers(tiny_backbone: Path, optimizer: Any) -> None:
+def test_betas_are_passed_to_the_optimiser(tiny_backbone: Path, optimizer: Any) -> None:
     model, _ = bi(tiny_backbone)
     made = make_optimizer(model, NetworkTraining(optimizer=optimizer, betas=(0.9, 0.98)))
     assert {group["betas"] for group in made.param_groups} == {(0.9, 0.98)}
@@ -142,19 +140,19 @@ def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) 
 # reductions
 
 
-def test_the_papers_average_leaves_the_first_output_out() -> None:
+def test_the_papers_average_excludes_the_first_output() -> None:
     """ICLR 2020, appendix B: all outputs except the first one."""
     generator = torch.Generator().manual_seed(1)
     outputs = torch.randn(3, 5, 4, generator=generator)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False], [True, False, False, False, False]])
     got = reduce(outputs, mask, "mean_but_first", 16).numpy()
     numbers = outputs.numpy()
-    expected = [numbers[0, 1:].mean(0), numbers[1, 1:3].mean(0), numbers[2, 0]]  # one output is its own mean
+    expected = [numbers[0, 1:].mean(0), numbers[1, 1:3].mean(0), numbers[2, 0]]  # a single output is its own mean
     assert np.allclose(got, expected, atol=1e-6)
     assert np.allclose(reduction_weights(mask[:2], "mean_but_first", 16)[1], [0, 0.5, 0.5, 0, 0])
 
 
-def test_a_model_with_that_average_is_saved_and_ranks_the_same(
+def test_a_model_with_the_papers_average_is_saved_and_ranks_equally(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     model = {"kind": "poly", "backbone": str(tiny_backbone), "reduction": "mean_but_first", "n_codes": 4,
@@ -174,21 +172,21 @@ def test_a_model_with_that_average_is_saved_and_ranks_the_same(
 # projections and dropout
 
 
-def test_projections_start_apart_where_they_are_to(tiny_backbone: Path) -> None:
+def test_projections_can_start_differently(tiny_backbone: Path) -> None:
     alike, apart, again = (bi(tiny_backbone, projection_dim=16, equal_projections=e)[0] for e in (True, False, False))
     one, other = ([tower.projection.weight for tower in (m.context_tower, m.candidate_tower)] for m in (alike, apart))  # type: ignore[union-attr]
     assert torch.equal(*one)
-    assert torch.equal(one[0], other[0])  # only the candidates' is another
+    assert torch.equal(one[0], other[0])  # only the candidates' projection differs
     assert not torch.equal(*other)
     assert torch.equal(other[1], again.candidate_tower.projection.weight)  # type: ignore[arg-type]
-    bound = 1 / math.sqrt(32)  # both of torch's usual start: uniform up to 1 / sqrt(inputs)
+    bound = 1 / math.sqrt(32)  # torch's default for both: uniform up to 1 / sqrt(inputs)
     assert 0.8 * bound < float(other[1].detach().abs().max()) <= bound
     for changes in ({"projection_dim": None}, {"projection_dim": 16, "shared_towers": True}):
         with pytest.raises(ConfigError, match="equal_projections = false is for two projections"):
             bi(tiny_backbone, equal_projections=False, **changes)
 
 
-def test_dropout_of_projections_hits_what_they_are_given(tiny_backbone: Path) -> None:
+def test_dropout_of_projections_applies_to_their_inputs(tiny_backbone: Path) -> None:
     model, _ = bi(tiny_backbone, projection_dim=8, new_dropout=0.5)
     vectors = torch.ones(200, 32)
     quiet = model.context_tower.project(vectors)
@@ -200,18 +198,18 @@ def test_dropout_of_projections_hits_what_they_are_given(tiny_backbone: Path) ->
     kept = torch.nn.functional.dropout(vectors, 0.5)
     assert set(kept.flatten().tolist()) == {0.0, 2.0}
     assert torch.allclose(loud, kept @ model.context_tower.projection.weight.T, atol=1e-6)  # type: ignore[operator]
-    plain, _ = bi(tiny_backbone, new_dropout=0.5)  # without a projection there is nothing to drop before
+    plain, _ = bi(tiny_backbone, new_dropout=0.5)  # without a projection there is no such dropout
     assert torch.equal(plain.train().context_tower.project(vectors), vectors)
 
 
-def test_dropout_of_a_head_comes_before_each_of_its_linear_layers(tiny_backbone: Path) -> None:
+def test_dropout_of_a_head_precedes_each_linear_layer(tiny_backbone: Path) -> None:
     model, texts = cross(tiny_backbone, new_dropout=0.4)
     tokens = texts.pairs([(Context(("my wifi is down",)), "restart the router")] * 3)
     first = model.backbone(tokens)[:, 0].detach()
     w1, w2 = model.head[0], model.head[2]
     assert torch.allclose(model(tokens), w2(torch.tanh(w1(first)))[:, 0])  # type: ignore[operator]
     model.train()
-    for module in model.backbone.modules():  # its own dropout is another setting
+    for module in model.backbone.modules():  # its dropout is another setting
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     model.backbone.eval()
@@ -222,7 +220,7 @@ def test_dropout_of_a_head_comes_before_each_of_its_linear_layers(tiny_backbone:
     assert torch.allclose(got, w2(torch.nn.functional.dropout(hidden, 0.4))[:, 0], atol=1e-6)  # type: ignore[operator]
 
 
-def test_a_convert_has_no_heads_to_drop_from() -> None:
+def test_a_convert_has_no_dropout_of_heads() -> None:
     tables = {"model": {"kind": "convert"}, "output": "run", "train": {"new_dropout": 0.1}}
     with pytest.raises(ConfigError, match="applies to projections and heads, and a ConveRT has neither"):
         load_recipe(tables)
@@ -231,10 +229,10 @@ def test_a_convert_has_no_heads_to_drop_from() -> None:
 # the sigmoid
 
 
-def test_the_sigmoid_in_the_loss_is_that_of_equations_4_and_5(tiny_backbone: Path) -> None:
+def test_the_sigmoid_in_the_loss_follows_equations_4_and_5(tiny_backbone: Path) -> None:
     model, texts = cross(tiny_backbone)
     with torch.no_grad():
-        model.head[2].weight *= 50  # type: ignore[operator]  # scores that a sigmoid changes
+        model.head[2].weight *= 50  # type: ignore[operator]  # large scores, which a sigmoid changes
     negatives = GivenNegatives(2, 1, True, {})
     step = ListwiseStep(model, texts, CPU, negatives, sigmoid=True)
     total = 0.0
@@ -247,7 +245,7 @@ def test_the_sigmoid_in_the_loss_is_that_of_equations_4_and_5(tiny_backbone: Pat
     assert float(ListwiseStep(model, texts, CPU, negatives)(PAIRS, 0).detach()) != pytest.approx(total / 3, rel=1e-3)
 
 
-def test_the_sigmoid_is_for_cross_encoders() -> None:
+def test_the_sigmoid_is_only_for_cross_encoders() -> None:
     for method in ("listwise", "mutual"):
         tables: dict[str, Any] = {"model": {"kind": "bi"}, "output": "run"}
         tables["train"] = {"method": {"kind": method, "sigmoid": True}}
@@ -264,7 +262,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @pytest.fixture(scope="module")
 def texts_of(tiny_backbone: Path) -> Callable[..., BackboneTexts]:
-    """Every letter that stands alone is one token."""
+    """A tokenizer with one token per separate letter."""
     subwords = load_subwords(tiny_backbone)
     subwords.add(["[EOT]"])
     return lambda max_positions=512, **changes: BackboneTexts(subwords, TextPolicy(**changes), max_positions)
@@ -287,7 +285,7 @@ def shown(texts: BackboneTexts, ids: Any) -> str:
         ({"close_last_turn": False}, "< x y / a b / c |"),
     ],
 )
-def test_a_separator_closes_the_last_turn_too(
+def test_a_separator_can_follow_the_last_turn(
     texts_of: Callable[..., BackboneTexts], changes: dict[str, Any], expected: str
 ) -> None:
     texts = texts_of(**{"turn_separator": "[EOT]", "close_last_turn": True, **changes})
@@ -296,10 +294,10 @@ def test_a_separator_closes_the_last_turn_too(
 
 @pytest.mark.parametrize("candidate", ["", "x", "x y z", "u v w x y z"])
 @pytest.mark.parametrize(("positions", "kept"), [(512, 6), (12, 5), (9, 3)])
-def test_a_context_is_cut_once_for_all_its_candidates(
+def test_a_context_is_truncated_once_for_all_its_candidates(
     texts_of: Callable[..., BackboneTexts], candidate: str, positions: int, kept: int
 ) -> None:
-    """To its own budget of 8, or to what the network leaves beside the longest candidate that may be."""
+    """To its own budget of 8, or to the network's length minus the longest possible candidate."""
     settings = {"max_context_tokens": 8, "max_candidate_tokens": 6}
     texts = texts_of(positions, share_pair_budget=False, **settings)
     ids, segments = texts.pair_ids(Context((" ".join(LETTERS[:12]),)), candidate)
@@ -307,13 +305,13 @@ def test_a_context_is_cut_once_for_all_its_candidates(
     assert context.split() == list(LETTERS[12 - kept : 12])
     assert said.split() == candidate.split()[: 4 if positions > 9 else 3]
     assert (rest, len(ids) <= positions, segments.count(0)) == ("", True, kept + 2)
-    if positions == 512:  # where nothing else limits it, just as a Bi-encoder reads it
+    if positions == 512:  # without another limit, as in a Bi-encoder
         assert ids[: kept + 1] == texts.context_ids(Context((" ".join(LETTERS[:12]),)))[:-1]
     shared = texts_of(positions, **settings).pair_ids(Context((" ".join(LETTERS[:12]),)), "")[0]
-    assert len(shared) - 3 > kept  # which without this setting depends on the candidate
+    assert len(shared) - 3 > kept  # without this setting it depends on the candidate
 
 
-def test_vocabularies_may_count_what_is_said_often() -> None:
+def test_vocabularies_may_count_repeats() -> None:
     dialogue = [("hi", "yes"), ("bye", "yes"), ("ok", "yes")]
     examples = [Example((first,), (reply, "no"), (0,)) for first, reply in dialogue]
     examples.append(Example(("hi", "yes", "hm"), ("yes",), (0,)))
@@ -322,7 +320,7 @@ def test_vocabularies_may_count_what_is_said_often() -> None:
 
 
 def test_a_count_of_repeats_reaches_the_vocabulary(tmp_path: Path, task: dict[str, Path]) -> None:
-    """ "thanks" ends each of twelve replies, which are six examples each."""
+    """ "thanks" ends each of twelve replies, with six examples each."""
     found = {}
     for repeats in (False, True):
         tables = {
@@ -359,7 +357,7 @@ def test_a_breakdown_by_tokens_has_the_papers_classes(tmp_path: Path) -> None:
         breakdown(evaluate(BM25().fit(["a", "b"]), [Example(("a",), ("a", "b"), (0,))]), by="tokens")
 
 
-def test_tokens_are_those_that_a_scorer_reads(tiny_backbone: Path) -> None:
+def test_tokens_of_a_breakdown_are_the_scorers(tiny_backbone: Path) -> None:
     scorer = make_scorer(*bi(tiny_backbone), device="cpu")
     long = Context((" ".join(LETTERS),) * 2)
     assert [scorer.n_context_tokens(c) for c in ("a b c", ["a", "b"], long)] == [5, 5, 40]
@@ -367,13 +365,13 @@ def test_tokens_are_those_that_a_scorer_reads(tiny_backbone: Path) -> None:
     assert evaluate(scorer, [example]).records[0].n_tokens == 5
 
 
-def test_earlier_turns_can_be_kept_from_a_model() -> None:
+def test_earlier_turns_can_be_hidden_from_a_model() -> None:
     example = Example(("a", "b", "c"), ("x", "y"), (1,), background=("fact",))
     assert [e.context for n in (1, 2, 9) for e in last_turns([example], n)] == [("c",), ("b", "c"), ("a", "b", "c")]
     assert last_turns([example], 1)[0].background == ("fact",)
 
 
-def test_probes_rank_by_one_encoding_of_a_convert() -> None:
+def test_probes_rank_with_one_encoding_of_a_convert() -> None:
     """ConveRT, section 4: the immediate context's sub-network alone."""
     model, texts, _ = make()
     scorer = make_scorer(model.eval(), texts, device="cpu")
@@ -436,7 +434,7 @@ def test_the_command_line_has_the_protocols(tmp_path: Path) -> None:
     assert whole.returncode == 0, whole.stderr
     assert "bm25: R@1 by words of the context: 1-10 (2 examples)" in whole.stdout
     last = run("evaluate", "bm25", lists, "--last-turns", "1", "--breakdown", "words", "--json")
-    assert json.loads(last.stdout)["by_words"][0]["metrics"]["R@1"] == 0  # only "red" is left to be found
+    assert json.loads(last.stdout)["by_words"][0]["metrics"]["R@1"] == 0  # only "red" remains
     for options, message in (
         (("--breakdown", "tokens"), "their scorer reads words"),
         (("--breakdown", "letters"), "breakdown"),

@@ -1,4 +1,4 @@
-"""The papers' recipes say what the papers say, and each starts and makes steps on data in the published formats."""
+"""The papers' recipes have the papers' values, and each one trains a few steps on data in the published formats."""
 
 import gzip
 import json
@@ -48,7 +48,7 @@ TAO = {
     "text.share_pair_budget": False,
 }  # fmt: skip
 APART = {"model.kind": "bi", "model.reduction": "first", "model.equal_projections": False}
-STATED: dict[str, dict[str, Any]] = {  # in the papers' own words and figures
+STATED: dict[str, dict[str, Any]] = {  # values stated in the papers
     "iclr-bi": {**ICLR, **IN_BATCH, "model.kind": "bi"},
     "iclr-poly": {**ICLR, **IN_BATCH, "model.kind": "poly", "model.codes": "learnt"},
     "iclr-cross": {
@@ -82,12 +82,12 @@ def fields_of(recipe: Recipe, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", STATED)
-def test_a_recipe_says_what_its_paper_says(name: str) -> None:
+def test_a_recipe_has_its_papers_values(name: str) -> None:
     recipe = load_recipe(PAPERS / f"{name}.toml")
     assert fields_of(recipe, STATED[name]) == STATED[name]
 
 
-def test_pretraining_is_as_in_section_4_1() -> None:
+def test_pretraining_follows_section_4_1() -> None:
     recipe = load_pretrain_recipe(PAPERS / "iclr-pretrain.toml")
     steps, model = recipe.train, recipe.model
     assert (steps.lr, steps.betas, steps.weight_decay, steps.dropout) == (2e-4, (0.9, 0.98), 0.0, 0.1)
@@ -95,7 +95,7 @@ def test_pretraining_is_as_in_section_4_1() -> None:
     assert (model.layers, model.hidden, model.heads, model.ffn) == (12, 768, 12, 3072)  # type: ignore[union-attr]
 
 
-def test_every_recipe_is_tried_here() -> None:
+def test_every_recipe_is_tested() -> None:
     tried = {*STATED, "convert-tune", "iclr-pretrain"}
     assert {path.stem for path in PAPERS.glob("*.toml")} == tried
     for script in PAPERS.glob("*.sh"):
@@ -112,7 +112,7 @@ def packed(path: Path, rows: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up corpora in the shapes that write_data.py reads."""
+    """Synthetic corpora in the formats that write_data.py reads."""
     folder, generator = tmp_path_factory.mktemp("shared"), random.Random(5)
 
     def text() -> str:
@@ -166,7 +166,7 @@ FORMATS = {
 
 @pytest.fixture(scope="module")
 def home(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the repository's, with recipes, and with data as the commands beside them leave it."""
+    """A folder like the repository, with recipes, and with data as written by their commands."""
     folder = tmp_path_factory.mktemp("home")
     shutil.copytree(PAPERS, folder / "runs" / "papers")
     data = folder / "runs" / "work" / "papers" / "data"
@@ -187,7 +187,7 @@ def read(home: Path, name: str, part: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
-def test_what_is_written_is_read_again_as_it_was(home: Path, shared: Path) -> None:
+def test_written_corpora_are_imported_unchanged(home: Path, shared: Path) -> None:
     def original(path: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in gzip.decompress((shared / path).read_bytes()).splitlines()]
 
@@ -204,7 +204,7 @@ def test_what_is_written_is_read_again_as_it_was(home: Path, shared: Path) -> No
         if n == 100:
             assert [row["candidates"] for row in rows] == [row["candidates"] for row in were]
     assert all(row["background"] for row in read(home, "convai2", "test"))
-    assert len(read(home, "dstc7", "train")) == 2 * 60  # the earlier turn of each is a response too
+    assert len(read(home, "dstc7", "train")) == 2 * 60  # the earlier turn of each example is a response too
     assert len(read(home, "ubuntu-v2", "train")) == 60
     assert len(read(home, "dstc7-star", "train")) == 40
     own = read(home, "convai2", "train")
@@ -228,7 +228,7 @@ def test_the_pool_of_subtask_2(home: Path) -> None:
 
 
 def test_lists_for_the_first_examples_are_drawn_from_all() -> None:
-    """1 of 10,001 for some of the articles only."""
+    """1 of 10,001 for only some of the articles."""
     examples = [Example((f"q{i}",), (f"r{i}",), (0,), str(i)) for i in range(30)]
     assert draw_candidates(examples, 25, seed=4, limit=3) == draw_candidates(examples, 25, seed=4)[:3]
     further = [*(f"f{i}" for i in range(30)), "r0"]
@@ -286,11 +286,11 @@ def test_variants_run_on_other_tasks(variant: str, home: Path, tiny_backbone: Pa
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_convert_starts_at_full_size_and_is_tuned(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convert_trains_at_full_size_and_is_tuned(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     small = ["train.max_steps=1", "train.batch_size=4", "data.max_valid=2", "data.max_train=40", "text.min_count=3"]
     (run,) = train(load_recipe("runs/papers/convert.toml", [*small, "train.checkpoint_steps=none"]), device="cpu")
-    assert sum(path.stat().st_size for path in run.model.glob("*.safetensors")) > 20_000_000  # layers alone, in 16 bits
+    assert sum(path.stat().st_size for path in run.model.glob("*.safetensors")) > 20_000_000  # layers in 16 bits
     tuned = ["train.max_steps=1", "train.batch_size=4", "data.max_valid=2", "data.max_train=40"]
     recipe = load_recipe("runs/papers/convert-tune.toml", [*tuned, "train.checkpoint_steps=none"])
     stated = {
@@ -306,16 +306,16 @@ def test_convert_starts_at_full_size_and_is_tuned(home: Path, monkeypatch: pytes
 @pytest.mark.scripts
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["iclr", "convert", "tao"])
-def test_a_script_runs_to_its_end_on_files_of_the_published_shapes(
+def test_a_script_runs_on_files_in_the_published_formats(
     script: str, shared: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    """SMALL=1, every task and part; from files that write_data.py makes, as DSTC7's with the answers apart."""
+    """SMALL=1, every task and part, on files from write_data.py; DSTC7's answers are in separate files."""
     shutil.copytree(PAPERS, tmp_path / "runs" / "papers")
     shutil.copy(PAPERS.parent / "stages.py", tmp_path / "runs")
     settings = {"SMALL": "1", "DATA": str(shared), "BACKBONE": str(tiny_backbone), "MODELS": "bi poly-first-4 cross",
                 "TASKS": "convai2 dstc7 ubuntu-v2 wikipedia", "PARTS": "pretrain probes ablations tune",
                 "WEIGHTS": "reddit"}  # fmt: skip
-    if script == "tao":  # the tiny backbone reads 128 tokens
+    if script == "tao":  # the tiny backbone accepts 128 tokens
         settings["EXTRA"] = "--set text.max_context_tokens=40 --set text.max_candidate_tokens=20"
     everything = {**os.environ, **settings, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(

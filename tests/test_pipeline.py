@@ -1,4 +1,4 @@
-"""The pipeline folder: settings chosen on validation examples, saved, and loaded by one path."""
+"""The pipeline folder: settings chosen on validation examples, saved, and loaded from one path."""
 
 import json
 import re
@@ -52,7 +52,7 @@ CONTEXTS = [Context(("my wifi is down",)), Context(("hi", "router light red?"))]
 
 @pytest.fixture(scope="module")
 def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A Bi- and a Cross-encoder with random weights, and an index of the first."""
+    """A Bi- and a Cross-encoder with random weights, and an index by the Bi-encoder."""
     folder = tmp_path_factory.mktemp("models")
     policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
     configs = {"bi": BiConfig(backbone=str(tiny_backbone)), "cross": CrossConfig(backbone=str(tiny_backbone))}
@@ -63,7 +63,7 @@ def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {name: folder / name for name in ("bi", "cross", "index")}
 
 
-def test_saved_and_loaded_it_answers_the_same(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_reloaded_pipeline_answers_equally(models: dict[str, Path], tmp_path: Path) -> None:
     config = PipelineConfig(
         index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=4, ensemble="z-score",
         measure="margin", threshold=0.0,
@@ -81,7 +81,7 @@ def test_saved_and_loaded_it_answers_the_same(models: dict[str, Path], tmp_path:
         assert all(set(reply.stages) == {"retriever", "reranker"} for reply in ranked)
 
 
-def test_it_moves_with_its_index_and_models(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_pipeline_can_be_moved_with_its_index_and_models(models: dict[str, Path], tmp_path: Path) -> None:
     import shutil
 
     home = tmp_path / "home"
@@ -112,7 +112,7 @@ def test_a_strict_threshold_abstains_and_still_shows_the_nearest(models: dict[st
 
 
 def examples() -> list[Example]:
-    """Half of them repeat the right reply's words, half have nothing to do with any reply."""
+    """Half of the contexts repeat the right reply's words, half are unrelated to any reply."""
     good = [Example((f"{text} please",), relevant_ids=(f"r{i}",)) for i, text in enumerate(REPLIES)]
     by_text = [Example((f"well {text}",), (text,), (0,)) for text in REPLIES]
     return [*good, *by_text, *(Example((f"zebra {i}",)) for i in range(12))]
@@ -122,7 +122,7 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
     config = PipelineConfig(index=str(models["index"]), retriever="bm25")
     tuned, seen = choose_settings(config, examples(), precision=1.0)
     assert seen["chosen"]["precision"] == 1.0
-    assert seen["chosen"]["coverage"] == 0.5  # all that can be answered, and nothing else
+    assert seen["chosen"]["coverage"] == 0.5  # exactly the answerable ones
     pipeline = Pipeline(make_retriever(tuned))
     assert pipeline.abstention is None
     write_pipeline(tmp_path / "p", tuned, seen)
@@ -138,14 +138,14 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
     stages = seen["stages"]
     assert stages["both"]["mean"] == pytest.approx(seen["ensembles"][tuned.ensemble or "alone"])
     assert stages["difference"]["mean"] == pytest.approx(stages["both"]["mean"] - stages["first"]["mean"])
-    assert stages["difference"]["low"] <= 0, "a re-ranker of random weights"
+    assert stages["difference"]["low"] <= 0, "a re-ranker with random weights must not be better"
     assert seen["n_lacking"] == 0
     with pytest.raises(DataError, match=r"0% right if .* lacks the right answers of 1 of 1 examples"):
         choose_settings(config, [Example(("the bill",), ("an outage",), (0,))], precision=0.5)
     assert seen["ensembles"][tuned.ensemble or "alone"] == max(seen["ensembles"].values())
 
 
-def test_hidden_answers_cannot_be_right(models: dict[str, Path]) -> None:
+def test_hidden_replies_are_never_right(models: dict[str, Path]) -> None:
     config = PipelineConfig(index=str(models["index"]), retriever="bm25")
     with pytest.raises(DataError, match="no threshold reaches a precision of 50%"):
         choose_settings(config, examples(), precision=0.5, no_answer=1.0)
@@ -157,7 +157,9 @@ def test_hidden_answers_cannot_be_right(models: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
-def test_a_hidden_answer_is_as_good_as_none(models: dict[str, Path], tmp_path: Path, ensemble: Ensemble | None) -> None:
+def test_a_hidden_answer_counts_as_no_answer(
+    models: dict[str, Path], tmp_path: Path, ensemble: Ensemble | None
+) -> None:
     config = PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=4, ensemble=ensemble)
     known = [example for example in examples() if example.relevant or example.relevant_ids]
     for i, example in enumerate(known):
@@ -170,7 +172,7 @@ def test_a_hidden_answer_is_as_good_as_none(models: dict[str, Path], tmp_path: P
         assert scores[i] == pytest.approx(truth[0], rel=1e-4, abs=1e-5)
 
 
-def test_a_threshold_is_tried_on_other_examples(models: dict[str, Path]) -> None:
+def test_a_threshold_is_tested_on_other_examples(models: dict[str, Path]) -> None:
     config, _ = choose_settings(PipelineConfig(index=str(models["index"]), retriever="bm25"), examples(), precision=1.0)
     figures, curve = try_threshold(config, examples())
     assert (figures["coverage"], figures["precision"], figures["no_answer"]) == (0.5, 1.0, 0.0)
@@ -185,7 +187,7 @@ def test_a_threshold_is_tried_on_other_examples(models: dict[str, Path]) -> None
         try_threshold(config, [])
 
 
-def test_a_pipeline_and_two_names_rank_lists_alike(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_pipeline_ranks_lists_like_its_two_models(models: dict[str, Path], tmp_path: Path) -> None:
     write_pipeline(
         tmp_path / "p",
         PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=3, ensemble="softmax"),
@@ -200,7 +202,7 @@ def test_a_pipeline_and_two_names_rank_lists_alike(models: dict[str, Path], tmp_
     assert [reply.text for reply in found[0]] == [REPLIES[i] for i in np.argsort(-one[0])[:3]]
 
 
-def test_a_second_stage_over_an_index_is_that_of_a_pipeline(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_second_stage_over_an_index_equals_a_pipeline(models: dict[str, Path], tmp_path: Path) -> None:
     index, cross = models["index"], str(models["cross"])
     config = PipelineConfig(index=str(index), reranker=cross, n_retrieved=3, ensemble="z-score")
     write_pipeline(tmp_path / "p", config)
@@ -208,7 +210,7 @@ def test_a_second_stage_over_an_index_is_that_of_a_pipeline(models: dict[str, Pa
     assert named.respond(CONTEXTS, 2) == open_pipeline(tmp_path / "p").respond(CONTEXTS, 2)
 
 
-def test_stages_that_are_no_stages_are_refused(models: dict[str, Path], tmp_path: Path) -> None:
+def test_invalid_stages_are_refused(models: dict[str, Path], tmp_path: Path) -> None:
     bi, cross = str(models["bi"]), str(models["cross"])
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"])))
     with pytest.raises(UsageError, match=re.escape(f"write {bi} with `rerank={cross}`")):
@@ -221,7 +223,7 @@ def test_stages_that_are_no_stages_are_refused(models: dict[str, Path], tmp_path
         open_pipeline(tmp_path / "p", rerank=cross)
 
 
-def test_every_flipped_byte_is_found(models: dict[str, Path], tmp_path: Path) -> None:
+def test_every_flipped_byte_is_detected(models: dict[str, Path], tmp_path: Path) -> None:
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"]), n_retrieved=7))
     place = tmp_path / "p" / "pipeline.json"
     data = place.read_bytes()
@@ -248,7 +250,7 @@ def test_impossible_settings_are_refused(models: dict[str, Path], tmp_path: Path
         from_dict(PipelineConfig, {"index": "x", "retriever": "sparse"})
 
 
-def test_a_pipeline_names_what_is_behind_a_prefix_or_moved_away(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_pipeline_resolves_prefixes_and_moved_folders(models: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     shutil.copytree(models["index"], tmp_path / "a" / "index")
     (tmp_path / "a" / "backbone").mkdir()
@@ -260,7 +262,7 @@ def test_a_pipeline_names_what_is_behind_a_prefix_or_moved_away(models: dict[str
     assert known.reranker == f"untuned:{(tmp_path / 'a' / 'backbone').resolve()}"
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "p").rename(tmp_path / "b" / "p")
-    assert read_pipeline(tmp_path / "b" / "p")[0].index == str((tmp_path / "b" / "index").resolve())  # and no other
+    assert read_pipeline(tmp_path / "b" / "p")[0].index == str((tmp_path / "b" / "index").resolve())  # its own index
 
 
 def test_settings_chosen_with_other_models_are_refused(models: dict[str, Path], tmp_path: Path) -> None:
@@ -274,7 +276,7 @@ def test_settings_chosen_with_other_models_are_refused(models: dict[str, Path], 
         open_pipeline(tmp_path / "q")
 
 
-def test_what_fails_leaves_no_index_open(models: dict[str, Path], tmp_path: Path) -> None:
+def test_an_error_leaves_no_index_open(models: dict[str, Path], tmp_path: Path) -> None:
     index = Path(shutil.copytree(models["index"], tmp_path / "index"))
     config = PipelineConfig(index=str(index), reranker="bm25", n_retrieved=4)
     write_pipeline(tmp_path / "p", config, {"fingerprints": {"retriever": "f" * 64}})
@@ -294,7 +296,7 @@ def test_what_fails_leaves_no_index_open(models: dict[str, Path], tmp_path: Path
     for message, attempt in attempts:
         with pytest.raises(PolyrankError, match=message) as failed:
             attempt()
-        assert files_open_in(index, f"{FILE}*") == [], message  # while the traceback holds all that was at work
+        assert files_open_in(index, f"{FILE}*") == [], message  # even while the traceback holds references
         assert failed.tb is not None
 
 
@@ -306,7 +308,7 @@ def test_copies_of_a_hidden_answer_do_not_empty_the_replies(tmp_path: Path) -> N
     assert (len(scores), right) == (3, False)
 
 
-def test_a_lone_reply_gives_no_threshold() -> None:
+def test_a_single_reply_has_no_threshold() -> None:
     found, _ = calibrate([[1.0], [0.5], []], [True, False, False], precision=1.0)
     assert (found.measure, found.threshold) == ("score", 1.0 - 2.0**-6)
     with pytest.raises(DataError, match="with a finite confidence"):
@@ -314,7 +316,7 @@ def test_a_lone_reply_gives_no_threshold() -> None:
 
 
 def many() -> list[Example]:
-    """More than are asked at a time, each unlike the others."""
+    """More examples than one batch, all different."""
     return [
         Example(
             (f"{REPLIES[i % 6]} {REPLIES[(i * 5 + 1) % 6]} {'thanks ' * (i % 4)}",), (REPLIES[i % 6],), (0,), str(i)
@@ -323,7 +325,7 @@ def many() -> list[Example]:
     ]
 
 
-def test_outcomes_are_those_of_each_example_alone(models: dict[str, Path]) -> None:
+def test_outcomes_equal_those_of_each_example_alone(models: dict[str, Path]) -> None:
     retriever = make_retriever(PipelineConfig(index=str(models["index"]), retriever="bm25"))
     hidden = [i % 3 == 0 for i in range(70)]
     scores, right = outcomes(retriever, many(), hidden)
@@ -332,7 +334,7 @@ def test_outcomes_are_those_of_each_example_alone(models: dict[str, Path]) -> No
     assert right == [flag for _, (flag,) in alone]
     assert 10 < sum(right) < 47
     assert not any(r for r, h in zip(right, hidden, strict=True) if h)
-    assert {len(row) for row in scores} == {5, 6}  # all replies of the index, less what is hidden
+    assert {len(row) for row in scores} == {5, 6}  # all replies of the index minus hidden ones
     assert all(row == sorted(row, reverse=True) for row in scores)
 
 
@@ -342,7 +344,7 @@ def test_a_shortlist_without_a_hidden_answer_is_as_long(models: dict[str, Path])
     assert {len(row) for row in scores} == {3}
 
 
-def test_an_empty_list_has_one_reply_at_least_too(models: dict[str, Path]) -> None:
+def test_k_below_1_is_refused_for_an_empty_list_too(models: dict[str, Path]) -> None:
     retriever = make_retriever(PipelineConfig(index=str(models["index"]), model=str(models["bi"])))
     assert retriever.respond([], 1) == []
     with pytest.raises(UsageError, match="k is 0"):
@@ -367,7 +369,7 @@ def test_the_share_without_an_answer_is_drawn_by_the_seed(models: dict[str, Path
     assert draws[0]["n_examples"] == 210
 
 
-def test_a_threshold_is_drawn_on_what_the_chosen_ensemble_gives(models: dict[str, Path]) -> None:
+def test_a_threshold_is_chosen_with_the_chosen_ensemble(models: dict[str, Path]) -> None:
     base = PipelineConfig(index=str(models["index"]), retriever="tfidf", reranker=str(models["cross"]), n_retrieved=4)
     for ensemble in ("raw", "auto"):
         tuned, seen = choose_settings(base, many(), ensemble=ensemble, precision=0.3, no_answer=0.2, seed=2)  # type: ignore[arg-type]
@@ -380,7 +382,7 @@ def test_a_threshold_is_drawn_on_what_the_chosen_ensemble_gives(models: dict[str
         assert seen["chosen"]["coverage"] == max(p.coverage for p in curve if p.precision >= 0.3)
         assert seen["chosen"] in seen["curve"]
         assert [point["coverage"] for point in seen["curve"]] == pytest.approx([point.coverage for point in curve])
-    # one stage has no ensemble to choose
+    # one stage has no ensemble
     alone, seen = choose_settings(replace(base, reranker=None), many(), ensemble="auto")
     assert (alone.ensemble, "ensembles" in seen, "fingerprints" in seen) == (None, False, False)
 
@@ -398,7 +400,7 @@ def test_figures_of_ensembles_are_mean_reciprocal_ranks_over_all_examples(models
         assert figure == pytest.approx(np.mean(ranks), abs=2e-3)
 
 
-def test_confidence_looks_at_ten_replies_however_few_are_asked_for(models: dict[str, Path]) -> None:
+def test_confidence_uses_ten_replies_for_any_k(models: dict[str, Path]) -> None:
     retriever = make_retriever(PipelineConfig(index=str(models["index"]), retriever="bm25"))
     pipeline = Pipeline(retriever, Abstention("softmax", 0.9))
     one, six = (pipeline.answer_all(CONTEXTS, k) for k in (1, 6))
@@ -422,7 +424,7 @@ def test_earlier_names_of_exact_search_are_read_as_exact(mode: str, models: dict
     assert read_pipeline(tmp_path / "earlier")[0].mode == "exact"
 
 
-def test_options_of_opening_win_over_the_folder(models: dict[str, Path], tmp_path: Path) -> None:
+def test_options_of_open_override_the_folder(models: dict[str, Path], tmp_path: Path) -> None:
     write_pipeline(tmp_path / "dense", PipelineConfig(index=str(models["index"]), mode="approximate"))
     dense = open_pipeline(tmp_path / "dense").retriever
     assert isinstance(dense, Retriever)
@@ -439,9 +441,7 @@ def test_options_of_opening_win_over_the_folder(models: dict[str, Path], tmp_pat
 
 
 @pytest.mark.parametrize("retriever", ["dense", "bm25"])
-def test_a_pipeline_gives_each_text_once_unless_all_are_asked_for(
-    models: dict[str, Path], tmp_path: Path, retriever: Any
-) -> None:
+def test_a_pipeline_returns_each_text_once_by_default(models: dict[str, Path], tmp_path: Path, retriever: Any) -> None:
     twice = [*POOL, Candidate("again", REPLIES[0])]
     build_index(tmp_path / "index", load_encoder(models["bi"]), twice, model=str(models["bi"]))
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(tmp_path / "index"), retriever=retriever))
@@ -450,9 +450,7 @@ def test_a_pipeline_gives_each_text_once_unless_all_are_asked_for(
         assert [reply.text for reply in found].count(REPLIES[0]) == n
 
 
-def test_models_of_an_index_and_of_a_pipeline_are_put_where_the_user_says(
-    models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_models_of_indexes_and_pipelines_use_the_requested_device(models: dict[str, Path], tmp_path: Path) -> None:
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"])))
     for folder in (models["index"], tmp_path / "p"):
         with pytest.raises(UsageError, match="device 'abacus' is unknown"):

@@ -1,4 +1,4 @@
-"""Plots: what is drawn is what was measured, labels do not cover each other, the same figures are the same bytes."""
+"""Plots: they show the measured figures, labels do not overlap, and equal figures have equal bytes."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ from polyrank.evaluation.plots import LINES, MARKERS, style
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every figure that is saved, as it was drawn."""
+    """Collects every saved figure."""
     from matplotlib.figure import Figure
 
     found: list[Any] = []
@@ -40,14 +40,14 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def boxes(figure: Any, axes: Any) -> list[Any]:
-    """Where the labels beside the axes are, from above."""
+    """Boxes of the labels next to the axes, top to bottom."""
     FigureCanvasAgg(figure).draw()
-    found = [Text.get_window_extent(text) for text in axes.texts]  # an annotation's own has its arrow in it
+    found = [Text.get_window_extent(text) for text in axes.texts]  # without the annotation's arrow
     return sorted((box for box in found), key=lambda box: -box.y0)
 
 
 def curves(n: int, last: float = 0.5) -> dict[str, list[Check]]:
-    """Runs that end close to each other."""
+    """Curves of runs that end close to each other."""
     return {
         f"model-{i:02d} with a name": [Check(s, s / 4, {"R@1": last * s / 8 + i / 1000}) for s in range(1, 9)]
         for i in range(n)
@@ -65,23 +65,23 @@ def test_labels_of_many_runs_do_not_cover_each_other(figures: list[Any], tmp_pat
     canvas = figure.bbox
     inside = axes.get_window_extent()
     for box in labels:
-        assert box.x0 >= inside.x1  # beside the lines, not over them
+        assert box.x0 >= inside.x1  # next to the lines, not over them
         assert (box.x1 <= canvas.x1 + 1, box.y1 <= canvas.y1 + 1, box.y0 >= -1) == (True, True, True)
-    for text in axes.texts:  # a line leads from it to the end that it names
+    for text in axes.texts:  # a line connects it to its end
         assert text.arrow_patch.get_edgecolor() == to_rgba(text.get_color())
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
     assert len(looks) == n
 
 
-def test_labels_stand_in_the_order_of_the_ends(figures: list[Any], tmp_path: Path) -> None:
+def test_labels_are_in_the_order_of_the_ends(figures: list[Any], tmp_path: Path) -> None:
     plot_curves(curves(15), tmp_path / "x.png")
     (axes,) = figures[0].axes
     FigureCanvasAgg(figures[0]).draw()
     heights = {text.get_text(): Text.get_window_extent(text).y0 for text in axes.texts}
-    assert sorted(heights, key=heights.__getitem__) == sorted(heights)  # a later run ends higher
+    assert sorted(heights, key=heights.__getitem__) == sorted(heights)  # later runs end higher
 
 
-def test_of_runs_that_end_alike_the_first_is_named_first(figures: list[Any], tmp_path: Path) -> None:
+def test_of_runs_with_equal_ends_the_first_is_labelled_first(figures: list[Any], tmp_path: Path) -> None:
     plot_curves({name: [Check(1, 1.0, {"R@1": 0.5})] for name in "abc"}, tmp_path / "x.png")
     (axes,) = figures[0].axes
     FigureCanvasAgg(figures[0]).draw()
@@ -98,7 +98,7 @@ def test_seeds_are_thin_lines_around_their_mean(figures: list[Any], tmp_path: Pa
     assert {text.get_text() for text in axes.texts} == {"poly (2 seeds)", "bi/seed-1"}
     thick = {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
     mean = np.asarray(thick["poly (2 seeds)"].get_xydata(), float)
-    np.testing.assert_allclose(mean, [[0.5, 15], [1, 30]])  # where both were checked
+    np.testing.assert_allclose(mean, [[0.5, 15], [1, 30]])  # at common checks
     assert len(axes.get_lines()) == 4
 
 
@@ -118,9 +118,9 @@ def test_a_comparison_shows_intervals_and_seeds(figures: list[Any], tmp_path: Pa
     first, second = figures[0].axes
     assert [axes.get_xlabel() for axes in (first, second)] == ["R@1 (%)", "MRR (%)"]
     assert [label.get_text() for label in first.get_yticklabels()] == ["bm25", "poly"]
-    assert first.get_ylim() == (1.5, -0.5)  # the first on top
+    assert first.get_ylim() == (1.5, -0.5)  # the first row on top
     spans = [container.lines[2][0].get_segments()[0][:, 0].tolist() for container in first.containers]
-    np.testing.assert_allclose(spans, [[30, 45], [58, 62]])  # an interval, and a standard deviation
+    np.testing.assert_allclose(spans, [[30, 45], [58, 62]])  # an interval, and a standard deviation over seeds
     (seeds,) = (line for line in first.get_lines() if line.get_marker() == "|" and len(line.get_xdata()) == 2)
     np.testing.assert_allclose(np.asarray(seeds.get_xdata(), float), [58, 62])
     assert (
@@ -128,9 +128,7 @@ def test_a_comparison_shows_intervals_and_seeds(figures: list[Any], tmp_path: Pa
     )
 
 
-def test_a_comparison_shows_what_one_model_alone_was_measured_by(
-    figures: list[Any], tmp_path: Path, rows: list[Any]
-) -> None:
+def test_a_comparison_shows_metrics_of_only_one_model(figures: list[Any], tmp_path: Path, rows: list[Any]) -> None:
     del rows[0]["metrics"]["MRR"]
     plot_comparison(rows, {}, tmp_path / "x.svg", metrics=["R@1", "MRR"])
     first, second = figures[0].axes
@@ -147,12 +145,12 @@ def test_times_that_grow_are_lines_and_others_are_points(figures: list[Any], tmp
     assert {text.get_text() for text in points.texts} == {"3"}
     assert lines.get_xlabel() == "candidates (n)"
     assert [label.get_text() for label in lines.get_xticklabels()] == ["10", "1,000"]
-    named = {text.get_text(): text.xy for text in lines.texts}  # what each label points at: the line's right end
+    named = {text.get_text(): text.xy for text in lines.texts}  # each label points at its line's right end
     assert named == {f"growth, {form}": (1000, 1000 / 7) for form in "ab"}
 
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
-def test_the_same_figures_give_the_same_bytes(tmp_path: Path, rows: list[Any], ending: str) -> None:
+def test_equal_figures_have_equal_bytes(tmp_path: Path, rows: list[Any], ending: str) -> None:
     code = f"from polyrank.evaluation import plot_comparison as p\nfrom pathlib import Path\np({rows!r}, {{}}, Path('b.{ending}'), metrics=['R@1', 'MRR'])"  # noqa: E501
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)  # in another process, with other hashes
     plot_comparison(rows, {}, tmp_path / f"a.{ending}", metrics=["R@1", "MRR"])
@@ -161,12 +159,12 @@ def test_the_same_figures_give_the_same_bytes(tmp_path: Path, rows: list[Any], e
     assert not re.search(rb"<dc:date>|CreationDate", data[0])
 
 
-def test_lines_are_told_apart_without_colours() -> None:
+def test_lines_are_distinguishable_without_colours() -> None:
     looks = {(style(i)["linestyle"], style(i)["marker"]) for i in range(len(LINES) * len(MARKERS))}
     assert len(looks) == len(LINES) * len(MARKERS)
 
 
-def test_what_draws_is_missed_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_plot_library_is_reported_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"polyrank\[plots\]"):
         drawable(tmp_path / "x.svg")

@@ -51,9 +51,9 @@ def test_the_order_of_the_counts_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "3"])
-def test_what_is_no_count_is_refused(count: object) -> None:
+def test_invalid_counts_are_refused(count: object) -> None:
     with pytest.raises(DataError, match="whole number above 0"):
-        Popularity.of({"yes": count})  # type: ignore[dict-item]  # what metadata of a file may hold
+        Popularity.of({"yes": count})  # type: ignore[dict-item]  # possible in a file's metadata
 
 
 def test_nothing_to_count_is_refused() -> None:
@@ -61,7 +61,7 @@ def test_nothing_to_count_is_refused() -> None:
         Popularity.of({})
 
 
-def test_what_is_loaded_is_what_was_saved_and_damage_is_seen(tmp_path: Path) -> None:
+def test_counts_are_reloaded_unchanged_and_damage_is_detected(tmp_path: Path) -> None:
     prior, folder = Popularity.of(REPLIES), tmp_path / "popularity"
     save_popularity(folder, prior)
     loaded = load_popularity(folder)
@@ -77,7 +77,7 @@ def test_what_is_loaded_is_what_was_saved_and_damage_is_seen(tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", ["bi", "poly"])
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_an_index_ranks_by_score_and_count(kind: str, precision: str, models: dict[str, Path], tmp_path: Path) -> None:
-    """The best of an exact search are those of ``score + w log(1 + count)``, of an encoder of several vectors too."""
+    """An exact search returns the best by ``score + w log(1 + count)``, also for an encoder with several vectors."""
     save_popularity(tmp_path / "counts", Popularity.of(REPLIES))
     encoder, prior = load_encoder(str(models[kind])), load_encoder(str(tmp_path / "counts"))
     both = SumEncoder([encoder, prior], [1.0, 0.5])
@@ -95,7 +95,7 @@ def test_an_index_ranks_by_score_and_count(kind: str, precision: str, models: di
                 assert [reply.text for reply in answer.ranked] == [texts[i] for i in np.argsort(-row, kind="stable")]
 
 
-def test_an_explanation_gives_the_count_a_share_of_its_own(models: dict[str, Path]) -> None:
+def test_an_explanation_has_a_separate_share_for_the_count(models: dict[str, Path]) -> None:
     encoder, prior = load_encoder(str(models["bi"])), Popularity.of(REPLIES)
     why = explain(SumEncoder([encoder, prior], [1.0, 0.5]), CONTEXTS[1], "no")
     *_, share = why.parts.values()
@@ -129,7 +129,7 @@ def test_a_catalogue_without_counts_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", ['"many"', "-1", "0", "1.5", "true"])
-def test_a_catalogue_with_a_count_that_is_none_is_refused(count: str, tmp_path: Path) -> None:
+def test_a_catalogue_with_an_invalid_count_is_refused(count: str, tmp_path: Path) -> None:
     (tmp_path / "replies.jsonl").write_text(f'{{"text": "hello", "metadata": {{"count": {count}}}}}\n', "utf-8")
     arguments = ["popularity", "--catalogue", str(tmp_path / "replies.jsonl"), "-o", str(tmp_path / "counts")]
     assert isinstance(CliRunner().invoke(app, arguments).exception, DataError)

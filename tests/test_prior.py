@@ -65,7 +65,7 @@ def by_hand(without: dict[str, float], weight: float, counts: Sequence[float] = 
 
 @pytest.mark.parametrize("kind", ["bi", "poly", "bm25"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_ranking_is_that_of_score_plus_weighted_log_count(
+def test_replies_rank_by_score_plus_weighted_log_count(
     kind: str, precision: Precision, models: dict[str, Path], tmp_path: Path
 ) -> None:
     build_index(tmp_path / "index", str(models.get(kind, models["bi"])), POOL, precision=precision)
@@ -113,7 +113,7 @@ def test_any_counts_and_weight(counts: list[int], weight: float, k: int) -> None
     assert [reply.score for reply in weighted.answer("wifi", k).ranked] == pytest.approx(want, rel=1e-5)
 
 
-def test_without_a_weight_scores_are_the_same_bits(models: dict[str, Path], tmp_path: Path) -> None:
+def test_without_a_weight_scores_are_unchanged(models: dict[str, Path], tmp_path: Path) -> None:
     without = [Candidate(one.id, one.text) for one in POOL]
     for name, pool in (("counted", POOL), ("plain", without)):
         build_index(tmp_path / name, str(models["poly"]), pool)
@@ -121,7 +121,7 @@ def test_without_a_weight_scores_are_the_same_bits(models: dict[str, Path], tmp_
     assert scores_of(counted) == scores_of(plain)
 
 
-def test_approximate_search_lists_what_is_said_often(models: dict[str, Path], tmp_path: Path) -> None:
+def test_approximate_search_shortlists_frequent_replies(models: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     pool = [Candidate(f"r{i}", f"{'wifi ' * (i % 7)}{i}", {"count": 10**6 if i == 777 else 1}) for i in range(1000)]
     build_index(tmp_path / "index", str(models["bi"]), pool, ann="flat")
@@ -132,7 +132,7 @@ def test_approximate_search_lists_what_is_said_often(models: dict[str, Path], tm
         assert answer.ways == ("shortlist",)
 
 
-def test_the_reranker_sees_the_shortlist_that_the_prior_makes(tmp_path: Path) -> None:
+def test_the_reranker_gets_the_shortlist_with_the_prior(tmp_path: Path) -> None:
     lexical = LexicalRetriever(BM25(), POOL, prior=5.0)
     stages = TwoStage(lexical, BM25().fit(TEXTS), n_retrieved=2, ensemble="raw")
     ranked = stages.answer("wifi down", 9).ranked
@@ -141,7 +141,7 @@ def test_the_reranker_sees_the_shortlist_that_the_prior_makes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("retriever", ["dense", "bm25"])
-def test_the_count_has_a_share_of_its_own(retriever: Any, models: dict[str, Path], tmp_path: Path) -> None:
+def test_the_count_has_its_own_share(retriever: Any, models: dict[str, Path], tmp_path: Path) -> None:
     build_index(tmp_path / "index", str(models["bi"]), POOL)
     config = PipelineConfig(index=str(tmp_path / "index"), retriever=retriever, prior=0.5)
     with Pipeline(make_retriever(config)) as pipeline:
@@ -165,7 +165,7 @@ def test_equal_texts_have_the_largest_count(tmp_path: Path) -> None:
 
 
 class _Refusing:
-    """An encoder that must not be asked."""
+    """An encoder that must not be called."""
 
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
@@ -225,7 +225,7 @@ def lists(right: Callable[[int], str]) -> list[Example]:
 
 @pytest.fixture
 def counted(models: dict[str, Path], tmp_path: Path) -> Path:
-    """Of each word two replies that BM25 scores alike, the second of which people say often."""
+    """Two replies per word with equal BM25 scores; the second one is frequent."""
     pool = [Candidate(f"{word} {n}", f"{word} {n}", {"count": n}) for word in WORDS for n in (1, 500)]
     build_index(tmp_path / "index", str(models["bi"]), pool)
     return tmp_path / "index"
@@ -245,7 +245,7 @@ def test_a_weight_is_chosen_where_it_helps(counted: Path) -> None:
     assert tuning["chosen"]["precision"] == 1.0
 
 
-def test_the_weight_stays_0_where_counts_say_nothing(counted: Path) -> None:
+def test_the_weight_stays_0_if_counts_do_not_help(counted: Path) -> None:
     config = PipelineConfig(index=str(counted), retriever="bm25")
     for right in (lambda i: f"{WORDS[i % 4]} 1", lambda i: f"{WORDS[i % 4]} {(1, 500)[i // 4 % 2]}"):
         tuned, seen = choose_prior(config, lists(right))
@@ -254,7 +254,7 @@ def test_the_weight_stays_0_where_counts_say_nothing(counted: Path) -> None:
     assert seen["weights"]["0"] == seen["without"]["MRR"]
 
 
-def test_what_cannot_be_chosen_is_refused(counted: Path, models: dict[str, Path], tmp_path: Path) -> None:
+def test_weights_that_cannot_be_chosen_are_refused(counted: Path, models: dict[str, Path], tmp_path: Path) -> None:
     config = PipelineConfig(index=str(counted), retriever="bm25")
     with pytest.raises(DataError, match="0 validation examples have a right answer that the index holds"):
         choose_prior(config, lists(lambda i: "not there"))

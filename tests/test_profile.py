@@ -1,4 +1,4 @@
-"""The machine's profile: measured, kept, and never in the way of an answer."""
+"""The machine's profile: measured and cached; it never prevents an answer."""
 
 import json
 from collections.abc import Iterator
@@ -35,13 +35,13 @@ OTHER = Profile(plain=(1.0, 2.0), apart=3.0)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("polyrank.search.profile.cpu_has_bf16", lambda: False)
-    _shipped.cache_clear()  # it may have been asked for where bf16 is
+    _shipped.cache_clear()  # an earlier test may have cached a machine with bf16
     yield tmp_path / "polyrank"
     _shipped.cache_clear()
     _load.cache_clear()
 
 
-def test_a_profile_is_kept_for_this_machine_and_number_of_threads(folder: Path) -> None:
+def test_a_profile_belongs_to_a_machine_and_number_of_threads(folder: Path) -> None:
     assert load_profile() == _shipped()
     path = save_profile(OTHER)
     assert path == folder / "profile.json"
@@ -57,7 +57,7 @@ def test_a_profile_is_kept_for_this_machine_and_number_of_threads(folder: Path) 
     assert load_profile() == OTHER
 
 
-def test_what_is_shipped_goes_by_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_profile_depends_on_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = set()
     for name, shipped in SHIPPED.items():
         monkeypatch.setenv("POLYRANK_INSTRUCTIONS", name)
@@ -75,7 +75,7 @@ def test_what_is_shipped_goes_by_the_instructions(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("home", ["", "relative"])
-def test_without_an_absolute_cache_the_home_counts(home: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_relative_cache_folder_is_ignored(home: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", home)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert profile_folder() == tmp_path / ".cache" / "polyrank"
@@ -122,7 +122,7 @@ def test_a_damaged_or_foreign_profile_is_ignored_and_can_be_replaced(folder: Pat
         assert load_profile() == _shipped()
 
 
-def test_the_profile_decides_the_way_and_never_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_profile_determines_the_way_but_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     pool = SimpleNamespace(vectors=rng.standard_normal((9000, 64), np.float32), rows=np.arange(9000), alive=None)
     context = rng.standard_normal((1, 24, 64), np.float32) / 20 + rng.standard_normal((1, 1, 64), np.float32)

@@ -29,7 +29,7 @@ rows = evaluate_models(resolve_contestants(["bm25"]), read_task("pairs.jsonl")).
 """
 
 
-def test_type_checkers_read_the_names_that_programs_get() -> None:
+def test_type_checkers_and_programs_have_the_same_names() -> None:
     tree = ast.parse(Path(polyrank.__file__).read_text("utf-8"))
     (checked,) = [node for node in tree.body if isinstance(node, ast.If)]
     imported = {

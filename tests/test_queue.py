@@ -1,4 +1,4 @@
-"""Negatives from earlier batches: which there are, what the loss makes of them, and that a resumed run has them too."""
+"""Negatives from earlier batches: the queue's content, the loss, and resuming."""
 
 import dataclasses
 import json
@@ -30,8 +30,8 @@ DATA = [
     Example(("the bill",), ("too high",), (0,)),
     Example(("hello",), ("hi", "did that"), (0,)),
     Example(("red light",), ("restart it",), (0,)),
-    Example(("the light",), ("please", "too high"), (0, 1)),  # two right answers, one of them queued
-    Example(("my wifi",), ("is it down",), (0,)),  # the context of the first: "thanks" is right for it as well
+    Example(("the light",), ("please", "too high"), (0, 1)),  # two right answers; one is in the queue
+    Example(("my wifi",), ("is it down",), (0,)),  # the first one's context: "thanks" is right for it, too
 ]
 
 
@@ -40,7 +40,7 @@ def encoder(backbone: Path, config: Any) -> tuple[Any, Any]:
     return model.eval(), texts
 
 
-def test_it_holds_the_latest_distinct_candidates() -> None:
+def test_the_queue_holds_the_latest_distinct_candidates() -> None:
     generator = np.random.default_rng(1)
     queue, expected = CandidateQueue(7, 2, CPU), dict[str, list[float]]()
     for _ in range(30):
@@ -57,7 +57,7 @@ def test_it_holds_the_latest_distinct_candidates() -> None:
         assert wrong.tolist() == [[text != "reply 0" and text not in own for text in expected] for own in right]
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_infinite_vectors_are_left_out() -> None:
     queue = CandidateQueue(4, 1, CPU)
     queue.push(["a"], torch.ones(1, 1))
     queue.push(["b", "c"], torch.tensor([[1.0], [torch.nan]]))
@@ -65,19 +65,19 @@ def test_what_is_not_finite_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [None, 2])
-def test_the_loss_is_its_formula(chunk_size: int | None, tiny_backbone: Path) -> None:
+def test_the_loss_equals_its_formula(chunk_size: int | None, tiny_backbone: Path) -> None:
     model, texts = encoder(tiny_backbone, PolyConfig(n_codes=3, code_init="normal", reduction="mean"))
     queue = CandidateQueue(3, model.dimension, CPU)
     step = InBatchStep(model, texts, CPU, rights=collect_right_answers(DATA), queue=queue, chunk_size=chunk_size)
     alone = InBatchStep(model, texts, CPU, rights=collect_right_answers(DATA))
     first, second = list(enumerate(DATA))[:3], list(enumerate(DATA))[3:]
-    torch.testing.assert_close(step(first, 0, 0), alone(first, 0, 0))  # an empty queue adds nothing
+    torch.testing.assert_close(step(first, 0, 0), alone(first, 0, 0))  # an empty queue has no effect
 
     earlier = ["thanks", "too high", "hi"]
     with torch.no_grad():
         then = model.encode_candidates(texts.candidates(earlier))
         for parameter in model.parameters():
-            parameter *= 1.01  # an update, which queued vectors do not follow
+            parameter *= 1.01  # an update does not change queued vectors
     columns = ["restart it", "please", "is it down"]
     right = [{"restart it"}, {"please", "too high"}, {"is it down", "thanks"}]
     vectors, mask = model.encode_contexts(texts.contexts([e.query for _, e in second]))
@@ -100,15 +100,15 @@ def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def test_a_text_that_comes_again_is_no_negative_twice(tiny_backbone: Path) -> None:
+def test_a_repeated_text_is_a_negative_only_once(tiny_backbone: Path) -> None:
     model, texts = encoder(tiny_backbone, BiConfig(reduction="mean"))
     step = InBatchStep(model, texts, CPU, queue=CandidateQueue(9, model.dimension, CPU))
     batch = list(enumerate(DATA[:3]))
     torch.testing.assert_close(step(batch, 0, 0), step(batch, 1, 1))
 
 
-def test_convert_scales_queued_vectors_as_it_does_now() -> None:
-    """As if they were given negatives of the batch, since nothing has been updated; the scale has grown."""
+def test_convert_applies_its_current_scale_to_queued_vectors() -> None:
+    """Like given negatives of the batch, since weights have not changed; only the scale has grown."""
     model, texts, _ = make(dropout=0.0)
     queue = CandidateQueue(9, model.dimension, CPU)
     step = step_of(model.eval(), texts, queue=queue, loss_weights=(1.0, 0.5, 2.0))
@@ -135,12 +135,10 @@ def losses(folder: Path) -> list[Any]:
 
 
 class CrashError(Exception):
-    """Ends a run from its report, as a crash would."""
+    """Ends a run from its report callback, like a crash."""
 
 
-def test_a_resumed_run_has_the_queue_that_an_uninterrupted_one_has(
-    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_resumed_run_restores_the_queue(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "whole", queue=6, dropout=0.1, checkpoint_steps=2)
     train(plan)
     again = dataclasses.replace(plan, output=str(tmp_path / "again"))

@@ -1,4 +1,4 @@
-"""Processes that torchrun starts do together what one does: the same losses, gradients, weights, figures and files."""
+"""Distributed processes give the results of one: the same losses, gradients, weights, figures and files."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 
 
 def work_together(n: int, work: Any, *arguments: Any) -> list[int]:
-    """Call a function of this module in each of n processes that work together; gives exit codes."""
+    """Call a function of this module in each of n distributed processes; returns exit codes."""
     return join([start(_as_one_of_them, variables, work, arguments) for variables in as_launched(n)])
 
 
@@ -50,7 +50,7 @@ def _as_one_of_them(variables: dict[str, str], work: Any, arguments: tuple[Any, 
 
 
 WHOLE, FEW, CHUNKS = (10, None), (2, None), (10, 3)  # sizes of a batch, and of its chunks
-CASES: dict[str, list[tuple[int, int | None]]] = {  # all three of one step of each method, and of the others one
+CASES: dict[str, list[tuple[int, int | None]]] = {  # all three sizes for one step of each method
     "Bi": [WHOLE, FEW, CHUNKS],
     "Bi, one tower": [FEW],
     "Bi, given negatives": [CHUNKS],
@@ -107,8 +107,8 @@ def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         "mutual, phase 1-10-None",
     ],
 )
-def test_three_processes_have_the_gradients_of_one(case: str, gradients: dict[int, Path]) -> None:
-    """Of two texts the third process has none to encode."""
+def test_three_processes_compute_the_gradients_of_one(case: str, gradients: dict[int, Path]) -> None:
+    """With two texts the third process has none to encode."""
     assert CASES.keys() == test_cached.STEPS.keys()
     expected = safetensors.torch.load_file(gradients[1] / f"{case}-0")
     assert len(expected) > 5
@@ -127,15 +127,15 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "bi, mined": (BI, {"method": "listwise", "remine_epochs": 1, "remine_ranks": (1, 3)}),
     "cross": (CrossConfig(), {"method": "listwise"}),
     "convert": (CONVERT, {"method": "convert", "smoothing": 0.2, "scale_steps": 4}),
-    "mutual": (BI, {"method": "mutual", "lr": 0.05}),  # what two say to each other grows, rounding too
+    "mutual": (BI, {"method": "mutual", "lr": 0.05}),  # mutual learning amplifies rounding
     "distilled": (BI, {"method": "distill"}),
 }
 
 
 def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path, **changes: Any) -> Recipe:
-    """Two epochs of seven batches, of which the last is short, without dropout.
+    """Two epochs of seven batches without dropout; the last batch is shorter.
 
-    By Adadelta: of gradients that are nothing but rounding, such as that of a key's bias, Adam makes whole steps.
+    With Adadelta, since Adam makes whole steps even for gradients of pure rounding noise, such as a key bias's.
     """
     model, own = KINDS[name]
     values: dict[str, Any] = {
@@ -178,7 +178,7 @@ def curve(folder: Path) -> list[tuple[str, float]]:
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
-    """Of all models of a run."""
+    """Weights of all models of a run."""
     return {
         f"{file.parent.parent.name} {key}": value
         for file in sorted(folder.rglob("model.safetensors"))
@@ -195,7 +195,7 @@ def assert_alike(folder: Path, other: Path, rtol: float = 5e-5) -> None:
     assert own.keys() == others.keys()
     stored = (
         2**-10 if "convert" in folder.name else rtol
-    )  # a ConveRT's are in float16, whose last bit rounding may turn
+    )  # a ConveRT's are in float16, whose last bit may change by rounding
     for name, value in own.items():
         torch.testing.assert_close(value, others[name], rtol=stored, atol=1e-5, msg=name)
 
@@ -218,7 +218,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def runs(task: dict[str, Path], tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """A folder of one run of each kind by one process, and one by two."""
+    """A folder with runs of each kind, by one process and by two."""
     folders = {n: tmp_path_factory.mktemp(f"runs-{n}") for n in (1, 2)}
     for n, folder in folders.items():
         plans = [recipe(name, task, tiny_backbone, folder / name) for name in KINDS]
@@ -230,7 +230,7 @@ def runs(task: dict[str, Path], tiny_backbone: Path, tmp_path_factory: pytest.Te
 @pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_two_processes_train_as_one(name: str, runs: dict[int, Path]) -> None:
+def test_two_processes_train_like_one(name: str, runs: dict[int, Path]) -> None:
     assert_alike(runs[2] / name, runs[1] / name)
     files = [sorted(path.name for path in (folder / name).iterdir()) for folder in runs.values()]
     assert files[0] == files[1]
@@ -238,7 +238,7 @@ def test_two_processes_train_as_one(name: str, runs: dict[int, Path]) -> None:
 
 
 @pytest.mark.deep
-def test_a_run_goes_on_with_other_numbers_of_processes(
+def test_a_run_resumes_with_another_number_of_processes(
     runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     for n, steps in ((1, 5), (2, 9), (1, 14)):
@@ -247,14 +247,14 @@ def test_a_run_goes_on_with_other_numbers_of_processes(
     expected = curve(runs[1] / "poly")
     found = dict(curve(tmp_path / "run"))
     assert all(found[what] == pytest.approx(value, rel=5e-5) for what, value in expected)
-    assert len(set(found) - dict(expected).keys()) == 6  # three figures after step 5, and after step 9
+    assert len(set(found) - dict(expected).keys()) == 6  # three figures after steps 5 and 9
 
 
 @pytest.mark.deep
-def test_dropout_is_drawn_by_each_process_and_repeats(
+def test_dropout_differs_by_process_and_is_reproducible(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    """The first process draws as one alone does, the second otherwise: the loss is another, and each time the same."""
+    """Rank 0 uses a single process's random numbers, rank 1 others: the loss differs, but is reproducible."""
     for name, n in (("one", 1), ("two", 2), ("again", 2)):
         plan = recipe("poly", task, tiny_backbone, tmp_path / name, dropout=0.3, max_steps=3)
         assert work_together(n, run_recipes, [plan]) == [0] * n
@@ -264,17 +264,17 @@ def test_dropout_is_drawn_by_each_process_and_repeats(
 
 
 @pytest.mark.deep
-def test_in_bf16_the_curve_is_as_near_as_bf16_is(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+def test_in_bf16_curves_agree_within_bf16(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     changes = {"precision": "bf16", "evaluate_per_epoch": 1, "max_steps": 4, "lr": 0.05}
     for name, n, own in (("one", 1, {}), ("two", 2, {}), ("exact", 1, {"precision": "fp32"})):
         plan = recipe("poly", task, tiny_backbone, tmp_path / name, **{**changes, **own})
         assert work_together(n, run_recipes, [plan]) == [0] * n
     one, two, exact = (
-        np.array([value for what, value in curve(tmp_path / name) if not what.endswith(("R@1", "MRR"))])  # in steps
+        np.array([value for what, value in curve(tmp_path / name) if not what.endswith(("R@1", "MRR"))])  # by step
         for name in ("one", "two", "exact")
     )
     error = np.abs(one / exact - 1).max()
-    assert error > 1e-5  # it was narrow
+    assert error > 1e-5  # bf16 was in use
     assert np.abs(two / exact - 1).max() < max(5 * error, 0.01)
 
 
@@ -287,8 +287,8 @@ def run_pretraining(settings: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.deep
-def test_two_processes_pretrain_as_one(task: dict[str, Path], tmp_path: Path) -> None:
-    """Words and pairs in turns; in one part for one process, which masks the same tokens."""
+def test_two_processes_pretrain_like_one(task: dict[str, Path], tmp_path: Path) -> None:
+    """Losses of words and pairs alternate; one process in one part masks the same tokens."""
     for n in (1, 2):
         tables = {
             "output": str(tmp_path / str(n)),
@@ -317,7 +317,7 @@ def test_two_processes_pretrain_as_one(task: dict[str, Path], tmp_path: Path) ->
 
 
 def train_until(plan: Recipe, at: int, number: int, folder: Path) -> None:
-    """Train; after so many steps the first process sends the last one a signal. What comes of it is written down."""
+    """Train; after ``n`` steps rank 0 sends the last rank a signal. Each process writes its outcome to a file."""
     own, count = distributed.launched_as()
     (folder / f"{own}.pid").write_text(str(os.getpid()))
 
@@ -333,7 +333,7 @@ def train_until(plan: Recipe, at: int, number: int, folder: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_killed_process_ends_the_other_which_says_so_and_the_run_goes_on(
+def test_a_killed_process_ends_the_other_with_an_error_and_the_run_resumes(
     runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     plan = recipe("poly", task, tiny_backbone, tmp_path / "run")
@@ -347,7 +347,7 @@ def test_a_killed_process_ends_the_other_which_says_so_and_the_run_goes_on(
 
 
 @pytest.mark.deep
-def test_a_signal_to_one_ends_all_after_the_same_step(
+def test_a_signal_to_one_process_ends_all_after_the_same_step(
     runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     plan = recipe("poly", task, tiny_backbone, tmp_path / "run")
@@ -360,8 +360,8 @@ def test_a_signal_to_one_ends_all_after_the_same_step(
 
 
 @pytest.mark.deep
-def test_what_the_first_refuses_all_refuse(runs: dict[int, Path], tmp_path: Path) -> None:
-    """With the words of the first one, which alone has looked."""
+def test_errors_of_rank_0_are_raised_on_all_ranks(runs: dict[int, Path], tmp_path: Path) -> None:
+    """With rank 0's message, since only rank 0 has checked."""
     assert work_together(2, refuse, read_run_recipe(runs[1] / "poly"), tmp_path) == [2, 2]
     said = [(tmp_path / f"{number}.txt").read_text() for number in range(2)]
     assert said[0] == said[1]
@@ -387,7 +387,7 @@ def as_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.deep
 @pytest.mark.usefixtures("as_torchrun")
 @pytest.mark.parametrize("name", ["poly", "cross"])
-def test_evaluations_are_the_same_to_the_bit(
+def test_distributed_evaluations_are_bit_equal(
     name: str, runs: dict[int, Path], task: dict[str, Path], tmp_path: Path
 ) -> None:
     command = ["evaluate", runs[1] / name / "model", task["valid"], "--json", "--scores"]
@@ -401,7 +401,7 @@ def test_evaluations_are_the_same_to_the_bit(
 
 @pytest.mark.usefixtures("as_torchrun")
 @pytest.mark.deep
-def test_an_index_is_the_same_to_the_bit(runs: dict[int, Path], task: dict[str, Path], tmp_path: Path) -> None:
+def test_a_distributed_index_is_bit_equal(runs: dict[int, Path], task: dict[str, Path], tmp_path: Path) -> None:
     command = ["index", "build", runs[1] / "poly" / "model", task["replies"], "-o"]
     assert run(*command, tmp_path / "1").returncode == 0
     assert [each.returncode for each in run_together(2, *command, tmp_path / "2")] == [0, 0]
@@ -429,7 +429,7 @@ def test_mined_negatives_are_the_same(runs: dict[int, Path], task: dict[str, Pat
     assert again[1].stderr.startswith("process 2 of 2: error: ")
 
 
-def test_other_commands_are_of_one_process(tmp_path: Path) -> None:
+def test_other_commands_refuse_several_processes(tmp_path: Path) -> None:
     for command in (["respond", tmp_path], ["index", "info", tmp_path]):
         for result in run_together(2, *command):
             assert result.returncode == 2
@@ -443,7 +443,7 @@ def test_a_launchers_variables_are_read_or_refused(monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(name, value)
         if good:
             assert distributed.launched_as() == (1, 3)
-            assert (distributed.rank(), distributed.world_size()) == (0, 1)  # nobody has joined
+            assert (distributed.rank(), distributed.world_size()) == (0, 1)  # no process group
         else:
             with pytest.raises(UsageError, match="is not a rank; start with torchrun"):
                 distributed.launched_as()
@@ -453,7 +453,7 @@ def test_a_launchers_variables_are_read_or_refused(monkeypatch: pytest.MonkeyPat
 
 
 def torchrun(logs: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
-    """It keeps its own logs in a temporary folder that it never deletes, unless it is given one."""
+    """Run torchrun with a folder for its logs; otherwise it leaves a temporary folder."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
         [*command, "--log-dir", str(logs), "-m", "polyrank", *map(str, arguments)],
@@ -462,7 +462,7 @@ def torchrun(logs: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
 
 
 def toml(plan: Recipe, path: Path) -> Path:
-    """A recipe's own tables as JSON values, which are TOML's too where they are plain."""
+    """A recipe's tables as TOML, with JSON values."""
     values = recipe_to_dict(plan)
     lines = [f"output = {json.dumps(values['output'])}"]
     for table in ("model", "text", "data", "train"):
@@ -485,7 +485,7 @@ def by_torchrun(logs: Path, *arguments: str | Path) -> tuple[str, str]:
 
 
 def as_by_torchrun(_logs: Path, *arguments: str | Path) -> tuple[str, str]:
-    """Warm processes; what all of them say."""
+    """Run distributed warm processes; returns the output of all of them."""
     results = run_together(2, *arguments)
     assert [each.returncode for each in results] == [0, 0], results
     return "".join(each.stdout for each in results), "".join(each.stderr for each in results)
@@ -494,7 +494,7 @@ def as_by_torchrun(_logs: Path, *arguments: str | Path) -> tuple[str, str]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_torchrun")
 @pytest.mark.parametrize("launch", [as_by_torchrun, pytest.param(by_torchrun, marks=pytest.mark.deep)])
-def test_a_command_trains_as_one_process_and_speaks_once(
+def test_a_distributed_command_trains_like_one_process_and_logs_once(
     launch: Any, runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run"), tmp_path / "recipe.toml")
@@ -506,14 +506,14 @@ def test_a_command_trains_as_one_process_and_speaks_once(
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_an_interrupted_torchrun_leaves_a_run_that_goes_on(
+def test_an_interrupted_torchrun_leaves_a_resumable_run(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run", epochs=10_000), tmp_path / "recipe.toml")
     launcher = torchrun(tmp_path / "logs", "train", file)
     said = []
     assert launcher.stderr is not None
-    # a process that never comes so far is ended, and the test fails below
+    # a process that hangs is ended, and the test fails below
     guard = threading.Timer(240, launcher.kill)
     guard.start()
     for line in launcher.stderr:

@@ -1,4 +1,4 @@
-"""On a Ray cluster of two nodes, one of which dies: the same losses, each text once, answers to every request."""
+"""A Ray cluster of two nodes, one of which is killed: equal losses, each text once, an answer to every request."""
 
 import os
 import re
@@ -32,8 +32,8 @@ from test_ranks import assert_alike
 from train_settings import train_config
 
 PATIENCE_S = 240
-OF_RAY = "ray::|raylet|gcs_server"  # names of its processes
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray about itself, in threads of its own
+OF_RAY = "ray::|raylet|gcs_server"  # names of Ray's processes
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own warnings, in its threads
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def train_alone(plan: Recipe) -> None:
 def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
 ) -> None:
-    """Two workers at first; the node of one of them is killed, and the other goes on alone."""
+    """There are two workers; the node of one is killed, and the other continues alone."""
     said: list[str] = []
     killed = []
 
@@ -104,7 +104,7 @@ def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
 @pytest.mark.slow
 @pytest.mark.deep
 @pytest.mark.usefixtures("joined")
-def test_what_a_worker_refuses_is_said_here_and_not_tried_again(
+def test_a_workers_error_is_reported_without_a_retry(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "run")
@@ -134,7 +134,7 @@ def catalogue(tmp_path: Path) -> Path:
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_each_text_is_encoded_once_though_a_node_dies(
+def test_each_text_is_encoded_once_if_a_node_dies(
     catalogue: Path, tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
 ) -> None:
     model, folder = f"untuned:{tiny_backbone}", tmp_path / "vectors"
@@ -146,7 +146,7 @@ def test_each_text_is_encoded_once_though_a_node_dies(
         guard = threading.Timer(PATIENCE_S, running.kill)
         guard.start()
         while running.poll() is None and len(list(folder.glob("block-*"))) < 5:
-            pass  # until the first blocks are there
+            pass  # wait for the first blocks
         nodes.kill()
         early = {path.name: path.stat().st_mtime_ns for path in folder.glob("block-*")}
         _, said = running.communicate()
@@ -159,7 +159,7 @@ def test_each_text_is_encoded_once_though_a_node_dies(
     assert "Traceback" not in said
     blocks = list(read_blocks(folder))
     assert [candidate.text for part, _ in blocks for candidate in part] == TEXTS
-    assert {name: (folder / name).stat().st_mtime_ns for name in early} == early  # none was written again
+    assert {name: (folder / name).stat().st_mtime_ns for name in early} == early  # no block was written again
 
     alone = tmp_path / "alone"
     assert run("index", "build", model, catalogue, "-o", alone, "--device", "cpu").returncode == 0
@@ -173,7 +173,7 @@ def test_each_text_is_encoded_once_though_a_node_dies(
 @pytest.mark.slow
 @pytest.mark.deep
 @pytest.mark.usefixtures("joined")
-def test_an_encoding_goes_on_with_what_is_missing_or_damaged(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_an_encoding_resumes_with_missing_or_damaged_blocks(tiny_backbone: Path, tmp_path: Path) -> None:
     model, folder, texts, said = f"untuned:{tiny_backbone}", tmp_path / "vectors", TEXTS[:60], []
     settings: dict[str, Any] = {"block_size": 20, "device": "cpu"}
     assert encode(model, texts, folder, **settings) == 60
@@ -200,13 +200,13 @@ def test_an_encoding_goes_on_with_what_is_missing_or_damaged(tiny_backbone: Path
 
 
 def replicas() -> list[int]:
-    """The processes that Ray started for replicas."""
+    """Ids of the replicas' processes."""
     return [pid for pid, (_, name) in cluster.processes().items() if "ServeReplica" in name]
 
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_replicas_answer_as_the_model_does_and_one_may_die(tiny_backbone: Path, nodes: cluster.Nodes) -> None:
+def test_replicas_answer_like_the_model_and_one_may_die(tiny_backbone: Path, nodes: cluster.Nodes) -> None:
     model = f"untuned:{tiny_backbone}"
     command = ["ray", "serve", f"tiny={model}", "--replicas", "2", "--port", str(free_port()), "--device", "cpu"]
     server = subprocess.Popen(
@@ -246,7 +246,7 @@ def test_replicas_answer_as_the_model_does_and_one_may_die(tiny_backbone: Path, 
                 ask()
             for _ in range(50):
                 ask()
-            while len(replicas()) < 2:  # Ray starts another one
+            while len(replicas()) < 2:  # Ray restarts it
                 ask()
         server.terminate()
         assert server.wait(60) == 0
@@ -266,11 +266,11 @@ def free_port() -> int:
         return port
 
 
-# what cannot be
+# errors
 
 
 @pytest.mark.deep
-def test_a_cluster_that_is_not_there_is_one_sentence(task: dict[str, Path], tmp_path: Path) -> None:
+def test_a_missing_cluster_is_one_sentence(task: dict[str, Path], tmp_path: Path) -> None:
     for address, code, words in (
         ("127.0.0.1:1", 8, "no Ray cluster answers at '127.0.0.1:1'; start one with `ray start --head`"),
         ("ray://127.0.0.1:1", 2, 'is no address of a Ray cluster; give "auto"'),
@@ -284,24 +284,24 @@ def test_a_cluster_that_is_not_there_is_one_sentence(task: dict[str, Path], tmp_
         assert not (tmp_path / "v").exists()
 
 
-def test_others_may_not_ask_without_keys() -> None:
+def test_other_machines_need_keys() -> None:
     result = run("ray", "serve", "shipped:convert", "--host", "0.0.0.0")
     assert result.returncode == 2
     assert "0.0.0.0 can be reached by other machines; give a file of keys" in result.stderr
 
 
 @pytest.mark.parametrize("address", ["", "localhost", ":6379", "a/b:6379", "localhost:", "localhost:x", "http://h:1"])
-def test_addresses_that_are_none(address: str) -> None:
+def test_invalid_addresses(address: str) -> None:
     with pytest.raises(UsageError, match='is no address of a Ray cluster; give "auto"'), connection.connected(address):
         pass
 
 
-def test_paths_mean_what_they_meant_where_the_work_was_asked_for(tmp_path: Path) -> None:
+def test_relative_paths_are_resolved_where_the_command_runs(tmp_path: Path) -> None:
     before = Path.cwd()
     with connection.working_in(tmp_path):
         assert Path.cwd() == tmp_path
         with pytest.raises(FileNotFoundError), connection.working_in(tmp_path):
-            Path("none").read_text()  # of the work, not of the folder
+            Path("none").read_text()  # an error of the work, not of the folder
     assert Path.cwd() == before
     missing = tmp_path / "none"
     with (
@@ -312,7 +312,7 @@ def test_paths_mean_what_they_meant_where_the_work_was_asked_for(tmp_path: Path)
     assert Path.cwd() == before
 
 
-def test_what_replicas_cannot_do_is_refused_before_the_cluster_is_asked(tmp_path: Path) -> None:
+def test_options_that_replicas_lack_are_refused_before_connecting(tmp_path: Path) -> None:
     from polyrank.config.serving import FeedbackSettings, ServingSettings
     from polyrank.integrations.ray.serving import deploy
 

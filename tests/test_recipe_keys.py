@@ -1,4 +1,4 @@
-"""Each key of a recipe earns its place: a recipe under runs/ sets it, or a page of the documentation explains it."""
+"""Each recipe key is in use: a recipe under runs/ sets it, or a page of the documentation explains it."""
 
 import re
 from pathlib import Path

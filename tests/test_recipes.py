@@ -1,4 +1,4 @@
-"""Recipes by method: what each table may hold, that every key of it is read, and the way from TOML to JSON and back."""
+"""Recipes by method: keys of each table, that every key has an effect, and round trips through TOML and JSON."""
 
 import dataclasses
 import json
@@ -87,11 +87,11 @@ def method_of(name: str, **changes: Any) -> Any:
     return kinds(Method)[name](**({"teacher": "somewhere"} if name == "distill" else {}) | changes)
 
 
-# every key is read
+# every key has an effect
 
 
 class Recorder:
-    """Stands for a class and remembers how it was made."""
+    """Replaces a class and records its arguments."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.made = (arguments, named)
@@ -102,7 +102,7 @@ class Recorder:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """What a training's method is given, as text; networks and steps are left out."""
+    """The arguments of a training's method as text, without networks and steps."""
     names = (
         "InBatchStep",
         "ConvertStep",
@@ -171,12 +171,12 @@ def test_a_schedule_reads_each_of_its_keys(kind: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(OTHER_METHODS))
-def test_every_method_is_told_of_chunks(kind: str, built: Any) -> None:
+def test_every_method_gets_the_chunk_size(kind: str, built: Any) -> None:
     plain, cached = (TrainConfig(method=method_of(kind), chunk_size=size) for size in (None, 3))
     assert built(cached) != built(plain)
 
 
-def test_the_lists_above_know_every_key() -> None:
+def test_the_lists_above_contain_every_key() -> None:
     for union, others in ((Method, OTHER_METHODS), (ScheduleConfig, OTHER_SCHEDULES)):
         assert {kind: {*field_types(config)} for kind, config in kinds(union).items()} == {
             kind: {*keys} for kind, keys in others.items()
@@ -184,7 +184,7 @@ def test_the_lists_above_know_every_key() -> None:
     assert {*field_types(NegativesConfig)} == {*OTHER_NEGATIVES}
 
 
-def test_a_key_that_is_gone_is_read_where_it_has_the_value_that_now_always_applies() -> None:
+def test_a_removed_key_is_accepted_with_the_value_that_now_applies() -> None:
     before = {"max_bad_steps": 10, "negatives": {"limits": None}, "method": {"kind": "listwise"}}
     assert recipe_from_dict(values(before)) == recipe_from_dict(values({"method": {"kind": "listwise"}}))
     before = {"method": {"kind": "in_batch", "uniform_negatives": False}}
@@ -194,7 +194,7 @@ def test_a_key_that_is_gone_is_read_where_it_has_the_value_that_now_always_appli
 
 
 class Tiny(nn.Module):
-    """A network with a parameter that is new to it."""
+    """A network with a new parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class Tiny(nn.Module):
 @pytest.mark.parametrize(
     "change", [{"optimizer": "adamax"}, {"optimizer": "adadelta"}, {"lr": 0.5}, {"new_lr": 0.5}, {"weight_decay": 0.5}]
 )
-def test_the_optimiser_is_given_each_key(change: dict[str, Any]) -> None:
+def test_the_optimiser_gets_each_key(change: dict[str, Any]) -> None:
     def made(settings: NetworkTraining) -> str:
         optimizer = make_optimizer(Tiny(), settings)  # type: ignore[arg-type]
         return repr(optimizer)
@@ -217,7 +217,7 @@ def test_the_optimiser_is_given_each_key(change: dict[str, Any]) -> None:
     assert made(NetworkTraining(**change)) != made(NetworkTraining())
 
 
-def test_the_limit_of_a_gradient_is_read() -> None:
+def test_the_maximal_norm_of_gradients_is_used() -> None:
     model = Tiny()
     optimizer = make_optimizer(model, NetworkTraining())  # type: ignore[arg-type]
     for parameter in model.parameters():
@@ -229,8 +229,8 @@ def test_the_limit_of_a_gradient_is_read() -> None:
 # the schedule of the pre-training papers
 
 
-def test_inverse_sqrt_is_its_formula() -> None:
-    """lr = peak * min(step / warmup, sqrt(warmup / step)), counted from 1."""
+def test_inverse_sqrt_equals_its_formula() -> None:
+    """lr = peak * min(step / warmup, sqrt(warmup / step)), with steps from 1."""
     schedule = Schedule(NetworkTraining(schedule=InverseSqrtSchedule(warmup_steps=4)), 100)
     wanted = [min(step / 4, math.sqrt(4 / step)) for step in range(1, 101)]
     assert [schedule.factor(step) for step in range(100)] == pytest.approx(wanted)
@@ -337,7 +337,7 @@ def test_ranges_are_refused_by_the_settings_themselves(kind: Any, values: dict[s
     assert message in str(caught.value)
 
 
-def test_what_does_not_fit_together_is_no_recipe() -> None:
+def test_contradictory_recipes_are_refused() -> None:
     lists = TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(remine_epochs=1))
     for changes, message in (
         ({"model": CrossConfig()}, "no in-batch negatives"),
@@ -361,7 +361,7 @@ def test_what_does_not_fit_together_is_no_recipe() -> None:
         Recipe(model=BiConfig(), data=DATA, output="run", reranker=partner)
 
 
-# there and back
+# round trips
 
 
 PLANS = {
@@ -390,7 +390,7 @@ PLANS = {
 
 
 def toml(table: dict[str, Any], name: str = "") -> str:
-    """A dictionary as TOML, without what is None."""
+    """A dictionary as TOML, without None."""
     lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict | None)]
     text = (f"[{name}]\n" if name else "") + "".join(f"{line}\n" for line in lines)
     for key, value in table.items():
@@ -400,7 +400,7 @@ def toml(table: dict[str, Any], name: str = "") -> str:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_recipe_comes_back_from_json_and_toml(name: str, tmp_path: Path) -> None:
+def test_a_recipe_survives_json_and_toml(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]
     assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
     place = tmp_path / "recipe.toml"
@@ -412,14 +412,14 @@ def test_a_recipe_comes_back_from_json_and_toml(name: str, tmp_path: Path) -> No
     assert found == dataclasses.replace(plan, data=data, output=str(tmp_path.resolve() / "run"))
 
 
-def test_none_is_a_value_of_its_own_only_where_it_is_one() -> None:
+def test_none_is_a_value_only_of_optional_keys() -> None:
     tables = {"kind": "convert", "quantization": None}
     assert recipe_from_dict(values({}, model=tables)).model == ConvertConfig(quantization="none")
     with pytest.raises(ConfigError, match="is not a list"):
         recipe_from_dict(values({"seeds": None}))
 
 
-def test_kinds_are_said_in_dictionaries() -> None:
+def test_dictionaries_of_methods_contain_their_kind() -> None:
     assert to_dict(LinearSchedule(warmup_steps=3)) == {"kind": "linear", "warmup_steps": 3}
     method = {"kind": "in_batch", "smoothing": 0.0, "queue": 0, "negatives_weighting": "as_said"}
     assert to_dict(TrainConfig())["method"] == method
@@ -430,7 +430,7 @@ def test_kinds_are_said_in_dictionaries() -> None:
 
 @pytest.mark.parametrize("kind", kinds(ModelConfig))
 @pytest.mark.parametrize("start", [None, "somewhere"])
-def test_a_recipe_that_says_nothing_has_its_models_defaults(kind: str, start: str | None) -> None:
+def test_an_empty_recipe_has_its_models_defaults(kind: str, start: str | None) -> None:
     method = {"method": {"kind": "listwise"}} if kind == "cross" else {}
     config = kinds(ModelConfig)[kind]
     found = recipe_from_dict(values({"init_from": start, **method}, model={"kind": kind}))
@@ -448,12 +448,12 @@ def test_a_table_without_a_kind_changes_the_models_default() -> None:
     other = recipe_from_dict(
         values({"schedule": {"kind": "linear"}, "method": {"kind": "listwise"}}, model=convert)
     ).train
-    assert other.schedule == LinearSchedule(warmup_steps=0)  # what both kinds have stays the model's
+    assert other.schedule == LinearSchedule(warmup_steps=0)  # keys of both kinds keep the model's values
     assert (other.method, other.negatives) == (ListwiseMethod(), NegativesConfig())
     assert recipe_from_dict(values({})).train == TrainConfig(schedule=PlateauSchedule())
 
 
-def test_a_second_network_has_a_schedule_of_its_own() -> None:
+def test_a_second_network_has_its_own_schedule() -> None:
     own = {"kind": "cross", "train": {"lr": 1e-4, "schedule": {"warmup_steps": 3}}}
     mutual = {"method": {"kind": "mutual"}, "schedule": {"kind": "linear", "warmup_steps": 20}, "init_from": "x"}
     found = recipe_from_dict(values(mutual, reranker=own))
@@ -485,7 +485,7 @@ def test_too_few_responses_name_the_key(built: Any) -> None:
         built(TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(n=30)))
 
 
-def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_a_recipe_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
     text = 'output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "x.jsonl"\n'
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(text, "utf-8")
@@ -510,7 +510,7 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
         ("method.loss_weights", "1,0.5,2", "[1.0, 0.5, 2.0]"),
     ],
 )
-def test_what_is_said_to_write_for_a_list_can_be_written(tmp_path: Path, key: str, given: str, write: str) -> None:
+def test_the_suggested_text_for_a_list_is_valid(tmp_path: Path, key: str, given: str, write: str) -> None:
     recipe = tmp_path / "recipe.toml"
     tables = '[model]\nkind = "convert"\nmulti_context = true\n[data]\ntrain = "x.jsonl"\n'
     recipe.write_text(f'output = "run"\n{tables}', "utf-8")
@@ -521,7 +521,7 @@ def test_what_is_said_to_write_for_a_list_can_be_written(tmp_path: Path, key: st
     assert list(train.seeds if key == "seeds" else train.method.loss_weights) == json.loads(wanted)  # type: ignore[union-attr]
 
 
-def test_tables_are_read_as_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_read_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {"model": {"kind": "bi"}, "data": {"train": "t.jsonl", "test": "x.jsonl"}, "output": "run"}
     (tmp_path / "r.toml").write_text(
         'output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "t.jsonl"\ntest = "x.jsonl"\n', encoding="utf-8"
@@ -532,7 +532,7 @@ def test_tables_are_read_as_a_file_is(tmp_path: Path, monkeypatch: pytest.Monkey
     assert tables == {"model": {"kind": "bi"}, "data": {"train": "t.jsonl", "test": "x.jsonl"}, "output": "run"}
 
 
-def test_a_convert_by_default_is_the_papers() -> None:
+def test_the_default_convert_is_the_papers() -> None:
     """ConveRT, section 3 and its table of settings."""
     assert to_dict(ConvertConfig()) == {
         "kind": "convert",
@@ -557,7 +557,7 @@ def test_a_convert_by_default_is_the_papers() -> None:
     }
 
 
-def test_a_start_that_is_a_backbone_is_told_from_a_damaged_one(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_backbone_as_a_start_is_distinguished_from_damage(tiny_backbone: Path, tmp_path: Path) -> None:
     recipe = {"model": {"kind": "bi"}, "output": "run", "data": {"train": "t.jsonl"}}
     with pytest.raises(ConfigError, match="is a Hugging Face model; write it as backbone"):
         load_recipe({**recipe, "train": {"init_from": str(tiny_backbone)}})

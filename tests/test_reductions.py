@@ -1,4 +1,4 @@
-"""How token outputs become one vector or several: padding never counts, boundary tokens do, short texts have fewer."""
+"""Reductions of token outputs to vectors: padding never counts, special tokens do, short texts have fewer vectors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ REDUCTIONS: list[Reduction] = ["first", "mean", "mean_of_first", "sqrt_n"]
 
 
 def batch(lengths: Sequence[int], dimension: int = 3, width: int | None = None) -> tuple[Tensor, Tensor]:
-    """Random outputs and their mask; padding holds numbers so large that it shows wherever it counts."""
+    """Random outputs and their mask; padding holds huge numbers, so that any use of it is detected."""
     width = max(lengths) if width is None else width
     outputs = torch.randn(len(lengths), width, dimension, generator=torch.Generator().manual_seed(sum(lengths)))
     mask = torch.arange(width)[None, :] < torch.tensor(lengths)[:, None]
@@ -116,7 +116,7 @@ def test_codes_weigh_real_outputs_only() -> None:
 
 
 def test_codes_attend_in_full_precision() -> None:
-    """Outputs of a transformer in bf16 are weighed in fp32."""
+    """bf16 outputs of a transformer are weighted in fp32."""
     outputs, mask = batch([3, 5])
     codes = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", torch.bfloat16):

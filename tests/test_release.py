@@ -1,4 +1,4 @@
-"""What would be published is whole: built, installed from the wheel away from the sources, and asked."""
+"""The published packages are complete: built, installed from the wheel outside the repository, and used."""
 
 import os
 import subprocess
@@ -30,13 +30,13 @@ def command(*arguments: str | Path, cwd: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the archive of the sources that it was built from."""
+    """A folder with the wheel and the source archive that it was built from."""
     folder = tmp_path_factory.mktemp("dist")
     command("-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
     return folder
 
 
-def test_the_wheel_has_all_that_the_package_has(built: Path) -> None:
+def test_the_wheel_contains_the_whole_package(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     assert wheel.name.startswith(f"polyrank-{polyrank.__version__}-")
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -58,7 +58,7 @@ def test_the_archive_of_sources_has_no_results(built: Path) -> None:
     assert not any(name.startswith(("runs/", "tests/", ".")) for name in names - {".gitignore"})
 
 
-def test_installed_from_the_wheel_it_ranks(built: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_ranks(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     command("-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel, cwd=tmp_path)
     code = (
@@ -79,4 +79,4 @@ def test_the_compiled_loops_build_from_their_sources(tmp_path: Path) -> None:
         names = {Path(name).name for name in opened.getnames()}
     assert {"kernels.c", "tiles.c", "kernels.h", "setup.py", "pyproject.toml", "py.typed"} <= names
     said = (ROOT / "kernels" / "pyproject.toml").read_text("utf-8")
-    assert 'version = "0.1.0"' in said  # which the extra "fast" names
+    assert 'version = "0.1.0"' in said  # required by the extra "fast"

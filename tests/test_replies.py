@@ -1,4 +1,4 @@
-"""A catalogue of replies, from tables and texts as people keep them, and from conversations."""
+"""Catalogues of replies from users' tables and texts, and from conversations."""
 
 import datetime
 import json
@@ -18,7 +18,7 @@ def texts_of(replies: list[Candidate]) -> list[str]:
     return [reply.text for reply in replies]
 
 
-def test_the_same_replies_of_every_format(tmp_path: Path) -> None:
+def test_every_format_has_the_same_replies(tmp_path: Path) -> None:
     texts = ["Grüezi, how are you?", "one; two", 'say "no"', "two\nlines", "🙂"]
     flat = [text.replace("\n", " ") for text in texts]
     (tmp_path / "r.txt").write_text("\n\n".join(flat) + "\n \n" + flat[0], "utf-8-sig")
@@ -41,7 +41,7 @@ def test_the_same_replies_of_every_format(tmp_path: Path) -> None:
     assert read_replies(tmp_path / "w.csv") == [Candidate("7", "Grüezi wohl über Straße"), Candidate("8", "Tschüß")]
 
 
-def test_what_is_guessed_or_left_out_is_said_and_the_rest_is_metadata(tmp_path: Path) -> None:
+def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     assert book.active is not None
     for row in (["id", "answer", "since", "n"], ["a", "yes", datetime.datetime(2024, 5, 31), None],
@@ -80,11 +80,11 @@ def test_what_is_guessed_or_left_out_is_said_and_the_rest_is_metadata(tmp_path: 
         ("absent.csv", None, "no such file"),
     ],
 )
-def test_what_is_no_catalogue(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+def test_invalid_catalogues(tmp_path: Path, name: str, content: str | None, message: str) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_text(content, "utf-8")
-    if name == "x.xlsx":  # a name is no sheet
+    if name == "x.xlsx":  # other bytes with the name of a workbook
         assert texts_of(read_replies(path)) == ["no sheet"]
         return
     with pytest.raises((DataError, UsageError)) as caught:
@@ -93,7 +93,7 @@ def test_what_is_no_catalogue(tmp_path: Path, name: str, content: str | None, me
     assert str(caught.value).startswith(str(path))
 
 
-def test_a_column_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_column(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n", "utf-8")
     with pytest.raises(UsageError, match=r"has no column 'c'; it has 'a', 'b'"):
         read_replies(tmp_path / "x.csv", column="c")
@@ -120,7 +120,7 @@ def test_frequent_replies_are_counted_over_their_variants() -> None:
         frequent_replies(examples(*said), min_count=4)
 
 
-def test_names_and_numbers_alone_do_not_part_replies_but_words_do() -> None:
+def test_replies_are_merged_across_names_and_numbers_but_not_words() -> None:
     apart = [
         "Hello Ann, yes",
         "Hello Ann, no",
@@ -136,7 +136,7 @@ def test_names_and_numbers_alone_do_not_part_replies_but_words_do() -> None:
     assert len(frequent_replies(examples(*alike), min_count=1)) == 1
 
 
-def test_the_command_makes_a_catalogue_of_a_table_and_of_dialogues(tmp_path: Path) -> None:
+def test_the_command_writes_a_catalogue_from_a_table_and_from_dialogues(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("id;reply\n1;yes\n2;no\n", "utf-8")
     made = run("import", "replies", tmp_path / "r.csv", "-o", tmp_path / "r.jsonl")
     assert made.returncode == 0, made.stderr
@@ -158,7 +158,7 @@ def test_the_command_makes_a_catalogue_of_a_table_and_of_dialogues(tmp_path: Pat
     assert refused.returncode == 2
 
 
-def test_what_frequent_replies_leave_out_is_said() -> None:
+def test_replies_left_out_are_reported() -> None:
     said: list[str] = []
     found = frequent_replies(
         examples("yes it is", "Yes, it is", "no", "why", "1234", "(99)", "👍", "👍"), notify=said.append
@@ -173,7 +173,7 @@ def test_what_frequent_replies_leave_out_is_said() -> None:
     assert len(said) == 2
 
 
-def test_numbers_are_not_taken_for_texts(tmp_path: Path) -> None:
+def test_numbers_are_not_read_as_texts(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("answer,reply\n1,yes\n2,no\n", "utf-8")
     assert texts_of(read_replies(path)) == ["yes", "no"]

@@ -1,4 +1,4 @@
-"""A run that was interrupted goes on as if it had not been: each thing that a checkpoint holds is needed for that."""
+"""A resumed run equals an uninterrupted one, and needs every part of its checkpoint for that."""
 
 import dataclasses
 import json
@@ -39,19 +39,19 @@ EXAMPLES = [
     Example(("did that help",), ("thanks! it did",), (0,)),
     Example(("hello",), ("my router is down",), (0,)),
 ]
-# validation loss and R@1 after so many of 20 steps, 4 in an epoch. Patience 1: the rate falls after 6 and after 10.
-# Nothing is better than after 2: five checks later, after 12, it is enough.
+# validation loss and R@1 by step, for 20 steps, 4 per epoch. With patience 1 the rate falls after steps 6 and 10.
+# Step 2 is the best: training stops five checks later, after step 12.
 FIGURES = {2: (1.0, 0.5), 4: (1.1, 0.4), 6: (1.2, 0.3), 8: (1.3, 0.3), 10: (1.05, 0.45), 12: (1.04, 0.2)}
 LATER = (1.1, 0.1)
 SMALL = dataclasses.replace(TINY, spans=(2,), side_layers=1, position_periods=(3,), reduction_heads=1)
 
 
 class CrashError(Exception):
-    """Ends a run from its report, as a crash would."""
+    """Ends a run from its report callback, like a crash."""
 
 
 class Watched:
-    """ConveRT's training that notes what it is given, loses numbers where asked, and validates from ``FIGURES``."""
+    """ConveRT's training that records its input, produces NaN on request, and validates from ``FIGURES``."""
 
     def __init__(self, step: ConvertStep, bad: Iterable[int], stop_in: int | None) -> None:
         self.step, self.bad, self.stop_in = step, set(bad), stop_in
@@ -75,13 +75,13 @@ class Watched:
 
     def figures(self) -> Mapping[str, float]:
         loss, recall = FIGURES.get(self.given[-1][2] + 1, LATER)
-        self.step.model.eval()  # as a scorer would
+        self.step.model.eval()  # like a scorer
         return {"loss": loss, "R@1": recall, "MRR": recall}
 
 
 @dataclass
 class Outcome:
-    """Whatever can be seen of a run afterwards, but for the clock."""
+    """All observable results of a run except times."""
 
     rows: list[dict[str, Any]]
     weights: dict[str, Tensor]
@@ -158,7 +158,7 @@ def run(
 
 @dataclass
 class Story:
-    """A run to its end, and the folder of one that crashed in its tenth update."""
+    """A finished run, and the folder of one that crashed in its tenth update."""
 
     whole: Outcome
     broken: Path
@@ -184,8 +184,8 @@ def write(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) ->
     safetensors.torch.save_file(tensors, folder / "checkpoint.safetensors", header)
 
 
-def test_the_story_is_the_one_that_the_fields_need(story: Story) -> None:
-    """Rates fall at checks before and after the crash, early stopping counts across it, range and scale move."""
+def test_the_run_exercises_every_field(story: Story) -> None:
+    """Rates fall at checks before and after the crash, early stopping counts across it, range and scale change."""
     whole = story.whole
     rates = [row["lr"] / 0.05 for row in whole.rows if "lr" in row]
     assert rates == pytest.approx([1 / 3, 2 / 3, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25])
@@ -208,7 +208,7 @@ def test_resumed_equals_uninterrupted(story: Story, tmp_path: Path) -> None:
     assert run(tmp_path / "run", resume=True) == story.whole
 
 
-def test_the_clock_goes_on_where_the_checkpoint_left_it(story: Story, tmp_path: Path) -> None:
+def test_the_clock_continues_from_the_checkpoint(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
     tensors, progress = read(tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
@@ -224,7 +224,7 @@ def test_the_clock_goes_on_where_the_checkpoint_left_it(story: Story, tmp_path: 
     assert [seconds > 7200 for seconds in clock] == [False] * 9 + [True] * 3
 
 
-def test_a_checkpoint_that_knows_no_clock_is_gone_on_with(story: Story, tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_clock_is_resumed(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
     tensors, progress = read(tmp_path / "run")
     del progress["seconds"]
@@ -238,7 +238,7 @@ AS_AT_THE_START = {
 
 
 @pytest.mark.parametrize("field", AS_AT_THE_START)
-def test_no_number_of_a_checkpoint_can_be_missed(story: Story, tmp_path: Path, field: str) -> None:
+def test_every_number_of_a_checkpoint_is_needed(story: Story, tmp_path: Path, field: str) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
     tensors, progress = read(tmp_path / "run")
     place = progress if field in progress else progress["learners"][""]
@@ -249,7 +249,7 @@ def test_no_number_of_a_checkpoint_can_be_missed(story: Story, tmp_path: Path, f
 
 
 def without(tensors: dict[str, Tensor], kind: str, begun: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A checkpoint's tensors, those of a kind as they were at the start: the optimiser's zero."""
+    """A checkpoint's tensors with one kind reset to its start; the optimiser's to zero."""
     found = {
         name: (begun[name.partition(".")[2]] if not name.startswith("/optimizer.") else torch.zeros_like(value))
         if kind in name
@@ -263,7 +263,7 @@ def without(tensors: dict[str, Tensor], kind: str, begun: dict[str, Tensor]) -> 
 @pytest.mark.parametrize(
     "kind", ["model.subwords.weight", "model.layers.0", "model.earlier_side", "buffer.subwords.seen"]
 )
-def test_no_weight_or_buffer_of_a_checkpoint_can_be_missed(story: Story, tmp_path: Path, kind: str) -> None:
+def test_every_weight_and_buffer_of_a_checkpoint_is_needed(story: Story, tmp_path: Path, kind: str) -> None:
     tensors, progress = read(story.broken)
     shutil.copytree(story.broken, tmp_path / "run")
     write(tmp_path / "run", without(tensors, kind, fresh()[0].state_dict()), progress)
@@ -275,10 +275,10 @@ def test_no_weight_or_buffer_of_a_checkpoint_can_be_missed(story: Story, tmp_pat
     [
         ("adamw", ["exp_avg", "exp_avg_sq", "step"]),
         ("adamax", ["exp_avg", "exp_inf", "step"]),
-        ("adadelta", ["square_avg", "acc_delta"]),  # its step only counts
+        ("adadelta", ["square_avg", "acc_delta"]),  # its step is only a counter
     ],
 )
-def test_no_tensor_of_an_optimiser_can_be_missed(tmp_path: Path, optimizer: str, kinds: list[str]) -> None:
+def test_every_tensor_of_an_optimiser_is_needed(tmp_path: Path, optimizer: str, kinds: list[str]) -> None:
     changes = {"optimizer": optimizer, "max_steps": 6, "checkpoint_steps": 5}
     whole = run(tmp_path / "whole", **changes)
     with pytest.raises(CrashError):
@@ -288,14 +288,14 @@ def test_no_tensor_of_an_optimiser_can_be_missed(tmp_path: Path, optimizer: str,
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         shutil.copytree(tmp_path / "broken", tmp_path / "run")
         if kind is not None:
-            endings = {name: f"{name}." for name in tensors}  # exp_avg is no exp_avg_sq
+            endings = {name: f"{name}." for name in tensors}  # exp_avg is not exp_avg_sq
             ended = without({endings[name]: value for name, value in tensors.items()}, f".{kind}.", {})
             write(tmp_path / "run", {name: ended[endings[name]] for name in tensors}, progress)
         assert (run(tmp_path / "run", resume=True, **changes) == whole) == (kind is None), kind
 
 
-def test_crashes_anywhere_leave_no_trace(story: Story, tmp_path: Path) -> None:
-    """Before a checkpoint, in the first step of an epoch, just after a check, and twice at one place."""
+def test_crashes_anywhere_do_not_change_the_result(story: Story, tmp_path: Path) -> None:
+    """Crashes before a checkpoint, in the first step of an epoch, just after a check, and twice at one step."""
     for step in (1, 5, 5, 9, 12):
         with pytest.raises(CrashError):
             run(tmp_path / "run", resume=True, crash_at=step, checkpoint_steps=3)
@@ -303,7 +303,7 @@ def test_crashes_anywhere_leave_no_trace(story: Story, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("every", "saved"), [(1, [3, 5]), (3, [3, 4]), (None, [2, 4])])
-def test_checkpoints_are_made_at_validations_and_every_so_many_steps(
+def test_checkpoints_are_written_at_validations_and_at_an_interval(
     tmp_path: Path, every: int | None, saved: list[int]
 ) -> None:
     for crash_at, step in zip((4, 6), saved, strict=True):
@@ -312,13 +312,13 @@ def test_checkpoints_are_made_at_validations_and_every_so_many_steps(
         assert read(tmp_path / str(crash_at))[1]["step"] == step
 
 
-def test_a_run_that_is_not_asked_to_go_on_starts_again(story: Story, tmp_path: Path) -> None:
+def test_a_run_without_resume_starts_again(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
     assert run(tmp_path / "run", resume=False) == story.whole
 
 
-def test_going_on_has_to_be_asked_for(story: Story, tmp_path: Path) -> None:
-    """The checkpoint in the folder is of nine steps, and this makes one."""
+def test_resuming_must_be_requested(story: Story, tmp_path: Path) -> None:
+    """The folder's checkpoint has nine steps, and this run makes one."""
     folder = tmp_path / "run"
     shutil.copytree(story.broken, folder)
     model, texts = fresh()
@@ -337,11 +337,11 @@ def test_records_after_the_checkpoint_are_made_again(story: Story, tmp_path: Pat
     assert run(tmp_path / "run", resume=True) == story.whole
 
 
-# steps without a number
+# NaN steps
 
 
-def test_bad_steps_are_counted_across_an_interruption(tmp_path: Path) -> None:
-    """Three in a row are too many, also where the first two were before the interruption."""
+def test_nan_steps_are_counted_across_an_interruption(tmp_path: Path) -> None:
+    """Three in a row are too many, also if the first two came before the interruption."""
     bad, changes = (4, 5, 6), {"max_bad_steps": 2}
     with pytest.raises(DivergedError, match="for 3 steps in a row"):
         run(tmp_path / "whole", bad=bad, **changes)
@@ -355,7 +355,7 @@ def test_bad_steps_are_counted_across_an_interruption(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit", "diverges"), [(0, True), (1, True), (2, False)])
-def test_as_many_bad_steps_in_a_row_as_are_allowed_and_one_more(tmp_path: Path, limit: int, diverges: bool) -> None:
+def test_the_maximal_number_of_nan_steps_in_a_row(tmp_path: Path, limit: int, diverges: bool) -> None:
     bad = (0, 1, 3, 4, 6) if limit else (3,)
     if diverges:
         with pytest.raises(DivergedError, match=rf"for {limit + 1} steps in a row, more than {limit};"):
@@ -365,7 +365,7 @@ def test_as_many_bad_steps_in_a_row_as_are_allowed_and_one_more(tmp_path: Path, 
         assert run(tmp_path / "run", bad=bad, max_bad_steps=limit, max_steps=8).n_steps == 8
 
 
-def test_the_last_good_checkpoint_outlives_bad_steps(tmp_path: Path) -> None:
+def test_the_last_good_checkpoint_survives_nan_steps(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", bad=(3, 4), max_steps=6)
     with pytest.raises(CrashError):
         run(tmp_path / "broken", bad=(3, 4), max_steps=6, crash_at=6)
@@ -377,15 +377,15 @@ def test_the_last_good_checkpoint_outlives_bad_steps(tmp_path: Path) -> None:
         run(tmp_path / "never", bad=range(20), max_bad_steps=1)
 
 
-def test_no_model_is_kept_from_steps_without_a_number(tmp_path: Path) -> None:
+def test_no_model_is_kept_from_nan_steps(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="no loss was finite when a model was due"):
         run(tmp_path / "run", bad=range(20), max_bad_steps=99, epochs=1, validate=False)
 
 
-# the order of things
+# order and randomness
 
 
-def test_batches_are_a_function_of_seed_and_epoch_and_each_example_comes_once(tmp_path: Path) -> None:
+def test_batches_depend_on_seed_and_epoch_and_hold_each_example_once(tmp_path: Path) -> None:
     found: list[Watched] = []
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         run(tmp_path / name, seed=seed, early_stopping=None, epochs=2, length_window=2, watch=found.append)
@@ -400,11 +400,11 @@ def test_batches_are_a_function_of_seed_and_epoch_and_each_example_comes_once(tm
     assert given == wanted
     for epoch in range(2):
         assert sorted(position for batch, of, _ in given if of == epoch for position in batch) == list(range(7))
-    assert all(found[0].modes)  # dropout works, also after a validation
+    assert all(found[0].modes)  # dropout is on, also after a validation
 
 
-def test_chance_is_a_function_of_seed_and_step(story: Story, tmp_path: Path) -> None:
-    """Each step draws otherwise, a run that goes on draws what it would have drawn."""
+def test_randomness_depends_on_seed_and_step(story: Story, tmp_path: Path) -> None:
+    """Each step has other random numbers; a resumed run has those of the uninterrupted one."""
     found: list[Watched] = []
     run(tmp_path / "whole", watch=found.append)
     shutil.copytree(story.broken, tmp_path / "broken")
@@ -421,7 +421,7 @@ def test_chance_is_a_function_of_seed_and_step(story: Story, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("most", "steps"), [(1, 1), (3, 3), (99, 4), (None, 4)])
-def test_a_training_has_as_many_steps_as_are_asked_for_and_ends_with_a_check(
+def test_a_training_has_the_requested_steps_and_ends_with_a_validation(
     tmp_path: Path, most: int | None, steps: int
 ) -> None:
     result = run(tmp_path / "run", epochs=1, max_steps=most, validate=False)
@@ -436,7 +436,7 @@ def test_a_training_has_as_many_steps_as_are_asked_for_and_ends_with_a_check(
 # signals
 
 
-def test_a_signal_ends_the_step_saves_and_is_told(story: Story, tmp_path: Path) -> None:
+def test_a_signal_saves_after_the_step_and_is_reported(story: Story, tmp_path: Path) -> None:
     with pytest.raises(InterruptedTraining) as caught:
         run(tmp_path / "run", stop_in=6, checkpoint_steps=None)
     assert caught.value.exit_code == 128 + signal.SIGTERM
@@ -446,7 +446,7 @@ def test_a_signal_ends_the_step_saves_and_is_told(story: Story, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_handlers_come_back(number: signal.Signals) -> None:
+def test_signal_handlers_are_restored(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with stop_on_signals() as request:
         assert request.signal_number is None
@@ -456,7 +456,7 @@ def test_handlers_come_back(number: signal.Signals) -> None:
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_training_works_outside_the_main_thread_where_there_are_no_handlers(tmp_path: Path) -> None:
+def test_training_works_outside_the_main_thread(tmp_path: Path) -> None:
     found: list[Outcome] = []
     thread = threading.Thread(target=lambda: found.append(run(tmp_path / "thread", max_steps=2)))
     thread.start()
@@ -468,7 +468,7 @@ def test_training_works_outside_the_main_thread_where_there_are_no_handlers(tmp_
 
 
 def parts(seed: int) -> list[tuple[str, Convert, torch.optim.Optimizer]]:
-    """Two networks whose optimisers hold tensors and plain numbers, different ones for each seed."""
+    """Two networks whose optimisers hold tensors and numbers that depend on the seed."""
     found = []
     for name, own in (("retriever", seed), ("reranker", seed + 1)):
         model = make(own)[0]
@@ -487,7 +487,7 @@ def parts(seed: int) -> list[tuple[str, Convert, torch.optim.Optimizer]]:
     return found
 
 
-def test_a_checkpoint_of_two_networks_brings_everything_back(tmp_path: Path) -> None:
+def test_a_checkpoint_of_two_networks_restores_everything(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     saved, loaded = parts(5), parts(7)
     progress = {"step": 4, "n_examples": 9, "learners": {"retriever": {"best": {"R@1": 0.5}}, "reranker": {}}}
@@ -499,7 +499,7 @@ def test_a_checkpoint_of_two_networks_brings_everything_back(tmp_path: Path) -> 
         for name, value in model.state_dict().items():
             if "positions." not in name:
                 torch.testing.assert_close(value, state[name], rtol=0, atol=0)
-        assert torch.equal(model.positions[0].weight, kept)  # what does not train is no part of it
+        assert torch.equal(model.positions[0].weight, kept)  # frozen weights are not in the checkpoint
         states = [each.state_dict()["state"] for each in (optimizer, of_wanted)]
         assert states[0].keys() == states[1].keys()
         for number, values in states[1].items():

@@ -1,4 +1,4 @@
-"""The shipped sample is what the quickstart says it is, and a short quickstart runs end to end."""
+"""The shipped sample matches its description, and a short quickstart runs end to end."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_sample_is_large_enough_and_clean() -> None:
     assert not held_out & {example.id.split("#")[0] for example in train.examples}
 
 
-def test_a_quickstart_spares_what_is_not_its_own_before_it_trains(tmp_path: Path) -> None:
+def test_a_quickstart_refuses_other_files_before_it_trains(tmp_path: Path) -> None:
     thesis = tmp_path / "index" / "thesis.txt"
     thesis.parent.mkdir()
     thesis.write_text("years", "utf-8")
@@ -54,11 +54,11 @@ def test_the_first_lines_of_python_print_what_the_readme_shows(
 @pytest.mark.parametrize(
     ("start", "tuned", "beaten", "factor"),
     [
-        ("shipped:convert", "tuned ConveRT", ["shipped:convert, as it comes"], 1.3),  # which needs no extra
+        ("shipped:convert", "tuned ConveRT", ["shipped:convert, as it comes"], 1.3),  # needs no extra
         pytest.param("embedded", "tuned Bi-encoder", ["untuned backbone", "BM25"], 1, marks=pytest.mark.deep),
     ],
 )
-def test_quickstart_beats_what_it_starts_from(
+def test_quickstart_improves_on_its_initial_model(
     start: Start, tuned: str, beaten: list[str], factor: float, tmp_path: Path
 ) -> None:
     if start == "embedded":

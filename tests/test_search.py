@@ -1,4 +1,4 @@
-"""Search: every way of scanning equals brute force, bit for bit, on random and adversarial pools; bounds never fail."""
+"""Search: every way of scanning equals brute force bit for bit, on random and adversarial pools; bounds hold."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ from polyrank.search.ways import WAYS
 from polyrank.storage.quantized import PackedVectors, pack
 
 Floats = NDArray[np.float32]
-D = 32  # as many as AMX takes of bf16
+D = 32  # as many bf16 numbers as AMX multiplies at once
 
 
 def block(
@@ -53,12 +53,12 @@ def block(
 
 
 def offsets_in(blocks: list[Any]) -> Floats:
-    """What is added to the scores of all candidates."""
+    """Numbers that are added to the candidates' scores."""
     return np.concatenate([np.zeros(len(b.rows), np.float32) if b.offsets is None else b.offsets for b in blocks])
 
 
 def brute_force(context: Floats, mask: NDArray[np.bool_], blocks: list[Any], k: int) -> tuple[Any, Floats, Any]:
-    """From the formula, in fp64; and how large the products are whose differences the scores are."""
+    """Scores by the formula in fp64, and the size of the products, which determines rounding errors."""
     vectors = np.concatenate([b.vectors[:] for b in blocks]).astype(np.float64)
     rows = np.concatenate([b.rows for b in blocks])
     alive = np.concatenate([np.ones(len(b.rows), bool) if b.alive is None else b.alive for b in blocks])
@@ -84,7 +84,7 @@ needs_kernels = pytest.mark.skipif(kernels.package() is None, reason="polyrank-k
 
 @pytest.fixture(scope="module", autouse=True)
 def shipped_profile() -> Iterator[None]:
-    """What is tested here of how many are scored must not depend on a profile that somebody measured."""
+    """Tests of the number of scored candidates must not depend on this machine's measured profile."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polyrank.search.load_profile", Profile)
         yield
@@ -127,7 +127,7 @@ def cases(draw: st.DrawFn) -> Case:
     for n in draw(st.lists(st.sampled_from([0, 1, 7, 300, 2500, 6000]), min_size=0, max_size=3)):
         alive = rng.random(n) < draw(st.sampled_from([0.0, 0.3, 0.9])) if draw(st.booleans()) else None
         vectors = POOLS[draw(st.sampled_from(sorted(POOLS)))](rng, n)
-        spread = draw(st.sampled_from([None, None, 0.0, 0.01, 1.0, 100.0]))  # of a prior over candidates
+        spread = draw(st.sampled_from([None, None, 0.0, 0.01, 1.0, 100.0]))  # weights of a prior over candidates
         offsets = None if spread is None else (spread * rng.exponential(size=n)).astype(np.float32)
         blocks.append(block(pack(vectors, draw(st.sampled_from(["fp32", "bf16", "int8"]))), first, alive, offsets))
         first += n + 3
@@ -135,7 +135,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def same(results: list[Result], case: Case) -> None:
-    """Equal to brute force; rows whose fp64 scores round apart by one bit may change places."""
+    """Check equality with brute force; rows whose fp64 scores differ by one rounding may swap."""
     for i, one in enumerate(results):
         nothing = np.zeros(0, np.float32)
         rows, truth, size = (
@@ -183,10 +183,10 @@ def test_exact_search_and_plain_scans_equal_brute_force(case: Case) -> None:
 @given(cases())
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_scanning_finds_the_same(way: str, compiled: bool, case: Case) -> None:
-    """Chosen where it is fast; right everywhere."""
+def test_every_way_of_scanning_returns_the_same(way: str, compiled: bool, case: Case) -> None:
+    """Speed decides where a way is chosen; it must be right everywhere."""
     if not WAYS[way].usable(D, Machine(torch.device("cpu"), compiled and kernels.package() is not None, bf16=False)):
-        pytest.skip("this machine has not what it needs")
+        pytest.skip("this machine does not support this way")
     plain = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"], compiled=False)
     results = search(case.contexts, case.mask, case.blocks, case.k, ways=[way], compiled=compiled)
     for one, other in zip(plain, results, strict=True):
@@ -214,13 +214,13 @@ def test_bf16_is_chosen_where_it_is_fast_and_scores_few(compiled: bool) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5, 16, 40]), st.sampled_from([1e-3, 1.0, 30.0, 1e3]))
-def test_spreads_are_never_too_small_nor_much_too_large(seed: int, m: int, wide: float) -> None:
+def test_spreads_are_tight_upper_bounds(seed: int, m: int, wide: float) -> None:
     products = torch.from_numpy(wide * np.random.default_rng(seed).standard_normal((700, m))).float()
     double = products.double()
     weights = torch.softmax(double, 1)
     mean = (weights * double).sum(1)
     deviation = (weights * (double - mean[:, None]).square()).sum(1).sqrt()
-    # what fills up compiled vectors weighs exp(-80), not nothing
+    # padding of compiled vectors has the weight exp(-80), not zero
     square = (weights * (double - double.amax(1, keepdim=True)).square()).sum(1)
     forms = [moments_of(products.clone()), *([kernels.moments(products)] if kernels.package() else [])]
     for found, best, spread in forms:
@@ -229,11 +229,11 @@ def test_spreads_are_never_too_small_nor_much_too_large(seed: int, m: int, wide:
         assert (spread >= deviation * (1.0 - 1e-6)).all()
         assert (
             spread.square() <= deviation.square() * (1.0 + 1e-6) + 4e-5 * square + 1e-28
-        ).all()  # what fills up vectors weighs exp(-80)
+        ).all()  # padding has the weight exp(-80)
 
 
 @given(cases(), st.booleans())
-def test_approximate_search_by_exact_indexes_is_exact_where_it_says_so(case: Case, leave_one: bool) -> None:
+def test_approximate_search_by_exact_indexes_is_exact_where_reported(case: Case, leave_one: bool) -> None:
     indexes: list[Any] = [build_ann(b.vectors, "flat") for b in case.blocks]
     if leave_one and indexes:
         indexes[0] = None
@@ -289,7 +289,7 @@ def test_moved_products_move_the_score_within_the_bound(seed: int, moved: float,
 
 
 @given(cases())
-def test_scores_are_those_of_the_one_scoring_function(case: Case) -> None:
+def test_scores_equal_those_of_the_scoring_function(case: Case) -> None:
     results = search(case.contexts, case.mask, case.blocks, case.k)
     for i, one in enumerate(results):
         if len(one.rows):
@@ -302,7 +302,7 @@ def test_scores_are_those_of_the_one_scoring_function(case: Case) -> None:
 
 
 def trained_like(n: int = 20_000, d: int = 64) -> Case:
-    """Contexts close to their mean and few directions; each is a reply's vector, blurred."""
+    """Contexts close to their mean and to few directions; each is a reply's vector with noise."""
     rng = np.random.default_rng(11)
     pool = rng.standard_normal((n, d), np.float32)
     means = pool[:3, None] * 0.4
@@ -331,15 +331,15 @@ def test_an_approximate_index_proves_nothing() -> None:
         assert one.ways == ("shortlist",)
 
 
-def test_an_exact_search_asks_no_index_and_an_approximate_one_needs_none() -> None:
+def test_an_exact_search_uses_no_index_and_an_approximate_one_needs_none() -> None:
     case = trained_like(200)
     unasked: Any = object()
     same(search(case.contexts, case.mask, case.blocks, case.k, indexes=[unasked]), case)
     same(search(case.contexts, case.mask, case.blocks, case.k, mode="approximate"), case)
 
 
-def test_the_first_of_a_block_is_on_a_shortlist_by_one_vector_alone() -> None:
-    """Its products cancel out in the mean, by which a hundred others come first."""
+def test_a_candidate_is_shortlisted_by_a_single_vector() -> None:
+    """Its products cancel in the mean, which ranks a hundred others first."""
     pool = np.zeros((300, D), np.float32)
     pool[:, :2] = 1
     pool[0, :2] = 3, -3
@@ -352,7 +352,7 @@ def test_the_first_of_a_block_is_on_a_shortlist_by_one_vector_alone() -> None:
     np.testing.assert_allclose(found.scores, [30, 10], rtol=1e-6)
 
 
-def test_an_approximate_index_that_gave_all_proves_all() -> None:
+def test_an_approximate_index_that_returns_all_proves_all() -> None:
     case = trained_like(60)
     index = build_ann(case.blocks[0].vectors, "hnsw")
     found = search(case.contexts, case.mask, case.blocks, case.k, mode="approximate", indexes=[index])
@@ -360,7 +360,7 @@ def test_an_approximate_index_that_gave_all_proves_all() -> None:
     assert [one.n_scored for one in found] == [60] * 3
 
 
-def test_a_result_does_not_depend_on_its_company() -> None:
+def test_a_result_does_not_depend_on_other_contexts() -> None:
     rng = np.random.default_rng(2)
     pool = rng.standard_normal((5000, D), np.float32)
     contexts, mask = rng.standard_normal((40, 20, D), np.float32), rng.random((40, 20)) < 0.8
@@ -373,7 +373,7 @@ def test_a_result_does_not_depend_on_its_company() -> None:
         assert a.scores.tolist() == b.scores.tolist() == c.scores.tolist()
 
 
-def test_read_only_memory_maps_are_searched_where_they_lie(tmp_path: Any) -> None:
+def test_read_only_memory_maps_are_searched_in_place(tmp_path: Any) -> None:
     rng = np.random.default_rng(3)
     pool, contexts = rng.standard_normal((6000, D), np.float32), rng.standard_normal((1, 9, D), np.float32)
     np.save(tmp_path / "vectors.npy", pool)
@@ -387,7 +387,7 @@ def test_a_tensor_of_read_only_memory_gives_no_warning() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     array.flags.writeable = False
     before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # else torch warns of it once in a process
+    torch.set_warn_always(True)  # otherwise torch warns only once per process
     try:
         found = as_tensor(array)
     finally:
@@ -395,8 +395,8 @@ def test_a_tensor_of_read_only_memory_gives_no_warning() -> None:
     assert found.data_ptr() == array.ctypes.data
 
 
-def test_int8_that_is_stored_is_searched_where_they_lie() -> None:
-    """No copy in memory, and the same answers as from the numbers that they stand for."""
+def test_stored_int8_is_searched_in_place() -> None:
+    """Without a copy in memory, and with the same results as for the decoded numbers."""
     rng = np.random.default_rng(5)
     stored = pack(rng.standard_normal((20_000, 256), np.float32), "int8")
     assert isinstance(stored, PackedVectors)
@@ -413,7 +413,7 @@ def test_int8_that_is_stored_is_searched_where_they_lie() -> None:
             assert one.n_scored < 10_000 or not compiled or kernels.package() is None
 
 
-def test_wide_products_make_no_denormal_numbers() -> None:
+def test_wide_products_do_not_produce_denormal_numbers() -> None:
     products = torch.tensor([[0.0, -79.0, -90.0, -1e30]])
     spare = torch.empty_like(products)
     mean_of(products.clone(), spare)
@@ -433,7 +433,7 @@ def test_few_products_in_int8_are_enough_for_one_vector() -> None:
 @needs_kernels
 @pytest.mark.parametrize("form", range(1, len(kernels.FORMS) + 1))
 @pytest.mark.parametrize(("n", "q", "d"), [(1, 1, 1), (9, 3, 31), (13, 17, 96), (2100, 8, 70), (65, 40, 256)])
-def test_compiled_products_are_sums_of_integers(form: int, n: int, q: int, d: int) -> None:
+def test_compiled_products_equal_sums_of_integers(form: int, n: int, q: int, d: int) -> None:
     rng = np.random.default_rng(n)
     vectors, columns = rng.standard_normal((n, d), np.float32), rng.standard_normal((q, d), np.float32)
     vectors[0], columns[0] = 1e3, -1e3  # the largest sums
@@ -442,7 +442,7 @@ def test_compiled_products_are_sums_of_integers(form: int, n: int, q: int, d: in
     try:
         kernels.products(rows, slice(0, n), joined, out, form)
     except RuntimeError:
-        pytest.skip("this machine has not this form")
+        pytest.skip("this machine does not support this form")
     sums = rows.values.astype(np.int64) @ joined.values.astype(np.int64).T
     np.testing.assert_allclose(out.numpy(), sums * rows.scales[:, None].astype(np.float64) * joined.scales, rtol=3e-7)
     kept = rows.values[:, :d].astype(np.float64) * rows.scales[:, None]
@@ -454,10 +454,10 @@ def test_compiled_products_are_sums_of_integers(form: int, n: int, q: int, d: in
 @needs_kernels
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize(("n", "d"), [(1, 64), (31, 96), (700, 768), (2050, 100)])
-def test_bounds_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, d: int) -> None:
-    """Of several contexts at once, none of whose counts is that of a tile."""
+def test_bounds_in_tiles_follow_from_the_products(bits: kernels.Bits, n: int, d: int) -> None:
+    """For several contexts at once, with numbers of vectors that do not fill a tile."""
     if not kernels.in_tiles(bits, d):
-        pytest.skip("rows of bf16 are for AMX, in whole tiles")
+        pytest.skip("bf16 rows need AMX and whole tiles")
     rng = np.random.default_rng(n)
     vectors = torch.from_numpy(rng.standard_normal((n, d), np.float32))
     contexts = [torch.from_numpy(rng.standard_normal((m, d), np.float32)) for m in (1, 17, 40)]
@@ -477,7 +477,7 @@ def test_bounds_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, d
     found = kernels.bounds_in_tiles(rows, kernels.to_tiles(given, bits), norms, None if bits == 32 else lost, limits)
     for column, bounds in zip(columns, found, strict=True):
         m, products = len(column), there @ column.T
-        off = (near + (d + 8) * 2.0**-24) * there.norm(dim=1) * column.norm(dim=1).max()  # of the products themselves
+        off = (near + (d + 8) * 2.0**-24) * there.norm(dim=1) * column.norm(dim=1).max()  # error of the products
         mean, best, spread = moments_of(products.clone())
         error = 1e-3 * torch.from_numpy(norms) + (0.0 if bits == 32 else 1.5 * torch.from_numpy(lost))
         theirs = upper_bounds(mean, best, error.double(), None if bits == 32 else spread, m)
@@ -486,7 +486,7 @@ def test_bounds_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, d
 
 
 @needs_kernels
-def test_what_is_not_finite_is_refused_in_tiles_too() -> None:
+def test_infinite_numbers_are_refused_in_tiles_too() -> None:
     pool = np.random.default_rng(0).standard_normal((9000, 64), np.float32)
     pool[8000, 3] = np.inf
     contexts = np.random.default_rng(1).standard_normal((1, 16, 64), np.float32)
@@ -498,7 +498,7 @@ def test_what_is_not_finite_is_refused_in_tiles_too() -> None:
 @needs_kernels
 @pytest.mark.parametrize("m", [1, 2, 15, 16, 17, 360])
 @pytest.mark.parametrize("wide", [1e-3, 1.0, 50.0, 1e30])
-def test_compiled_means_are_the_means(m: int, wide: float) -> None:
+def test_compiled_means_equal_the_means(m: int, wide: float) -> None:
     products = torch.from_numpy(wide * np.random.default_rng(m).standard_normal((1500, m + 3))).float()[:, 1 : m + 1]
     mean, best = kernels.means(products)
     theirs, top = mean_of(products.double(), torch.empty(1500, m, dtype=torch.float64))
@@ -509,7 +509,7 @@ def test_compiled_means_are_the_means(m: int, wide: float) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_compiled_means_keep_what_is_not_a_number(value: float) -> None:
+def test_compiled_means_propagate_nan(value: float) -> None:
     for place in (0, 16, 19):
         products = torch.ones(3, 20)
         products[1, place] = value

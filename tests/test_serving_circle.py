@@ -1,4 +1,4 @@
-"""All the way round: served, shown, taken, exported, learnt, opened anew, and better."""
+"""The feedback loop: served replies are taken, exported, trained on and reopened, and answers improve."""
 
 import signal
 from pathlib import Path
@@ -44,9 +44,7 @@ def mrr(client: httpx.Client, right: dict[str, str], firsts: tuple[str, ...]) ->
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_what_people_took_of_a_server_makes_it_better(
-    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_taken_replies_improve_the_server(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     (before,) = polyrank.train(recipe(task["train"], tiny_backbone, tmp_path / "before", epochs=1))
     words = sorted({example.context[1].removeprefix("my ") for example in read_examples(task["train"]).examples})
     right = {f"my {word}": f"{word} thanks" for word in words}
@@ -74,7 +72,7 @@ def test_what_people_took_of_a_server_makes_it_better(
         settings = {"init_from": str(before.model), "epochs": 3, "negatives": {"sources": ["given"], "n": 3}}
         (after,) = polyrank.train(recipe(tmp_path / "used.jsonl", tiny_backbone, tmp_path / "after", **settings))
         polyrank.build_index(index, after.model, right.values(), overwrite=True)
-        # the next request finds another model's index, and the model with it
+        # the next request uses the new index with its new model
         assert mrr(client, right, FIRST) > scores[0] + 0.1
         assert mrr(client, right, HELD_OUT) >= scores[1]
         added = client.post("/v1/candidates", json={"candidates": [{"text": "something new"}]})

@@ -1,4 +1,4 @@
-"""What one client sends to keep a server from the others: each request is refused or answered at little cost."""
+"""Requests of one client that could block others: each is refused or answered at little cost."""
 
 import asyncio
 import base64
@@ -36,7 +36,7 @@ from servers import Running, serving
 
 JSON = {"content-type": "application/json"}
 READER, WRITER, ACCENTED = "a-key-that-reads-only", "a-key-that-writes-too", "clé-d-accès-très-longue"
-LARGE = {"tags": [f"tag {i}" for i in range(4_000)]}  # of a candidate: about 45 KB
+LARGE = {"tags": [f"tag {i}" for i in range(4_000)]}  # metadata of about 45 KB
 SLOW = " or ".join(f'tags = "none {i}"' for i in range(60))
 SETTINGS = """
 threads = 1
@@ -74,7 +74,7 @@ def client(server: Running) -> Iterator[httpx.Client]:
 
 
 def cpu_s(server: Running) -> float:
-    """Seconds of processor time that the process of the event loop has used."""
+    """Processor seconds of the event loop's process."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -96,8 +96,8 @@ def test_a_list_of_wrong_types_costs_little(server: Running, client: httpx.Clien
         assert (answer.status_code, said in message(answer)) == (422, True), message(answer)
     wrong = client.post(path, json={**first, field: [1] * 2_000})
     assert f"{field}[0]" in message(wrong)
-    assert f"{field}[1]" not in message(wrong)  # the first ends it
-    assert cpu_s(server) - before < 2  # it was 100 and more
+    assert f"{field}[1]" not in message(wrong)  # only the first error is reported
+    assert cpu_s(server) - before < 2  # it was 100 once
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_values_within_texts_are_not_counted() -> None:
 
 def test_trailers_end_at_a_limit(server: Running, client: httpx.Client) -> None:
     head = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    for part in (b"x: " + b"a" * 65_536, b"x: a\r\n" * 10_000):  # one line, or many
+    for part in (b"x: " + b"a" * 65_536, b"x: a\r\n" * 10_000):  # one long line, or many
         with socket.create_connection(server.address, timeout=30) as connection:
             connection.sendall(head + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n")
             n_sent = 0
@@ -139,7 +139,7 @@ def test_an_upgrade_is_ignored(server: Running, client: httpx.Client) -> None:
     lines += b"connection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
     request = lines + b"content-length: %d\r\n\r\n" % len(body) + body
     expected = client.post("/v1/score", content=body, headers=JSON).json()["scores"]
-    for parts in ([request, request], [request[:30], request[30:200], request[200:]]):  # also on one connection
+    for parts in ([request, request], [request[:30], request[30:200], request[200:]]):  # also split over packets
         with socket.create_connection(server.address, timeout=30) as connection:
             for part in parts:
                 connection.sendall(part)
@@ -165,7 +165,7 @@ def test_metadata_end_at_a_limit(client: httpx.Client) -> None:
         ),
         ({"a": deep}, "metadata is nested deeper than 16"),
     ]:
-        faults = candidate_faults([polyrank.Candidate("a", "b", metadata)])  # of importers and index add, too
+        faults = candidate_faults([polyrank.Candidate("a", "b", metadata)])  # also used by importers and index add
         assert said is None if not faults else said is not None and said in faults[0]
         answer = client.post("/v1/candidates", json={"candidates": [{"id": "m", "text": "b", "metadata": metadata}]})
         assert answer.status_code == (200 if said is None else 422)
@@ -182,7 +182,7 @@ def test_a_filter_has_a_deadline(client: httpx.Client) -> None:
 
 
 def counting(path: Path) -> sqlite3.Connection:
-    """A table of one row; ``ENDLESS`` counts without end."""
+    """A table of one row; ``ENDLESS`` counts forever."""
     connection = connect(path, "rwc")
     connection.execute("CREATE TABLE IF NOT EXISTS t (a)")
     return connection
@@ -191,7 +191,7 @@ def counting(path: Path) -> sqlite3.Connection:
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
 
-def test_a_search_ends_at_its_deadline_and_where_its_client_left(tmp_path: Path) -> None:
+def test_a_search_ends_at_its_deadline_or_when_its_client_leaves(tmp_path: Path) -> None:
     connection = counting(tmp_path / "db")
     limit = TimeLimit(0.05)
     late = pytest.raises(DeadlineError, match=r"longer than 0.05 s")
@@ -204,7 +204,7 @@ def test_a_search_ends_at_its_deadline_and_where_its_client_left(tmp_path: Path)
     connection.close()
 
 
-def test_a_disk_that_is_read_only_is_named_as_such(tmp_path: Path) -> None:
+def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
     counting(tmp_path / "db").close()
     connection = connect(tmp_path / "db", "ro")
     with pytest.raises(ReadOnlyError, match="make it writable") as error, sqlite_errors(tmp_path, "-"):
@@ -214,8 +214,8 @@ def test_a_disk_that_is_read_only_is_named_as_such(tmp_path: Path) -> None:
     assert (answer.status, answer.message) == (507, "the server's disk cannot be written to; nothing was written")
 
 
-def test_what_a_client_does_not_wait_for_is_cancelled() -> None:
-    """Of every method; a GET, too, may search for long."""
+def test_requests_of_disconnected_clients_are_cancelled() -> None:
+    """For every method, since a GET may also search for long."""
     ended: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -247,7 +247,7 @@ def test_what_a_client_does_not_wait_for_is_cancelled() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6).map(lambda score: round(score, 3)), min_size=2, unique=True))
 def test_shares_keep_the_order_of_scores(scores: list[float]) -> None:
-    """Where a sigmoid is 1.0 for all above 37."""
+    """Where a sigmoid is 1.0 for all scores above 37."""
     shares = [relevance(score) for score in sorted(scores)]
     assert shares == sorted(set(shares))
     assert 0 < shares[0] < shares[-1] < 1
@@ -257,7 +257,7 @@ def shown(number: int, characters: int = 10) -> Shown:
     return Shown(f"request-{number}", (Reply("a", 1.0, "x" * characters),))
 
 
-def test_what_waits_is_written_with_one_sync(tmp_path: Path) -> None:
+def test_waiting_feedback_is_written_with_one_sync(tmp_path: Path) -> None:
     log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
     commits: list[str] = []
     log.store._connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
@@ -273,12 +273,12 @@ def test_what_waits_is_written_with_one_sync(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_full_disk_loses_nothing_that_was_shown(tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_shown_reply(tmp_path: Path) -> None:
     log = FeedbackLog(tmp_path / "feedback.db", keep_text=True)
     pages = log.store._connection.execute("PRAGMA page_count").fetchone()[0]
     log.store._connection.execute(f"PRAGMA max_page_count={pages}")
     log.show(shown(1, 100_000))
-    with pytest.raises(ResourceError):  # 507; it was 422, the request not being known
+    with pytest.raises(ResourceError):  # status 507
         asyncio.run(log.record(Outcome("request-1", "taken", "a")))
     log.store._connection.execute("PRAGMA max_page_count=1000000")
     assert asyncio.run(log.record(Outcome("request-1", "taken", "a"))) == 1
@@ -286,7 +286,7 @@ def test_a_full_disk_loses_nothing_that_was_shown(tmp_path: Path) -> None:
     log.close()
 
 
-def test_what_waits_for_the_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feedback_waiting_for_the_disk_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feedback_log, "MOST_SHOWN", 20)
     log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
     other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
@@ -301,7 +301,7 @@ def test_what_waits_for_the_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.
     log.close()
 
 
-def test_a_context_beyond_what_feedback_keeps_is_refused_before_it_is_read(client: httpx.Client) -> None:
+def test_a_context_too_long_for_feedback_is_refused_first(client: httpx.Client) -> None:
     batches = 'polyrank_batch_jobs_count{operation="respond"}'
     before = [line for line in client.get("/metrics").text.splitlines() if line.startswith(batches)]
     answer = client.post("/v1/respond", json={"context": ["x" * 95_000] * 11})
@@ -311,7 +311,7 @@ def test_a_context_beyond_what_feedback_keeps_is_refused_before_it_is_read(clien
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via"])
-def test_without_keys_a_proxy_is_not_answered(client: httpx.Client, header: str) -> None:
+def test_without_keys_a_proxy_is_refused(client: httpx.Client, header: str) -> None:
     answer = client.delete("/v1/candidates/r0", headers={header: "for=192.0.2.1"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_keys")
 
@@ -361,13 +361,13 @@ def test_keys_have_rights_and_names(folder: Path) -> None:
         ("two words-that-are-no-key", "line 1 of .* is not a key"),
     ],
 )
-def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_without_keys_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "keys").write_text(text)
     with pytest.raises(UsageError, match=said):
         Keys.read(tmp_path / "keys")
 
 
-def test_to_add_the_same_again_changes_nothing(client: httpx.Client) -> None:
+def test_adding_the_same_again_changes_nothing(client: httpx.Client) -> None:
     body = {"candidates": [{"id": "line\nbreak", "text": "please restart", "metadata": {"a": 1}}]}
     first, second = (client.post("/v1/candidates", json=body) for _ in range(2))
     assert (first.status_code, second.status_code, first.json()) == (200, 200, second.json())
@@ -380,8 +380,8 @@ def test_to_add_the_same_again_changes_nothing(client: httpx.Client) -> None:
     assert client.delete("/v1/candidates/line%0Abreak").json()["removed"] == 1
 
 
-def test_messages_speak_of_fields_and_routes(client: httpx.Client) -> None:
-    """Never of commands and their options, which a client has not."""
+def test_messages_mention_fields_and_routes(client: httpx.Client) -> None:
+    """Never commands and their options, which clients do not use."""
     two = [{"id": "r0", "text": "a"}, {"id": "r0", "text": "b"}]
     context = {"context": "hi"}
     bodies: list[tuple[str, Any]] = [
@@ -403,7 +403,7 @@ def test_messages_speak_of_fields_and_routes(client: httpx.Client) -> None:
         assert not re.search(r"(^| |`)--?[a-z]|polyrank [a-z]+|\.py\b|/tmp", message(answer)), message(answer)
 
 
-def test_health_as_others_ask_for_it(client: httpx.Client) -> None:
+def test_health_routes_of_other_services(client: httpx.Client) -> None:
     for path in ("/live", "/ready", "/health"):
         assert (client.head(path).status_code, client.head(path).content) == (200, b"")
         assert client.options(path).headers["allow"] == "GET, HEAD, OPTIONS"
@@ -416,7 +416,7 @@ def test_health_as_others_ask_for_it(client: httpx.Client) -> None:
     )
 
 
-def test_fields_of_other_services_are_honoured_or_refused(client: httpx.Client) -> None:
+def test_fields_of_other_services_are_supported_or_refused(client: httpx.Client) -> None:
     long = " ".join(["hello"] * 3_000)
     for path, body, status in [
         ("/v1/embeddings", {"input": "a", "dimensions": 7}, 400),
@@ -451,7 +451,7 @@ def test_fields_of_other_services_are_honoured_or_refused(client: httpx.Client) 
             assert {"error", "error_type"} <= set(answer.json())
 
 
-def test_each_side_has_a_name(client: httpx.Client) -> None:
+def test_each_side_can_be_requested(client: httpx.Client) -> None:
     def vector(model: str, **fields: str) -> list[float]:
         answer = client.post("/v1/embeddings", json={"input": "my wifi is down", "model": model, **fields})
         return list(answer.json()["data"][0]["embedding"])
@@ -469,4 +469,4 @@ def test_each_side_has_a_name(client: httpx.Client) -> None:
     assert named[0] == pytest.approx(
         client.post("/embed?model=support:query", json={"inputs": "my wifi is down"}).json()[0]
     )
-    assert sum(number**2 for number in named[0]) == pytest.approx(1, abs=1e-5)  # normalize is true, as there
+    assert sum(number**2 for number in named[0]) == pytest.approx(1, abs=1e-5)  # normalize defaults to true

@@ -1,4 +1,4 @@
-"""The line before the model: what is let in is handed out once, in turn, or said to be late."""
+"""The queue of jobs: each accepted job is handed out once, in turn, or reported as late."""
 
 import asyncio
 from collections import Counter
@@ -52,7 +52,7 @@ OPERATIONS = st.lists(
 
 
 @given(operations=OPERATIONS)
-def test_each_job_is_handed_out_once_or_is_late(
+def test_each_job_is_handed_out_once_or_reported_late(
     loop: asyncio.AbstractEventLoop, operations: list[tuple[str, object, object]]
 ) -> None:
     clock = Clock()
@@ -67,7 +67,7 @@ def test_each_job_is_handed_out_once_or_is_late(
         assert len(batch) == 1 or sum(job.n_tokens for job in batch) <= TOGETHER
         assert not any(job.result.done() or clock.now > job.deadline for job in batch)
         handed.update(batch)
-        if dies:  # its process
+        if dies:  # its process dies
             assert len(batch) == 1 or not any(job.alone for job in batch)
             died.update(batch)
             waiting.put_back(batch)
@@ -99,16 +99,14 @@ def test_each_job_is_handed_out_once_or_is_late(
 
 
 @given(sizes=st.lists(st.lists(st.integers(1, 150), min_size=1, max_size=8), min_size=1, max_size=8), data=st.data())
-def test_who_waits_comes_next_after_those_before(
-    loop: asyncio.AbstractEventLoop, sizes: list[list[int]], data: st.DataObject
-) -> None:
+def test_jobs_are_served_in_order(loop: asyncio.AbstractEventLoop, sizes: list[list[int]], data: st.DataObject) -> None:
     waiting = JobQueue(1_000, TOGETHER)
     ids: dict[Job, int] = {}
     before = {}
     for number, tokens in enumerate(sizes):
         jobs = request(loop, *tokens, name=data.draw(st.sampled_from("abc")))
         ids |= dict.fromkeys(jobs, number)
-        before[number] = len(waiting)  # so many batches at most until its turn, however long the others are
+        before[number] = len(waiting)  # its maximal number of batches to wait, for any length of the others
         waiting.add(jobs)
     while batch := waiting.next_batch():
         served = {ids[job] for job in batch}
@@ -129,14 +127,14 @@ def test_a_long_request_of_another_kind_does_not_hold_up_a_short_one(loop: async
     assert names == ["long", "short", "long"]
 
 
-def test_what_waits_is_counted_as_it_costs(loop: asyncio.AbstractEventLoop) -> None:
+def test_waiting_jobs_are_counted_by_cost(loop: asyncio.AbstractEventLoop) -> None:
     waiting = JobQueue(1_000, TOGETHER)
     waiting.add(request(loop, 60, 60, name="a"))
     waiting.add(request(loop, 30, name="b"))
     assert waiting.wait_s == pytest.approx(150 * FIRST_COST)
     batch = waiting.next_batch()
     assert [job.n_tokens for job in batch] == [60]
-    waiting.measured(batch, 6.0)  # a tenth of a second for each token of this kind
+    waiting.measured(batch, 6.0)  # a tenth of a second per token of this kind
     assert waiting.wait_s == pytest.approx(60 * 0.1 + 30 * FIRST_COST)
     waiting.put_back(batch)
     assert waiting.wait_s == pytest.approx(120 * 0.1 + 30 * FIRST_COST)
@@ -145,10 +143,10 @@ def test_what_waits_is_counted_as_it_costs(loop: asyncio.AbstractEventLoop) -> N
     assert all(map(late, batch))
 
 
-def test_the_door_closes_for_what_would_be_late(loop: asyncio.AbstractEventLoop) -> None:
+def test_jobs_that_would_be_late_are_refused(loop: asyncio.AbstractEventLoop) -> None:
     waiting = JobQueue(1_000, TOGETHER, Clock())
-    waiting.measured(request(loop, 1), 1.0)  # a second for each token
-    waiting.add(request(loop, 50, deadline=10))  # what waits alone is taken
+    waiting.measured(request(loop, 1), 1.0)  # a second per token
+    waiting.add(request(loop, 50, deadline=10))  # a single job is accepted
     with pytest.raises(OverloadedError):
         waiting.add(request(loop, 1, deadline=10))
     with pytest.raises(OverloadedError):
@@ -158,7 +156,7 @@ def test_the_door_closes_for_what_would_be_late(loop: asyncio.AbstractEventLoop)
     assert len(waiting) == 2
 
 
-def test_a_long_line_is_short_in_time(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_longer_queue_is_limited_in_time(loop: asyncio.AbstractEventLoop) -> None:
     waiting = JobQueue(1_000, TOGETHER, Clock())
     waiting.measured(request(loop, 1), LINE_S / SHORT_LINE * 1.01)
     for _ in range(SHORT_LINE):
@@ -170,7 +168,7 @@ def test_a_long_line_is_short_in_time(loop: asyncio.AbstractEventLoop) -> None:
     waiting.check_room()
 
 
-def test_so_many_wait_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
+def test_the_queue_has_a_maximal_length(loop: asyncio.AbstractEventLoop) -> None:
     waiting = JobQueue(3, TOGETHER)
     for _ in range(3):
         waiting.add(request(loop, 1))
@@ -180,7 +178,7 @@ def test_so_many_wait_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
         waiting.check_room()
 
 
-def test_what_died_goes_alone_and_first(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_job_whose_worker_died_is_retried_alone_and_first(loop: asyncio.AbstractEventLoop) -> None:
     waiting = JobQueue(10, TOGETHER)
     for _ in range(3):
         waiting.add(request(loop, 10))

@@ -1,4 +1,4 @@
-"""Models that come with the package: what their names mean, and what is in them."""
+"""Models in the package: their names and their content."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ from polyrank.scorers.open import encoder_of_index, load, load_encoder
 CONVERT = "shipped:convert"
 
 
-def test_the_shipped_model_is_small_and_names_no_machine() -> None:
+def test_the_shipped_model_is_small_and_contains_no_paths() -> None:
     folder = model_folder(CONVERT)
     assert read_sizes(folder).n_bytes < 20e6
     config = read_config(folder)
@@ -43,7 +43,7 @@ def _strings(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_it_knows_small_talk_from_nonsense() -> None:
+def test_the_shipped_model_ranks_small_talk_above_nonsense() -> None:
     replies = ["No problem, have a nice day!", "The cat's theorem boils on Tuesday.", "Segfault in libfoo.so.4"]
     scores = load(CONVERT).score([Context(("Thank you so much for your help",))], [replies])[0]
     assert int(np.argmax(scores)) == 0
@@ -58,7 +58,7 @@ def test_an_index_made_with_it_opens_from_anywhere(tmp_path: Path, monkeypatch: 
     assert retriever.respond([Context(("I saw a great film yesterday",))], k=1)[0][0].text == replies[1].text
 
 
-def test_a_name_that_is_not_shipped_says_what_is() -> None:
+def test_an_unknown_shipped_name_lists_the_available_ones() -> None:
     with pytest.raises(UsageError, match="shipped:other does not ship with polyrank; use one of convert"):
         load("shipped:other")
     with pytest.raises(UsageError, match="does not ship"):
@@ -74,7 +74,7 @@ def recipe(path: Path, model: str, train: str, text: str = "") -> Path:
     return place
 
 
-def test_what_starts_from_a_model_has_its_settings(tmp_path: Path) -> None:
+def test_a_training_from_a_model_has_its_settings(tmp_path: Path) -> None:
     shipped = read_config(model_folder(CONVERT))
     start = f'init_from = "{CONVERT}"'
     found = load_recipe(recipe(tmp_path, 'kind = "convert"', start))
@@ -106,13 +106,13 @@ def test_a_partner_that_starts_from_a_model_has_its_settings_too(tmp_path: Path)
     assert found.text.max_context_tokens == shipped["text"]["max_context_tokens"] != 64
 
 
-def test_another_kind_of_start_leaves_the_settings(tmp_path: Path) -> None:
+def test_a_start_of_another_kind_does_not_change_the_settings(tmp_path: Path) -> None:
     found = load_recipe(recipe(tmp_path, 'kind = "poly"', f'init_from = "{CONVERT}"'))
     assert (found.model, found.text) == (PolyConfig(), TextPolicy())
 
 
 @pytest.mark.parametrize("kind", ["poly", "cross"])
-def test_another_kind_of_start_names_its_backbone(tiny_backbone: Path, tmp_path: Path, kind: str) -> None:
+def test_a_start_of_another_kind_determines_the_backbone(tiny_backbone: Path, tmp_path: Path, kind: str) -> None:
     config = BiConfig(backbone=str(tiny_backbone))
     save_model(tmp_path / "bi", *new_model(config, TextPolicy(max_context_tokens=24), seed=1, sample=["hi"]))
     own = 'method.kind = "listwise"\n' if kind == "cross" else ""
@@ -123,7 +123,7 @@ def test_another_kind_of_start_names_its_backbone(tiny_backbone: Path, tmp_path:
     assert found.model.backbone == "embedded"  # type: ignore[union-attr]
 
 
-def test_a_start_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_invalid_start_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.init_from = .* is not a model folder"):
         load_recipe(recipe(tmp_path, 'kind = "convert"', f'init_from = "{tmp_path}"'))
     for content in ("", "[]", json.dumps({"model": 1, "text": 2}), '{"model": {"kind": "convert"}, "text": {}}'):
@@ -140,7 +140,7 @@ def test_a_start_that_is_none_is_named(tmp_path: Path) -> None:
         (set(), "shipped:convert"),
     ],
 )
-def test_the_best_that_is_installed_is_started_from(
+def test_the_best_installed_model_is_the_default_start(
     monkeypatch: pytest.MonkeyPatch, installed: set[str], start: str
 ) -> None:
     monkeypatch.setattr(starter_recipe, "find_spec", lambda name: name if name in installed else None)

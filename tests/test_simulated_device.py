@@ -1,4 +1,4 @@
-"""What computes on a device mixes nothing, waits seldom, and gives what the CPU gives: on a simulated device."""
+"""Computations on a simulated device: no mixed devices, few waits, and the CPU's results."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from test_ranks import KINDS, curve, recipe
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
-    """A simulated device, which ``choose_device("cuda")`` finds."""
+    """A simulated device that ``choose_device("cuda")`` returns."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
@@ -27,7 +27,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
         yield simulated
 
 
-def test_mixtures_are_refused_and_waits_counted(device: SimulatedDevice) -> None:
+def test_mixed_devices_are_refused_and_waits_counted(device: SimulatedDevice) -> None:
     here, there = torch.ones(3), torch.ones(3, device="cuda")
     assert there.device == (2 * there + 1).device == DEVICE
     assert here.device.type == "cpu"
@@ -37,7 +37,7 @@ def test_mixtures_are_refused_and_waits_counted(device: SimulatedDevice) -> None
         torch.stack([here, there])
     with pytest.raises(TypeError, match="numpy"):
         there.numpy()
-    assert (there + torch.tensor(1.0)).device == DEVICE  # a number may come from the host
+    assert (there + torch.tensor(1.0)).device == DEVICE  # a host scalar is allowed
     assert not device.waits
     assert float(there.sum()) == 3.0
     assert there.cpu().tolist() == [1.0, 1.0, 1.0]
@@ -63,19 +63,19 @@ def test_a_search_on_a_device(n_vectors: int, device: SimulatedDevice) -> None:
             assert one.scores.tolist() == other.scores.tolist()
 
 
-# of a step: loss and norm are read at once; torch groups gradients by where they really are, which counts as a wait
+# per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait
 WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 11, "convert": 12}
 
 
 @pytest.mark.parametrize("name", ["poly", *(pytest.param(name, marks=pytest.mark.deep) for name in [*KINDS][1:])])
-def test_a_training_on_a_device_is_that_of_the_cpu(
+def test_a_training_on_a_device_equals_the_cpus(
     name: str,
     task: dict[str, Path],
     tiny_backbone: Path,
     tmp_path: Path,
     device: SimulatedDevice,
 ) -> None:
-    """The same losses to the bit, and in a step no more waits of the host for the device than are known."""
+    """Losses equal bit for bit, and each step has at most the known number of waits for the device."""
     train(recipe("cross", task, tiny_backbone, tmp_path / "teacher", max_steps=1))
     waits = {}
     for place, n_steps in (("cpu", 5), ("cuda", 2), ("cuda", 5)):

@@ -1,4 +1,4 @@
-"""The table of two stages, runs/stages.py: its figures are right; no speed is asserted."""
+"""The table of two stages, runs/stages.py: its figures are right. Tests assert no speed."""
 
 import sys
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ class Oracle:
         return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
-def test_stages_of_a_reranker_that_knows(tmp_path: Path) -> None:
-    """It puts first whatever the shortlist holds; the longer that is, the better, and never worse than alone."""
+def test_stages_with_a_perfect_reranker(tmp_path: Path) -> None:
+    """It ranks the right answer first if the shortlist holds it: longer lists are better, never worse than alone."""
     pool = [Candidate(f"c{i}", text) for i, text in enumerate(TEXTS)]
-    # the right answer of context i shares its words with all; only its number would tell, and that is another's
+    # the right answer of context i has the words of all others; only its number differs, which belongs to another one
     examples = [Example((f"restart the router number {i}",), relevant_ids=(f"c{(i + 7) % 120}",)) for i in range(12)]
     right = {e.context[0]: TEXTS[(i + 7) % 120] for i, e in enumerate(examples)}
     retriever = LexicalRetriever(BM25(), pool)
@@ -65,7 +65,7 @@ def test_stages_of_a_reranker_that_knows(tmp_path: Path) -> None:
         measure({}, {}, examples)
 
 
-def test_models_of_one_name_are_told_apart() -> None:
+def test_models_of_one_name_are_distinguished() -> None:
     names = short_names(["a/run/model", "b/model", "bm25"], "bm25")
     assert names == {
         "a/run/model": "run",

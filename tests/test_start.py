@@ -1,4 +1,4 @@
-"""What a model that starts from a trained one takes from it, and what it does not need any more."""
+"""Models that start from a trained one: what they inherit, and what they no longer need."""
 
 import dataclasses
 import shutil
@@ -29,7 +29,7 @@ def on(config: ModelConfig, backbone: Path) -> ModelConfig:
 
 
 def trained(config: ModelConfig, backbone: Path, path: Path, policy: TextPolicy = POLICY) -> Network:
-    """A folder of a model whose weights no backbone has."""
+    """A folder with a model whose weights differ from any backbone's."""
     model, texts, resolved = new_model(on(config, backbone), policy, seed=3, sample=REPLIES)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(4)
@@ -41,25 +41,25 @@ def trained(config: ModelConfig, backbone: Path, path: Path, policy: TextPolicy 
 
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("start", STARTS)
-def test_a_start_brings_its_transformer(tiny_backbone: Path, tmp_path: Path, start: str, goal: str) -> None:
-    """The same weights as those of a fresh model into which they are put, and without the backbone it once had."""
+def test_a_start_provides_its_transformer(tiny_backbone: Path, tmp_path: Path, start: str, goal: str) -> None:
+    """The weights equal those of a new model with the transformer copied into it, and its backbone is not needed."""
     backbone = tmp_path / "backbone"
     shutil.copytree(tiny_backbone, backbone)
     source = trained(STARTS[start], backbone, tmp_path / "model")
     config = on(GOALS[goal], backbone)
     fresh = new_model(config, POLICY, seed=1, sample=REPLIES)[0]
     transfer_weights(fresh, source, "the start")
-    if start != "cross" or goal == "cross":  # a Cross-encoder cannot say how an encoder reduces its outputs
+    if start != "cross" or goal == "cross":  # a Cross-encoder has no reduction
         shutil.rmtree(backbone)
     model = start_model(config, POLICY, seed=1, sample=REPLIES, start=tmp_path / "model")[0]
     wanted, weights = fresh.state_dict(), model.state_dict()
     assert weights.keys() == wanted.keys()
-    for name in wanted.keys() - {"codes"}:  # how they start depends on what the transformer was trained for
-        if start != "cross" or not name.endswith("scale"):  # which is fitted to the outputs as they are now
+    for name in wanted.keys() - {"codes"}:  # their start depends on the transformer's training
+        if start != "cross" or not name.endswith("scale"):  # fitted to the current outputs
             assert torch.equal(weights[name], wanted[name]), name
 
 
-def test_a_start_on_another_backbone_needs_the_one_that_is_asked_for(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_start_on_another_backbone_needs_the_requested_one(tiny_backbone: Path, tmp_path: Path) -> None:
     trained(STARTS["bi"], tiny_backbone, tmp_path / "model")
     with pytest.raises(PolyrankError, match="nowhere"):
         start_model(
@@ -67,7 +67,7 @@ def test_a_start_on_another_backbone_needs_the_one_that_is_asked_for(tiny_backbo
         )
 
 
-def test_a_start_brings_the_tokens_that_it_learnt(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_start_provides_its_added_tokens(tiny_backbone: Path, tmp_path: Path) -> None:
     source = trained(STARTS["bi"], tiny_backbone, tmp_path / "model", OTHER_TURNS)
     config = CrossConfig(backbone=str(tiny_backbone))
     model, texts, _ = start_model(config, POLICY, seed=1, sample=REPLIES, start=tmp_path / "model")

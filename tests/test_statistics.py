@@ -1,6 +1,6 @@
-"""Statistics tested as statistics: a 95% interval, a p value and a promised precision are right as often as they say.
+"""Statistical tests of statistics: intervals, p values and promised precisions are right at their stated rates.
 
-Each is simulated with known truth, and compared with scipy's own.
+Each is simulated with known truth, and compared with scipy.
 """
 
 from dataclasses import replace
@@ -23,24 +23,24 @@ PLACES = [Placement(N_CANDIDATES, (Group(rank - 1, 1, 1),)) for rank in range(1,
 
 
 def ranked(ranks: np.ndarray, n_turns: int = 1) -> Evaluation:
-    """Outcomes of a scorer that gives the right one of ten candidates these ranks, from 1."""
+    """Outcomes of a scorer with these ranks, from 1, for the right one of ten candidates."""
     records = [Record(str(i), n_turns, 1, (0,), None, PLACES[rank - 1]) for i, rank in enumerate(ranks.tolist())]
     return Evaluation(tuple(records), "lists")
 
 
 def better(draws: np.ndarray) -> np.ndarray:
-    """Ranks from uniform draws: low ones are likelier."""
+    """Ranks from uniform random numbers: low ranks are more likely."""
     return 1 + (N_CANDIDATES * draws**2).astype(int)
 
 
-CHANCES = np.diff(np.sqrt(np.arange(11) / 10))  # of each rank, drawn like that
+CHANCES = np.diff(np.sqrt(np.arange(11) / 10))  # the probability of each rank
 TRUTH = float(CHANCES @ (1 / np.arange(1, 11)))  # the mean reciprocal rank
 
 
 # intervals
 
 
-def test_95_percent_intervals_hold_the_truth_95_times_of_100() -> None:
+def test_95_percent_intervals_contain_the_truth_95_times_of_100() -> None:
     generator = np.random.Generator(np.random.PCG64(1))
     held = []
     for seed in range(400):
@@ -56,7 +56,7 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
     return found.confidence_interval
 
 
-def test_intervals_are_those_of_scipy() -> None:
+def test_intervals_equal_scipys() -> None:
     ranks = better(np.random.Generator(np.random.PCG64(3)).random(150))
     want = bootstrap(1 / ranks)
     room = 0.04 * (want[1] - want[0])  # at either end; a 90% interval is 8% shorter there
@@ -81,7 +81,7 @@ def test_an_interval_shrinks_with_the_root_of_the_number_of_examples() -> None:
 @pytest.mark.parametrize(
     ("hits", "n"), [(0, 5), (1, 1), (3, 4), (50, 60), (97, 100), (0, 1), (700, 1000), (1000, 1000)]
 )
-def test_the_lower_end_of_a_precision_is_wilsons(hits: int, n: int) -> None:
+def test_the_lower_end_of_a_precision_equals_wilsons(hits: int, n: int) -> None:
     (point,) = coverage_curve(np.zeros(n), np.arange(n) < hits)
     want = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson").low
     assert point.low == pytest.approx(want, rel=1e-6, abs=1e-12)
@@ -96,7 +96,7 @@ def test_the_lower_end_of_a_precision_is_below_the_truth_in_975_of_1000(share: f
 
 
 def dialogues(generator: np.random.Generator, n: int, shared: float = 0.7) -> Evaluation:
-    """Outcomes of ``n`` dialogues of one to eight examples, which are alike: most have their dialogue's draw."""
+    """Outcomes of ``n`` dialogues of one to eight correlated examples: most share their dialogue's random rank."""
     ids, ranks = [], []
     for dialogue in range(n):
         size = int(generator.integers(1, 9))
@@ -108,7 +108,7 @@ def dialogues(generator: np.random.Generator, n: int, shared: float = 0.7) -> Ev
 
 
 @pytest.mark.parametrize("n", [10, 60])
-def test_intervals_over_dialogues_hold_the_truth_as_often_as_they_say(n: int) -> None:
+def test_intervals_over_dialogues_contain_the_truth_at_their_level(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(n))
     held: dict[Cluster, list[bool]] = {"auto": [], "none": []}
     for seed in range(250):
@@ -122,13 +122,13 @@ def test_intervals_over_dialogues_hold_the_truth_as_often_as_they_say(n: int) ->
     assert np.mean(held["none"]) < 0.85
 
 
-def test_swaps_of_dialogues_find_a_difference_by_chance_as_seldom_as_they_say() -> None:
+def test_permutations_of_dialogues_keep_their_error_rate() -> None:
     generator = np.random.Generator(np.random.PCG64(12))
     found: dict[Cluster, list[float]] = {"auto": [], "none": []}
     for seed in range(200):
         a = dialogues(generator, 30)
         sizes = np.unique([record.id.partition("#")[0] for record in a.records], return_inverse=True)[1]
-        other = better(generator.random(30))[sizes]  # of each dialogue one rank, whatever the first had
+        other = better(generator.random(30))[sizes]  # one rank per dialogue, independent of the first scorer's
         b = Evaluation(
             tuple(
                 replace(one, placement=PLACES[rank - 1]) for one, rank in zip(a.records, other.tolist(), strict=True)
@@ -145,7 +145,7 @@ def test_swaps_of_dialogues_find_a_difference_by_chance_as_seldom_as_they_say() 
 
 
 def p_values(n_trials: int, n: int, shift: float, seed: int) -> np.ndarray:
-    """Of two scorers over ``n`` examples that agree in part; the second's uniform draws are ``shift`` higher."""
+    """p values of two correlated scorers over ``n`` examples; the second one's random numbers are ``shift`` higher."""
     generator = np.random.Generator(np.random.PCG64(seed))
     found = []
     for trial in range(n_trials):
@@ -156,7 +156,7 @@ def p_values(n_trials: int, n: int, shift: float, seed: int) -> np.ndarray:
     return np.array(found)
 
 
-def test_p_is_uniform_where_nothing_differs() -> None:
+def test_p_is_uniform_without_a_difference() -> None:
     found = p_values(400, 40, 0.0, seed=1)
     assert stats.kstest(found, "uniform").pvalue > 0.02
     for level in (0.05, 0.1, 0.5):
@@ -171,12 +171,12 @@ def test_power_grows_with_the_number_of_examples() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_which_scorer_is_named_first_changes_the_sign_and_nothing_else(seed: int) -> None:
+def test_the_order_of_scorers_only_changes_the_sign(seed: int) -> None:
     generator = np.random.Generator(np.random.PCG64(seed))
     a, b = ranked(better(generator.random(30))), ranked(1 + generator.integers(10, size=30))
     there, back = (paired_test(x, y, metric="MRR", n_permutations=500) for x, y in ((a, b), (b, a)))
     assert there["p"] == back["p"]
-    assert there["difference"] == -back["difference"] > 0  # the first is the better one
+    assert there["difference"] == -back["difference"] > 0  # the first one is better
     assert there["interval"] == pytest.approx([-end for end in back["interval"][::-1]])
 
 
@@ -185,8 +185,8 @@ def _mean_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_p_is_that_of_scipys_exact_test(seed: int) -> None:
-    """Eleven pairs have 2,048 ways to be swapped, all of which scipy tries."""
+def test_p_equals_that_of_scipys_exact_test(seed: int) -> None:
+    """Eleven pairs can be swapped in 2,048 ways, and scipy tries all."""
     generator = np.random.Generator(np.random.PCG64(seed))
     first, second = better(generator.random(11)), 1 + generator.integers(10, size=11)
     want = stats.permutation_test(
@@ -196,7 +196,7 @@ def test_p_is_that_of_scipys_exact_test(seed: int) -> None:
     assert got == pytest.approx(want, abs=4 * np.sqrt(want * (1 - want) / 20_000) + 1e-4)
 
 
-def test_p_of_many_pairs_is_that_of_the_t_test() -> None:
+def test_p_of_many_pairs_approximates_the_t_test() -> None:
     generator = np.random.Generator(np.random.PCG64(8))
     for shift in (0.0, 0.03, 0.06):
         draws, own = generator.random((2, 600))
@@ -206,19 +206,19 @@ def test_p_of_many_pairs_is_that_of_the_t_test() -> None:
         assert got == pytest.approx(want, abs=0.02)
 
 
-def test_no_p_is_below_what_its_permutations_can_tell() -> None:
+def test_p_has_the_resolution_of_its_permutations() -> None:
     good, bad = ranked(np.ones(50, int)), ranked(np.full(50, 7))
     assert paired_test(good, bad, n_permutations=99)["p"] == 0.01
     assert paired_test(good, bad)["p"] == 1 / 10_001
     one = paired_test(ranked(np.array([1])), ranked(np.array([2])), n_permutations=99)
-    assert one["p"] == 1  # swapped or not, the difference is as large
+    assert one["p"] == 1  # the difference is as large after a swap
 
 
 # promised precisions
 
 
 def test_a_threshold_keeps_its_promise_on_fresh_data() -> None:
-    """Confidences are uniform and a reply is right with just that probability: of those above t, (1 + t) / 2."""
+    """Confidences are uniform, and a reply is right with that probability: (1 + t) / 2 of those above t."""
     generator = np.random.Generator(np.random.PCG64(5))
     for wanted in (0.7, 0.9):
         kept, answered = [], []
@@ -238,14 +238,14 @@ NORMAL = partial(stats.norm.cdf)
 @pytest.mark.parametrize(
     ("aim", "n_outside", "best"),
     [
-        # in scope N(2, 1), out of scope N(0, 1): the densities, weighed as the aim weighs them, cross there
+        # in scope N(2, 1), out of scope N(0, 1): the optimum is where the weighted densities cross
         ("balanced", 400, 1.0),
         ("balanced", 3200, 1.0),
         ("accuracy", 400, 1.0),
         ("accuracy", 1200, 1.0 + np.log(3) / 2),
     ],
 )
-def test_a_rejecting_threshold_is_near_the_best_there_is(aim: str, n_outside: int, best: float) -> None:
+def test_a_rejecting_threshold_is_near_the_optimum(aim: str, n_outside: int, best: float) -> None:
     generator = np.random.Generator(np.random.PCG64(6))
     found, fresh = [], []
     for _ in range(12):
@@ -263,7 +263,7 @@ def test_a_rejecting_threshold_is_near_the_best_there_is(aim: str, n_outside: in
         assert np.mean(fresh) == pytest.approx(NORMAL(1), abs=0.01)
 
 
-def test_figures_of_a_rejection_are_those_of_scikit_learn() -> None:
+def test_figures_of_a_rejection_equal_scikit_learns() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     generator = np.random.Generator(np.random.PCG64(7))
     scores = generator.normal(size=(300, 4)).astype(np.float32)

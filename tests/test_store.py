@@ -1,4 +1,4 @@
-"""The candidate store: what was acknowledged is there, nothing else is, and damage never passes for an answer."""
+"""The candidate store: it holds exactly the acknowledged changes, and never answers from damaged data."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def candidate(name: str, version: int = 0) -> Candidate:
 
 
 def stored(at: np.ndarray, precision: Precision) -> tuple[float, ...]:
-    """What an index holds of a vector."""
+    """A vector as the index stores it."""
     return tuple(pack(at[None].astype(np.float32), precision)[:][0].tolist())
 
 
@@ -55,7 +55,7 @@ def small(path: Path, n: int = 3, precision: Precision = "fp32") -> Path:
 
 
 def content(index: Index) -> dict[str, tuple[Candidate, tuple[float, ...]]]:
-    """All that an index says: candidates by id, with the vectors that a search would see."""
+    """The content of an index: candidates by id, with the vectors that a search uses."""
     vectors = {
         int(row): tuple(at.tolist())
         for block in index.blocks()
@@ -70,7 +70,7 @@ def content(index: Index) -> dict[str, tuple[Candidate, tuple[float, ...]]]:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The store against a dictionary, with a reader that stays open throughout."""
+    """Compares the store with a dictionary, with a reader that stays open throughout."""
 
     names = Bundle("names")
 
@@ -174,7 +174,7 @@ TestStore.settings = settings(
 
 
 def or_error(answer: Callable[[], Any]) -> Any:
-    """The answer, or the exit code of the error."""
+    """The result, or the exit code of the error."""
     try:
         return answer()
     except PolyrankError as error:
@@ -182,7 +182,7 @@ def or_error(answer: Callable[[], Any]) -> Any:
 
 
 def without_c5(path: Path) -> set[str]:
-    """Who is left when one is removed."""
+    """The content after one removal."""
     with LocalWriter(path) as writer:
         assert writer.remove(["c5"]) == 1
         writer.compact()
@@ -191,19 +191,19 @@ def without_c5(path: Path) -> set[str]:
 
 
 def ask(path: Path) -> Any:
-    """Everything that can be asked; what a damaged index must not answer wrongly."""
+    """All queries of an index; a damaged one must not answer any of them wrongly."""
     with open_index(path) as index:
         found = search(vector(7)[None, None], np.ones((1, 1), np.bool_), index.blocks(), 2)[0]
         return content(index), found.rows.tolist(), found.scores.tolist()
 
 
-def test_every_flipped_bit_and_every_cut_is_found_or_harmless(tmp_path: Path) -> None:
+def test_every_flipped_bit_and_truncation_is_detected_or_harmless(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     want = ask(path)
     n_found = 0
     for file in sorted(p for p in path.rglob("*") if p.is_file() and p.stat().st_size):
         data = file.read_bytes()
-        # runs/crash.py flips every bit; here one in some of what is written, and in fewer of an empty page's zeros
+        # runs/crash.py flips every bit; this test flips one in some of the used bytes, and in fewer of the unused ones
         places = [i for i in range(len(data)) if i % (7 if data[i] or i < 200 else 301) == 0]
         for i in places:
             damaged = bytearray(data)
@@ -224,7 +224,7 @@ def test_every_flipped_bit_and_every_cut_is_found_or_harmless(tmp_path: Path) ->
     assert ask(path) == want
 
 
-def test_a_damaged_list_of_ids_is_found_before_anything_is_changed(tmp_path: Path) -> None:
+def test_a_damaged_list_of_ids_is_detected_before_a_change(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 40)
     file = path / FILE
     data = file.read_bytes()
@@ -236,7 +236,7 @@ def test_a_damaged_list_of_ids_is_found_before_anything_is_changed(tmp_path: Pat
         data = file.read_bytes()
 
 
-def test_a_lost_matrix_is_made_again_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+def test_a_lost_matrix_is_rebuilt_and_a_damaged_one_refused(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     want = ask(path)
     (matrix,) = path.glob("matrix-*")
@@ -255,7 +255,7 @@ def test_a_lost_matrix_is_made_again_and_a_damaged_one_is_refused(tmp_path: Path
     assert verify_index(path) == []
 
 
-def test_one_writer_at_a_time_and_a_dead_ones_lock_is_free(tmp_path: Path) -> None:
+def test_one_writer_at_a_time_and_a_dead_writers_lock_is_free(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     with LocalWriter(path), pytest.raises(LockedError, match=f"being written to by process {os.getpid()}; wait"):
         LocalWriter(path)
@@ -273,7 +273,7 @@ def test_one_writer_at_a_time_and_a_dead_ones_lock_is_free(tmp_path: Path) -> No
             LocalWriter(path)
         with pytest.raises(LockedError, match=f"process {child.pid}"):
             write_index(path, [], np.zeros((0, D), np.float32), fingerprint="f", model="m", overwrite=True)
-        with open_index(path) as index:  # readers do not care
+        with open_index(path) as index:  # readers do not need the lock
             assert len(content(index)) == 3
         child.communicate("")
     LocalWriter(path).close()
@@ -309,12 +309,12 @@ with LocalWriter(sys.argv[1]) as writer:
             assert child.stdout.readline() == f"n{i}\n"
             assert index.refresh()
             assert set(content(index)) == {"c0", "c1", "c2", *(f"n{j}a" for j in range(i + 1))}
-            for block, vectors in zip(before, kept, strict=True):  # an earlier view stays as it was
+            for block, vectors in zip(before, kept, strict=True):  # an earlier view does not change
                 np.testing.assert_array_equal(block.vectors, vectors)
         child.communicate("")
 
 
-def test_compaction_starts_by_itself_and_readers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_is_automatic_and_does_not_block_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "MIN_STALE", 20)
     path = small(tmp_path / "i")
     stop = threading.Event()
@@ -352,7 +352,7 @@ def test_compaction_starts_by_itself_and_readers_go_on(tmp_path: Path, monkeypat
         assert len(index) == 3 + 80
 
 
-def test_leftovers_of_the_dead_are_swept(tmp_path: Path) -> None:
+def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     for name in ("matrix-9-dead", ".matrix-9-dead.tmp"):
         (path / name).mkdir()
@@ -362,7 +362,7 @@ def test_leftovers_of_the_dead_are_swept(tmp_path: Path) -> None:
     assert sorted(p.name.split("-")[0] for p in path.iterdir()) == ["candidates.db", "matrix", "writer.lock"]
 
 
-def test_an_empty_index_takes_the_dimension_of_its_first_vectors(tmp_path: Path) -> None:
+def test_an_empty_index_gets_the_dimension_of_its_first_vectors(tmp_path: Path) -> None:
     write_index(tmp_path / "i", [], np.zeros((0, 0), np.float32), fingerprint="f", model="m")
     with LocalWriter(tmp_path / "i") as writer:
         assert writer.add([], np.zeros((0, 0), np.float32)) == 1
@@ -373,7 +373,7 @@ def test_an_empty_index_takes_the_dimension_of_its_first_vectors(tmp_path: Path)
         assert (len(index), index.dimension) == (1, 7)
 
 
-def test_a_batch_is_all_or_nothing_and_faults_have_their_places(tmp_path: Path) -> None:
+def test_a_batch_is_atomic_and_errors_name_the_candidate(tmp_path: Path) -> None:
     with LocalWriter(small(tmp_path / "i")) as writer:
         rows = [vector(1), np.full(D, np.nan), np.zeros(D), vector(2), np.ones(D + 1), vector(3), vector(4)]
         pool = [candidate("new"), candidate("x"), candidate("y"), candidate("c1"), candidate("z"), Candidate("e", " "),
@@ -395,7 +395,7 @@ def test_a_batch_is_all_or_nothing_and_faults_have_their_places(tmp_path: Path) 
             writer.add([candidate("q")], np.ones((2, D), np.float32))
 
 
-def test_what_is_newer_or_anothers_is_refused_untouched(tmp_path: Path) -> None:
+def test_newer_and_foreign_files_are_refused_unchanged(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
         open_index(path, fingerprint="e" * 64)
@@ -417,8 +417,8 @@ def test_what_is_newer_or_anothers_is_refused_untouched(tmp_path: Path) -> None:
     assert (path / FILE).read_bytes() == before
 
 
-def test_a_million_rows_would_not_be_held_in_memory(tmp_path: Path) -> None:
-    """Vectors come in parts, from an iterator that makes them."""
+def test_building_streams_vectors(tmp_path: Path) -> None:
+    """Vectors come in parts from a generator."""
     parts = (np.full((50, D), i + 1, np.float32) for i in range(4))
     write_index(tmp_path / "i", [candidate(f"c{i}") for i in range(200)], parts, fingerprint="f", model="m")
     with open_index(tmp_path / "i") as index:
@@ -436,8 +436,8 @@ def test_a_million_rows_would_not_be_held_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("precision", "share"), [("fp32", 1.0), ("bf16", 0.5), ("int8", 68 / 256)])
-def test_a_precision_is_kept_and_takes_its_room(tmp_path: Path, precision: Precision, share: float) -> None:
-    """Stored, compacted, copied and written from an index's own vectors, they are the same bits."""
+def test_a_precision_is_kept_and_has_its_size(tmp_path: Path, precision: Precision, share: float) -> None:
+    """Stored, compacted, copied and rewritten from an index's vectors, the bits do not change."""
     n, d = 500, 64
     vectors = np.random.default_rng(1).normal(size=(n, d)).astype(np.float32)
     pool, path = [candidate(f"c{i}") for i in range(n)], tmp_path / "i"
@@ -470,7 +470,7 @@ def test_a_precision_is_kept_and_takes_its_room(tmp_path: Path, precision: Preci
         part.write_bytes(data)
 
 
-def test_an_index_of_the_format_before_is_read_and_brought_up_to_date(tmp_path: Path) -> None:
+def test_an_index_of_the_previous_format_is_read_and_upgraded(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     connection = sqlite3.connect(path / FILE)
     values = dict(connection.execute("SELECT key, value FROM meta"))
@@ -491,7 +491,7 @@ def test_an_index_of_the_format_before_is_read_and_brought_up_to_date(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["flat", "sq8", "hnsw", "auto"])
-def test_an_inner_product_index_is_kept_beside_the_matrix(tmp_path: Path, kind: str) -> None:
+def test_an_inner_product_index_is_stored_with_the_matrix(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("faiss")
     n = 1500
     pool = [candidate(f"c{i}") for i in range(n)]
@@ -508,7 +508,7 @@ def test_an_inner_product_index_is_kept_beside_the_matrix(tmp_path: Path, kind: 
             near = search(queries, mask, blocks, 5, mode="approximate", indexes=indexes)[0]
             assert truth.exact
             assert len(set(near.rows.tolist()) & set(truth.rows.tolist())) >= 4
-            # the best is removed and a better one added: the tail is scanned, the dead are passed over
+            # the best is removed and a better one added: the search scans the tail and skips removed rows
             writer.remove([index.candidates(truth.rows[:1].tolist())[0].id])
             writer.add([candidate(f"best {index.change}")], 9 * queries[0, :1])
             index.refresh()
@@ -518,7 +518,7 @@ def test_an_inner_product_index_is_kept_beside_the_matrix(tmp_path: Path, kind: 
             assert truth.rows[0] not in near.rows
             writer.compact()
             index.close()
-            index = open_index(tmp_path / "i")  # the next round is of the new matrix
+            index = open_index(tmp_path / "i")  # the next round uses the new matrix
     assert verify_index(tmp_path / "i") == []
     (place,) = (tmp_path / "i").glob("matrix-*/products.ann")
     data = place.read_bytes()
@@ -528,10 +528,10 @@ def test_an_inner_product_index_is_kept_beside_the_matrix(tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize(("n", "n_stale", "due"), [(100, 20, False), (100, 22, True), (6, 10, False), (6, 12, True)])
-def test_a_matrix_is_made_anew_once_enough_has_changed(
+def test_a_matrix_is_rebuilt_after_enough_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, n_stale: int, due: bool
 ) -> None:
-    """More than a fifth of the live rows, and more than ten here; a candidate that comes and goes counts twice."""
+    """More than a fifth of the live rows, and more than ten here; an added and removed candidate counts twice."""
     monkeypatch.setattr(writer_module, "MIN_STALE", 10)
     path = small(tmp_path / "i", n)
     matrices = {place.name for place in path.glob("matrix-*")}
@@ -543,7 +543,7 @@ def test_a_matrix_is_made_anew_once_enough_has_changed(
     assert verify_index(path) == []
 
 
-def test_rows_changed_before_a_writer_opened_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_earlier_writers_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "MIN_STALE", 5)
     path = small(tmp_path / "i", 3)
     matrices = {place.name for place in path.glob("matrix-*")}
@@ -555,7 +555,7 @@ def test_rows_changed_before_a_writer_opened_count_too(tmp_path: Path, monkeypat
 
 
 def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
-    """Without what was removed; rows, vectors and their order stay."""
+    """Without removed rows; row numbers, vectors and their order stay."""
     path = small(tmp_path / "i", 2)
     with LocalWriter(path) as writer, open_index(path) as index:
         want = {f"c{i}": (candidate(f"c{i}"), stored(vector(i), "fp32")) for i in range(2)}
@@ -572,11 +572,11 @@ def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
             assert (np.diff(rows) > 0).all()
             sizes.append(len(index.blocks()))
         assert max(sizes) == 8
-        assert sizes[7] == 2  # the first of two, and eight that were joined
+        assert sizes[7] == 2  # the first of two, and eight joined ones
         assert len(index.view()[1]) == len(index.blocks())
 
 
-def test_an_index_says_what_it_is(tmp_path: Path) -> None:
+def test_the_description_of_an_index(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 3)
     with LocalWriter(path) as writer, open_index(path) as index:
         assert (writer.change, writer.fingerprint, len(writer)) == (1, "f" * 64, 3)
@@ -596,13 +596,13 @@ def test_an_index_says_what_it_is(tmp_path: Path) -> None:
     assert known["bytes"][FILE] == (path / FILE).stat().st_size
 
 
-def test_the_digest_is_the_sum_of_the_rows_modulo_2_to_the_256(tmp_path: Path) -> None:
+def test_the_digest_is_the_sum_of_rows_modulo_2_to_the_256(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 11)
     connection = sqlite3.connect(path / FILE)
     total = sum(int.from_bytes(row, "little") for (row,) in connection.execute("SELECT digest FROM candidates"))
     ((stored_digest,),) = connection.execute("SELECT value FROM meta WHERE key = 'digest'")
     connection.close()
-    assert total >> 256 & 1  # neither of twice as much nor of none
+    assert total >> 256 & 1  # so that a modulus of 2^257 or none would differ
     assert int(stored_digest) == total % 2**256
 
 
@@ -612,13 +612,13 @@ def test_a_damaged_index_is_not_left_open(tmp_path: Path) -> None:
     with connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'n'")
     connection.close()
-    with pytest.raises(ArtifactError) as refused:  # whose traceback holds all that was at work
+    with pytest.raises(ArtifactError) as refused:  # its traceback holds references
         open_index(path)
     assert files_open_in(path) == []
     assert refused.tb is not None
 
 
-def test_numbers_of_rows_are_never_used_again(tmp_path: Path) -> None:
+def test_row_numbers_are_never_reused(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 3)
     with LocalWriter(path) as writer:
         writer.remove(["c2"])
@@ -648,7 +648,7 @@ def test_numbers_of_rows_are_never_used_again(tmp_path: Path) -> None:
         (Candidate("a", "x", {f"{i}": {} for i in range(300)}), ""),
     ],
 )
-def test_a_candidate_is_taken_or_named(given: Candidate, fault: str) -> None:
+def test_candidates_are_accepted_or_named(given: Candidate, fault: str) -> None:
     found = candidate_faults([candidate("first"), given])
     assert set(found) == ({1} if fault else set())
     assert fault in found.get(1, "")
@@ -691,8 +691,8 @@ def test_rows_of_other_lengths_are_named_and_the_others_kept() -> None:
         as_vectors(rows[:3], 2, None)
 
 
-def test_rows_that_are_out_of_order_in_a_matrix_are_found(tmp_path: Path) -> None:
-    """Though every checksum is right: readers search rows by halving."""
+def test_unsorted_rows_in_a_matrix_are_detected(tmp_path: Path) -> None:
+    """Although every checksum is right, since readers use binary search on rows."""
     meta = store.Meta("f", "m", dimension=D, n=3)
     for rows, sound in (([1, 2, 5], True), ([1, 5, 2], False), ([1, 2, 2], False)):
         write_matrix(tmp_path / "m", ((row, vector(row).tobytes()) for row in rows), meta)
@@ -702,7 +702,7 @@ def test_rows_that_are_out_of_order_in_a_matrix_are_found(tmp_path: Path) -> Non
 
 
 def test_a_matrix_of_another_index_is_refused(tmp_path: Path) -> None:
-    """Of another change, or with vectors of another length."""
+    """A matrix of another change, or with another dimension."""
     path, other, wide = small(tmp_path / "i"), small(tmp_path / "other"), tmp_path / "wide"
     with LocalWriter(other) as writer:
         writer.remove(["c0"])

@@ -1,6 +1,6 @@
-"""The candidate store among other processes, on full disks, damaged and replaced: what each must get.
+"""The candidate store with several processes, full disks, damage and replacement.
 
-Kills, failing calls and power losses are in test_crash.py.
+test_crash.py tests kills, failing calls and power losses.
 """
 
 import os
@@ -46,7 +46,7 @@ def ids(path: Path) -> str:
 
 
 def python(code: str, *arguments: str | Path) -> "subprocess.Popen[str]":
-    """A process that has the index's public names, and talks line by line."""
+    """A process that runs lines of Python with the index's public names."""
     names = (
         "import os, sys, resource, numpy as np; from polyrank.errors import *; from polyrank.index import *;"
         "from polyrank.records import Candidate\n"
@@ -56,7 +56,7 @@ def python(code: str, *arguments: str | Path) -> "subprocess.Popen[str]":
 
 
 def killed_writer(path: Path) -> None:
-    """Add "x", then "y", and die with both in SQLite's log."""
+    """A writer that adds "x", then "y", and is killed with both in SQLite's log."""
     code = """
 writer = LocalWriter(sys.argv[1])
 for name in "xy":
@@ -72,7 +72,7 @@ def test_an_open_index_follows_one_that_replaces_it(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc", 1.0)
     with open_index(path) as index:
         before = index.blocks()
-        made(path, "dbc", 2.0)  # as many changes, as many rows
+        made(path, "dbc", 2.0)  # equal numbers of changes and rows
         assert index.refresh()
         assert [c.id for c in index.candidates(index.blocks()[0].rows.tolist())] == ["d", "b", "c"]
         assert index.blocks()[0].vectors.tolist() == [[2.0] * D] * 3
@@ -84,7 +84,7 @@ def test_an_open_index_follows_one_that_replaces_it(tmp_path: Path) -> None:
         assert len(index) == 4
 
 
-def test_an_open_index_refuses_to_become_that_of_another_encoder(tmp_path: Path) -> None:
+def test_an_open_index_refuses_a_replacement_by_another_encoder(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     with open_index(path) as index:
         made(path, "abc", 2.0, fingerprint="e" * 64)
@@ -101,7 +101,7 @@ def test_an_open_index_refuses_to_become_that_of_another_encoder(tmp_path: Path)
         assert len(index) == 1
 
 
-def test_what_the_log_has_lost_is_missed(tmp_path: Path) -> None:
+def test_changes_lost_from_the_log_are_detected(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     killed_writer(path)
     log = path / f"{FILE}-wal"
@@ -122,7 +122,7 @@ def test_what_the_log_has_lost_is_missed(tmp_path: Path) -> None:
     assert verify_index(path) == []
 
 
-def test_damaged_names_of_columns_are_found_before_they_are_used(tmp_path: Path) -> None:
+def test_damaged_names_of_columns_are_detected_before_use(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     with LocalWriter(path) as writer:
         writer.remove("b")
@@ -154,7 +154,7 @@ def test_a_removal_whose_number_is_damaged_hides_no_other(tmp_path: Path) -> Non
     assert ids(path) == "abd"
 
 
-def test_a_listing_that_lacks_a_candidate_says_so(tmp_path: Path) -> None:
+def test_a_listing_without_a_candidate_is_an_error(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abcd")
     connection = sqlite3.connect(path / FILE, isolation_level=None)
     connection.execute("DELETE FROM candidates WHERE id = 'c'")
@@ -166,7 +166,7 @@ def test_a_listing_that_lacks_a_candidate_says_so(tmp_path: Path) -> None:
             index.candidates([1, 3])
 
 
-def test_what_is_not_known_to_be_acknowledged_is_not_missed(tmp_path: Path) -> None:
+def test_a_damaged_note_of_acknowledged_changes_is_ignored(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     note = (path / LOCK).read_bytes()
     for damaged in (b"", note[:10], b"9" + note[1:], bytes(96)):
@@ -180,7 +180,7 @@ def test_what_is_not_known_to_be_acknowledged_is_not_missed(tmp_path: Path) -> N
     assert acknowledged(path) == 2
 
 
-def test_what_could_not_be_taken_in_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_refresh_is_retried(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     connection = sqlite3.connect(path / FILE, isolation_level=None)
     with open_index(path) as index:
@@ -199,7 +199,7 @@ def test_what_could_not_be_taken_in_is_tried_again(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_vectors_of_what_came_later_are_not_known(tmp_path: Path) -> None:
+def test_vectors_of_later_rows_are_unknown(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "ab", 3.0)
     with open_index(path) as index:
         with LocalWriter(path) as writer:
@@ -214,8 +214,8 @@ def test_vectors_of_what_came_later_are_not_known(tmp_path: Path) -> None:
         assert KnownVectors(index)["new text of c"].tolist() == [1.0] * D
 
 
-def test_a_full_disk_changes_nothing_and_frees_itself(tmp_path: Path) -> None:
-    """Files may not grow beyond a limit, which fails writes as a full disk does."""
+def test_a_full_disk_changes_nothing_and_leaves_no_files(tmp_path: Path) -> None:
+    """A limit on the size of files makes writes fail as on a full disk."""
     code = """
 import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 place = sys.argv[1]
@@ -255,7 +255,7 @@ print("done")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["copy", "i"]
 
 
-def test_readers_open_and_verify_while_the_matrix_is_swapped(tmp_path: Path) -> None:
+def test_readers_open_and_verify_while_the_matrix_is_replaced(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abcdefgh")
     stop, failures, n_opened = threading.Event(), list[str](), 0
 
@@ -281,7 +281,7 @@ def test_readers_open_and_verify_while_the_matrix_is_swapped(tmp_path: Path) -> 
     assert failures == []
 
 
-def test_a_snapshot_is_of_one_moment(tmp_path: Path) -> None:
+def test_a_snapshot_is_consistent(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "")
     with LocalWriter(path) as writer:
         stop = threading.Event()
@@ -306,7 +306,7 @@ def test_a_snapshot_is_of_one_moment(tmp_path: Path) -> None:
         with open_index(tmp_path / f"copy{i}") as index:
             size, numbers = len(index), {int(c.id.split()[0]) for _, c in index.iter_candidates()}
         assert numbers == set(range(1, len(numbers) + 1))
-        # two are left of each batch, three of the last; or all four of it, and three of the one before
+        # two rows of each batch and three of the last; or all four of the last, and three of the one before
         assert not numbers or size - 2 * len(numbers) in ((1, 2) if len(numbers) == 1 else (1, 3))
         n_batches.append(len(numbers))
     assert n_batches == sorted(n_batches)
@@ -322,7 +322,7 @@ def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> Non
         assert done.returncode == 6
         assert f"is being written to by process {child.pid}; wait" in done.stderr
         assert len(done.stderr.splitlines()) == 1
-        done = run("index", "info", path)  # readers do not care
+        done = run("index", "info", path)  # readers do not need the lock
         assert (done.returncode, '"n": 3' in done.stdout) == (0, True)
         child.kill()
         child.communicate()
@@ -338,7 +338,7 @@ def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_what_dead_builders_left_is_removed_and_what_the_living_make_is_not(tmp_path: Path) -> None:
+def test_only_leftovers_of_dead_builders_are_removed(tmp_path: Path) -> None:
     code = """
 from pathlib import Path; from polyrank.storage.durable import new_folder
 with new_folder(Path(sys.argv[1])) as folder:
@@ -352,18 +352,18 @@ with new_folder(Path(sys.argv[1])) as folder:
         assert child.stdout is not None
         left = Path(child.stdout.readline().strip())
         with new_folder(tmp_path / "i", replace=True):
-            assert (left / "half").exists()  # its maker lives
+            assert (left / "half").exists()  # its process is alive
         child.communicate("\n")
     assert left.exists()
     made(tmp_path / "j", "a")
-    assert left.exists()  # it was to be another
+    assert left.exists()  # it belongs to another index
     shutil.rmtree(tmp_path / "i")
     made(tmp_path / "i", "a")
     assert sorted(tmp_path.iterdir()) == [other, tmp_path / "i", tmp_path / "j"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become somebody else")
-def test_a_place_that_cannot_be_written_to_is_read_as_it_is() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")
+def test_a_read_only_index_can_be_read() -> None:
     code = """
 open_index(sys.argv[2]).close()  # everything is imported while it may be
 os.setuid(65534)
@@ -394,7 +394,7 @@ except ReadOnlyError as error: print(error.exit_code, flush=True)
             assert ask(child) == "abc 3"
             with LocalWriter(path) as writer:
                 add(writer, "d")
-                assert ask(child) in ("abcd 4", "5")  # what is in the log is read, or the index is refused
+                assert ask(child) in ("abcd 4", "5")  # it reads the log, or refuses the index
             assert ask(child) == "abcd 4"
             killed_writer(path)
             assert ask(child) in ("abcdxy 6", "5")
@@ -412,8 +412,8 @@ except ReadOnlyError as error: print(error.exit_code, flush=True)
             child.communicate("")
 
 
-def test_the_lock_of_a_replaced_index_is_worth_nothing(tmp_path: Path) -> None:
-    """Who opened the lock's file of an index that is replaced meanwhile must not write to what is gone."""
+def test_the_lock_of_a_replaced_index_is_invalid(tmp_path: Path) -> None:
+    """A writer that opened the lock file of an index replaced meanwhile must not write to the old one."""
     path = made(tmp_path / "i", "abc")
     with LocalWriter(path), pytest.raises(LockedError):
         made(path, "xyz")
@@ -423,8 +423,8 @@ def test_the_lock_of_a_replaced_index_is_worth_nothing(tmp_path: Path) -> None:
     assert ids(path) == "wxyz"
 
 
-def test_a_writer_that_was_interrupted_at_any_moment_goes_on(tmp_path: Path) -> None:
-    """A commit may be durable when the signal is seen: what is remembered must not be believed."""
+def test_a_writer_interrupted_at_any_moment_continues(tmp_path: Path) -> None:
+    """A commit may be durable when the signal arrives, so the writer must not trust its cached state."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -463,9 +463,7 @@ def test_deep_metadata_is_refused(tmp_path: Path) -> None:
     assert ids(path) == "ab"
 
 
-def test_a_compaction_where_the_library_is_missing_does_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compaction_works_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     pool = [Candidate(name, name) for name in "abc"]
     write_index(tmp_path / "i", pool, np.eye(3, dtype=np.float32), fingerprint="f", model="m", ann="flat")

@@ -1,4 +1,4 @@
-"""Examples on disk are those in memory; a training reads them as it goes, and is the one in memory."""
+"""Examples on disk equal those in memory, and a training that streams them equals one in memory."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ def right_first(example: Example) -> Example:
     return replace(example, candidates=(*right, *wrong), relevant=tuple(range(len(right))))
 
 
-def test_an_empty_file_is_refused_as_it_is_in_memory(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_like_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.touch()
     said = []
@@ -56,7 +56,7 @@ def test_an_empty_file_is_refused_as_it_is_in_memory(tmp_path: Path) -> None:
 
 
 @given(st.lists(examples(), min_size=1, max_size=8))
-def test_what_is_stored_is_what_was_read(tmp_path_factory: pytest.TempPathFactory, rows: list[Example]) -> None:
+def test_stored_examples_equal_the_read_ones(tmp_path_factory: pytest.TempPathFactory, rows: list[Example]) -> None:
     path = tmp_path_factory.mktemp("stored") / "train.jsonl"
     write_examples(path, rows)
     wanted = [right_first(example) for example in rows if example.relevant]
@@ -86,7 +86,7 @@ DIALOGUES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("speaker", [None, "agent"])
-def test_dialogues_keep_each_turn_once(tmp_path: Path, speaker: str | None) -> None:
+def test_dialogues_store_each_turn_once(tmp_path: Path, speaker: str | None) -> None:
     rows = DIALOGUES[:1] if speaker else DIALOGUES
     path = tmp_path / "train.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
@@ -99,7 +99,7 @@ def test_dialogues_keep_each_turn_once(tmp_path: Path, speaker: str | None) -> N
     assert part.sizes(np.array([0])).tolist() == found.sizes(np.array([0])).tolist()
 
 
-def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> None:
+def test_files_of_a_folder_form_one_set_and_are_stored_once(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
     polars = pytest.importorskip("polars")
@@ -117,7 +117,7 @@ def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> No
     before = (made / "texts.bin").stat().st_mtime_ns
     assert list(stored(folder)) == wanted
     assert (made / "texts.bin").stat().st_mtime_ns == before
-    assert len(stored(folder / "part-*.parquet")) == 4  # of which it is another folder
+    assert len(stored(folder / "part-*.parquet")) == 4  # part of another folder
     with (made / "texts.bin").open("r+b") as stream:
         stream.write(b"X")
     assert list(stored(folder, notify=said.append)) == wanted
@@ -126,7 +126,7 @@ def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> No
         resolve_data(tmp_path / "none-*.jsonl")
 
 
-def test_bad_rows_stop_or_are_told(tmp_path: Path) -> None:
+def test_bad_rows_are_an_error_or_reported(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('{"context": "a", "response": "b"}\n{"context": 3}\n', "utf-8")
     with pytest.raises(DataError, match=r"train\.jsonl:2:"):
@@ -137,7 +137,7 @@ def test_bad_rows_stop_or_are_told(tmp_path: Path) -> None:
     assert any("1 bad row left out" in line for line in said)
 
 
-def test_negatives_from_a_pool_that_repeats_are_distinct() -> None:
+def test_negatives_from_a_pool_with_duplicates_are_distinct() -> None:
     negatives = RandomNegatives(["a"] * 50 + ["b", "c"], 3, seed=1)
     assert sorted(negatives(0, Example(("x",), ("y",), (0,)), 0)) == ["a", "b", "c"]
     assert sorted(negatives(0, Example(("x",), ("a",), (0,)), 0)) == ["b", "c"]
@@ -163,7 +163,7 @@ def curve(run: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("method", [{}, {"method": "listwise", "n_negatives": 3}])
-def test_a_training_from_disk_is_the_one_from_memory(
+def test_a_training_from_disk_equals_one_from_memory(
     method: dict[str, Any], tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     memory = recipe(task, tmp_path / "memory", **method)
@@ -172,10 +172,10 @@ def test_a_training_from_disk_is_the_one_from_memory(
     train(memory)
     train(disk)
     first, second = curve(tmp_path / "memory"), curve(tmp_path / "disk")
-    if method:  # random negatives are drawn from distinct responses there, from all of them here
+    if method:  # memory draws random negatives from distinct responses, disk from all
         assert first != second
         again = replace(disk, output=str(tmp_path / "again"))
-        train(again)  # from the folder that is there now
+        train(again)  # from the current folder
         assert curve(tmp_path / "again") == second
         return
     assert first == second
@@ -186,7 +186,7 @@ def test_a_training_from_disk_is_the_one_from_memory(
     assert curve(tmp_path / "half") == curve(tmp_path / "plain")
 
 
-def test_a_vocabulary_is_learnt_from_disk(task: dict[str, Path], tmp_path: Path) -> None:
+def test_a_vocabulary_is_learned_from_disk(task: dict[str, Path], tmp_path: Path) -> None:
     config = ConvertConfig(
         embedding_dim=16, attention_dim=8, ffn_dim=32, side_dim=32, output_dim=16, spans=(3,), position_periods=(7, 3)
     )
@@ -208,7 +208,7 @@ def test_a_vocabulary_is_learnt_from_disk(task: dict[str, Path], tmp_path: Path)
     assert curve(tmp_path / "memory") == curve(tmp_path / "disk")
 
 
-def test_what_disk_cannot_do_is_told(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_settings_unsupported_on_disk_are_refused(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     wanted: dict[str, Any] = {
         "method": "listwise",
         "n_negatives": 2,

@@ -1,4 +1,4 @@
-"""Two or more encoders as one: the sum of their scores, its folder, its search, and how its weights are chosen."""
+"""Sums of encoders: the sum of their scores, its folder, its search, and the choice of weights."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ SUMS = {
 
 @pytest.fixture(scope="module")
 def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One of each kind with random weights, and text budgets of their own."""
+    """One model of each kind with random weights and different text budgets."""
     folder = tmp_path_factory.mktemp("models")
     backbone = str(tiny_backbone)
     configs = {
@@ -85,8 +85,8 @@ def test_the_score_is_the_weighted_sum_of_the_parts_scores(models: dict[str, Pat
     assert made.score_pool([], REPLIES).shape == (0, len(REPLIES))
 
 
-def test_the_attention_of_a_poly_encoder_is_its_own(models: dict[str, Path]) -> None:
-    """Written from the formula: softmax over the Poly-encoder's products alone."""
+def test_the_attention_of_a_poly_encoder_uses_only_its_products(models: dict[str, Path]) -> None:
+    """By the formula: softmax over only the Poly-encoder's products."""
     made = sum_of(models, "poly + convert")
     poly, convert = made.parts
     vectors, mask = poly.encode_contexts(CONTEXTS)
@@ -100,12 +100,14 @@ def test_the_attention_of_a_poly_encoder_is_its_own(models: dict[str, Path]) -> 
             attended = (weights * dots).sum() / weights.sum()
             added = 3 * float(other[i, 0].astype(np.float64) @ convert.encode_candidates([reply])[0])
             assert pool[i, j] == pytest.approx(attended + added, rel=1e-5, abs=1e-5)
-    assert np.ptp(vectors[0] @ poly.encode_candidates(REPLIES[:1])[0]) > 1e-3, "the vectors must differ to tell"
+    assert np.ptp(vectors[0] @ poly.encode_candidates(REPLIES[:1])[0]) > 1e-3, "the vectors must differ"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("name", SUMS)
-def test_exact_search_is_brute_force(models: dict[str, Path], tmp_path: Path, name: str, precision: Precision) -> None:
+def test_exact_search_equals_brute_force(
+    models: dict[str, Path], tmp_path: Path, name: str, precision: Precision
+) -> None:
     made = sum_of(models, name)
     build_index(tmp_path / "index", made, REPLIES[:50], model="m", precision=precision)
     with LocalWriter(tmp_path / "index") as writer:
@@ -122,7 +124,7 @@ def test_exact_search_is_brute_force(models: dict[str, Path], tmp_path: Path, na
             assert [reply.score for reply in ranked[:10]] == pytest.approx(best[:10], abs=1e-4)
 
 
-def test_each_part_runs_in_the_export_that_it_has(models: dict[str, Path], tmp_path: Path) -> None:
+def test_each_part_uses_its_own_export(models: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     shutil.copytree(models["bi"], tmp_path / "bi")
@@ -154,14 +156,14 @@ def test_models_that_cannot_form_a_sum_are_refused(models: dict[str, Path]) -> N
     for wrong in (0, -1, float("nan"), float("inf")):
         with pytest.raises(UsageError, match="must be above 0"):
             SumEncoder([bi, poly], [wrong, 1])
-    # what a Poly-encoder attends to depends on the size of its scores, so only the others' can be changed
+    # a Poly-encoder's attention depends on its scale, so only the other parts can be scaled
     with pytest.raises(UsageError, match=r"weights 3,0.5: .* give 6,1, which"):
         SumEncoder([bi, poly], [3, 0.5])
     assert SumEncoder([bi, SumEncoder([poly, bi], [1, 2])], [6, 1]).dimension == 2 * bi.dimension + poly.dimension
 
 
 class Turns(Encoder):
-    """As many vectors per context as it has turns behind the first two: none that could be foreseen."""
+    """One vector per turn after the first two: their number is not known in advance."""
 
     dimension = 2
 
@@ -174,13 +176,13 @@ class Turns(Encoder):
         return np.array([[len(text), 1] for text in candidates], np.float32)
 
 
-def test_several_vectors_that_come_late_are_refused_too(models: dict[str, Path]) -> None:
+def test_a_part_with_unexpectedly_several_vectors_is_refused(models: dict[str, Path]) -> None:
     made = SumEncoder([Turns(), load_encoder(models["poly"], device="cpu")], [1, 1])
     assert made.fingerprint == ""
     assert made.score(CONTEXTS, [REPLIES, REPLIES])[0].shape == (len(REPLIES),)
     with pytest.raises(UsageError, match=r"encoder 1 and .*poly both give"):
         made.score([list("abcde")], [REPLIES])
-    # where they are the only ones, contexts of a batch differ in how many they have, and stay as they are alone
+    # as the only part with several vectors, each context keeps its own number in a batch
     bi = load_encoder(models["bi"], device="cpu")
     made = SumEncoder([bi, Turns()], [2, 1])
     contexts = [Context(tuple("abcde")), Context(("hi",))]
@@ -191,7 +193,7 @@ def test_several_vectors_that_come_late_are_refused_too(models: dict[str, Path])
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_saved_and_opened_it_scores_the_same_bits(models: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_a_reloaded_sum_scores_the_same_bits(models: dict[str, Path], tmp_path: Path, name: str) -> None:
     made = sum_of(models, name)
     save_sum(tmp_path / "sum", made, metadata={"n_valid": 3})
     opened = load(str(tmp_path / "sum"), device="cpu")
@@ -200,13 +202,13 @@ def test_saved_and_opened_it_scores_the_same_bits(models: dict[str, Path], tmp_p
     np.testing.assert_array_equal(opened.score_pool(CONTEXTS, REPLIES), made.score_pool(CONTEXTS, REPLIES))
     assert opened.name == str(tmp_path / "sum")
     assert read_sum(tmp_path / "sum")["metadata"] == {"n_valid": 3}
-    # an index remembers it by name and answers from it
+    # an index stores its name and answers with it
     build_index(tmp_path / "index", opened, REPLIES)
     answer = polyrank.open(tmp_path / "index").respond(CONTEXTS, 1)[0][0]
     assert answer.text == REPLIES[int(made.score_pool(CONTEXTS, REPLIES)[0].argmax())]
 
 
-def test_the_fingerprint_is_of_parts_and_weights(models: dict[str, Path]) -> None:
+def test_the_fingerprint_covers_parts_and_weights(models: dict[str, Path]) -> None:
     bi, other, convert = (load_encoder(models[name], device="cpu") for name in ("bi", "other", "convert"))
     made = [
         SumEncoder(parts, weights)
@@ -248,7 +250,7 @@ def test_the_folder_moves_with_its_parts_and_refuses_others(models: dict[str, Pa
         load_sum(path, [made.parts[0]] * 2)
 
 
-def test_a_sum_is_no_part_of_itself(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_sum_cannot_contain_itself(models: dict[str, Path], tmp_path: Path) -> None:
     bi, other = (load_encoder(models[name], device="cpu") for name in ("bi", "other"))
     save_sum(tmp_path / "a", SumEncoder([bi, other], [1, 2]))
     save_sum(tmp_path / "b", SumEncoder([load_encoder(tmp_path / "a", device="cpu"), bi], [1, 1]))
@@ -260,12 +262,12 @@ def test_a_sum_is_no_part_of_itself(models: dict[str, Path], tmp_path: Path) -> 
     with pytest.raises(UsageError, match="already exists"):
         save_sum(tmp_path / "a", SumEncoder([bi, other], [1, 3]))
     save_sum(tmp_path / "a", SumEncoder([bi, other], [1, 3]), replace=True)
-    with pytest.raises(ArtifactError, match="was made of encoder"):  # b is of the earlier one
+    with pytest.raises(ArtifactError, match="was made of encoder"):  # b contains the earlier one
         load(str(tmp_path / "b"))
 
 
 def lists_of(rng: np.random.Generator, n: int, quality: float, scale: float) -> list[np.ndarray]:
-    """Scores of ten candidates, the first of which is right."""
+    """Scores of ten candidates; the first is right."""
     return [(scale * (rng.normal(size=10) + quality * (np.arange(10) == 0))).astype(np.float32) for _ in range(n)]
 
 
@@ -274,17 +276,17 @@ def test_weights_do_not_depend_on_the_scales_of_the_scores() -> None:
     a, b = lists_of(rng, 400, 1.0, 1.0), lists_of(rng, 400, 1.0, 1.0)
     relevant = [(0,)] * 400
     one, two = choose_weights([a, b], relevant)
-    assert 0.3 < two / one < 3  # as good and as wide: about equal
+    assert 0.3 < two / one < 3  # equal quality and spread: about equal weights
     wide_one, wide_two = choose_weights([a, [1000 * row for row in b]], relevant)
     assert wide_two / wide_one == pytest.approx(two / one / 1000, rel=1e-3)
-    # shifts say nothing either, and the better scorer counts for more
+    # shifts do not matter either, and the better scorer gets more weight
     shifted = choose_weights([a, [row + i for i, row in enumerate(b)]], relevant)
     assert shifted == pytest.approx((one, two), rel=1e-3)
     better = choose_weights([a, lists_of(rng, 400, 3.0, 1.0)], relevant)
     assert better[1] / better[0] > 1.3
 
 
-def test_the_best_of_all_ratios_is_taken_and_ties_stay_at_equal_spread() -> None:
+def test_the_best_ratio_is_chosen_and_ties_keep_equal_spread() -> None:
     rng = np.random.default_rng(2)
     a, b = lists_of(rng, 60, 0.7, 2.0), lists_of(rng, 60, 1.2, 0.1)
     relevant = [(0,)] * 60
@@ -327,7 +329,7 @@ EXAMPLES = [
 ]
 
 
-def test_figures_are_those_of_evaluating_each(models: dict[str, Path]) -> None:
+def test_figures_equal_those_of_evaluating_each(models: dict[str, Path]) -> None:
     parts = [load_encoder(models[name], device="cpu") for name in ("convert", "poly")]
     seen: list[str] = []
 
@@ -338,7 +340,7 @@ def test_figures_are_those_of_evaluating_each(models: dict[str, Path]) -> None:
     useless = [Example(("hi",), ("a", "b")), Example(("hi",), ("a",), (0,)), Example(("hi",), ("a", "a"), (0,))]
     made, figures = fit_sum(parts, [*useless, *EXAMPLES], progress=progress)
     assert seen == ["convert", "poly"]
-    assert made.weights[1] == 1  # it attends
+    assert made.weights[1] == 1  # the Poly-encoder's weight stays 1
     assert figures["n_valid"] == len(EXAMPLES)
     for scorer, own in zip((*parts, made), (*figures["parts"], figures["sum"]), strict=True):
         metrics = polyrank.summarise(polyrank.evaluate(scorer, EXAMPLES))["metrics"]
@@ -350,7 +352,9 @@ def test_figures_are_those_of_evaluating_each(models: dict[str, Path]) -> None:
         fit_sum([parts[1], parts[1]], EXAMPLES)
 
 
-def test_the_command_makes_what_the_others_take(models: dict[str, Path], task: dict[str, Path], tmp_path: Path) -> None:
+def test_the_commands_output_works_with_other_commands(
+    models: dict[str, Path], task: dict[str, Path], tmp_path: Path
+) -> None:
     path = tmp_path / "sum"
     made = run("sum", models["bi"], models["convert"], "-o", path, "--valid", task["valid"], "--json")
     assert made.returncode == 0, made.stderr
@@ -377,7 +381,7 @@ def test_the_command_makes_what_the_others_take(models: dict[str, Path], task: d
     assert json.loads(drawn.stdout)["metadata"]["n_valid"] == 72, drawn.stderr
 
 
-def test_the_command_says_what_is_wrong(models: dict[str, Path], task: dict[str, Path], tmp_path: Path) -> None:
+def test_the_command_reports_errors(models: dict[str, Path], task: dict[str, Path], tmp_path: Path) -> None:
     save_sum(tmp_path / "sum", sum_of(models, "bi + bi"))
     cases = {
         ("sum", models["bi"], models["poly"], "-o", tmp_path / "x"): "give either --valid FILE",

@@ -1,4 +1,4 @@
-"""The text policy: contexts keep their end, candidates their start, pairs share a budget; odd text is read."""
+"""The text policy: contexts keep their end, candidates their start, pairs share a budget; unusual text works."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def make(subwords: Any, **changes: Any) -> BackboneTexts:
     return BackboneTexts(subwords, TextPolicy(**{"max_context_tokens": 10, "max_candidate_tokens": 6, **changes}), 128)
 
 
-def test_turns_are_joined_between_boundaries(subwords: Any) -> None:
+def test_turns_are_joined_between_special_tokens(subwords: Any) -> None:
     texts = make(subwords)
     assert words(texts, texts.context_ids(Context(("hello", "my wifi")))) == "[CLS] hello [SEP] my wifi [SEP]"
     assert words(texts, texts.candidate_ids("thanks")) == "[CLS] thanks [SEP]"
@@ -57,12 +57,12 @@ def test_speaker_prefixes_alternate_back_from_the_last_turn(subwords: Any) -> No
         ("drop", "[CLS] hi [SEP] down [SEP]"),
     ],
 )
-def test_background_has_its_place(subwords: Any, place: Any, expected: str) -> None:
+def test_the_position_of_background(subwords: Any, place: Any, expected: str) -> None:
     texts = make(subwords, background=place)
     assert words(texts, texts.context_ids(Context(("hi", "down"), ("red router",)))) == expected
 
 
-def test_long_background_leaves_room_for_the_last_turn(subwords: Any) -> None:
+def test_long_background_leaves_space_for_the_last_turn(subwords: Any) -> None:
     texts = make(subwords, max_context_tokens=10)
     ids = texts.context_ids(Context(("my wifi is down",), ("red " * 50,)))
     assert len(ids) == 10
@@ -72,14 +72,14 @@ def test_long_background_leaves_room_for_the_last_turn(subwords: Any) -> None:
 def test_pairs_share_their_budget(subwords: Any) -> None:
     texts = make(subwords, max_context_tokens=10, max_candidate_tokens=10)
     ids, segments = texts.pair_ids(Context(("hello " * 40,)), "thanks")
-    assert len(ids) == len(segments) == 20  # the short candidate left its room to the context
+    assert len(ids) == len(segments) == 20  # the context uses the short candidate's rest
     assert segments == [0] * 18 + [1] * 2
     ids, segments = texts.pair_ids(Context(("hello",)), "thanks")
     assert words(texts, ids) == "[CLS] hello [SEP] thanks [SEP]"
     assert segments == [0, 0, 0, 1, 1]
 
 
-def test_a_long_candidate_leaves_half_of_the_networks_room(subwords: Any) -> None:
+def test_a_long_candidate_leaves_half_of_the_networks_length(subwords: Any) -> None:
     texts = BackboneTexts(subwords, TextPolicy(max_context_tokens=20, max_candidate_tokens=20), 20)
     ids, segments = texts.pair_ids(Context(("my wifi is down " * 9,)), "the bill is too high " * 9)
     assert len(ids) == 20
@@ -112,7 +112,7 @@ def test_any_text_fits_its_budget(subwords: Any, turns: list[str], facts: list[s
 
 
 @pytest.mark.parametrize("text", ["🙂 👩‍👩‍👧", "你好", "שלום", "a\x00b", "", " ", "\u200b"])
-def test_unusual_text_is_read(subwords: Any, text: str) -> None:
+def test_unusual_text_is_encoded(subwords: Any, text: str) -> None:
     texts = make(subwords)
     ids = texts.candidate_ids(text)
     assert (ids[0], ids[-1]) == (subwords.start_id, subwords.end_id)
@@ -121,7 +121,7 @@ def test_unusual_text_is_read(subwords: Any, text: str) -> None:
     assert (len(ids) == 2) == (text in ("", " ", "\u200b"))
 
 
-def test_a_very_long_context_is_cut_to_its_end(subwords: Any) -> None:
+def test_a_very_long_context_is_truncated_to_its_end(subwords: Any) -> None:
     texts = make(subwords)
     ids = texts.context_ids(Context(("hello " * 100_000, "my wifi is down")))
     assert len(ids) == 10
@@ -147,7 +147,7 @@ def test_a_tokenizer_survives_a_round_trip_and_refuses_damage(subwords: Any) -> 
 
 
 def tokenizer_folder(path: Path, **names: str) -> Path:
-    """A folder with a tokenizer of three words and the names given of its special tokens."""
+    """A folder with a tokenizer of three words and the given special tokens."""
     words = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[UNK]", "hello"]
     backend = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     backend.pre_tokenizer = WhitespaceSplit()
@@ -163,7 +163,7 @@ def tokenizer_folder(path: Path, **names: str) -> Path:
         ({"cls_token": "[CLS]", "sep_token": "[SEP]", "bos_token": "<s>", "eos_token": "</s>"}, (3, 4)),
     ],
 )
-def test_texts_begin_and_end_as_the_tokenizer_names_it(
+def test_texts_start_and_end_with_the_tokenizers_special_tokens(
     tmp_path: Path, names: dict[str, str], boundaries: tuple[int, int]
 ) -> None:
     own = load_subwords(tokenizer_folder(tmp_path, pad_token="<pad>", **names))
@@ -203,7 +203,7 @@ def test_a_tokenizers_own_truncation_and_padding_are_off(tiny_backbone: Path) ->
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 200])
-def test_many_texts_have_the_ids_of_each(subwords: Any, n: int) -> None:
+def test_many_texts_have_the_same_ids_as_each_one(subwords: Any, n: int) -> None:
     texts = make(subwords)
     lines = [f"my {'wifi ' * (i % 7)}is {'abcdefg'[i % 7]}" for i in range(n)]
     assert subwords.encode_all(lines) == [subwords.encode(line) for line in lines]
@@ -211,25 +211,25 @@ def test_many_texts_have_the_ids_of_each(subwords: Any, n: int) -> None:
     assert len(subwords.encode_all([])) == 0
 
 
-def test_added_tokens_are_those_very_characters_and_no_boundaries_come_with_a_text(tiny_backbone: Path) -> None:
+def test_added_tokens_match_exactly_and_special_tokens_in_texts_do_not(tiny_backbone: Path) -> None:
     own = load_subwords(tiny_backbone)
     before = own.encode("[EOT]")
     n_before = len(own)
     assert len(before) > 1
     assert own.add(["[EOT]", "[CLS]"]) == 1
     assert len(own) == n_before + 1
-    assert own.encode("[EOT]") == (n_before,)  # what was remembered of it is forgotten
+    assert own.encode("[EOT]") == (n_before,)  # the cached ids of it are dropped
     assert own.encode("[eot]") != (n_before,)
     assert own.encode("hi[EOT]my") == (*own.encode("hi"), n_before, *own.encode("my"))
 
 
 @pytest.mark.parametrize("n", [999, 1000, 1001, 2000])
-def test_long_texts_are_cut_into_the_same_subwords(subwords: Any, n: int) -> None:
-    """A text of 2,000 characters and more is not remembered."""
+def test_long_texts_have_the_same_subwords(subwords: Any, n: int) -> None:
+    """Texts of 2,000 characters and more are not cached."""
     assert subwords.encode("a " * n) == subwords.encode("a") * n
 
 
-def test_a_batch_holds_its_rows_from_the_left_and_padding_behind_them() -> None:
+def test_a_batch_is_padded_on_the_right() -> None:
     tokens = pad([[5, 6, 7], [], [8]], [[0, 1, 1], [], [1]], pad_id=9)
     assert tokens.ids.tolist() == [[5, 6, 7], [9, 9, 9], [8, 9, 9]]
     assert tokens.mask.tolist() == [[True, True, True], [False] * 3, [True, False, False]]
@@ -242,7 +242,7 @@ def test_a_batch_holds_its_rows_from_the_left_and_padding_behind_them() -> None:
         assert empty.ids.shape == empty.mask.shape == empty.segments.shape == shape
 
 
-def test_a_batch_moves_as_a_whole() -> None:
+def test_a_batch_moves_to_a_device_as_a_whole() -> None:
     moved = pad([[5, 6], [7]], [[0, 1], [0]]).to(torch.device("meta"))
     assert {moved.ids.device.type, moved.mask.device.type, moved.segments.device.type} == {"meta"}
     here = pad([[5, 6], [7]], [[0, 1], [0]])

@@ -1,4 +1,4 @@
-"""The best of a row of scores, against sorting all of them."""
+"""The best of a row of scores, compared with a full sort."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from polyrank.ranking.top import top_rows, top_rows_with_ties
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(1, 14))
-def test_the_best_rows_are_those_of_a_whole_sort(scores: list[int], k: int) -> None:
+def test_the_best_rows_equal_those_of_a_full_sort(scores: list[int], k: int) -> None:
     values = np.array(scores, np.float32)
     order = sorted(range(len(scores)), key=lambda row: (-scores[row], row))
     assert top_rows(values, k) == order[:k]
@@ -17,14 +17,14 @@ def test_the_best_rows_are_those_of_a_whole_sort(scores: list[int], k: int) -> N
     assert top_rows_with_ties(values, k).tolist() == [row for row, score in enumerate(scores) if score >= least]
 
 
-def test_what_is_not_a_number_is_not_hidden() -> None:
+def test_nan_is_not_hidden() -> None:
     values = np.array([1.0, np.nan, 3.0, 2.0], np.float32)
     assert 1 in top_rows_with_ties(values, 2).tolist()
 
 
 @pytest.mark.parametrize("k", [1, 3, 10, 400, 999])
 def test_a_few_of_many_are_the_best(k: int) -> None:
-    """Of more than partitioning sorts whole anyway."""
+    """With more rows than the partitioning sorts anyway."""
     values = np.random.default_rng(k).permutation(1000).astype(np.float32)
     assert sorted(values[top_rows_with_ties(values, k)].tolist()) == list(range(1000 - k, 1000))
     assert values[top_rows(values, k)].tolist() == list(range(999, 999 - k, -1))

@@ -1,4 +1,4 @@
-"""Two stages, their ensembles, and when to give no answer."""
+"""Two stages, their ensembles, and abstention."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -23,7 +23,7 @@ CONTEXTS = [Context(("my wifi router is down",)), Context(("hello",)), Context((
 
 
 class Letters:
-    """A real small re-ranker: counts the letter e."""
+    """A small real re-ranker that counts the letter e."""
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         return [np.array([text.count("e") for text in texts], np.float32) for texts in candidates]
@@ -32,7 +32,7 @@ class Letters:
         return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
-def test_a_shortlist_of_all_is_the_reranker_alone() -> None:
+def test_a_shortlist_of_all_equals_the_reranker_alone() -> None:
     both = TwoStageScorer(BM25(), Letters(), n_retrieved=len(TEXTS))
     for got, want in zip(both.score(CONTEXTS, [TEXTS] * 3), Letters().score(CONTEXTS, [TEXTS] * 3), strict=True):
         np.testing.assert_array_equal(got, want)
@@ -40,7 +40,7 @@ def test_a_shortlist_of_all_is_the_reranker_alone() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 4, 100])
 @pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
-def test_what_is_left_out_comes_after_in_the_retrievers_order(n: int, ensemble: str | None) -> None:
+def test_replies_outside_the_shortlist_follow_in_the_retrievers_order(n: int, ensemble: str | None) -> None:
     first = BM25().fit(TEXTS)
     both = TwoStageScorer(first, Letters(), n_retrieved=n, ensemble=ensemble)  # type: ignore[arg-type]
     for context, retrieved, total in zip(
@@ -55,10 +55,10 @@ def test_what_is_left_out_comes_after_in_the_retrievers_order(n: int, ensemble: 
         for a, b in pairwise(outside):
             assert np.sign(at[a] - at[b]) == np.sign(was[a] - was[b])
         np.testing.assert_allclose(both.score_pool([context], TEXTS)[0], total, rtol=1e-5, atol=1e-6)
-        assert total[3] == total[4]  # copies tie
+        assert total[3] == total[4]  # copies have equal scores
 
 
-def test_order_of_candidates_changes_nothing() -> None:
+def test_the_order_of_candidates_does_not_matter() -> None:
     both = TwoStageScorer(TfIdf().fit(TEXTS), Letters(), n_retrieved=3)
     order = np.random.default_rng(1).permutation(len(TEXTS))
     whole = both.score(CONTEXTS, [TEXTS] * 3)
@@ -67,7 +67,7 @@ def test_order_of_candidates_changes_nothing() -> None:
         np.testing.assert_array_equal(a[order], b)
 
 
-def test_over_an_index_it_gives_both_scores() -> None:
+def test_over_an_index_both_scores_are_returned() -> None:
     retriever = LexicalRetriever(BM25().fit(TEXTS), POOL)
     found = TwoStage(retriever, Letters(), n_retrieved=4).respond(CONTEXTS, k=3)
     for shortlist, best in zip(retriever.respond(CONTEXTS, 4), found, strict=True):
@@ -95,7 +95,7 @@ def test_no_candidates_and_no_shortlist() -> None:
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=8), st.sampled_from(ENSEMBLES), st.integers(0, 99))
 def test_an_ensemble_keeps_the_order_that_both_agree_on(values: list[float], how: str, seed: int) -> None:
     first = np.array(values, np.float32)
-    second = first * np.float32(0.5) + np.float32(3)  # another scale, the same order
+    second = first * np.float32(0.5) + np.float32(3)  # another scale, but the same order
     total = combine(first, second, how)  # type: ignore[arg-type]
     for i in range(len(first)):
         for j in range(len(first)):
@@ -108,13 +108,13 @@ def test_an_ensemble_keeps_the_order_that_both_agree_on(values: list[float], how
 def test_the_chosen_ensemble_is_the_best_on_validation() -> None:
     generator = np.random.default_rng(5)
     truth = [generator.normal(size=20) for _ in range(200)]
-    first = [(t * 100 + generator.normal(size=20) * 80).astype(np.float32) for t in truth]  # a hundred times the scale
+    first = [(t * 100 + generator.normal(size=20) * 80).astype(np.float32) for t in truth]  # 100 times the scale
     second = [(t + generator.normal(size=20) * 0.8).astype(np.float32) for t in truth]
     right = [(int(np.argmax(t)),) for t in truth]
     chosen, figures = choose_ensemble(first, second, right)
     assert chosen is not None
     assert figures[chosen] == max(figures.values()) > figures["alone"]
-    assert figures["z-score"] > figures["raw"]  # raw hears the louder one only
+    assert figures["z-score"] > figures["raw"]  # raw follows only the larger scale
     useless = [np.zeros(20, np.float32) for _ in truth]
     assert choose_ensemble(useless, second, right)[0] is None
 
@@ -124,7 +124,7 @@ def test_the_chosen_ensemble_is_the_best_on_validation() -> None:
     st.sampled_from([0.0, 0.3, 0.5, 0.9]),
 )
 @settings(max_examples=60)
-def test_the_curve_counts_rightly_and_calibration_keeps_its_word(rows: list[tuple[int, bool]], wanted: float) -> None:
+def test_the_curve_is_right_and_calibration_reaches_its_precision(rows: list[tuple[int, bool]], wanted: float) -> None:
     values, right = [float(v) for v, _ in rows], [r for _, r in rows]
     for point in coverage_curve(values, right):
         answered = [r for v, r in zip(values, right, strict=True) if v >= point.threshold]
@@ -142,10 +142,10 @@ def test_the_curve_counts_rightly_and_calibration_keeps_its_word(rows: list[tupl
     assert len(answered) / len(rows) == max(p.coverage for p in curve if p.precision >= wanted)
 
 
-def test_the_measure_that_tells_right_from_wrong_is_chosen() -> None:
+def test_the_measure_that_separates_right_from_wrong_is_chosen() -> None:
     generator = np.random.default_rng(2)
     right = generator.random(400) < 0.5
-    level = generator.normal(size=400) * 10  # the score itself says nothing, only the lead does
+    level = generator.normal(size=400) * 10  # only the lead is informative, not the score
     lead = np.where(right, 2.0, 0.2) + generator.random(400)
     scores = [[a, a - b, a - b - 1] for a, b in zip(level, lead, strict=True)]
     chosen, _ = calibrate(scores, right, precision=0.95)
@@ -155,7 +155,7 @@ def test_the_measure_that_tells_right_from_wrong_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_no_replies_are_no_answer(measure: str) -> None:
+def test_without_replies_there_is_no_answer(measure: str) -> None:
     assert Abstention(measure, -1e30).abstains([])  # type: ignore[arg-type]
     assert confidence([1.0], measure) > 0  # type: ignore[arg-type]
     with pytest.raises(DataError, match="needs examples"):
@@ -163,7 +163,7 @@ def test_no_replies_are_no_answer(measure: str) -> None:
 
 
 @pytest.mark.parametrize("how", ENSEMBLES)
-def test_ensembles_are_the_sums_of_the_published_scales(how: str) -> None:
+def test_ensembles_equal_sums_on_the_published_scales(how: str) -> None:
     special, stats = pytest.importorskip("scipy.special"), pytest.importorskip("scipy.stats")
     scales = {"raw": np.array, "sigmoid": special.expit, "z-score": stats.zscore, "softmax": special.softmax}
     both = (np.array, special.expit) if how == "sigmoid-reranked" else (scales[how],) * 2
@@ -179,12 +179,12 @@ def test_ensembles_are_the_sums_of_the_published_scales(how: str) -> None:
     assert np.isfinite(combine(huge, huge, how)).all()  # type: ignore[arg-type]
 
 
-def test_an_ensemble_that_is_no_better_is_not_taken() -> None:
+def test_an_ensemble_without_gain_is_not_chosen() -> None:
     second = [np.array([3.0, 1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32), np.array([1.0], np.float32)]
     first = [np.array([1.0, 0.0, 0.0], np.float32), np.array([0.0, 1.0], np.float32), np.array([5.0], np.float32)]
     chosen, figures = choose_ensemble(first, second, [(2,), (0, 1), ()])
     assert chosen is None
-    assert figures == dict.fromkeys(("alone", *ENSEMBLES), (1 / 2 + 1) / 2)  # the list of no right answer says nothing
+    assert figures == dict.fromkeys(("alone", *ENSEMBLES), (1 / 2 + 1) / 2)  # one list has no right answer
     assert choose_ensemble(first[2:], second[2:], [()]) == (None, dict.fromkeys(("alone", *ENSEMBLES), 0.0))
     assert read_ensemble("none") is None
     assert [read_ensemble(name) for name in ENSEMBLES] == list(ENSEMBLES)
@@ -192,7 +192,7 @@ def test_an_ensemble_that_is_no_better_is_not_taken() -> None:
         read_ensemble("mean")
 
 
-def test_what_the_reranker_cannot_tell_apart_stays_in_the_retrievers_order() -> None:
+def test_ties_of_the_reranker_keep_the_retrievers_order() -> None:
     pool = [Candidate(str(i), text) for i, text in enumerate(["e red", "e wifi wifi", "e wifi", "none", "wifi eee"])]
     retriever = LexicalRetriever(BM25().fit([c.text for c in pool]), pool)
     (shortlist,) = retriever.respond([Context(("wifi",))], 3)
@@ -205,15 +205,15 @@ def test_what_the_reranker_cannot_tell_apart_stays_in_the_retrievers_order() -> 
     assert [len(row) for row in both.respond([Context(("wifi",))], 2)] == [2]
 
 
-def test_by_default_a_hundred_are_reranked_and_five_given() -> None:
+def test_by_default_a_hundred_are_reranked_and_five_returned() -> None:
     pool = [Candidate(str(i), f"wifi {'e' * i}") for i in range(120)]
     retriever = LexicalRetriever(BM25().fit([c.text for c in pool]), pool)
     (ranked,) = TwoStage(retriever, Letters()).respond([Context(("my wifi",))])
-    assert [reply.id for reply in ranked] == ["99", "98", "97", "96", "95"]  # ties of the first stage go by row
+    assert [reply.id for reply in ranked] == ["99", "98", "97", "96", "95"]  # the first stage orders ties by row
 
 
 def test_confidence_by_hand() -> None:
-    scores = [3.0, 2.0, 2.0, *[-50.0] * 7, 3.0, 3.0]  # more than the ten that are looked at
+    scores = [3.0, 2.0, 2.0, *[-50.0] * 7, 3.0, 3.0]  # more than the ten that count
     assert confidence(scores, "score") == 3
     assert confidence(scores, "margin") == 1
     assert confidence(scores, "softmax") == pytest.approx(np.e / (np.e + 2))
@@ -221,7 +221,7 @@ def test_confidence_by_hand() -> None:
     assert confidence([-1.0], "margin") == np.inf
     assert confidence([-1.0], "softmax") == 1
     assert confidence([], "margin") == -np.inf
-    # what is as sure as the threshold is answered
+    # a confidence equal to the threshold is answered
     assert [Abstention("score", t).abstains([2.0, 1.0]) for t in (1.99, 2.0, 2.01)] == [False, False, True]
     assert [Abstention("margin", t).abstains([2.0, 1.5]) for t in (0.5, 0.51)] == [False, True]
 
@@ -236,8 +236,8 @@ def test_the_area_is_the_mean_precision_over_coverages() -> None:
     assert shuffled == curve
 
 
-def test_a_threshold_is_a_little_below_the_confidence_that_drew_it() -> None:
-    """At most 2^-6 of itself, and never so far that the next example would be answered."""
+def test_a_threshold_is_slightly_below_its_examples_confidence() -> None:
+    """By at most 2^-6 of itself, and never so far that it reaches the next example."""
     right = [True, True, False, False]
     for scores, want in (
         ([8.0, 4.0, 1.0, 0.5], 4 * (1 - 2.0**-6)),
@@ -248,10 +248,10 @@ def test_a_threshold_is_a_little_below_the_confidence_that_drew_it() -> None:
         found, curve = calibrate([[score] for score in scores], right, precision=1.0, measure="score")
         assert (found.measure, found.threshold) == ("score", pytest.approx(want))
         assert len(curve) == 4
-    # of all thresholds that are precise enough, the one that answers most often
+    # the precise enough threshold that answers most often
     found, _ = calibrate([[8.0], [6.0], [4.0], [2.0]], [True, False, True, True], precision=0.7, measure="score")
     assert found.threshold < 2
     found, _ = calibrate([[8.0], [6.0], [4.0], [2.0]], [True, True, False, True], precision=0.75, measure="score")
-    assert found.threshold < 2  # just as precise as was asked for
+    assert found.threshold < 2  # exactly as precise as requested
     with pytest.raises(DataError, match=r"no threshold reaches a precision of 90%, the best is 50% on 2 examples"):
         calibrate([[2.0], [1.0]], [False, True], precision=0.9, measure="score")

@@ -1,4 +1,4 @@
-"""Files of some kilobytes that unpack to more than a memory holds are refused before they do."""
+"""Decompression bombs of some kilobytes are refused before they fill the memory."""
 
 import gzip
 import io
@@ -51,7 +51,7 @@ def workbook(*rows: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["chats.zip", "chats.csv.gz", "inside.zip"])
-def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, name: str) -> None:
+def test_files_that_unpack_to_too_much_are_refused(tmp_path: Path, name: str) -> None:
     large = b"x," * 500_000
     data = {
         "chats.zip": packed({"a.csv": large}),
@@ -64,7 +64,7 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def ods(*sheets: Sequence[tuple[int, Sequence[tuple[str, int]]]]) -> bytes:
-    """Rows with how often each comes again, and in them cells with how often; a cell without a text is empty."""
+    """A sheet from rows with repeat counts, and cells with repeat counts; a cell without a text is empty."""
 
     def cell(text: str, n: int) -> str:
         head = f'<table:table-cell table:number-columns-repeated="{n}"'
@@ -90,7 +90,7 @@ def ods(*sheets: Sequence[tuple[int, Sequence[tuple[str, int]]]]) -> bytes:
 
 
 def xls(names: Sequence[str], cells: Sequence[tuple[int, int]], n_bytes: int = 4096) -> bytes:
-    """A workbook whose sheets all are the same one, in a stream of ``n_bytes`` at least."""
+    """A workbook whose sheets are all the same one, in a stream of at least ``n_bytes``."""
 
     def record(kind: int, body: bytes) -> bytes:
         return struct.pack("<HH", kind, len(body)) + body
@@ -113,7 +113,7 @@ def xls(names: Sequence[str], cells: Sequence[tuple[int, int]], n_bytes: int = 4
     book += bytes(-len(book) % 512)
     chain = [*range(3, len(book) // 512 + 2), END]
     table = [0xFFFFFFFD, END, *chain]
-    if len(book) < 4096:  # in pieces of 64 bytes, of which the last sector has the chain
+    if len(book) < 4096:  # stored in pieces of 64 bytes, with the chain in the last sector
         table.append(END)
         directory = entry("Root Entry", 5, 1, 2, len(book)) + entry("Workbook", 2, FREE, 0, n_bytes)
         book += struct.pack("<128I", *range(1, len(book) // 64), END, *[FREE] * (128 - len(book) // 64))
@@ -127,7 +127,7 @@ def xls(names: Sequence[str], cells: Sequence[tuple[int, int]], n_bytes: int = 4
 
 FREE, END = 0xFFFFFFFF, 0xFFFFFFFE
 FAR = workbook(f'<row r="1">{CELLS[0]}</row>', f'<row r="1048576">{CELLS[1]}</row>')
-BOMBS = {  # of a kilobyte or two
+BOMBS = {  # one or two kilobytes each
     "far.xlsx": (FAR, 17_179_869_184),
     "quotes.xlsx": (workbook("<x:c r = 'a1'/>", "<c s='1' r='XFD1048576'/>"), 17_179_869_184),
     "far.ods": (ods([(1, [("a", 1)]), (ENDLESS - 2, [("", 1)]), (1, [("", 29), ("b", 1)])]), 30 * ENDLESS),
@@ -140,7 +140,7 @@ BOMBS = {  # of a kilobyte or two
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_sheets_of_more_cells_than_memory_holds_are_refused(tmp_path: Path, name: str) -> None:
-    """Their reader would ask for all of them, and take the process with it."""
+    """Their reader would allocate all of them, and crash the process."""
     data, n = BOMBS[name]
     (tmp_path / name).write_bytes(data)
     with pytest.raises(polyrank.DataError, match=f"span {n:,} cells, the limit is 20,000,000"):
@@ -153,7 +153,7 @@ def test_sheets_of_more_cells_than_memory_holds_are_refused(tmp_path: Path, name
     st.sampled_from([500, 4096, 9000]),
 )
 def test_cells_are_counted_as_they_are_read(cells: list[tuple[int, int]], n_bytes: int) -> None:
-    """Of all sheets together, at the limit and above it."""
+    """For all sheets together, at the limit and above it."""
     data = xls(["a", "b"], sorted(cells), n_bytes)
     sheets = polars.read_excel(data, sheet_id=0, has_header=False, drop_empty_rows=False, raise_if_empty=False)
     n = sum(sheet.height * sheet.width for sheet in sheets.values())
@@ -165,8 +165,8 @@ def test_cells_are_counted_as_they_are_read(cells: list[tuple[int, int]], n_byte
             check_workbook(Path("a"), data, 2**20)
 
 
-def test_a_sheet_with_empty_rows_behind_is_read(tmp_path: Path) -> None:
-    """As LibreOffice writes them: the rest of a million rows and 16,384 columns."""
+def test_a_sheet_with_trailing_empty_rows_is_read(tmp_path: Path) -> None:
+    """As LibreOffice writes it, with the rest of a million rows and 16,384 columns."""
     rows = [[("conversation", 1), ("speaker", 1), ("text", 1), ("", 16_381)]]
     rows += [[("1", 1), ("ann", 1), ("hello", 1)], [("1", 1), ("bob", 1), ("hi", 1)]]
     (tmp_path / "chats.ods").write_bytes(ods([*((1, row) for row in rows), (ENDLESS - 3, [("", 16_384)])]))
@@ -185,12 +185,12 @@ def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path: Path, table: dict
 
 def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "chats.csv").open("wb") as file:
-        file.truncate(2**40)  # that take no space
+        file.truncate(2**40)  # a sparse file
     with pytest.raises(polyrank.DataError, match=r"more than 1,073,741,824 bytes; .*--max-bytes"):
         import_chats(tmp_path / "chats.csv")
 
 
-def test_what_was_packed_comes_back_whole() -> None:
+def test_compressed_files_are_read_completely() -> None:
     text = b"hello " * 1_000_000
     assert gunzipped(Path("a"), gzip.compress(text) + gzip.compress(b"end") + b"\0\0", 2**30) == text + b"end"
     with pytest.raises(EOFError):

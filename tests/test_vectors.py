@@ -1,4 +1,4 @@
-"""Candidates and their vectors in Parquet files: whole or not there, of what they say, and an index of them."""
+"""Candidates and their vectors in Parquet files: whole or absent, checked, and an index from them."""
 
 import dataclasses
 import subprocess
@@ -45,7 +45,7 @@ def finished(folder: Path) -> list[int]:
     return [n for n in range(PLAN.n_blocks) if is_finished(folder, PLAN, n, POOL[PLAN.block(n)])]
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_blocks_are_read_back_unchanged(tmp_path: Path) -> None:
     folder = write(tmp_path / "v", 2, 0, 1)
     assert sorted(path.name for path in folder.iterdir()) == [
         *(f"block-0000{n}.parquet" for n in range(3)),
@@ -57,7 +57,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert read_plan(folder) == PLAN
 
 
-def test_other_programs_read_it(tmp_path: Path) -> None:
+def test_other_programs_can_read_the_files(tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(file_of(write(tmp_path / "v", 0), 0))
     assert table.column_names == ["id", "text", "metadata", "vector"]
     assert table["metadata"].to_pylist() == [None, '{"n": 1}', None, '{"n": 3}']
@@ -75,7 +75,7 @@ def test_a_block_is_finished_only_with_its_own_candidates_encoder_and_bytes(tmp_
     assert finished(folder) == [0]
 
 
-def test_a_folder_of_another_plan_is_refused_by_what_differs(tmp_path: Path) -> None:
+def test_a_folder_of_another_plan_is_refused_with_the_differences(tmp_path: Path) -> None:
     folder = write(tmp_path / "v", 0)
     begin(folder, PLAN)
     assert finished(folder) == [0]
@@ -94,7 +94,7 @@ def test_a_folder_of_another_plan_is_refused_by_what_differs(tmp_path: Path) -> 
     assert [path.name for path in folder.iterdir()] == ["vectors.json"]
 
 
-def test_what_is_not_ours_is_never_deleted(tmp_path: Path) -> None:
+def test_foreign_files_are_never_deleted(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for overwrite in (False, True):
         with pytest.raises(UsageError, match=r"already exists|notes\.txt"):
@@ -108,7 +108,7 @@ def test_damage_is_named_with_its_remedy(tmp_path: Path) -> None:
         list(read_blocks(folder))
     write(folder, 2)
     data = bytearray(file_of(folder, 1).read_bytes())
-    at = data.index(VECTORS[4:8].tobytes()[:8])  # a bit of a stored number, that only a checksum can miss
+    at = data.index(VECTORS[4:8].tobytes()[:8])  # a bit of a stored number, which only a checksum detects
     data[at] ^= 1
     file_of(folder, 1).write_bytes(data)
     assert finished(folder) == [0, 1, 2]
@@ -118,7 +118,7 @@ def test_damage_is_named_with_its_remedy(tmp_path: Path) -> None:
         read_plan(tmp_path)
 
 
-def test_an_index_of_blocks_is_the_one_that_is_built_at_once(tmp_path: Path) -> None:
+def test_an_index_from_blocks_equals_one_built_at_once(tmp_path: Path) -> None:
     encoder = polyrank.load("shipped:convert")
     pool = [Candidate(c.id, c.text, c.metadata) for c in POOL]
     plan = Plan("shipped:convert", encoder.fingerprint, encoder.dimension, digest(pool), len(pool), 4)
@@ -140,7 +140,7 @@ def test_an_index_of_blocks_is_the_one_that_is_built_at_once(tmp_path: Path) -> 
         index_blocks(tmp_path / "v", tmp_path / "at-once")
 
 
-def test_blocks_of_other_candidates_make_no_index(tmp_path: Path) -> None:
+def test_blocks_of_other_candidates_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "v", 0, 1, 2)
     file_of(folder, 1).replace(file_of(folder, 0))
     write(folder, 1)

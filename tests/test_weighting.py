@@ -1,4 +1,4 @@
-"""Responses that are said often are negatives often; `negatives_weighting` takes that out of the loss."""
+"""Frequent responses are frequent negatives; `negatives_weighting` removes that effect from the loss."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -29,7 +29,7 @@ SAID = {"thanks": 12, "too high": 6, "restart it": 2}
 DATA = [Example((f"{text} {i}",), (text,), (0,)) for text, n in SAID.items() for i in range(n)]
 BATCH = [(i, DATA[i]) for i in (0, 1, 12, 18)]
 REPLIES = ["thanks", "thanks", "too high", "restart it"]
-WRONG = [[2, 3], [2, 3], [0, 1, 3], [0, 1, 2]]  # columns whose text is another
+WRONG = [[2, 3], [2, 3], [0, 1, 3], [0, 1, 2]]  # columns with another text
 
 
 def tiny(backbone: Path) -> tuple[BiEncoder, BackboneTexts]:
@@ -60,41 +60,41 @@ def by_hand(values: torch.Tensor, wrong: list[list[int]]) -> torch.Tensor:
     return -torch.stack([values[i, i] - torch.logsumexp(values[i, [i, *others]], 0) for i, others in rows]).mean()
 
 
-def test_logq_is_its_formula(tiny_backbone: Path) -> None:
-    """Every score less the log of how often its text is said, the right one's too."""
+def test_logq_equals_its_formula(tiny_backbone: Path) -> None:
+    """Every score minus the log of its text's frequency, including the right one's."""
     loss, values = next_loss("logq", tiny_backbone)
     corrected = values - torch.tensor([12.0, 12.0, 6.0, 2.0]).log()
     torch.testing.assert_close(loss, by_hand(corrected, WRONG), atol=1e-5, rtol=1e-5)
 
 
-def test_uniform_is_cross_entropy_over_those_that_stay(tiny_backbone: Path) -> None:
+def test_uniform_equals_cross_entropy_over_the_kept_ones(tiny_backbone: Path) -> None:
     draws = UniformDraws(SAID, seed=1)
     losses = []
     for number in range(6):
         loss, values = next_loss("uniform", tiny_backbone, number)
         stays = draws(values, torch.ones(1, 4, dtype=torch.bool), REPLIES, number)[1][0]
         left = [[i for i in others if stays[i]] for others in WRONG]
-        assert stays[3], "what is said least stays always"
+        assert stays[3], "the rarest response must always stay"
         torch.testing.assert_close(loss, by_hand(values, left), atol=1e-5, rtol=1e-5)
         losses.append(round(loss.item(), 5))
-    assert len(set(losses)) > 1, "each update draws again"
-    assert round(next_loss("uniform", tiny_backbone, 3)[0].item(), 5) == losses[3], "and a resumed one the same"
+    assert len(set(losses)) > 1, "each update must draw again"
+    assert round(next_loss("uniform", tiny_backbone, 3)[0].item(), 5) == losses[3], "a resumed run must draw the same"
 
 
-def test_what_stays_is_uniform_over_the_distinct_responses() -> None:
-    """In 20,000 updates each distinct response stays equally often, within five standard deviations."""
+def test_kept_responses_are_uniform_over_distinct_ones() -> None:
+    """In 20,000 updates all distinct responses stay equally often, within five standard deviations."""
     said = [text for text, n in SAID.items() for _ in range(n)]
     draws, random, stayed = UniformDraws(SAID, seed=5), np.random.Generator(np.random.PCG64(2)), Counter[str]()
     for number in range(2_000):
         texts = [said[i] for i in random.choice(len(said), 10)]
         mask = draws(torch.zeros(1, 10), torch.ones(1, 10, dtype=torch.bool), texts, number)[1][0]
         stayed.update(text for text, stays in zip(texts, mask.tolist(), strict=True) if stays)
-    expected = 20_000 * 2 / 20  # min(counts) / n of all draws, for each text
+    expected = 20_000 * 2 / 20  # a share of min(counts) / n per text
     assert all(abs(stayed[text] - expected) < 5 * expected**0.5 for text in SAID)
 
 
 @pytest.mark.parametrize("kind", ["logq", "uniform"])
-def test_it_changes_nothing_where_no_response_comes_twice(kind: Any, tiny_backbone: Path) -> None:
+def test_weighting_has_no_effect_without_repeated_responses(kind: Any, tiny_backbone: Path) -> None:
     model, texts = tiny(tiny_backbone)
     examples = [Example((f"hi {text}",), (text,), (0,)) for text in SAID]
     batch = list(enumerate(examples))
@@ -113,10 +113,10 @@ def test_it_changes_nothing_where_no_response_comes_twice(kind: Any, tiny_backbo
         (lambda counts: UniformDraws(counts, seed=1), 0.97, 1.03),
     ],
 )
-def test_the_slope_on_the_log_of_the_count(make: Callable[[Any], Any], least: float, most: float) -> None:
-    """One context for all, and scores ``a log(count)``: the loss is least at the a that training learns.
+def test_the_loss_is_minimal_at_the_right_slope(make: Callable[[Any], Any], least: float, most: float) -> None:
+    """One context for all, and scores ``a log(count)``: the loss is minimal at the a that training reaches.
 
-    Where scores are to be log-probabilities, a = 1. The loss is convex in a, and its derivative is 0 at the least.
+    For log-probabilities as scores, a = 1. The loss is convex in a, and its derivative is 0 at the minimum.
     """
     counts = {str(i): 2 ** (i % 7) if i % 7 < 5 else 1 for i in range(280)}
     weighting, names = make(counts), list(counts)
@@ -148,6 +148,6 @@ def test_the_slope_on_the_log_of_the_count(make: Callable[[Any], Any], least: fl
         ),
     ],
 )
-def test_it_is_for_the_batch_alone(make: Callable[[], object], words: str) -> None:
+def test_weighting_applies_only_to_the_batch(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
