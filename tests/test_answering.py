@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polyrank.cli.answering import context_of_line, print_row
-from polyrank.cli.console import drawable
+from polyrank.cli.console import check_plot_path
 from polyrank.cli.ranking import _query_of_line
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import write_index
@@ -102,7 +102,7 @@ def test_errors_of_rank_name_the_line(line: bytes) -> None:
 
 
 def test_scores_that_are_not_finite_are_never_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ArtifactError, match="runs/model gave a score that is not finite"):
+    with pytest.raises(ArtifactError, match="runs/model returned a score that is not finite"):
         print_row({"scores": [1.0, float("nan")]}, "runs/model")
     assert capsys.readouterr().out == ""
 
@@ -230,7 +230,7 @@ def test_files_of_ids_are_read_like_other_inputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["no/such/folder/p.png", "p.foo", "p"])
 def test_a_plot_path_is_checked_before_the_work(tmp_path: Path, place: str) -> None:
-    with pytest.raises(UsageError, match=r"ends? in \.png|there is no folder"):
-        drawable(tmp_path / place)
-    assert drawable(None) is None
-    assert drawable(tmp_path / "p.SVG") == tmp_path / "p.SVG"
+    with pytest.raises(UsageError, match=r"known ending of a plot; use \.png|does not exist"):
+        check_plot_path(tmp_path / place)
+    assert check_plot_path(None) is None
+    assert check_plot_path(tmp_path / "p.SVG") == tmp_path / "p.SVG"

@@ -291,7 +291,7 @@ def test_a_chat_lists_its_commands(trained: dict[str, Path]) -> None:
     assert answers.count("→") == len(answers.splitlines()) == 1
     lines = said.splitlines()
     assert all(command in lines[0] for command in ("/new", "/help", "/quit", "Ctrl-D"))
-    assert "/start is no command; there are /new, /help, /quit" in said
+    assert "/start is not a command; use /new, /help, /quit" in said
     assert said.count("(new conversation)") == 2
     assert all(f"  {command} " in said for command in ("/new", "/help", "/quit"))
 
@@ -436,7 +436,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         ("export {folder}/none --to onnx", "there is not a model folder"),
         ("export {cross} --to sentence-transformers", "give it with -o FOLDER"),
         ("export {cross} --to onnx -o {folder}/x", "leave out -o"),
-        ("map {test} --valid {test} -o {folder}/map --lr a", "--lr 'a' is no list of numbers"),
+        ("map {test} --valid {test} -o {folder}/map --lr a", "--lr 'a' is not a list of numbers"),
         ("curves {bi}/..", "no validation of these runs has R@1; they have none at all"),
         ("index remove {index}", "no ids were given"),
         ("index snapshot {index} -o {folder}", "already exists"),

@@ -58,10 +58,10 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     ("arguments", "problem"),
     [
         ("respond INDEX hi --plot x", "No such option"),
-        ("explain INDEX hi --reply a --id b", "are two replies; give one of them"),
-        ("explain bm25 hi", "bm25 is no index or pipeline, and has no replies of its own; give one with --reply"),
-        ("explain bm25 hi --reply a --filter n=1", "of its own; --filter is of an index; leave it out"),
-        ("explain bm25 hi --reply a --model b", "of its own; --model is of an index; leave it out"),
+        ("explain INDEX hi --reply a --id b", "name two replies; give one of them"),
+        ("explain bm25 hi", "bm25 is not an index or a pipeline and contains no replies; give one with --reply"),
+        ("explain bm25 hi --reply a --filter n=1", "no replies; --filter needs an index; leave it out"),
+        ("explain bm25 hi --reply a --model b", "no replies; --model needs an index; leave it out"),
         ("compare a.jsonl --k 1 --metric MRR", "--k and --metric say the same thing in two ways; give one"),
         ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks a:b", "--ranks 'a:b' is not FIRST:LAST; write for example 1:50"),
@@ -88,8 +88,8 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("import pairs LISTS -o OUT --seed 1", "--seed and --max-words go with wikipedia only, not with pairs"),
         ("import pairs LISTS -o OUT --max-words 1", "--seed and --max-words go with wikipedia only, not with pairs"),
         ("import dstc7-candidates LISTS -o OUT --skip-bad", "--skip-bad does not go with dstc7-candidates"),
-        ("curves PAIRS -o curve.txt", "curve.txt names no kind of figure; let it end in .png, .svg, .pdf"),
-        ("curves PAIRS -o nowhere/curve.png", "there is no folder nowhere for curve.png; make it first"),
+        ("curves PAIRS -o curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
+        ("curves PAIRS -o nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
         ("map PAIRS --valid LISTS --encoder bm25 -o OUT", "bm25 has no vectors to map; give a Bi- or Poly-encoder"),
     ],
 )  # fmt: skip
@@ -268,7 +268,7 @@ def test_commands_of_one_process_refuse_torchrun(files: Path, monkeypatch: pytes
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert "respond is of one process, and 2 were started; start it without torchrun" in refusal(
+    assert "respond runs in one process, and 2 were started; start it without torchrun" in refusal(
         "respond", files / "index", "hi"
     )
 
@@ -276,7 +276,7 @@ def test_commands_of_one_process_refuse_torchrun(files: Path, monkeypatch: pytes
 def test_distributed_messages_name_their_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from polyrank.cli.console import complain
+    from polyrank.cli.console import print_error
 
     said: list[str] = []
     for rank in ("0", "1"):
@@ -285,6 +285,6 @@ def test_distributed_messages_name_their_rank(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("LOCAL_RANK", rank)
         monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-        complain("it went wrong [here]")
+        print_error("it went wrong [here]")
         said.append(stream.getvalue())
     assert said == ["it went wrong [here]\n", "process 2 of 3: it went wrong [here]\n"]

@@ -618,7 +618,7 @@ def test_a_pipeline_explains_by_id_by_text_or_its_best(index: Path) -> None:
         pipeline.explain("my wifi", "a reply that is not there")
         with pytest.raises(UsageError, match="has no candidate 'd'; give the id of one"):
             pipeline.explain("my wifi", candidate_id="d")
-        with pytest.raises(UsageError, match="are two replies; give one of them"):
+        with pytest.raises(UsageError, match="name two replies; give one of them"):
             pipeline.explain("my wifi", "thanks", candidate_id="a")
     listed = Pipeline(LexicalRetriever(BM25(), [Candidate("x", "wifi")]))
     assert listed.explain("no wifi", candidate_id="x") == listed.explain("no wifi", "wifi") == listed.explain("no wifi")
@@ -671,11 +671,11 @@ def test_the_command_prints_the_librarys_explanation(index: Path) -> None:
     ("arguments", "reason"),
     [
         (["INDEX", "hi", "--id", "nobody"], "has no candidate 'nobody'"),
-        (["INDEX", "hi", "--id", "a", "--reply", "hello"], "--reply and --id a are two replies"),
+        (["INDEX", "hi", "--id", "a", "--reply", "hello"], "--reply and --id a name two replies"),
         (["INDEX", " "], "the context is empty"),
         (["bm25", "hi"], "give one with --reply TEXT"),
-        (["bm25", "hi", "--reply", "hi", "--model", "there"], "--model is of an index; leave it out"),
-        (["bm25", "hi", "--reply", "hi", "--filter", "a = 1"], "--filter is of an index; leave it out"),
+        (["bm25", "hi", "--reply", "hi", "--model", "there"], "--model needs an index; leave it out"),
+        (["bm25", "hi", "--reply", "hi", "--filter", "a = 1"], "--filter needs an index; leave it out"),
         (["nowhere", "hi", "--reply", "hi"], "nowhere is not a model folder"),
     ],
 )

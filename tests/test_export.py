@@ -245,7 +245,7 @@ def test_other_models_have_no_sentence_transformers_form(
 
 def test_the_commands(cross: Path) -> None:
     found = run("export", cross, "--to", "onnx", "--check")
-    assert (found.returncode, "worst cosine to fp32" in found.stderr) == (0, True), found.stderr
+    assert (found.returncode, "lowest cosine to fp32" in found.stderr) == (0, True), found.stderr
     query = json.dumps({"context": ["hi"], "candidates": CANDIDATES})
     answer = CliRunner().invoke(app, ["rank", str(cross), "--backend", "onnx", "--scores-only"], input=query)
     scores = json.loads(answer.stdout)["scores"]
@@ -459,11 +459,11 @@ def test_only_exports_on_the_cpu_are_tried(cross: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--to", "sentence-transformers"], "needs a folder to make and has no --check"),
-        (["--to", "sentence-transformers", "-o", "st", "--check"], "needs a folder to make and has no --check"),
-        (["--to", "tflite"], "there is no export to 'tflite'; choose onnx, onnx-int8"),
+        (["--to", "sentence-transformers"], "needs an output folder and has no --check"),
+        (["--to", "sentence-transformers", "-o", "st", "--check"], "needs an output folder and has no --check"),
+        (["--to", "tflite"], "unknown export 'tflite'; choose onnx, onnx-int8"),
         (["--to", "onnx", "--valid", "lists.jsonl"], "--valid is for onnx-int8; an export to onnx is compared"),
-        (["--to", "onnx", "-o", "elsewhere"], "a model folder keeps its onnx export itself, in .*onnx; leave out -o"),
+        (["--to", "onnx", "-o", "elsewhere"], "the onnx export goes into the model folder, .*onnx; leave out -o"),
         (["--to", "onnx"], "already exists"),
     ],
 )
@@ -494,7 +494,7 @@ def test_an_export_is_replaced_by_the_command(tmp_path: Path, cross: Path) -> No
     (export_folder(path, "onnx") / "pairs.onnx").write_bytes(b"")
     written = CliRunner().invoke(app, ["export", str(path), "--to", "onnx", "--overwrite"])
     assert (written.exit_code, written.exception) == (0, None)
-    assert re.search(r"onnx: worst cosine to fp32 [01]\.\d{6}, at least 0\.999 needed", written.stderr)
+    assert re.search(r"onnx: lowest cosine to fp32 [01]\.\d{6}; the minimum is 0\.999", written.stderr)
     assert isinstance(load_exported(path, "onnx"), CrossScorer)
 
 

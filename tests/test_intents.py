@@ -629,7 +629,7 @@ def test_bad_input_leaves_with_3(tmp_path: Path) -> None:
     assert "bad.csv:2: 1 cells" in bad.stderr
     assert not (tmp_path / "c").exists()
     assert numbers("1, 2", int, "--seeds") == [1, 2]
-    with pytest.raises(UsageError, match="--lr 'fast' is no list of numbers"):
+    with pytest.raises(UsageError, match="--lr 'fast' is not a list of numbers"):
         numbers("fast", float, "--lr")
 
 

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
-from polyrank.cli.console import drawable
+from polyrank.cli.console import check_plot_path
 from polyrank.errors import MissingExtraError
 from polyrank.evaluation import plot_comparison, plot_times
 from polyrank.evaluation.curves import Check, plot_curves
@@ -167,5 +167,5 @@ def test_lines_are_distinguishable_without_colours() -> None:
 def test_a_missing_plot_library_is_reported_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"polyrank\[plots\]"):
-        drawable(tmp_path / "x.svg")
-    assert drawable(None) is None
+        check_plot_path(tmp_path / "x.svg")
+    assert check_plot_path(None) is None

@@ -1,6 +1,6 @@
-"""The command line: one thin command per verb over a library function. Data to stdout, talk to stderr.
+"""The command line: one thin command per verb over a library function. Data goes to stdout, messages go to stderr.
 
-What is imported here is small, so that signals are heard almost from the start; ``commands`` has the rest.
+This module imports little, so that signals are handled almost from the start; ``commands`` imports the rest.
 """
 
 import atexit
@@ -17,36 +17,36 @@ __all__ = ["app", "main", "program"]
 
 
 def program() -> NoReturn:
-    """The ``polyrank`` program: as ``main``, and a signal is heard until the process has ended."""
-    atexit.register(interrupts.ignore)  # registered first, called last
-    raise SystemExit(_outcome())
+    """The ``polyrank`` program: like ``main``, but it handles signals until the process has ended."""
+    atexit.register(interrupts.ignore_signals)  # registered first, called last
+    raise SystemExit(_exit_code())
 
 
 def main() -> NoReturn:
     """Run the command line; every error is one line on stderr and an exit code of ``polyrank.errors``."""
-    code = _outcome()
-    interrupts.forget()
+    code = _exit_code()
+    interrupts.restore_handlers()
     raise SystemExit(code)
 
 
-def _outcome() -> int:
-    """The exit code. A signal raises only once, so that nothing comes between the lines of the last clause."""
+def _exit_code() -> int:
+    """Run the command line and return its exit code. A signal raises only once, so the last clause runs to its end."""
     try:
-        interrupts.hear()
+        interrupts.install_handlers()
         from polyrank.cli.commands import run
 
         code = run()
-        interrupts.check()
-        interrupts.leave_with(code)
+        interrupts.raise_if_interrupted()
+        interrupts.set_exit_code(code)
     except BaseException as error:
-        if interrupts.noted() is None and not isinstance(error, KeyboardInterrupt):
+        if interrupts.received_signal() is None and not isinstance(error, KeyboardInterrupt):
             raise
-        code = 128 + (interrupts.noted() or interrupts.ASKING[0])
-        interrupts.leave_with(code)
+        code = 128 + (interrupts.received_signal() or interrupts.SIGNALS[0])
+        interrupts.set_exit_code(code)
         interrupts.show_cursor()
         with suppress(OSError):
-            os.write(2, f"interrupted{interrupts.way_on()}\n".encode())
-        interrupts.drop_unwritten()
+            os.write(2, f"interrupted{interrupts.resume_hint()}\n".encode())
+        interrupts.discard_partial_output()
     return code
 
 

@@ -1,4 +1,4 @@
-"""``polyrank respond``: lines of stdin are read and checked as rows of data files are."""
+"""``polyrank respond``. Lines of stdin follow the same rules as rows of data files."""
 
 import json
 import math
@@ -12,24 +12,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import STDIN, console, stdin_lines, talk, use_threads
-from polyrank.cli.options import AllowEcho, Device, EnsembleName, FilterText, NRetrieved, Rerank, Runtime, Threads
+from polyrank.cli.console import STDIN, console, notify, stdin_lines, use_threads
+from polyrank.cli.options import (
+    AllowEcho,
+    Device,
+    EnsembleName,
+    FilterText,
+    MovedModel,
+    NRetrieved,
+    Rerank,
+    Runtime,
+    Threads,
+)
 from polyrank.errors import ArtifactError, DataError, UsageError
 
 if TYPE_CHECKING:
     from polyrank.answering.protocol import Answer
     from polyrank.records import Context, Ranked
 
-COMMAND = re.compile(r"/[A-Za-z]*")  # unlike the turn "/etc/hosts is gone"
-MEANT_AS_JSON = re.compile(r'\[\s*(\{\s*)?"|\{\s*"')  # unlike the turn "[laughs] hello"
+COMMAND = re.compile(r"/[A-Za-z]*")  # does not match the turn "/etc/hosts is gone"
+MEANT_AS_JSON = re.compile(r'\[\s*(\{\s*)?"|\{\s*"')  # does not match the turn "[laughs] hello"
 
 
 def respond(
     path: Annotated[Path, typer.Argument(metavar="INDEX", help="An index or a pipeline folder.")],
     context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many replies.")] = 5,
-    model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
-    mode: Annotated[str | None, typer.Option(help="exact, or approximate by the index's own shortlist.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of replies.")] = 5,
+    model: MovedModel = None,
+    mode: Annotated[str | None, typer.Option(help="Search mode: exact or approximate.")] = None,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
@@ -37,16 +47,18 @@ def respond(
     allow_echo: AllowEcho = False,
     diverse: Annotated[
         bool | None,
-        typer.Option("--diverse/--no-diverse", help="Replies that differ, from the best 50; by default in the chat."),
+        typer.Option(
+            "--diverse/--no-diverse", help="Replies that differ, from the best 50. Default: only in the chat."
+        ),
     ] = None,
     duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="List every candidate of a text, where several have the same.")
+        bool, typer.Option("--duplicates", help="Return every candidate, even if several have the same text.")
     ] = False,
     device: Device = "auto",
     backend: Runtime = "torch",
     threads: Threads = None,
 ) -> None:
-    """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin.
+    """Find the best replies to a context: as a chat in a terminal, or as JSON for each line of stdin in a pipe.
 
     A line is text, a list of turns or of messages with role and content, or {"context": [...], "background": [...]}.
     """
@@ -55,8 +67,8 @@ def respond(
     from polyrank.loading.models import read_backend
     from polyrank.ranking.ensembles import read_ensemble
 
-    asked = given_contexts(context)
-    condition = as_filter(filter)  # before a model is loaded
+    queries = given_contexts(context)
+    condition = as_filter(filter)  # checked before the model loads
     use_threads(threads)
     with open_pipeline(
         path,
@@ -73,17 +85,17 @@ def respond(
         if not context and sys.stdin.isatty():
             _chat(partial(answer, diverse=diverse is not False))
             return
-        for query in asked:
+        for query in queries:
             _print_answer(query, answer(query, diverse=diverse is True), str(path))
 
 
 def _print_answer(context: "Context", result: "Answer", name: str) -> None:
-    """The best replies to one context as a line of JSON."""
+    """Print the best replies to one context as a line of JSON."""
     for note in result.notes:
-        talk(note)
+        notify(note)
     row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
     if result.confidence is not None:
-        # without a second reply to compare with it is infinite, which JSON cannot say
+        # with a single reply the margin is infinite, which JSON cannot represent
         confidence = None if math.isinf(result.confidence) else result.confidence
         row |= {"confidence": confidence, "abstained": result.abstained}
     if result.exact is not None:
@@ -97,7 +109,7 @@ def _row(reply: "Ranked") -> dict[str, Any]:
 
 
 def print_row(row: dict[str, Any], model: str) -> None:
-    """One line of JSON on stdout.
+    """Print one line of JSON.
 
     Raises:
         ArtifactError: a score is not finite.
@@ -106,15 +118,15 @@ def print_row(row: dict[str, Any], model: str) -> None:
         print(json.dumps(row, ensure_ascii=False, allow_nan=False), flush=True)
     except ValueError as error:
         raise ArtifactError(
-            f"{model} gave a score that is not finite; its weights are damaged or diverged in training, train it again"
+            f"{model} returned a score that is not finite; its weights are damaged or diverged, so train it again"
         ) from error
 
 
 def given_contexts(turns: list[str] | None) -> "Iterable[Context]":
-    """The context on the command line, checked at once; without one, those of stdin, line by line.
+    """The context on the command line, checked at once, or the contexts of stdin, line by line.
 
     Raises:
-        DataError: names what is wrong, and the line.
+        DataError: names the line and the error.
     """
     if not turns:
         return _stdin_contexts()
@@ -135,10 +147,10 @@ def _stdin_contexts() -> "Iterator[Context]":
 
 
 def context_of_line(line: str) -> "Context":
-    """A line as a context: a JSON list of turns, an object as in data files, or plain text as one turn.
+    """Parse a line as a context: a JSON list of turns, an object as in data files, or plain text as one turn.
 
     Raises:
-        ValueError: it is JSON, or meant as such, and says no context.
+        ValueError: the line is JSON, valid or broken, but not a context.
     """
     from polyrank.data.rows import strict_json
     from polyrank.records import Context
@@ -157,10 +169,10 @@ def context_of_line(line: str) -> "Context":
 
 
 def context_of_row(row: dict[str, Any]) -> "Context":
-    """The context of a row, by the rules of data files.
+    """Parse the context of a row, by the rules of data files.
 
     Raises:
-        ValueError: a field is missing or holds something else.
+        ValueError: a field is missing or has the wrong type.
         UsageError: the context is empty.
     """
     from polyrank.data import fields
@@ -172,18 +184,20 @@ def context_of_row(row: dict[str, Any]) -> "Context":
 
 
 CHAT_COMMANDS = {
-    "/new": "start a new conversation; so does an empty line",
-    "/help": "these lines",
-    "/quit": "leave; so do /exit and Ctrl-D",
+    "/new": "start a new conversation; an empty line does the same",
+    "/help": "show these lines",
+    "/quit": "end the chat; /exit and Ctrl-D do the same",
 }
 
 
 def _chat(answer: "Callable[[list[str]], Answer]") -> None:
-    """Type a turn, see the best replies; the first one is taken as said. What begins with a slash is a command."""
-    talk(f"Type what the customer says. {', '.join(CHAT_COMMANDS)}: an empty line starts anew, Ctrl-D leaves.")
+    """Read turns and show the best replies; the best one joins the context. A word after a slash is a command."""
+    notify(
+        f"Type the customer's turn. Commands: {', '.join(CHAT_COMMANDS)}. An empty line starts again, Ctrl-D ends it."
+    )
     turns: list[str] = []
     while True:
-        interrupts.check()
+        interrupts.raise_if_interrupted()
         try:
             text = console().input("[bold]> [/]").strip()
         except EOFError:
@@ -192,24 +206,24 @@ def _chat(answer: "Callable[[list[str]], Answer]") -> None:
             return
         if text in ("", "/new"):
             turns = []
-            talk("(new conversation)")
+            notify("(new conversation)")
         elif text == "/help":
             for command, meaning in CHAT_COMMANDS.items():
-                talk(f"  {command:7} {meaning}")
+                notify(f"  {command:7} {meaning}")
         elif COMMAND.fullmatch(text):
-            talk(f"{text} is no command; there are {', '.join(CHAT_COMMANDS)}")
+            notify(f"{text} is not a command; use {', '.join(CHAT_COMMANDS)}")
         else:
             turns = _turn(answer, [*turns, text])
 
 
 def _turn(answer: "Callable[[list[str]], Answer]", turns: list[str]) -> list[str]:
-    """Show the best replies; the turns with the one that is taken as said."""
+    """Show the best replies; returns the turns with the best reply added."""
     result = answer(turns)
     replies, good = result.ranked, not result.abstained
     for note in result.notes:
-        talk(note)
+        notify(note)
     if not good:
-        talk("(no good answer; the nearest are)" if replies else "(no good answer)")
+        notify("(no good answer; the nearest replies are)" if replies else "(no good answer)")
     for rank, reply in enumerate(replies):
         print(f"  {reply.score:7.2f}  {'→ ' if rank == 0 and good else '  '}{reply.text}")
     return [*turns, replies[0].text] if good else turns

@@ -1,6 +1,6 @@
-"""What a library message calls an argument, as a user of the command line writes it: `n_candidates` -> --candidates.
+"""Rewrites a library message for the command line: its argument `n_candidates` becomes the option --candidates.
 
-Messages of the library name an argument in backticks, alone or with a value: `limit`, `pool=responses`.
+Library messages name an argument in backticks, alone or with a value: `limit`, `pool=responses`.
 """
 
 import re
@@ -12,10 +12,10 @@ _options: dict[str, str] = {}
 
 
 def take_options(command: Any) -> None:
-    """From now on name arguments as the command does that was called.
+    """Remember the options of the command that was called, for ``as_options``.
 
     Args:
-        command: all commands, as one of typer's groups.
+        command: the root of all commands.
     """
     for word in sys.argv[1:]:
         command = getattr(command, "commands", {}).get(word, command)
@@ -26,12 +26,12 @@ def take_options(command: Any) -> None:
 
 
 def as_options(message: str) -> str:
-    """A message with its arguments as options of the command that was called; those that it does not have stay."""
+    """The message with arguments as options of the command; arguments that the command does not have stay."""
     return _ARGUMENT.sub(_option, message)
 
 
-def _option(found: re.Match[str]) -> str:
-    name, value = found.groups()
+def _option(match: re.Match[str]) -> str:
+    name, value = match.groups()
     if name not in _options:
-        return found[0]
+        return match[0]
     return _options[name] if value in (None, "True") else f"{_options[name]} {value}"

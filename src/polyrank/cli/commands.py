@@ -1,12 +1,12 @@
-"""The commands put together, and what becomes of their errors.
+"""Assembles the commands and converts their errors to messages and exit codes.
 
-Nothing heavy is imported before a command runs, so ``polyrank --help`` answers at once.
+Commands import heavy libraries only when they run, so ``polyrank --help`` answers at once.
 """
 
 import sys
 import traceback
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -39,18 +39,34 @@ from polyrank.cli import (
     training,
 )
 from polyrank.cli.arguments import take_options
-from polyrank.cli.console import complain, one_speaks
-from polyrank.cli.interrupts import drop_unwritten
+from polyrank.cli.console import print_error, silence_other_ranks
+from polyrank.cli.help import Group, add_command
 from polyrank.errors import PolyrankError, ResourceError, UsageError
 from polyrank.storage.durable import DISK_TROUBLE
 
+
+class Root(Group):
+    """All commands."""
+
+    panels: ClassVar[dict[str, str]] = {
+        "Get started": "quickstart",
+        "Prepare data": "import split mine",
+        "Train": "train pretrain recipe curves sum map popularity intents",
+        "Evaluate": "evaluate compare bench",
+        "Search and rank": "index pipeline respond rank explain",
+        "Serve": "serve feedback ray",
+        "Inspect and share": "info export push",
+    }
+
+
 app = typer.Typer(
     name="polyrank",
+    cls=Root,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help comes up in half the time
-    help="Ranks replies: train, evaluate, index and answer with Bi-, Poly- and Cross-encoders.",
+    rich_markup_mode=None,  # plain help takes half the time
+    help="Ranks replies: train, evaluate, index and answer with Bi-, Poly- and Cross-encoders.\n\n"
+    "For completion in your shell, run `polyrank --install-completion` once.",
 )
 _settings = {"debug": False}
 
@@ -66,33 +82,81 @@ def options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options before the command."""
     _settings["debug"] = debug
     take_options(context.command)
-    one_speaks(context)
+    silence_other_ranks(context)
 
 
-app.command("quickstart")(training.quickstart)
-app.command("split")(splitting.split)
-app.command("mine")(mining.mine)
-app.command("pretrain")(pretraining.pretrain)
-app.command("train")(training.train)
-app.command("curves")(curves.curves)
-app.command("map")(maps.map_)
-app.command("popularity")(popularity.popularity)
-app.command("sum")(sums.sum_)
-app.command("evaluate")(evaluation.evaluate)
-app.command("compare")(evaluation.compare)
-app.command("respond")(answering.respond)
-app.command("rank")(ranking.rank)
-app.command("serve")(serving.serve)
-app.command("explain")(explaining.explain)
-app.command("export")(exporting.export)
-app.command("push")(sharing.push)
-app.command("info")(info.info)
+add_command(app, "quickstart", "polyrank quickstart --output first")(training.quickstart)
+add_command(
+    app, "split", "polyrank split chats.jsonl -o data", "polyrank split pairs.csv -o data --by id --candidates 100"
+)(splitting.split)
+add_command(
+    app,
+    "mine",
+    "polyrank mine data/train.jsonl --from bm25 -o mined.jsonl",
+    "polyrank mine data/train.jsonl --from data/run/model --rerank cross/model --margin 1 -o mined.jsonl",
+)(mining.mine)
+add_command(
+    app,
+    "train",
+    "polyrank train data/recipe.toml",
+    "polyrank train data/recipe.toml --set train.lr=1e-4 --set train.epochs=4 --resume",
+)(training.train)
+add_command(
+    app, "pretrain", "polyrank pretrain pretrain.toml", "polyrank pretrain pretrain.toml --set train.steps=1000"
+)(pretraining.pretrain)
+add_command(app, "curves", "polyrank curves run-a run-b -o curves.png --figure MRR")(curves.curves)
+add_command(app, "map", "polyrank map data/train.jsonl --valid data/valid.jsonl -o map")(maps.map_)
+add_command(
+    app,
+    "popularity",
+    "polyrank popularity data/train.jsonl -o counts",
+    "polyrank popularity --catalogue replies.jsonl -o counts",
+)(popularity.popularity)
+add_command(
+    app,
+    "sum",
+    "polyrank sum run/model shipped:convert -o sum --valid data/valid.jsonl",
+    "polyrank sum run/model counts -o sum --weights 1,0.3",
+)(sums.sum_)
+add_command(
+    app,
+    "evaluate",
+    "polyrank evaluate run/model bm25 data/test.jsonl",
+    "polyrank evaluate run/model data/test.jsonl --rerank cross/model --scores scores.jsonl",
+)(evaluation.evaluate)
+add_command(app, "compare", "polyrank compare bi=bi.jsonl poly=poly.jsonl --format markdown")(evaluation.compare)
+add_command(app, "respond", "polyrank respond my-index", 'polyrank respond my-index "hi" "my wifi is down" -k 3')(
+    answering.respond
+)
+add_command(
+    app,
+    "rank",
+    'polyrank rank run/model "my wifi is down" replies.txt --top 5',
+    "polyrank rank cross/model --json < queries.jsonl",
+)(ranking.rank)
+add_command(
+    app, "serve", "polyrank serve my-index", "polyrank serve support=my-index --port 9000 --feedback feedback.db"
+)(serving.serve)
+add_command(
+    app,
+    "explain",
+    'polyrank explain my-index "my wifi is down"',
+    'polyrank explain run/model "my wifi is down" --reply "Please restart the router."',
+)(explaining.explain)
+add_command(
+    app,
+    "export",
+    "polyrank export run/model --to onnx",
+    "polyrank export run/model --to sentence-transformers -o exported",
+)(exporting.export)
+add_command(app, "push", "polyrank push run/model hf:OWNER/MODEL --private")(sharing.push)
+add_command(app, "info", "polyrank info run/model")(info.info)
 app.add_typer(data.import_app, name="import")
 app.add_typer(indexing.index_app, name="index")
 app.add_typer(benches.bench_app, name="bench")
@@ -107,50 +171,50 @@ def run() -> int:
     """Run the command line and return its exit code; every error is one line on stderr.
 
     Raises:
-        KeyboardInterrupt: a signal has come, whatever libraries made of it.
+        KeyboardInterrupt: a signal was received, even if a library converted it to another error.
     """
     try:
         return _run()
     except PolyrankError as error:
         return _fail(str(error), error.exit_code)
     except BrokenPipeError:
-        # the reader of our output left, as `head` does; nothing is wrong
-        drop_unwritten()
+        # the process that read the output has ended, as `head` does; this is not an error
+        interrupts.discard_partial_output()
         return 0
     except OSError as error:
         name, reason = error.filename or "the input or output", error.strerror or " ".join(str(error).split())
         if error.errno in DISK_TROUBLE:
-            return _fail(f"cannot use {name}: {reason}; free some space or mend the disk", ResourceError.exit_code)
+            return _fail(f"cannot use {name}: {reason}; free some space or repair the disk", ResourceError.exit_code)
         return _fail(f"cannot use {name}: {reason}; check the path and its permissions", UsageError.exit_code)
     except MemoryError:
         return _fail("out of memory; use smaller batches or text budgets", ResourceError.exit_code)
     except Exception as error:
-        where = "" if _settings["debug"] else "; run it again as: polyrank --debug ..."
-        return _fail(f"internal error, please report it: {type(error).__name__}: {error}{where}", 1)
+        hint = "" if _settings["debug"] else "; run it again as: polyrank --debug ..."
+        return _fail(f"internal error, please report it: {type(error).__name__}: {error}{hint}", 1)
 
 
 def _run() -> int:
     code = 0
     try:
-        typer.main.get_command(app)()  # app() would print exceptions in its own way, signals too
+        typer.main.get_command(app)()  # app() would print exceptions and signals in typer's format
     except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # of which typer and rich make a failure
+        if isinstance(leaving.__context__, BrokenPipeError):  # typer and rich convert it to exit code 1
             raise leaving.__context__ from None
-        if leaving.code == 130:  # what typer makes of Ctrl-C
+        if leaving.code == 130:  # typer converts Ctrl-C to this
             raise KeyboardInterrupt from None
         code = int(leaving.code or 0)
     if not code and sys.__stdout__ is not None:
-        sys.__stdout__.flush()  # while what goes wrong can still be told
+        sys.__stdout__.flush()  # while an error can still be reported
     return code
 
 
 def _fail(message: str, code: int) -> int:
     if code not in (130, 143):
-        interrupts.check()  # an interrupt has become this error, or led to it
-    # who no longer listens is told by the code alone; rich would leave with its own
+        interrupts.raise_if_interrupted()  # the error may be a consequence of a signal
+    # if stderr is closed, only the exit code reports the error; rich would exit with its own code
     with suppress(OSError, SystemExit):
         if _settings["debug"]:
             traceback.print_exc()
-        complain(message if code in (130, 143) else f"error: {message}")
-    drop_unwritten()
+        print_error(message if code in (130, 143) else f"error: {message}")
+    interrupts.discard_partial_output()
     return code

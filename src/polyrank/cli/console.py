@@ -1,13 +1,13 @@
-"""Where the command line talks and listens: stderr, through rich, which is loaded when there is something to say; the
-lines of stdin; and where it draws."""
+"""Input and output of the command line: messages and progress on stderr, lines of stdin, and paths of plots."""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
@@ -22,60 +22,94 @@ if TYPE_CHECKING:
     from polyrank.scorers.protocols import Scorer
 
 STDIN = Path("stdin")
-FIGURES = (".png", ".svg", ".pdf")
-
-
-WITH_OTHERS = ("pretrain", "train", "evaluate", "mine", "index", "build")  # commands that several processes share
+PLOT_ENDINGS = (".png", ".svg", ".pdf")
+DISTRIBUTED = ("pretrain", "train", "evaluate", "mine", "index", "build")  # commands that several processes can share
 
 
 @cache
 def console() -> "Console":
-    """The console on stderr; of several processes the first one's, and the others are silent."""
+    """The console on stderr; in a distributed run only rank 0 prints."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, quiet=launched_as()[0] > 0)
 
 
-def one_speaks(context: typer.Context) -> None:
-    """Of several processes that a launcher has started, let the first one alone write to stdout.
+def silence_other_ranks(context: typer.Context) -> None:
+    """In a distributed run, discard the stdout of all ranks but rank 0.
 
     Raises:
-        UsageError: the command is not one that several processes share.
+        UsageError: the command cannot be distributed.
     """
-    number, count = launched_as()
-    if count > 1 and context.invoked_subcommand not in WITH_OTHERS:
+    rank, n_processes = launched_as()
+    if n_processes > 1 and context.invoked_subcommand not in DISTRIBUTED:
         raise UsageError(
-            f"{context.invoked_subcommand} is of one process, and {count} were started; start it without torchrun"
-            " (pretrain, train, evaluate, mine and index build can be shared)"
+            f"{context.invoked_subcommand} runs in one process, and {n_processes} were started; start it without"
+            " torchrun (pretrain, train, evaluate, mine and index build can be distributed)"
         )
-    if number > 0:
+    if rank > 0:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for the process's whole life
 
 
-def complain(message: str) -> None:
-    """A line on stderr from whichever process has something to say of an error."""
+def print_error(message: str) -> None:
+    """Print a line on stderr, from any rank."""
     from rich.console import Console
 
-    number, count = launched_as()
-    who = f"process {number + 1} of {count}: " if number else ""
-    Console(stderr=True, highlight=False).print(f"{who}{as_options(message)}", soft_wrap=True, markup=False)
+    rank, n_processes = launched_as()
+    prefix = f"process {rank + 1} of {n_processes}: " if rank else ""
+    Console(stderr=True, highlight=False).print(f"{prefix}{as_options(message)}", soft_wrap=True, markup=False)
 
 
-def talk(message: str) -> None:
-    """A line on stderr, unwrapped and taken literally, as users' file names must be."""
+def notify(message: str) -> None:
+    """Print a line on stderr, unwrapped and without markup, because file names may contain any character."""
     console().print(as_options(message), soft_wrap=True, markup=False)
 
 
-def say_cut(scorer: "Scorer", *, settable: bool = False) -> None:
-    """Say which texts were too long to be read whole, and what can be done about it.
+def report_cut_texts(scorer: "Scorer", *, settable: bool = False) -> None:
+    """Report which texts were cut, and how to read more of them.
 
     Args:
-        scorer: has read them.
-        settable: whether the user may say how much is read.
+        scorer: after it has encoded the texts.
+        settable: whether the user can set the lengths.
     """
     remedy = "; `max_candidate_tokens` and `max_context_tokens` set how much is read" if settable else ""
     for cut in filter(None, scorer.cut):
-        talk(f"{cut}{remedy}")
+        notify(f"{cut}{remedy}")
+
+
+class ProgressDisplay:
+    """Progress bars on stderr; hidden if stderr is not a terminal.
+
+    Args:
+        columns: of each bar; none: rich's default columns.
+        transient: remove the bars at the end.
+    """
+
+    def __init__(self, *columns: Any, transient: bool = False) -> None:
+        from rich.progress import Progress
+
+        self.progress = Progress(*columns, console=console(), disable=not console().is_terminal, transient=transient)
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+
+def track(items: Iterable[Any], label: str, total: int | None = None) -> Iterable[Any]:
+    """Iterate with a progress bar."""
+    from rich.progress import track as rich_track
+
+    return rich_track(items, label, total=total, console=console(), disable=not console().is_terminal, transient=True)
+
+
+@contextmanager
+def encoding_progress() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar, as a function of the number of encoded texts and their total."""
+    with ProgressDisplay(transient=True) as display:
+        task = display.progress.add_task("encoding", total=None)
+        yield lambda done, total: display.progress.update(task, completed=done, total=total)
 
 
 def stdin_lines() -> Iterator[tuple[int, str]]:
@@ -95,26 +129,26 @@ def stdin_lines() -> Iterator[tuple[int, str]]:
             raise row_error(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
         if line:
             yield number, line
-            interrupts.check()  # between lines, whatever has become of it in one
+            interrupts.raise_if_interrupted()  # in case a library swallowed the signal's exception
 
 
-def drawable(path: Path | None) -> Path | None:
-    """Where a figure is to be drawn, looked at before the work is done.
+def check_plot_path(path: Path | None) -> Path | None:
+    """Check the path of a plot before the work starts.
 
     Raises:
-        UsageError: its ending is unknown, its folder is not there, or what draws is not installed.
+        UsageError: its ending is unknown, its folder does not exist, or matplotlib is not installed.
     """
     if path is not None and find_spec("matplotlib") is None:
         raise MissingExtraError("matplotlib", "plots")
-    if path is not None and path.suffix.lower() not in FIGURES:
-        raise UsageError(f"{path} names no kind of figure; let it end in {', '.join(FIGURES)}")
+    if path is not None and path.suffix.lower() not in PLOT_ENDINGS:
+        raise UsageError(f"{path} has no known ending of a plot; use {', '.join(PLOT_ENDINGS)}")
     if path is not None and not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent} for {path.name}; make it first")
+        raise UsageError(f"folder {path.parent} of {path.name} does not exist; make it first")
     return path
 
 
 def use_threads(n: int | None) -> None:
-    """Compute on so many threads, where a number is given."""
+    """Set the number of CPU threads, unless ``n`` is None."""
     if n is not None:
         from polyrank.devices.choice import set_threads
 

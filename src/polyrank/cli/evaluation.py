@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrank.cli.console import console, drawable, talk, use_threads
+from polyrank.cli.console import notify, track, use_threads
 from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
@@ -18,6 +18,7 @@ from polyrank.cli.options import (
     Limit,
     NRetrieved,
     Overwrite,
+    Plot,
     Rerank,
     Runtime,
     SkipBad,
@@ -33,27 +34,24 @@ if TYPE_CHECKING:
 
 Ks = Annotated[
     str | None,
-    typer.Option("--k", help="Which R@k to show, such as 1,5,100: how often a right answer is among the first k."),
+    typer.Option("--k", help="The R@k to show, such as 1,5,100: how often the first k contain a right answer."),
 ]
 Metrics = Annotated[
     str | None,
     typer.Option(
         "--metric",
-        help="What to show, such as R@1,recall@5,MRR,MAP; the first is tested foremost. R@k (or hits@k) asks for one"
-        " right answer among the first k, recall@k for the share of all right ones.",
+        help="The metrics to show, such as R@1,recall@5,MRR,MAP; the first is the main one in tests. R@k (or hits@k)"
+        " is how often the first k contain a right answer, recall@k the share of all right answers in the first k.",
     ),
 ]
 Breakdown = Annotated[
     str | None,
     typer.Option(
-        help="Also R@1 by the context's length in turns, words, or tokens as the model reads them (1-50, 51-100, 101-,"
-        " as in Tao et al.)."
+        help="Also show R@1 by the context's length in turns, words, or tokens that the model reads (1-50, 51-100,"
+        " 101-, as in Tao et al.)."
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")]
-Plot = Annotated[
-    Path | None, typer.Option(help="Draw the figures, and R@1 by context length (.png, .svg).", callback=drawable)
-]
 
 
 @process_group()
@@ -62,57 +60,60 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="MODEL",
-            help="Model, run or pipeline folders (of a run, all seeds), bm25, tfidf, untuned:BACKBONE or"
-            " shipped:convert.",
+            help="Model, run (all seeds) or pipeline folders, bm25, tfidf, untuned:BACKBONE or shipped:convert.",
         ),
     ],
     data: Annotated[
         Path,
-        typer.Argument(help="Candidate lists, or pairs or dialogues to draw lists for, or to rank against --pool."),
+        typer.Argument(help="Candidate lists; or pairs or dialogues, for which polyrank draws lists or uses --pool."),
     ],
     pool: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Rank these for every example; `responses`: all right answers of the data."),
+        typer.Option(
+            metavar="FILE", help="Rank these texts for every example; `responses`: all right answers in the data."
+        ),
     ] = None,
     allow_echo: Annotated[
-        bool, typer.Option("--allow-echo", help="Of a pool, also rank high what the context already contains.")
+        bool, typer.Option("--allow-echo", help="With --pool: do not move replies that repeat the context to the end.")
     ] = False,
     speaker: Speaker = None,
     n_candidates: Annotated[
         int | None,
-        typer.Option("--candidates", min=2, help="Of the lists drawn for examples without any; else 20, or fewer."),
+        typer.Option("--candidates", min=2, help="Size of the lists that polyrank draws. Default: 20, or fewer."),
     ] = None,
     candidates_from: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="With --candidates: draw wrong ones from these texts, not from responses."),
+        typer.Option(
+            metavar="FILE", help="With --candidates: draw wrong candidates from these texts, not from responses."
+        ),
     ] = None,
     groups: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=2,
-            help="Rank each response among those of a random group of N examples; 100: R100@1 as ConveRT has it.",
+            help="Rank each response among those of a random group of N examples; 100: R100@1 of the ConveRT paper.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the groups, and of lists that are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the groups and of the lists that polyrank draws.")] = 0,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
     limit: Limit = None,
     last_turns: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Show models the last N turns of each context only.")
+        int | None, typer.Option(metavar="N", min=1, help="Give models only the last N turns of each context.")
     ] = None,
     probe: Annotated[
         str | None,
-        typer.Option(help="Rank by one encoding of multi-context ConveRTs: immediate (the last turn) or earlier."),
+        typer.Option(help="Rank with one encoding of multi-context ConveRTs: immediate (the last turn) or earlier."),
     ] = None,
     k: Ks = None,
     metric: Metrics = None,
     scores: Annotated[
-        Path | None, typer.Option(help="Write per-example scores here; of several models, into this folder.")
+        Path | None, typer.Option(help="Write per-example scores to this file; with several models, to this folder.")
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Scores file to test against; of several models, else the first.")
+        Path | None, typer.Option(help="Scores file to test against. Default with several models: the first model.")
     ] = None,
     plot: Plot = None,
     breakdown: Breakdown = None,
@@ -124,11 +125,12 @@ def evaluate(
     skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
     format_: Format = "table",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; of several models, a list.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; with several models, a list.")] = False,
 ) -> None:
-    """R@k/C, MRR and MAP with 95% intervals, ties counted fairly; of several models and seeds side by side."""
-    from rich.progress import track
+    """Measure R@k/C, MRR and MAP of one or more models, with 95% intervals and paired tests.
 
+    Tied scores count as their expected rank under random tie-breaking.
+    """
     from polyrank.config.checked import read_choice
     from polyrank.evaluation import evaluate_models, read_task
     from polyrank.evaluation.scores_file import scores_files
@@ -139,13 +141,13 @@ def evaluate(
     from polyrank.storage.durable import check_output
 
     use_threads(threads)
-    # all arguments are checked before a file is read
+    # check all arguments before reading a file
     if probe is not None:
         read_choice(probe, Probe, "probe")
     shown, tested = _metrics(k, metric)
     layout, broken_down = _layout(format_), _breakdowns(breakdown, json_)
     for folder in (folder for name in models for folder in unfinished_seeds(name)):
-        talk(f"{folder} has no model yet and is left out")
+        notify(f"{folder} has no model yet and is left out")
     contestants = resolve_contestants(
         models,
         rerank=rerank,
@@ -155,12 +157,12 @@ def evaluate(
         lengths=Lengths(max_context_tokens, max_candidate_tokens),
     )
     files = scores_files(scores, [model.member.name for model in contestants])
-    taken: list[str | Path | None] = [data, pool, candidates_from, against]
+    inputs: list[str | Path | None] = [data, pool, candidates_from, against]
 
     def check_outputs() -> None:
         for output in (*files, plot):
-            check_output(output, inputs=taken, overwrite=overwrite)
-            taken.append(output)
+            check_output(output, inputs=inputs, overwrite=overwrite)
+            inputs.append(output)
 
     on_rank_zero(check_outputs)
     task = read_task(
@@ -175,9 +177,8 @@ def evaluate(
         speaker=speaker,
         allow_echo=allow_echo,
         skip_bad=skip_bad,
-        notify=talk,
+        notify=notify,
     )
-    bar: dict[str, Any] = {"console": console(), "disable": not console().is_terminal, "transient": True}
     result = evaluate_models(
         contestants,
         task,
@@ -187,8 +188,8 @@ def evaluate(
         probe=probe,
         scores=files,
         device=device,
-        progress=lambda name, batches: track(batches, name, **bar),
-        notify=talk,
+        progress=lambda name, batches: track(batches, name),
+        notify=notify,
     )
     if not is_rank_zero():
         return
@@ -202,8 +203,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="[NAME=]PATH",
-            help="Scores files of `evaluate --scores` or folders of them; or run folders, of which validation figures"
-            " are compared. Several paths of one NAME are the seeds of one model.",
+            help="Scores files from `evaluate --scores`, or folders of them; or run folders, to compare their"
+            " validation figures. Several paths with the same NAME are seeds of one model.",
         ),
     ],
     k: Ks = None,
@@ -214,9 +215,9 @@ def compare(
     plot: Plot = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Models side by side, each with its seeds, and tested against the first. Needs no model.
+    """Compare models from their scores files or run folders, and test each against the first. Loads no model.
 
-    Of scores files, examples are paired; of run folders, seeds.
+    Tests pair the examples of scores files, or the seeds of run folders.
     """
     from polyrank.evaluation import comparison
     from polyrank.loading import runs
@@ -228,12 +229,12 @@ def compare(
     check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
     kinds = {runs.is_run(path) for _, path in inputs}
     if len(kinds) > 1:
-        raise UsageError("scores files and run folders cannot be compared with each other; give one kind of them")
+        raise UsageError("scores files cannot be compared with run folders; give only one kind")
     models: list[Scored] = []
     if kinds == {True}:
         shown = shown or ["R@1", "MRR", "loss"]
         if breakdown is not None:
-            raise UsageError(f"--breakdown {breakdown} is for scores files, and these are run folders; leave it out")
+            raise UsageError(f"--breakdown {breakdown} needs scores files, and these are run folders; leave it out")
         rows = comparison.compared_figures(runs.validation_figures(inputs), shown)
     else:
         models = comparison.by_model(comparison.read_scored(inputs))
@@ -244,21 +245,23 @@ def compare(
 
 
 def _metrics(k: str | None, metric: str | None) -> tuple[list[str] | None, list[str] | None]:
-    """What to show and what to test, the foremost first; None: the usual ones."""
+    """The metrics to show and those to test, the main one first; None: the defaults."""
     if k is not None and metric is not None:
-        raise UsageError("--k and --metric say the same thing in two ways; give one")
+        raise UsageError("--k and --metric both choose the metrics; give one")
     if metric is not None:
-        # hits@k is what others call R@k
+        # hits@k is another name for R@k
         names = list(dict.fromkeys(p.strip().replace("hits@", "R@") for p in metric.split(",") if p.strip()))
         wrong = [name for name in names if not re.fullmatch(r"(R|recall)@[1-9]\d*|MRR|MAP|loss", name)]
         if wrong or not names:
-            raise UsageError(f"--metric {metric!r} is no list of R@k, recall@k, MRR and MAP; write it like R@1,R@5,MRR")
+            raise UsageError(
+                f"--metric {metric!r} is not a list of R@k, recall@k, MRR and MAP; write for example R@1,R@5,MRR"
+            )
         return names, names
     if k is None:
         return None, None
     parts = [part.strip() for part in k.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(f"--k {k!r} is no list of positive whole numbers; write it like 1,5,100")
+        raise UsageError(f"--k {k!r} is not a list of positive whole numbers; write for example 1,5,100")
     names = [*(f"R@{number}" for number in sorted({int(part) for part in parts})), "MRR"]
     return names, ["R@1", *names]
 
@@ -271,7 +274,7 @@ def _layout(name: str) -> str:
 
 
 def _breakdowns(name: str | None, as_json: bool) -> "list[By]":
-    """By which lengths rows are broken down; in JSON by turns, whatever else."""
+    """The lengths to break rows down by; JSON always includes turns."""
     from polyrank.config.checked import read_choice
     from polyrank.evaluation.tables import By
 
@@ -280,7 +283,7 @@ def _breakdowns(name: str | None, as_json: bool) -> "list[By]":
 
 
 def _named(argument: str) -> tuple[str | None, Path]:
-    """A path, with the name that is written before it."""
+    """Split NAME=PATH; the name is optional."""
     name, equals, path = argument.partition("=")
     if not equals or not name or Path(argument).exists():
         return None, Path(argument)
@@ -292,7 +295,7 @@ def _draw(rows: list[dict[str, Any]], models: "Sequence[Scored]", metrics: Seque
     from polyrank.evaluation.layout import SHOWN
 
     plot_comparison(rows, {model.name: model.evaluations for model in models}, path, metrics=metrics or SHOWN)
-    talk(f"wrote {path}")
+    notify(f"wrote {path}")
 
 
 def _show(
@@ -308,7 +311,7 @@ def _show(
 
     from polyrank.evaluation import layout
 
-    _say_what_is_absent(rows, metrics)
+    _report_missing(rows, metrics)
     if as_json:
         print(json.dumps(rows[0] if alone else rows))
         return
@@ -317,7 +320,7 @@ def _show(
         write = {"markdown": layout.markdown, "csv": layout.comma_separated, "latex": layout.latex}[form]
         print(write(rows, [name for name in columns if any(name in row["metrics"] for row in rows)]))
         for line in () if breakdown is None else layout.breakdowns(rows, breakdown):
-            talk(line)
+            notify(line)
         return
     out = Console()
     out.print(layout.table(rows, columns))
@@ -325,10 +328,10 @@ def _show(
         out.print(line, markup=False, soft_wrap=True)
 
 
-def _say_what_is_absent(rows: Sequence[dict[str, Any]], metrics: Sequence[str] | None) -> None:
-    absent = [name for name in metrics or () if not any(name in row["metrics"] for row in rows)]
-    if absent and "n_candidates" in rows[0]:
+def _report_missing(rows: Sequence[dict[str, Any]], metrics: Sequence[str] | None) -> None:
+    missing = [name for name in metrics or () if not any(name in row["metrics"] for row in rows)]
+    if missing and "n_candidates" in rows[0]:
         sizes = [row["n_candidates"] for row in rows]
         shortest = min(size if isinstance(size, int) else size[0] for size in sizes)
-        also = "; recall@k is for examples with several right answers" if "recall" in "".join(absent) else ""
-        talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example{also}")
+        also = "; recall@k needs examples with several right answers" if "recall" in "".join(missing) else ""
+        notify(f"{', '.join(missing)} left out: k must be below {shortest}, the smallest number of candidates{also}")

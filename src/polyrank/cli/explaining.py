@@ -1,4 +1,4 @@
-"""``polyrank explain``: why a reply has its score, drawn for people or as JSON."""
+"""``polyrank explain``: explains the score of a reply, as a drawing or as JSON."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import typer
 
 from polyrank.cli.answering import given_contexts, print_row
 from polyrank.cli.console import console, use_threads
-from polyrank.cli.options import Device, EnsembleName, FilterText, NRetrieved, Rerank, Runtime, Threads
+from polyrank.cli.options import Device, EnsembleName, FilterText, MovedModel, NRetrieved, Rerank, Runtime, Threads
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,31 +22,33 @@ if TYPE_CHECKING:
 
     from polyrank.answering.explanation import Explanation, TokenShare, VectorShare
 
-BAR = 12  # characters of the longest
-STRONGEST = 5  # words, and context vectors, that are named with their numbers
+BAR = 12  # characters of the longest bar
+STRONGEST = 5  # words, and context vectors, to list with their numbers
 MEANINGS = {
-    "sum of tokens": "shares are terms of the score",
-    "sum of words": "shares are terms of the score",
-    "count of replies": "no word has a share of it",
-    "left out": "a share is what the score loses without the turn or the word",
-    "sum": "shares are sums of those of the parts",
-    "stages": "the total is no sum of shares; each stage has its own",
+    "sum of tokens": "the shares add up to the score",
+    "sum of words": "the shares add up to the score",
+    "count of replies": "the score does not depend on words",
+    "left out": "a share is the loss of score without the turn or the word",
+    "sum": "a share is the sum of its shares in the parts",
+    "stages": "each stage has its own shares; they do not add up to the total",
 }
 
 
 def explain(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="An index or a pipeline; or a model, with --reply.")],
-    context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first; none: lines of stdin.")] = None,
-    reply: Annotated[str | None, typer.Option(help="The text of the reply; else the best one.")] = None,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="An index, a pipeline, or (with --reply) a model.")],
+    context: Annotated[
+        list[str] | None, typer.Argument(help="The turns, oldest first. Default: lines of stdin.")
+    ] = None,
+    reply: Annotated[str | None, typer.Option(help="The text of the reply. Default: the best reply.")] = None,
     candidate_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The reply of this id in the index.")
+        str | None, typer.Option("--id", metavar="ID", help="The id of the reply in the index.")
     ] = None,
     words: Annotated[
-        int, typer.Option(min=0, help="Where words are left out one by one: of each side at most so many.")
+        int, typer.Option(min=0, help="For shares by omission: maximum number of words to omit one by one, per side.")
     ] = 64,
     filter: FilterText = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
-    model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    model: MovedModel = None,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
@@ -54,22 +56,22 @@ def explain(
     backend: Runtime = "torch",
     threads: Threads = None,
 ) -> None:
-    """Why this reply: what each turn and each word accounts for in its score.
+    """Explain a reply's score: the share of each turn and each word.
 
-    Shares are the terms of the score where it is a sum of such: of Bi- and Poly-encoders, BM25, TF-IDF and sums of
-    them. Of other models a share is what the score loses without the turn or the word.
+    For Bi- and Poly-encoders, BM25, TF-IDF and sums of them, the shares add up to the score. For other models a share
+    is the loss of score without the turn or the word.
     """
     from polyrank.loading.answering import is_answering
 
     if reply is not None and candidate_id is not None:
-        raise UsageError(f"--reply and --id {candidate_id} are two replies; give one of them")
+        raise UsageError(f"--reply and --id {candidate_id} name two replies; give one of them")
     if not context and sys.stdin.isatty():
-        raise UsageError("there is no context; write its turns behind the path, oldest first")
-    asked, answers = given_contexts(context), is_answering(Path(path))
+        raise UsageError("the context is missing; write its turns after the path, oldest first")
+    queries, answers = given_contexts(context), is_answering(Path(path))
     if not answers and (reply is None or model is not None or filter is not None):
         needless = "--filter" if model is None else "--model"
-        what = f"{needless} is of an index; leave it out" if reply is not None else "give one with --reply TEXT"
-        raise UsageError(f"{path} is no index or pipeline, and has no replies of its own; {what}")
+        what = f"{needless} needs an index; leave it out" if reply is not None else "give one with --reply TEXT"
+        raise UsageError(f"{path} is not an index or a pipeline and contains no replies; {what}")
     from polyrank.answering.explain import explain as explain_scorer
     from polyrank.answering.pipeline import open_pipeline
     from polyrank.index import as_filter
@@ -87,7 +89,7 @@ def explain(
         else:
             scorer = open_ranker(resolve_ranker(path, **stages), device=device)
             why = partial(explain_scorer, scorer, candidate=reply or "", max_words=words)
-        for query in asked:
+        for query in queries:
             with console().status("explaining"):
                 explanation = why(query)
             if json_:
@@ -97,7 +99,7 @@ def explain(
 
 
 def _draw(explanation: "Explanation") -> None:
-    """The explanation and, below it, those of its parts."""
+    """Draw an explanation, and below it those of its parts."""
     from rich.console import Console
 
     out = Console(highlight=False)
@@ -133,7 +135,9 @@ def _draw_one(out: "Console", explanation: "Explanation") -> None:
 
 
 def _draw_vectors(out: "Console", vectors: "Sequence[VectorShare]") -> None:
-    out.print("context vectors that the reply attends to most, and what they look at", style="dim")
+    out.print(
+        "context vectors with the highest weights for the reply, and the tokens that each attends to", style="dim"
+    )
     table = _table()
     for vector in vectors[:STRONGEST]:
         looks = ", ".join(f"{look.text or '·'} {look.weight:.2f}" for look in vector.tokens[:STRONGEST])
@@ -157,7 +161,7 @@ def _bar(share: float, longest: float) -> str:
 
 
 def _painted(text: str, tokens: "Sequence[TokenShare]") -> "Text":
-    """The text with its tokens in green or red: bright from half of the greatest share, dim where not read."""
+    """The text with its tokens in green or red: bold above half of the greatest share, struck through if cut off."""
     painted = _plain(text)
     greatest = max((abs(token.share) for token in tokens), default=0.0)
     for token in tokens:
@@ -172,15 +176,15 @@ def _painted(text: str, tokens: "Sequence[TokenShare]") -> "Text":
 
 
 def _strongest(tokens: "Sequence[TokenShare]") -> "Text":
-    """The tokens with the greatest shares by their numbers, and how many were not read: for eyes without colours."""
+    """The tokens with the greatest shares as numbers, and how many were cut off: readable without colours."""
     best = sorted((token for token in tokens if token.share), key=lambda token: -abs(token.share))[:STRONGEST]
-    said = [f"{token.text} {token.share:+.3f}" for token in best]
+    listed = [f"{token.text} {token.share:+.3f}" for token in best]
     n_cut = sum(not token.read for token in tokens)
-    return _plain(", ".join([*said, *([f"{n_cut} not read"] if n_cut else [])]))
+    return _plain(", ".join([*listed, *([f"{n_cut} not read"] if n_cut else [])]))
 
 
 def _plain(text: str) -> "Text":
-    """Taken literally, in one line; a character stays one, but for those that would steer a terminal."""
+    """Text without markup, in one line; white space and control characters become spaces."""
     from rich.text import Text
 
     return Text("".join(" " if c.isspace() or category(c) == "Cc" else c for c in text))

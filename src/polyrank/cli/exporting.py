@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, talk
-from polyrank.cli.lists import read_lists
+from polyrank.cli.console import console, notify
+from polyrank.cli.examples import load_lists
 from polyrank.cli.options import Overwrite, Speaker
 from polyrank.errors import UsageError
 
@@ -14,28 +14,28 @@ from polyrank.errors import UsageError
 def export(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     to: Annotated[
-        str, typer.Option(help="onnx, onnx-int8 or openvino, kept in the model folder; or sentence-transformers.")
+        str, typer.Option(help="onnx, onnx-int8 or openvino (inside the model folder), or sentence-transformers.")
     ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The folder to make, for sentence-transformers.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare the export that is there with fp32, on this machine.")
+        bool, typer.Option("--check", help="Compare an existing export with fp32, on this machine.")
     ] = False,
     valid: Annotated[
         Path | None,
         typer.Option(
-            help="For onnx-int8: lists by which it must rank as before; else the sample's. Of pairs or dialogues, lists"
-            " are drawn."
+            help="For onnx-int8: candidate lists to compare its ranking on; for pairs or dialogues, lists are drawn."
+            " Default: the shipped sample."
         ),
     ] = None,
     speaker: Speaker = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """A model for another runtime. Refused where its vectors or scores differ from fp32.
+    """Export a model for another runtime. Fails if the vectors or scores of the export differ from fp32.
 
-    onnx-int8 has its weights in 8 bits, for processors without bf16, and is refused where it ranks differently: where
-    R@1 falls by more than a point, or fewer than nine of the ten best stay.
+    onnx-int8 has 8-bit weights, for processors without bf16. Its export fails if it ranks differently: if R@1 falls by
+    more than a point, or fewer than nine of the ten best candidates stay.
     """
     from polyrank.loading.folders import folder_kind
     from polyrank.loading.models import export_folder, read_backend, read_sum
@@ -43,26 +43,24 @@ def export(
 
     kept = ("onnx", "onnx-int8", "openvino")
     if to not in (*kept, "sentence-transformers"):
-        raise UsageError(f"there is no export to {to!r}; choose onnx, onnx-int8, openvino or sentence-transformers")
+        raise UsageError(f"unknown export {to!r}; choose onnx, onnx-int8, openvino or sentence-transformers")
     if to not in kept and (output is None or check):
-        raise UsageError("sentence-transformers needs a folder to make and has no --check; give it with -o FOLDER")
+        raise UsageError("sentence-transformers needs an output folder and has no --check; give -o FOLDER")
     if valid is not None and to != "onnx-int8":
-        raise UsageError(f"--valid is for onnx-int8; an export to {to} is compared number by number, leave it out")
+        raise UsageError(f"--valid is for onnx-int8; an export to {to} is compared number by number, so leave it out")
     if not model.exists():
-        raise UsageError(f"there is no model folder {model}; give one that training wrote")
+        raise UsageError(f"model folder {model} does not exist; give one that training wrote")
     if folder_kind(model) == "sum":
         parts = ", ".join(part["model"] for part in read_sum(model)["parts"])
-        raise UsageError(f"{model} is a sum, which has no network of its own; export its encoders one by one: {parts}")
+        raise UsageError(f"{model} is a sum and has no network; export its encoders one by one: {parts}")
     if output is not None and to == "sentence-transformers":
         backends.export_to_sentence_transformers(model, output, replace=overwrite)
-        talk(f"wrote {output}")
+        notify(f"wrote {output}")
         return
     backend = read_backend(to)
     if output is not None:
-        raise UsageError(
-            f"a model folder keeps its {to} export itself, in {export_folder(model, backend)}; leave out -o"
-        )
-    examples = [] if valid is None else read_lists(valid, speaker)
+        raise UsageError(f"the {to} export goes into the model folder, {export_folder(model, backend)}; leave out -o")
+    examples = [] if valid is None else load_lists(valid, speaker)
     with console().status("comparing with fp32" if check else f"exporting to {to}"):
         if check:
             alike = backends.check_export(model, backend, examples)
@@ -70,6 +68,6 @@ def export(
             alike = backends.export_model(model, backend, replace=overwrite, examples=examples)
     folder = export_folder(model, backend)
     if isinstance(alike, float):
-        talk(f"{folder}: worst cosine to fp32 {alike:.6f}, at least {backends.MIN_COSINE} needed")
+        notify(f"{folder}: lowest cosine to fp32 {alike:.6f}; the minimum is {backends.MIN_COSINE}")
     else:
-        talk(f"{folder}: {alike}")
+        notify(f"{folder}: {alike}")

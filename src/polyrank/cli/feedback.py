@@ -1,4 +1,4 @@
-"""``polyrank feedback``: what became of the answers, counted and written as examples."""
+"""``polyrank feedback``: counts the outcomes of answers, and writes them as examples."""
 
 import json
 from collections.abc import Iterator
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrank.cli.console import console, drawable, talk
-from polyrank.cli.options import Json, Overwrite
+from polyrank.cli.console import notify, track
+from polyrank.cli.help import add_command, command_group
+from polyrank.cli.options import Json, Overwrite, Plot
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -17,36 +18,37 @@ if TYPE_CHECKING:
     from polyrank.feedback.records import RequestFeedback
     from polyrank.feedback.store import FeedbackStore
 
-feedback_app = typer.Typer(no_args_is_help=True, help="Learn from what was taken, edited and refused.")
-StoreFile = Annotated[Path, typer.Argument(metavar="STORE", help="The file of feedback that a server writes.")]
+feedback_app = command_group("Use replies that were taken, edited and refused as training data.")
+StoreFile = Annotated[Path, typer.Argument(metavar="STORE", help="The feedback file of a server.")]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="DATE", help="Only what was shown then or later: 2026-05-31, or with a time (UTC)."),
+    typer.Option(metavar="DATE", help="Only requests from this date or time (UTC) on: 2026-05-31."),
 ]
 
 
-@feedback_app.command("export")
+@add_command(feedback_app, "export", "polyrank feedback export feedback.db -o accepted.jsonl --index my-index")
 def feedback_export(
     store: StoreFile,
     output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write, for polyrank split and train.")],
     index: Annotated[
-        Path | None, typer.Option(help="Where the texts of replies are looked up by id, if they were not kept.")
+        Path | None, typer.Option(help="An index that has the texts of the replies, if the store has only their ids.")
     ] = None,
     contexts: Annotated[
         Path | None,
-        typer.Option(help="Your own conversations, in which contexts are looked up, if their texts were not kept."),
+        typer.Option(help="Your conversations, if the store has only hashes of the contexts."),
     ] = None,
-    refused: Annotated[
-        bool, typer.Option("--refused", help="Also write contexts for which no reply is known to be right.")
-    ] = False,
+    refused: Annotated[bool, typer.Option("--refused", help="Also write contexts without a right reply.")] = False,
     edited_is_wrong: Annotated[
-        bool, typer.Option("--edited-is-wrong", help="Take what a reply was edited from for wrong; else for neither.")
+        bool,
+        typer.Option(
+            "--edited-is-wrong", help="Count the original of an edited reply as wrong. Default: leave it out."
+        ),
     ] = False,
     since: Since = None,
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
-    """Write examples to train on: what was taken is right, what was shown beside it is wrong."""
+    """Write examples to train on: replies that were taken are right, the others that were shown are wrong."""
     from polyrank.data import read_examples, write_examples
     from polyrank.feedback.export import examples
     from polyrank.feedback.store import FeedbackStore
@@ -71,30 +73,30 @@ def feedback_export(
     reasons = "; ".join(f"{n:,} left out: {why}" for why, n in exported.left_out.items())
     if not exported.examples:
         raise DataError(
-            f"{store}: none of {exported.n_requests:,} requests makes an example ({reasons or 'it is empty'})"
+            f"{store}: none of {exported.n_requests:,} requests yields an example ({reasons or 'it is empty'})"
         )
     write_examples(output, exported.examples)
     counts = {"n_examples": len(exported.examples), "n_requests": exported.n_requests, "left_out": exported.left_out,
               "n_unknown": exported.n_unknown}  # fmt: skip
-    talk(f"{output}: {len(exported.examples):,} examples, one a context, of {exported.n_requests:,} requests")
+    notify(f"{output}: {len(exported.examples):,} examples, one per context, from {exported.n_requests:,} requests")
     for why, n in exported.left_out.items():
-        talk(f"{n:,} left out: {why}")
+        notify(f"{n:,} left out: {why}")
     if exported.n_unknown:
-        talk(f"{exported.n_unknown:,} replies that were shown are in no example, for their texts are not known")
+        notify(f"{exported.n_unknown:,} replies that were shown are left out, because their texts are unknown")
     if json_:
         print(json.dumps(counts))
 
 
-@feedback_app.command("report")
+@add_command(feedback_app, "report", "polyrank feedback report feedback.db --by week --plot rates.png")
 def feedback_report(
     store: StoreFile,
-    by: Annotated[str | None, typer.Option(help="rank, week or model; else all three.")] = None,
+    by: Annotated[str | None, typer.Option(help="rank, week or model. Default: all three.")] = None,
     since: Since = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the acceptance, as .png or .svg.", callback=drawable)] = None,
+    plot: Plot = None,
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
-    """How often replies were taken, edited and refused: by the rank at which they were shown, by week, by model."""
+    """Show how often replies were taken, edited and refused, by rank, week and model."""
     from polyrank.feedback.rates import BY, report
     from polyrank.feedback.store import FeedbackStore
     from polyrank.storage.durable import check_output
@@ -112,7 +114,7 @@ def feedback_report(
         from polyrank.feedback.plots import plot_report
 
         plot_report(figures, plot, by=chosen)
-        talk(f"wrote {plot}")
+        notify(f"wrote {plot}")
 
 
 def _time(text: str | None) -> datetime | None:
@@ -121,32 +123,20 @@ def _time(text: str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"--since {text!r} is no date; write 2026-05-31 or 2026-05-31T14:00") from error
+        raise UsageError(f"--since {text!r} is not a date; write 2026-05-31 or 2026-05-31T14:00") from error
 
 
 def _by(text: str | None) -> "By | None":
-    from polyrank.feedback.rates import BY
+    from polyrank.config.checked import read_choice
+    from polyrank.feedback.rates import By
 
-    if text is None:
-        return None
-    for name in BY:
-        if name == text:
-            return name
-    raise UsageError(f"--by {text!r} is unknown; use {', '.join(BY)}")
+    by: By | None = None if text is None else read_choice(text, By, "breakdown")
+    return by
 
 
 def _tracked(store: "FeedbackStore", since: datetime | None) -> "Iterator[RequestFeedback]":
-    from rich.progress import track
-
-    # counted before: what a server adds meanwhile is not in the view that is read
-    yield from track(
-        store.requests(since=since),
-        "reading",
-        total=len(store),
-        console=console(),
-        disable=not console().is_terminal,
-        transient=True,
-    )
+    # len(store) is evaluated first: rows that a server adds meanwhile are not in the view
+    yield from track(store.requests(since=since), "reading", total=len(store))
 
 
 def _show(figures: dict[str, Any], by: "By | None") -> None:
@@ -169,11 +159,11 @@ def _show(figures: dict[str, Any], by: "By | None") -> None:
             mrr = [] if chosen == "rank" else ["" if row["mrr"] is None else f"{row['mrr']:.3f}"]
             table.add_row(escape(row["name"]), *(f"{row[name]:,}" for name in counts), _accepted(row), *mrr)
         out.print(table)
-    told = f"; accepted {_accepted(figures)}%" if figures["interval"] else ""
+    rates = f"; accepted {_accepted(figures)}%" if figures["interval"] else ""
     if figures["mrr"] is not None:
-        told += f"; MRR of what was used {figures['mrr']:.3f}"
+        rates += f"; MRR of used replies {figures['mrr']:.3f}"
     counted = ", ".join(f"{figures[name]:,} {name}" for name in _COUNTS)
-    out.print(f"{figures['n_requests']:,} requests: {counted}{told}", soft_wrap=True, highlight=False)
+    out.print(f"{figures['n_requests']:,} requests: {counted}{rates}", soft_wrap=True, highlight=False)
 
 
 _COUNTS = ("taken", "edited", "refused", "unanswered")
@@ -181,7 +171,7 @@ _HEADINGS = {"n_shown": "shown", "n_requests": "n"}
 
 
 def _accepted(row: dict[str, Any]) -> str:
-    """In percent, with the interval."""
+    """The acceptance rate in percent, with its interval."""
     if row["interval"] is None:
         return ""
     low, high = (100 * end for end in row["interval"])

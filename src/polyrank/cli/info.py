@@ -1,4 +1,4 @@
-"""``polyrank info``: what a model folder holds."""
+"""``polyrank info``."""
 
 import dataclasses
 import json
@@ -11,10 +11,10 @@ from polyrank.errors import UsageError
 
 
 def info(
-    model: Annotated[str, typer.Argument(help="A model folder, shipped:convert, a sum, or counts of replies.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a sum, counts of replies, or shipped:convert.")],
     json_: Json = False,
 ) -> None:
-    """A model's kind, fingerprint, and parameters and bytes part by part, from its files; of a sum, its encoders."""
+    """Show a model's kind, fingerprint, and parameters and bytes of each part; for a sum, its encoders."""
     from polyrank.cli.popularity import show_popularity
     from polyrank.cli.sums import show_sum
     from polyrank.loading.folders import folder_kind
@@ -23,7 +23,7 @@ def info(
 
     folder = model_folder(model)
     if not folder.is_dir():
-        raise UsageError(f"{model} is no model folder; give one, or shipped:convert")
+        raise UsageError(f"{model} is not a model folder; give one, or shipped:convert")
     if (kind := folder_kind(folder)) == "sum":
         show_sum(folder, json_=json_)
         return
@@ -32,11 +32,7 @@ def info(
         return
     document, sizes = read_config(folder), read_sizes(folder)
     if json_:
-        totals = {
-            "n_parameters": sizes.n_parameters,
-            "n_bytes": sizes.n_bytes,
-            "n_bytes_fp32": sizes.n_bytes_fp32,
-        }
+        totals = {name: getattr(sizes, name) for name in ("n_parameters", "n_bytes", "n_bytes_fp32")}
         named = {"kind": document["model"]["kind"], "fingerprint": document["fingerprint"]}
         print(json.dumps({**named, **totals, "parts": [dataclasses.asdict(part) for part in sizes.parts]}))
         return
@@ -49,14 +45,8 @@ def info(
     rows = [(part.name, ", ".join(part.dtypes), part.n_parameters, part.n_bytes) for part in sizes.parts]
     for name, dtypes, n_parameters, n_bytes in [*rows, ("all", "", sizes.n_parameters, sizes.n_bytes)]:
         fp32 = 4 * n_parameters
-        table.add_row(
-            name,
-            dtypes,
-            f"{n_parameters:,}",
-            f"{n_bytes / 1e6:.2f}",
-            f"{fp32 / 1e6:.2f}",
-            f"{fp32 / max(n_bytes, 1):.1f}",
-        )
+        numbers = (f"{n_bytes / 1e6:.2f}", f"{fp32 / 1e6:.2f}", f"{fp32 / max(n_bytes, 1):.1f}")
+        table.add_row(name, dtypes, f"{n_parameters:,}", *numbers)
     out = Console()
     out.print(
         f"{model}: {document['model']['kind']}, fingerprint {document['fingerprint']}", markup=False, soft_wrap=True

@@ -1,4 +1,4 @@
-"""``polyrank intents``: a classifier on frozen encodings."""
+"""``polyrank intents``: a classifier on the vectors of a frozen encoder."""
 
 import json
 import sys
@@ -7,15 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import drawable, stdin_lines, talk
+from polyrank.cli.console import check_plot_path, notify, stdin_lines
+from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, Json, Overwrite, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
 from polyrank.errors import DataError
 
-intents_app = typer.Typer(no_args_is_help=True, help="Classify utterances on the vectors of an encoder.")
+intents_app = command_group("Classify utterances with a small network on an encoder's vectors.")
 
 
-@intents_app.command("train")
+@add_command(
+    intents_app,
+    "train",
+    "polyrank intents train banking77 -o intents",
+    "polyrank intents train intents.csv -o intents --encoder shipped:convert --hold-out 0.1",
+)
 def intents_train(
     data: Annotated[
         Path, typer.Argument(help="A CSV or JSON-lines file (text, intent), or a folder of banking77, clinc150, hwu64.")
@@ -24,39 +30,39 @@ def intents_train(
     encoder: Annotated[
         str,
         typer.Option(
-            help="A model folder, untuned:BACKBONE, shipped:convert; or a sum: its encoders' side by side.",
+            help="A model folder, untuned:BACKBONE, shipped:convert; or a sum, whose vectors are concatenated.",
             callback=existing_model,
         ),
     ] = "untuned:embedded",
-    dev: Annotated[Path | None, typer.Option(help="Development file; else a tenth of the training part.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Development file. Default: a tenth of the training part.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test file.")] = None,
     hold_out: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Of one file: keep this share as dev and as much as test; 0.1: 80/10/10."),
+        typer.Option(metavar="SHARE", help="Split one file: this share for dev and the same for test; 0.1: 80/10/10."),
     ] = None,
     few_shot: Annotated[int | None, typer.Option(min=1, help="Train on N utterances per intent.")] = None,
-    layer: Annotated[str, typer.Option(help="auto, final, or r (of a ConveRT).")] = "auto",
-    seeds: Annotated[str, typer.Option(help="One training for each; the best on dev is kept.")] = "1",
+    layer: Annotated[str, typer.Option(help="The encoder's output to use: auto, final, or r (of a ConveRT).")] = "auto",
+    seeds: Annotated[str, typer.Option(help="One training per seed; the best on dev is kept.")] = "1",
     hidden: Annotated[str, typer.Option(help="Hidden sizes to try.")] = "512",
     dropout: Annotated[str, typer.Option(help="Dropouts to try.")] = "0.3,0.6",
     lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "0.02,0.06,0.2",
-    max_epochs: Annotated[int, typer.Option(min=1, help="Most epochs.")] = 200,
-    out_of_scope: Annotated[str, typer.Option(help="The intent that means none.")] = "oos",
+    max_epochs: Annotated[int, typer.Option(min=1, help="Maximum number of epochs.")] = 200,
+    out_of_scope: Annotated[str, typer.Option(help="The intent that marks out-of-scope utterances.")] = "oos",
     aim: Annotated[
-        str, typer.Option(help="Of the threshold: balanced, accuracy, or f1 (of out of scope).")
+        str, typer.Option(help="Objective of the threshold: balanced, accuracy, or f1 (of out of scope).")
     ] = "balanced",
     precision: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Without out-of-scope data: share of answers to be right.")
+        float | None, typer.Option(min=0, max=1, help="Without out-of-scope data: share of answers that must be right.")
     ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Keep encodings in this folder for other runs.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder in which runs share encodings.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the confusion matrix (.png, .svg).", callback=drawable)
+        Path | None, typer.Option(help="Draw the confusion matrix (.png, .svg, .pdf).", callback=check_plot_path)
     ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
-    """Train a two-layer network on frozen encodings, choosing its sizes on the development part."""
+    """Train a two-layer network on frozen encodings; the development part selects its sizes."""
     import dataclasses
 
     from polyrank.frozen import intents
@@ -80,7 +86,7 @@ def intents_train(
         splits = dataclasses.replace(splits, test=intents.read_utterances(test, out_of_scope=out_of_scope))
     if hold_out is not None:
         splits = intents.held_out(splits, hold_out)
-    talk(f"{data}: {splits}")
+    notify(f"{data}: {splits}")
     with WorkDisplay() as display:
         result = intents.train_intents(
             splits,
@@ -99,7 +105,7 @@ def intents_train(
     intents.save_intents(output, result.classifier, replace=overwrite)
     if plot is not None:
         intents.plot_confusion(result.matrix, result.classifier.intents, plot)
-        talk(f"wrote {plot}")
+        notify(f"wrote {plot}")
     if json_:
         print(json.dumps({"data": data.name, **result.figures}))
     else:
@@ -107,12 +113,12 @@ def intents_train(
     if result.unreached:
         raise DataError(f"{output} rejects nothing: {result.unreached}")
     if not json_:
-        talk(f"{output}: try it with polyrank intents predict {output}")
+        notify(f"{output}: try it with polyrank intents predict {output}")
 
 
 def _seed(text: str) -> int:
     if (seed := int(text)) < 0:
-        raise ValueError("a seed is not below 0")
+        raise ValueError("a seed must not be negative")
     return seed
 
 
@@ -134,11 +140,11 @@ def _show(figures: dict[str, Any]) -> None:
         table.add_row(escape(row["intent"]), *shares, str(row["support"]))
     out.print(table)
     for row in figures["most_confused"][:5]:
-        out.print(f"{row['intent']} taken for {row['taken_for']}: {row['count']}", markup=False)
+        out.print(f"{row['intent']} classified as {row['taken_for']}: {row['count']}", markup=False)
     n = figures["n_test"] if part == "test" else figures["n_dev"]
     out.print(
         f"{part} accuracy {100 * figures['accuracy']:.1f}%{spread} (95%: {low:.1f}-{high:.1f}) on {n:,} in scope;"
-        f" {figures['n_train']:,} to train, {figures['n_dev']:,} dev; H {chosen['hidden_dim']},"
+        f" {figures['n_train']:,} train, {figures['n_dev']:,} dev; H {chosen['hidden_dim']},"
         f" dropout {chosen['dropout']}, lr {chosen['lr']}",
         soft_wrap=True,
     )
@@ -152,15 +158,15 @@ def _show(figures: dict[str, Any]) -> None:
         )
 
 
-@intents_app.command("predict")
+@add_command(intents_app, "predict", 'polyrank intents predict intents "where is my card"')
 def intents_predict(
     classifier: Annotated[Path, typer.Argument(metavar="FOLDER", help="A classifier's folder.")],
-    text: Annotated[list[str] | None, typer.Argument(help="Utterances; else the lines of stdin.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many intents to list.")] = 3,
-    encoder: Annotated[str | None, typer.Option(help="The encoder, where it has moved.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(help="Utterances. Default: the lines of stdin.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of intents to list.")] = 3,
+    encoder: Annotated[str | None, typer.Option(help="The encoder, if it has moved.")] = None,
     device: Device = "auto",
 ) -> None:
-    """The intent of each utterance: lines in a terminal, JSON in a pipe."""
+    """Predict the intent of each utterance; prints lines in a terminal, JSON in a pipe."""
     from polyrank.frozen.intents import load_intents
 
     loaded = load_intents(classifier, encoder=encoder, device=device)
@@ -184,6 +190,6 @@ def intents_predict(
             answer(utterance)
         return
     if sys.stdin.isatty():
-        talk("Type an utterance. Ctrl-D leaves.")
+        notify("Type an utterance. Ctrl-D ends the input.")
     for _, line in stdin_lines():
         answer(line)

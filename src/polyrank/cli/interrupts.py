@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM in a command: heard from its first moment to its last, and never lost.
+"""Ctrl-C and SIGTERM in a command: handled from its first moment to its last, and never lost.
 
-Python raises KeyboardInterrupt between two steps of whatever the main thread is doing. In a destructor, or in a call
-from a library in C, the exception goes no further: it is printed and forgotten; and a library may make another error of
-it. So a signal is noted when it comes, raised again where it was lost, and looked for when the command ends. A second
-one leaves at once. Little is imported here: until ``hear`` is called, a signal ends in Python's own words.
+Python raises KeyboardInterrupt between two steps of the main thread. If this happens in a destructor, or in a callback
+from a C library, Python prints the exception and drops it; and a library may convert it to another error. So the
+handler records the signal, raises it again if it was lost, and the end of the command checks for it. A second signal
+ends the process at once. This module imports little: before ``install_handlers``, Python's own handler applies.
 """
 
 import os
@@ -12,94 +12,94 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any
 
-ASKING = (signal.SIGINT, signal.SIGTERM)
-AGAIN_SECONDS = 0.001  # until what was lost is raised again; by then the destructor is done, likely
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+RETRY_SECONDS = 0.001  # until a lost exception is raised again, probably outside the destructor
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks for the end. Of its own kind, because Python kills itself, whatever the exit code, if a plain
-    KeyboardInterrupt has once come out of a text that was executed, as dataclasses are made of."""
+    """A signal was received. A subclass, because after a plain KeyboardInterrupt has left code run by ``exec``, as in
+    the definition of a dataclass, Python ends the process by SIGINT whatever the exit code is."""
 
 
 class _State:
     def __init__(self) -> None:
-        self.noted: int | None = None  # the signal that came first
-        self.undelivered = False  # what was raised for it has not come through
-        self.leaving: int | None = None  # the exit code, once nothing changes it any more
-        self.way_on = ""
-        self.handlers: dict[int, Any] = {}  # what was there before
+        self.received: int | None = None  # the first signal
+        self.undelivered = False  # its exception was lost
+        self.exit_code: int | None = None  # set when nothing can change it any more
+        self.resume_hint = ""
+        self.handlers: dict[int, Any] = {}  # those before install_handlers
         self.hooks = (sys.unraisablehook, sys.excepthook)
 
 
 _state = _State()
 
 
-def hear() -> None:
-    """From now on a signal raises Interrupted, once. Only a main thread can hear.
+def install_handlers() -> None:
+    """Raise Interrupted on a signal, once. Does nothing outside the main thread.
 
-    What this process was started to ignore, as by a shell in the background, stays ignored.
+    Signals that the parent process set to be ignored, as a shell does for background jobs, stay ignored.
     """
     global _state
     _state = _State()
     try:
-        for number in (*ASKING, signal.SIGALRM):
+        for number in (*SIGNALS, signal.SIGALRM):
             _state.handlers[number] = signal.getsignal(number)
-            if _state.handlers[number] is not signal.SIG_IGN or number not in ASKING:
-                signal.signal(number, _hear)
-    except ValueError:  # another thread
+            if _state.handlers[number] is not signal.SIG_IGN or number not in SIGNALS:
+                signal.signal(number, _handle)
+    except ValueError:  # not the main thread
         return
     sys.unraisablehook, sys.excepthook = _unraisable, _printed
 
 
-def forget() -> None:
-    """Put back what ``hear`` has replaced."""
+def restore_handlers() -> None:
+    """Restore the handlers and hooks that ``install_handlers`` replaced."""
     for number, handler in _state.handlers.items():
-        if signal.getsignal(number) is _hear:
+        if signal.getsignal(number) is _handle:
             signal.signal(number, handler)
     sys.unraisablehook, sys.excepthook = _state.hooks
 
 
-def noted() -> int | None:
-    """The signal that came, or None."""
-    return _state.noted
+def received_signal() -> int | None:
+    """The signal that was received, or None."""
+    return _state.received
 
 
-def check() -> None:
-    """Raise what was noted: where a command ends, and in loops that have no end."""
-    if _state.noted is not None:
+def raise_if_interrupted() -> None:
+    """Raise Interrupted if a signal was received: called at the end of a command, and in endless loops."""
+    if _state.received is not None:
         _state.undelivered = False
         raise Interrupted
 
 
-def say_way_on(text: str) -> None:
-    """What is to be said to who interrupts this command."""
-    _state.way_on = f"; {text}"
+def set_resume_hint(text: str) -> None:
+    """Set the advice to print when this command is interrupted."""
+    _state.resume_hint = f"; {text}"
 
 
-def way_on() -> str:
-    """What was to be said, or nothing."""
-    return _state.way_on
+def resume_hint() -> str:
+    """The advice on how to resume, or an empty string."""
+    return _state.resume_hint
 
 
-def leave_with(code: int) -> None:
-    """All is done and said: who sends a signal now waits for the end of the process, and has it."""
-    _state.leaving = code
+def set_exit_code(code: int) -> None:
+    """Fix the exit code: all work and output is done, and further signals exit with this code."""
+    _state.exit_code = code
 
 
-def ignore() -> None:
-    """Hear no more: while Python takes itself apart no handler runs."""
-    for number in ASKING:
+def ignore_signals() -> None:
+    """Ignore further signals: no handler can run while the interpreter shuts down."""
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def show_cursor() -> None:
-    """In a terminal: a bar that was stopped in the midst of its work may have left it hidden."""
+    """Show the cursor in a terminal: an interrupted progress bar may have left it hidden."""
     if os.isatty(2):
         os.write(2, b"\x1b[?25h\n")
 
 
-def drop_unwritten() -> None:
-    """Drop what cannot be written: Python would try again as it leaves, and change the exit code."""
+def discard_partial_output() -> None:
+    """Discard output that cannot be written: Python would try again on exit, and change the exit code."""
     for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
         try:
             stream.flush()
@@ -107,19 +107,19 @@ def drop_unwritten() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _hear(number: int, frame: FrameType | None) -> None:
+def _handle(number: int, frame: FrameType | None) -> None:
     if number == signal.SIGALRM:
         if not _state.undelivered:
             return
         _state.undelivered = False
-    elif _state.noted is not None:
-        if _state.leaving is None:
+    elif _state.received is not None:
+        if _state.exit_code is None:
             show_cursor()
-        os._exit(128 + number if _state.leaving is None else _state.leaving)
-    elif _state.leaving is not None:
-        os._exit(_state.leaving)
+        os._exit(128 + number if _state.exit_code is None else _state.exit_code)
+    elif _state.exit_code is not None:
+        os._exit(_state.exit_code)
     else:
-        _state.noted = number
+        _state.received = number
     raise Interrupted
 
 
@@ -131,7 +131,7 @@ def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def _printed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Libraries in C print what goes wrong when they are imported."""
+    """Replaces sys.excepthook: C libraries print exceptions that occur while they are imported."""
     if issubclass(kind, KeyboardInterrupt):
         _raise_again()
     else:
@@ -139,7 +139,7 @@ def _printed(kind: type[BaseException], error: BaseException, trace: TracebackTy
 
 
 def _raise_again() -> None:
-    """Soon: here it would be lost once more."""
-    if _state.leaving is None:
+    """Raise Interrupted a moment later; at this point it would be lost again."""
+    if _state.exit_code is None:
         _state.undelivered = True
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)

@@ -1,39 +1,40 @@
-"""``polyrank map``: a learnt linear map of response vectors on a frozen encoder, the MAP baseline."""
+"""``polyrank map``: a trained linear map of response vectors on a frozen encoder, the MAP baseline."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import notify
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
 
 
 def map_(
     data: Annotated[Path, typer.Argument(help="Training examples: pairs, dialogues or candidate lists.")],
-    valid: Annotated[Path, typer.Option(help="Candidate lists to choose and to stop by.")],
+    valid: Annotated[Path, typer.Option(help="Candidate lists that select the settings and the stopping point.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map's folder to make.")],
     encoder: Annotated[
         str,
         typer.Option(
-            help="A model folder, untuned:BACKBONE or shipped:convert; it stays as it is.", callback=existing_model
+            help="A model folder, untuned:BACKBONE or shipped:convert; its weights do not change.",
+            callback=existing_model,
         ),
     ] = "untuned:embedded",
     speaker: Speaker = None,
-    max_train: Annotated[int | None, typer.Option(min=2, help="Use a random subset of so many pairs.")] = 20_000,
+    max_train: Annotated[int | None, typer.Option(min=2, help="Use a random subset of N pairs.")] = 20_000,
     max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
     lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "3e-3,1e-3,3e-4",
-    l2: Annotated[str, typer.Option(help="Decays towards the identity to try.")] = "1e-2,3e-3",
+    l2: Annotated[str, typer.Option(help="Weights of the decay towards the identity to try.")] = "1e-2,3e-3",
     batch_size: Annotated[int, typer.Option(min=2, help="Pairs per step.")] = 256,
-    max_epochs: Annotated[int, typer.Option(min=0, help="Most epochs.")] = 40,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order.")] = 1,
+    max_epochs: Annotated[int, typer.Option(min=0, help="Maximum number of epochs.")] = 40,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the pairs.")] = 1,
     overwrite: Overwrite = False,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
-    """Fit a map of response vectors into context space on cached encodings; evaluate, index and respond take it."""
+    """Fit a linear map of response vectors on a frozen encoder; use the result like any model."""
     from polyrank.config.recipe import DataConfig
     from polyrank.errors import UsageError
     from polyrank.frozen.maps import MapConfig, fit_response_map
@@ -51,22 +52,20 @@ def map_(
         seed=seed,
     )
     settings = DataConfig(train=str(data), valid=str(valid), speaker=speaker, max_train=max_train, max_valid=max_valid)
-    examples, lists = load_data(settings, notify=talk)
+    examples, lists = load_data(settings, notify=notify)
     frozen = load(encoder, device=device)
     if not isinstance(frozen, Encoder):
-        raise UsageError(f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned one")
+        raise UsageError(
+            f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned backbone"
+        )
     with WorkDisplay() as display:
         encoder_with_map, figures = fit_response_map(frozen, examples, lists, config, report=display.report)
     figures = {"encoder": encoder, "data": data.name, **figures}
     save_map(output, encoder_with_map, name=encoder, metadata=figures, replace=overwrite)
-    _show(figures, output, json_)
-
-
-def _show(figures: dict[str, Any], output: Path, as_json: bool) -> None:
-    if as_json:
+    if json_:
         print(json.dumps(figures))
         return
-    talk(
+    notify(
         f"{output}: validation R@1 {figures['map']:.4f}, without the map {figures['similarity']:.4f}, on"
         f" {figures['n_valid']:,} lists; fitted on {figures['n_train']:,} pairs"
     )

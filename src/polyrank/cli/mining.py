@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import notify, track
+from polyrank.cli.examples import load_examples
 from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker, existing_model
 from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
 from polyrank.errors import DataError, UsageError
@@ -15,31 +16,37 @@ from polyrank.errors import DataError, UsageError
 
 @process_group()
 def mine(
-    data: Annotated[Path, typer.Argument(help="Examples with right answers, to find wrong ones for.")],
+    data: Annotated[Path, typer.Argument(help="Examples with right answers, to mine negatives for.")],
     retriever: Annotated[
         str, typer.Option("--from", help="bm25, tfidf, a model folder, an index or a pipeline folder.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write; .gz compresses.")],
     pool: Annotated[
-        Path | None, typer.Option(help="Candidates to choose from; else the index's, or the data's own responses.")
+        Path | None,
+        typer.Option(help="Candidates to choose from. Default: those of the index, or the data's responses."),
     ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Negatives per example.")] = 8,
     ranks: Annotated[
-        str, typer.Option(help="First and last rank to take them from, right answers not counted.")
+        str, typer.Option(help="First and last rank to draw negatives from, right answers not counted.")
     ] = "1:50",
     max_overlap: Annotated[
-        float, typer.Option(help="Drop texts that share more of their words with a right answer; 1: equal ones only.")
+        float,
+        typer.Option(
+            help="Drop texts that share more than this part of their words with a right answer; 1: only equal texts."
+        ),
     ] = 1.0,
     rerank: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="A second stage, such as a Cross-encoder: drops what it takes for right.",
+            help="A second stage, such as a Cross-encoder, which drops candidates that are probably right.",
             callback=existing_model,
         ),
     ] = None,
-    margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the choice among the ranks.")] = 0,
+    margin: Annotated[
+        float, typer.Option(help="With --rerank: drop candidates that score above the right answer's score minus this.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice among the ranks.")] = 0,
     speaker: Speaker = None,
     limit: Limit = None,
     device: Device = "auto",
@@ -47,11 +54,10 @@ def mine(
     skip_bad: SkipBad = False,
     json_: Json = False,
 ) -> None:
-    """Find hard negatives: wrong candidates that a retriever ranks high. Writes lists to train on."""
-    from rich.progress import track
-
+    """Mine hard negatives, that is wrong candidates that a retriever ranks high, and write lists to train on."""
     from polyrank.answering.pipeline import catalogue, open_pipeline
-    from polyrank.data import choose_speaker, read_examples, read_pool, write_examples
+    from polyrank.data import read_pool, write_examples
+    from polyrank.loading.answering import is_answering
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts
     from polyrank.negatives.mine import mine as run
@@ -66,12 +72,10 @@ def mine(
         n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
     )
     folder = Path(retriever)
-    answers = pool is None and folder.is_dir() and not (folder / "config.json").exists()  # an index or a pipeline
+    answers = pool is None and is_answering(folder)
     if not answers:
         existing_model(retriever)
-    loaded = read_examples(data, speaker=choose_speaker(data, speaker, notify=talk), skip_bad=skip_bad)
-    talk(f"{data}: {loaded.report}")
-    examples = loaded.examples[:limit]
+    examples = load_examples(data, speaker, skip_bad=skip_bad)[:limit]
     candidates = None if pool is None else read_pool(pool)
     with ExitStack() as opened:
         if answers:
@@ -92,20 +96,20 @@ def mine(
             settings,
             reranker=reranker,
             margin=margin,
-            progress=lambda batches: track(
-                batches, "mining", console=console(), disable=not console().is_terminal, transient=True
-            ),
+            progress=lambda batches: track(batches, "mining"),
         )
     if not mined.examples:
-        raise DataError(f"{data}: no example has a right answer to mine for; give the texts of ids with --pool")
+        raise DataError(
+            f"{data}: no example has a right answer; if the data has ids of answers, give their texts with --pool"
+        )
     if is_rank_zero():
         write_examples(output, mined.examples)
     counts = {"n_examples": len(mined.examples), "n_skipped": mined.n_skipped, "n_short": mined.n_short,
               "n_doubtful": mined.n_doubtful, "mean_negatives": mined.mean_negatives}  # fmt: skip
-    talk(
+    notify(
         f"{output}: {len(mined.examples):,} examples with {mined.mean_negatives:.1f} negatives each;"
         f" {mined.n_skipped:,} without a right answer left out, {mined.n_short:,} with fewer than {n},"
-        f" {mined.n_doubtful:,} texts dropped as likely right"
+        f" {mined.n_doubtful:,} texts dropped as probably right"
     )
     if json_:
         print(json.dumps(counts))

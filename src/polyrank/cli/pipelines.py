@@ -1,4 +1,4 @@
-"""``polyrank pipeline``: stages, ensemble and threshold as one folder."""
+"""``polyrank pipeline``: combines retriever, re-ranker, ensemble and threshold in one folder."""
 
 import json
 from dataclasses import asdict, replace
@@ -7,23 +7,28 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from polyrank.cli.console import console, drawable, talk
-from polyrank.cli.options import Device, Json, Limit, NRetrieved, Overwrite, Rerank, Speaker
+from polyrank.cli.console import console, notify
+from polyrank.cli.examples import load_examples
+from polyrank.cli.help import add_command, command_group
+from polyrank.cli.options import Device, Json, Limit, MovedModel, NRetrieved, Overwrite, Plot, Rerank, Speaker
 from polyrank.errors import ConfigError, UsageError
 
-pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
+pipeline_app = command_group("Combine retriever, re-ranker and threshold.")
 
-NoAnswer = Annotated[float, typer.Option(min=0, max=1, help="Hide the right answer of this share of the examples.")]
-Model = Annotated[Path | None, typer.Option(help="The index's model, where it has moved.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw precision against coverage (.png, .svg).", callback=drawable)]
+NoAnswer = Annotated[float, typer.Option(min=0, max=1, help="Share of the examples whose right answer is hidden.")]
 
 
-@pipeline_app.command("create")
+@add_command(
+    pipeline_app,
+    "create",
+    "polyrank pipeline create my-index -o support --rerank cross/model --ensemble auto --valid data/valid.jsonl",
+    "polyrank pipeline create my-index -o careful --precision 0.9 --valid data/valid.jsonl",
+)
 def pipeline_create(
     index: Annotated[Path, typer.Argument(help="An index folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline folder to make.")],
     retriever: Annotated[str, typer.Option(help="dense (the index's model), bm25 or tfidf.")] = "dense",
-    model: Model = None,
+    model: MovedModel = None,
     prior: Annotated[
         str,
         typer.Option(
@@ -37,27 +42,27 @@ def pipeline_create(
     ensemble: Annotated[
         str,
         typer.Option(
-            help="With --rerank: none, raw, sigmoid, z-score, softmax, sigmoid-reranked; auto chooses on validation"
-            " examples."
+            help="With --rerank: how to add the scores of both stages: none, raw, sigmoid, z-score, softmax or"
+            " sigmoid-reranked; auto chooses on validation examples."
         ),
     ] = "none",
-    valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and for --precision.")] = None,
+    valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and --precision.")] = None,
     speaker: Speaker = None,
     limit: Limit = None,
     precision: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Give no answer unless this share of answers would be right.")
+        float | None,
+        typer.Option(min=0, max=1, help="Answer only if this share of the answers is expected to be right."),
     ] = None,
     no_answer: NoAnswer = 0.2,
     plot: Plot = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
 ) -> None:
-    """Choose ensemble and threshold on validation examples and write the pipeline."""
+    """Write a pipeline; with validation examples, choose its prior, ensemble and threshold on them."""
     from polyrank.answering.calibration import choose_settings, curve_of, lacking
     from polyrank.answering.pipeline import make_retriever, write_pipeline
     from polyrank.config.checked import from_dict
     from polyrank.config.pipeline import PipelineConfig
-    from polyrank.data import choose_speaker, read_examples
     from polyrank.evaluation import plot_coverage
     from polyrank.loading.folders import PIPELINE
     from polyrank.ranking.ensembles import read_ensemble
@@ -79,29 +84,30 @@ def pipeline_create(
     )
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
     if model is not None and retriever != "dense":
-        raise ConfigError(f"--model {model} is no part of {retriever}; leave it out")
+        raise ConfigError(f"--model {model} does not apply to {retriever}; leave it out")
     if rerank is None and scale is not None:
-        raise ConfigError(f"--ensemble {ensemble} adds up two stages; name the second with --rerank")
+        raise ConfigError(f"--ensemble {ensemble} adds the scores of two stages; name the second with --rerank")
     if valid is None and (precision is not None or "auto" in (scale, weight)):
         raise ConfigError(
-            "--precision, --prior auto and --ensemble auto need examples to choose by; give them with --valid"
+            "--precision, --prior auto and --ensemble auto need validation examples; give them with --valid"
         )
     if valid is None and speaker is not None:
-        raise ConfigError(f"--speaker {speaker} is of validation examples; give them with --valid, or leave it out")
+        raise ConfigError(
+            f"--speaker {speaker} applies to validation examples; give them with --valid, or leave it out"
+        )
     if precision is None and plot is not None:
-        raise ConfigError("--plot draws the choice of a threshold; ask for one with --precision")
+        raise ConfigError("--plot draws the choice of a threshold; set one with --precision")
     if scale != "auto":
         config = replace(config, ensemble=scale)
     tuning = None
     if valid is None:
-        make_retriever(config, device=device).close()  # what is not there should be missed now
+        make_retriever(config, device=device).close()  # report missing models now
     if valid is not None:
-        loaded = read_examples(valid, speaker=choose_speaker(valid, speaker, notify=talk))
-        talk(f"{valid}: {loaded.report}")
+        examples = load_examples(valid, speaker)
         with console().status("trying the pipeline on the validation examples"):
             config, tuning = choose_settings(
                 config,
-                loaded.examples[:limit],
+                examples[:limit],
                 prior=weight,
                 ensemble=scale,
                 precision=precision,
@@ -113,23 +119,23 @@ def pipeline_create(
         _report_prior(tuning["prior"])
     if tuning and "ensembles" in tuning:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in tuning["ensembles"].items())
-        talk(f"mean reciprocal rank by ensemble: {figures}; chosen: {config.ensemble or 'the re-ranker alone'}")
+        notify(f"mean reciprocal rank by ensemble: {figures}; chosen: {config.ensemble or 'the re-ranker alone'}")
     if tuning and "stages" in tuning:
         first, both, difference = (_with_interval(tuning["stages"][name]) for name in ("first", "both", "difference"))
-        talk(f"the first stage alone {first}, both stages {both}, difference {difference}")
+        notify(f"the first stage alone {first}, both stages {both}, difference {difference}")
         if tuning["stages"]["difference"]["low"] <= 0:
-            talk("the re-ranker brings nothing measurable; leave out --rerank, or give more examples")
+            notify("the re-ranker does not measurably improve the ranking; leave out --rerank, or give more examples")
     if tuning and tuning["n_lacking"]:
-        talk(lacking(tuning))
+        notify(lacking(tuning))
     if tuning and "chosen" in tuning:
         point = tuning["chosen"]
         answered = f"{point['coverage']:.1%} of {tuning['n_examples']:,} contexts"
         right = f"{point['precision']:.1%} of the answers right (95%: at least {point['low']:.1%})"
-        talk(f"answers {answered}, {right}, by {config.measure} >= {config.threshold:.4g}")
+        notify(f"answers {answered}, {right}, by {config.measure} >= {config.threshold:.4g}")
     if plot is not None:
         plot_coverage({output.name: curve_of(tuning or {})}, plot)
-        talk(f"wrote {plot}")
-    talk(f"{output}: try it with polyrank respond {output}")
+        notify(f"wrote {plot}")
+    notify(f"{output}: try it with polyrank respond {output}")
 
 
 def _read_prior(text: str) -> float | Literal["auto"]:
@@ -144,24 +150,24 @@ def _read_prior(text: str) -> float | Literal["auto"]:
 def _report_prior(seen: dict[str, Any]) -> None:
     """Which weight was chosen, or why none."""
     figures = ", ".join(f"{weight} {value:.4f}" for weight, value in seen["weights"].items())
-    talk(f"mean reciprocal rank by weight of the prior, first stage: {figures}")
+    notify(f"mean reciprocal rank by weight of the prior, first stage: {figures}")
     gain = f"gain on examples that did not choose it {_with_interval(seen['gain'])}"
     r1 = f"R@1 {seen['without']['R@1']:.4f} without, {seen['with']['R@1']:.4f} with"
     if seen["gain"]["low"] > 0:
-        talk(f"prior {seen['best']:g} * log(1 + count): {r1}; {gain}")
+        notify(f"prior {seen['best']:g} * log(1 + count): {r1}; {gain}")
     else:
-        talk(f"prior 0, because counts do not measurably improve the ranking; {gain}")
+        notify(f"prior 0, because counts do not measurably improve the ranking; {gain}")
 
 
 def _with_interval(figure: dict[str, float]) -> str:
     return f"{figure['mean']:.4f} (95%: {figure['low']:.4f} to {figure['high']:.4f})"
 
 
-@pipeline_app.command("test")
+@add_command(pipeline_app, "test", "polyrank pipeline test support data/test.jsonl")
 def pipeline_test(
     pipeline: Annotated[Path, typer.Argument(help="A pipeline folder with a threshold.")],
     data: Annotated[Path, typer.Argument(help="Examples that the threshold was not chosen on.")],
-    model: Model = None,
+    model: MovedModel = None,
     speaker: Speaker = None,
     limit: Limit = None,
     no_answer: NoAnswer = 0.2,
@@ -170,9 +176,8 @@ def pipeline_test(
     json_: Json = False,
     device: Device = "auto",
 ) -> None:
-    """How often it answers, and how often it is right when it does."""
+    """Measure how often a pipeline answers, and how often its answers are right."""
     from polyrank.answering.calibration import try_threshold
-    from polyrank.data import choose_speaker, read_examples
     from polyrank.evaluation import plot_coverage
     from polyrank.loading.answering import read_pipeline
     from polyrank.storage.durable import check_output
@@ -181,13 +186,12 @@ def pipeline_test(
     config, _ = read_pipeline(pipeline)
     if model is not None:
         config = replace(config, model=str(model))
-    loaded = read_examples(data, speaker=choose_speaker(data, speaker, notify=talk))
-    talk(f"{data}: {loaded.report}")
+    examples = load_examples(data, speaker)
     with console().status("answering"):
-        figures, curve = try_threshold(config, loaded.examples[:limit], no_answer=no_answer, device=device)
+        figures, curve = try_threshold(config, examples[:limit], no_answer=no_answer, device=device)
     if plot is not None:
         plot_coverage({pipeline.name: curve}, plot)
-        talk(f"wrote {plot}")
+        notify(f"wrote {plot}")
     if json_:
         print(json.dumps(figures))
         return
@@ -198,9 +202,9 @@ def pipeline_test(
     )
 
 
-@pipeline_app.command("info")
+@add_command(pipeline_app, "info", "polyrank pipeline info support")
 def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline folder.")]) -> None:
-    """What a pipeline is made of and what its settings were chosen by, as JSON."""
+    """Print the settings of a pipeline and the record of their calibration as JSON."""
     from polyrank.loading.answering import read_pipeline
 
     config, tuning = read_pipeline(pipeline)

@@ -1,4 +1,4 @@
-"""``polyrank popularity``: how often each reply was said, as an encoder that a sum takes."""
+"""``polyrank popularity``: the frequency of replies as an encoder, for use in a sum."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import notify
+from polyrank.cli.examples import load_examples
 from polyrank.cli.options import Json, Overwrite, Speaker
 from polyrank.errors import UsageError
 
@@ -15,7 +16,7 @@ def popularity(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to make.")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Examples whose right answers are counted: pairs, dialogues or lists."),
+        typer.Argument(metavar="FILE...", help="Examples whose right answers to count: pairs, dialogues or lists."),
     ] = None,
     catalogue: Annotated[
         Path | None,
@@ -25,8 +26,7 @@ def popularity(
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
-    """Count how often each reply was said; a sum of this with an encoder prefers what people say often."""
-    from polyrank.data import choose_speaker, read_examples
+    """Count how often each reply was said; a sum of the counts and an encoder prefers frequent replies."""
     from polyrank.scorers.popularity import (
         Popularity,
         catalogue_counts,
@@ -37,12 +37,10 @@ def popularity(
 
     check_popularity_path(output, replace=overwrite)
     if (catalogue is None) == (not files):
-        raise UsageError("there is nothing to count, or too much; give FILE... of examples, or --catalogue REPLIES")
+        raise UsageError("give either FILE... of examples, or --catalogue REPLIES")
     counts = count_replies(())
     for file in files or ():
-        loaded = read_examples(file, speaker=choose_speaker(file, speaker, notify=talk))
-        talk(f"{file}: {loaded.report}")
-        counts += count_replies(loaded.examples)
+        counts += count_replies(load_examples(file, speaker))
     if catalogue is not None:
         counts += catalogue_counts(catalogue)
     prior = Popularity.of(counts)
@@ -51,14 +49,14 @@ def popularity(
     save_popularity(output, prior, metadata=figures, replace=overwrite)
     if json_:
         print(json.dumps(figures))
-    talk(
+    notify(
         f"wrote {output}: {len(counts):,} replies said {counts.total():,} times; next: polyrank sum MODEL {output}"
         " -o SUM --valid FILE"
     )
 
 
 def show_popularity(path: Path, *, json_: bool) -> None:
-    """Where counts come from, and how many there are."""
+    """Print the source and the number of the counts."""
     from polyrank.loading.folders import read_model
 
     _, document = read_model(path)

@@ -1,40 +1,31 @@
-"""What is being done, as it is done, for commands of several kinds of work; and lists of numbers in options."""
+"""A display for several concurrent tasks, and options that hold lists of numbers."""
 
 from typing import Any
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import ProgressDisplay, console, notify
 from polyrank.errors import UsageError
 
 
 def numbers(text: str, kind: Any, option: str) -> list[Any]:
-    """Numbers with commas between, as an option takes them."""
+    """Parse comma-separated numbers."""
     try:
         return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise UsageError(f"{option} {text!r} is no list of numbers; write them with commas between") from error
+        raise UsageError(f"{option} {text!r} is not a list of numbers; separate them by commas") from error
 
 
-class WorkDisplay:
-    """A live bar for each thing that is done; plain lines where stderr is no terminal."""
+class WorkDisplay(ProgressDisplay):
+    """A progress bar for each task; plain lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
-        from rich.progress import Progress
-
-        self.progress = Progress(console=console(), disable=not console().is_terminal, transient=True)
+        super().__init__(transient=True)
         self.tasks: dict[str, Any] = {}
 
-    def __enter__(self) -> "WorkDisplay":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
     def report(self, what: str, done: int, total: int) -> None:
-        """``what`` is a name and, behind a comma, a note that is worth a line of its own."""
+        """Update the bar of a task. ``what`` is its name, optionally followed by a comma and a note."""
         name, comma, _ = what.partition(",")
         if name not in self.tasks:
             self.tasks[name] = self.progress.add_task(name, total=total)
         self.progress.update(self.tasks[name], completed=done, description=what)
         if not console().is_terminal and (comma or done == total):
-            talk(what)
+            notify(what)

@@ -1,6 +1,6 @@
-"""The main job on the shipped sample, end to end: train, evaluate, index, answer.
+"""The whole workflow on the shipped sample: train, evaluate, index, answer.
 
-The sample is a support desk of a fictional internet provider, written for the purpose and small.
+The sample is small and was written for this package: the support desk of a fictional internet provider.
 """
 
 import tomllib
@@ -34,12 +34,12 @@ QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Quickstart:
-    """What the quickstart measured and answered.
+    """The results of the quickstart.
 
     Args:
         summaries: one per scorer, on the held-out part.
         answers: to ``QUESTIONS``.
-        next_steps: what to type next.
+        next_steps: commands to continue with.
     """
 
     summaries: list[dict[str, Any]]
@@ -62,28 +62,28 @@ def quickstart(
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> Quickstart:
-    """Fine-tune on the sample, compare with what that started from, index the replies, answer.
+    """Fine-tune a model on the sample, compare it with its starting point, index the replies, and answer.
 
     Args:
         output: folder for run and index.
         start: a shipped encoder, or the embedded backbone. None: the best that is installed.
         overwrite: replace an earlier quickstart there.
-        max_steps: of training; None: as many as 2 epochs have, or for the ConveRT, whose steps are cheap, 10.
-        report: takes training records.
-        notify: takes lines for the user.
+        max_steps: of training; None: 2 epochs, or 10 for the ConveRT, whose steps are cheap.
+        report: called with each training record.
+        notify: called with each message for the user.
     """
     if output.exists() and any(output.iterdir()) and not overwrite:
-        raise UsageError(f"{output} already exists; pass --overwrite or choose another --output")
+        raise UsageError(f"{output} already exists; set `overwrite`, or choose another `output`")
     index = output / "index"
     check_target(index, overwrite=overwrite)
     notify(
-        "The sample: a support desk of a fictional internet provider, written for this package. It is small; its"
-        " figures show that things work, not how good a model is on your data."
+        "The sample is a support desk of a fictional internet provider, written for this package. It is small: its"
+        " figures show that polyrank works, not how good a model is on your data."
     )
-    asked, start = start, start or best_start()
-    if asked is None and start == "shipped:convert":
+    inferred, start = start is None, start or best_start()
+    if inferred and start == "shipped:convert":
         missing = MissingExtraError("the embedded backbone", "embedded")
-        notify(f"{missing}; until then the ConveRT that comes with polyrank, small and weaker, takes its place")
+        notify(f"{missing}; until then polyrank uses its shipped ConveRT, which is smaller and weaker")
     with as_file(files("polyrank") / "sample") as sample:
         data = DataConfig(
             train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
@@ -100,7 +100,7 @@ def quickstart(
     if start == "embedded":
         scorers["untuned backbone"] = load("untuned:embedded", max_context_tokens=128, max_candidate_tokens=48)
     else:
-        scorers[f"{start}, as it comes"] = load(start)
+        scorers[f"{start}, untuned"] = load(start)
     scorers["tuned ConveRT" if start == "shipped:convert" else "tuned Bi-encoder"] = load(model)
     evaluations = {name: evaluate(scorer, test, pool=replies) for name, scorer in scorers.items()}
     summaries = [{"name": name, **summarise(evaluation)} for name, evaluation in evaluations.items()]
@@ -113,7 +113,7 @@ def quickstart(
 
 
 def _picture(summaries: list[dict[str, Any]], evaluations: dict[str, Evaluation], path: Path) -> str:
-    """Where the table is drawn, or what it takes to draw it."""
+    """The path of the plot, or how to install the library that draws it."""
     try:
         plot_comparison(summaries, evaluations, path, metrics=SHOWN)
     except MissingExtraError as error:
@@ -122,10 +122,10 @@ def _picture(summaries: list[dict[str, Any]], evaluations: dict[str, Evaluation]
 
 
 NEXT_STEPS = """\
-The table, drawn:  {picture}
+Plot of the table: {picture}
 Chat with it:      polyrank respond {index}
 From Python:       polyrank.open("{index}").answer("my wifi is down")
-On your own data:  chats as they come (CSV, Excel, Slack, WhatsApp, ...), and replies.txt, one reply per line:
+On your own data:  chats as exported (CSV, Excel, Slack, WhatsApp, ...), and replies.txt, one reply per line:
 
   polyrank import chats export.csv -o chats.jsonl
   polyrank split chats.jsonl -o data

@@ -1,4 +1,4 @@
-"""``polyrank rank``: documents in the order of a model's scores, for one query or for many."""
+"""``polyrank rank``: sorts documents by a model's scores, for one query or for many."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
-from polyrank.cli.console import STDIN, say_cut, stdin_lines, talk, use_threads
+from polyrank.cli.console import STDIN, notify, report_cut_texts, stdin_lines, use_threads
 from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
@@ -35,16 +35,17 @@ def rank(
             help="A model or pipeline folder, a Hugging Face model, bm25, tfidf, untuned:BACKBONE or shipped:convert."
         ),
     ],
-    query: Annotated[str | None, typer.Argument(help="What to rank for; none: each line of stdin has its own.")] = None,
-    files: Annotated[list[Path] | None, typer.Argument(help="The documents; none: the lines of stdin.")] = None,
+    query: Annotated[str | None, typer.Argument(help="The query. Default: each line of stdin has one.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Files of documents. Default: the lines of stdin.")] = None,
     lines: Annotated[
-        bool | None, typer.Option("--lines/--no-lines", help="Each line of a file is a document, or the file is one.")
+        bool | None,
+        typer.Option("--lines/--no-lines", help="Each line of a text file is a document, or the whole file is."),
     ] = None,
-    top: Annotated[int | None, typer.Option("--top", "-k", min=1, help="Show the best N only.")] = None,
+    top: Annotated[int | None, typer.Option("--top", "-k", min=1, help="Show only the best N.")] = None,
     scores_only: Annotated[
-        bool, typer.Option("--scores-only", help='Print {"scores": [...]}, in the order of the documents.')
+        bool, typer.Option("--scores-only", help='Print {"scores": [...]} in the order of the documents.')
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON in a terminal, too.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON in a terminal too.")] = False,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
@@ -54,15 +55,15 @@ def rank(
     backend: Runtime = "torch",
     threads: Threads = None,
 ) -> None:
-    """Documents, best first: a table in a terminal; in a pipe, a line of JSON for each query.
+    """Rank documents for a query: as a table in a terminal, or as a line of JSON for each query in a pipe.
 
-    With a query, documents are files, or the lines of stdin. Of several text files each is one document; of a single
-    one, as of stdin, each line is; --lines and --no-lines say it otherwise. JSON lines, CSV and Parquet have a document
-    in each row, with text and maybe an id.
+    With a query, the documents are files or the lines of stdin. Several text files are one document each; in a single
+    text file each line is a document. --lines and --no-lines override this. JSON lines, CSV and Parquet have one
+    document per row, with a text and optionally an id.
 
-    Without one, each line of stdin is an object: {"query": "...", "documents": ["...", ...]}, or {"context": [...],
-    "candidates": [...]}; a query may be a list of turns, a document {"id": ..., "text": ...}, and there may be a
-    background, as in data files.
+    Without a query, each line of stdin is an object: {"query": "...", "documents": ["...", ...]}, or {"context": [...],
+    "candidates": [...]}. A query may be a list of turns, a document may be {"id": ..., "text": ...}, and the object may
+    have a background, as in data files.
     """
     from polyrank.loading import Lengths, read_backend, resolve_ranker
     from polyrank.ranking.ensembles import read_ensemble
@@ -71,9 +72,9 @@ def rank(
     if scores_only and top is not None:
         raise UsageError(f"--scores-only prints all scores in the order of the documents; leave out --top {top}")
     if query is not None and not query.strip():
-        raise UsageError("the query is empty; write what to rank for")
+        raise UsageError("the query is empty; give a query with a visible character")
     if query is not None and Path(query).is_file():
-        raise UsageError(f"the query {query!r} is a file; write the query first, and then the files to rank")
+        raise UsageError(f"the query {query!r} is a file; give the query first, and then the files to rank")
     ranker = resolve_ranker(
         model,
         rerank=rerank,
@@ -84,11 +85,11 @@ def rank(
     )
     given = None if query is None else (_context({"query": query}), list(_documents(files or [], lines)))
     if given is not None and not given[1]:
-        raise DataError("there are no documents to rank; name their files, or send one in each line of stdin")
+        raise DataError("there are no documents to rank; give their files, or send one in each line of stdin")
     use_threads(threads)
     scorer = open_ranker(ranker, device=device)
     for cut in scorer.cut:
-        cut.warned = True  # below, when all is counted
+        cut.warned = True  # reported below, with the final counts
     show_table = sys.stdout.isatty() and not json_
     for row, context, documents in _rows() if given is None else [({}, *given)]:
         if scores_only:
@@ -100,7 +101,7 @@ def rank(
             _table(context, ranked)
         else:
             print_row(row | {"query": _plain(context), "results": [_result(reply) for reply in ranked]}, model)
-    say_cut(scorer, settable=ranker.has_settable_lengths)
+    report_cut_texts(scorer, settable=ranker.has_settable_lengths)
 
 
 def _plain(context: "Context") -> str | Sequence[str]:
@@ -128,14 +129,14 @@ def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
 
 
 def _documents(files: Sequence[Path], lines: bool | None) -> "Iterator[Candidate]":
-    """The documents that were named, or those of stdin. Ids of several files are told apart by their names."""
+    """The documents of the files, or of stdin. With several files, ids start with the name of the file."""
     if files in ([], [Path("-")]):
         if sys.stdin.isatty():
-            talk("Type one document in each line; Ctrl-D ends them.")
+            notify("Type one document per line; Ctrl-D ends the list.")
         yield from _documents_of_lines(STDIN, stdin_lines())
         return
     if lines is None and len(files) == 1 and files[0].suffix.lower() not in TABLES:
-        talk(f"each line of {files[0]} is a document; --no-lines makes it one")
+        notify(f"each line of {files[0]} is a document; use --no-lines to rank the file as one document")
         lines = True
     for path in files:
         yield from _documents_of(path, bool(lines), prefix=f"{path}:" if len(files) > 1 else "")
@@ -167,7 +168,7 @@ def _documents_of(path: Path, lines: bool, prefix: str) -> "Iterator[Candidate]"
 
 
 def _documents_of_lines(path: Path, lines: Iterator[tuple[int, str]]) -> "Iterator[Candidate]":
-    """Plain lines, or objects with a text and maybe an id."""
+    """Plain lines, or objects with a text and optionally an id."""
     from polyrank.data.rows import parse_object, row_error
     from polyrank.records import Candidate
 
@@ -196,11 +197,11 @@ def _document(value: object, default_id: str, where: str) -> "Candidate":
 
 
 def _rows() -> "Iterator[tuple[dict[str, Any], Context, list[Candidate]]]":
-    """The queries of stdin with their documents, and what is repeated in the answer: an id."""
+    """The queries of stdin with their documents, and their ids, which the answers repeat."""
     from polyrank.data.rows import row_error
 
     if sys.stdin.isatty():
-        talk('Type lines such as {"query": "...", "documents": ["...", "..."]}; Ctrl-D ends them.')
+        notify('Type lines such as {"query": "...", "documents": ["...", "..."]}; Ctrl-D ends the input.')
     for number, line in stdin_lines():
         try:
             yield _query_of_line(line)
@@ -209,10 +210,10 @@ def _rows() -> "Iterator[tuple[dict[str, Any], Context, list[Candidate]]]":
 
 
 def _query_of_line(line: str) -> "tuple[dict[str, Any], Context, list[Candidate]]":
-    """What a line says: its id, if it has one, a context, and documents.
+    """Parse a line: its id, if it has one, its context, and its documents.
 
     Raises:
-        ValueError: it is no JSON object, or a field is missing or holds something else.
+        ValueError: the line is not a JSON object, or a field is missing or has the wrong type.
     """
     from polyrank.data.rows import parse_object
 
@@ -224,7 +225,7 @@ def _context(row: dict[str, Any]) -> "Context":
     """The query or context of a row.
 
     Raises:
-        ValueError: a field is missing or holds something else.
+        ValueError: a field is missing or has the wrong type.
     """
     if "query" in row and "context" not in row:
         from polyrank.data import fields
@@ -237,7 +238,7 @@ def _listed(row: dict[str, Any]) -> "list[Candidate]":
     """The documents or candidates of a row.
 
     Raises:
-        ValueError: there are none, or one is something else.
+        ValueError: the field is missing, or a document has the wrong type.
     """
     from polyrank.data import fields
     from polyrank.data.rows import type_name

@@ -1,19 +1,21 @@
-"""``polyrank recipe``: what a recipe may contain."""
+"""``polyrank recipe``: describes recipes."""
 
 import json
 from typing import Annotated
 
 import typer
 
-recipe_app = typer.Typer(no_args_is_help=True, help="Describe the recipes that train and pretrain read.")
+from polyrank.cli.help import add_command, command_group
+
+recipe_app = command_group("Describe the recipes of train and pretrain.")
 
 
 @recipe_app.callback()
 def recipe() -> None:
-    """Describe the recipes that train and pretrain read."""
+    """Describe the recipes of train and pretrain."""  # without a callback, a group of one command is that command
 
 
-@recipe_app.command("schema")
+@add_command(recipe_app, "schema", "polyrank recipe schema > recipe.schema.json")
 def schema(
     pretrain: Annotated[bool, typer.Option("--pretrain", help="The schema of a recipe for polyrank pretrain.")] = False,
 ) -> None:

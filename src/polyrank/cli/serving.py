@@ -6,53 +6,60 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import talk
+from polyrank.cli.console import notify
 from polyrank.cli.options import existing_device
 from polyrank.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from polyrank.serving.context import Server
 
+ServedPaths = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PATH...", help="Indexes, pipelines and models, as PATH or NAME=PATH."),
+]
+ApiKeyFile = Annotated[
+    Path | None, typer.Option(help="A file with one key per line; the server refuses requests without a key.")
+]
+
 
 def serve(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH...", help="Indexes, pipelines and models; several by name, as NAME=PATH."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with all settings; options count instead.")] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen at.  [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: a free one.  [default: 8600]")] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="Keys, one in each line; who has none is refused.")] = None,
+    paths: ServedPaths = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings; options override it.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free port.  [default: 8600]")] = None,
+    api_key_file: ApiKeyFile = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]", callback=existing_device)
     ] = None,
     backend: Annotated[
         str | None,
         typer.Option(
-            help="torch; an export of the models: onnx, onnx-int8, openvino; auto: the fastest.  [default: torch]"
+            help="torch; an export of the models (onnx, onnx-int8, openvino); auto (fastest).  [default: torch]"
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that compute, each with all models.  [default: 1]")
+        int | None, typer.Option(min=1, help="Worker processes; each loads all models.  [default: 1]")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of each of them.  [default: its share of the free cores]")
+        int | None, typer.Option(min=1, help="CPU threads per worker.  [default: its share of the idle cores]")
     ] = None,
     reload: Annotated[
-        bool | None, typer.Option("--reload", help="Open what is replaced on disk anew, without losing a request.")
+        bool | None,
+        typer.Option("--reload", help="Reload models and indexes that are replaced on disk, without losing a request."),
     ] = None,
     feedback: Annotated[
-        Path | None, typer.Option(help="Keep in this file which replies are shown and taken; see polyrank feedback.")
+        Path | None, typer.Option(help="Record in this file which replies are shown and taken; see polyrank feedback.")
     ] = None,
     keep_text: Annotated[
-        bool | None, typer.Option("--keep-text", help="With --feedback: what users write is stored, too.")
+        bool | None, typer.Option("--keep-text", help="With --feedback: also store the users' texts.")
     ] = None,
-    page: Annotated[bool | None, typer.Option("--page/--no-page", help="A page at / to try it.")] = None,
+    page: Annotated[bool | None, typer.Option("--page/--no-page", help="Serve a page at / to try the server.")] = None,
 ) -> None:
     """Serve replies over HTTP, with a page at /; needs polyrank[serve].
 
-    Of other clients, those of Cohere's and Jina's rerank, OpenAI's embeddings and text-embeddings-inference are
-    answered too. SIGTERM and Ctrl-C stop it once what it has taken is answered; SIGHUP opens everything anew.
+    The server is compatible with clients of Cohere's and Jina's rerank, OpenAI's embeddings and
+    text-embeddings-inference. SIGTERM and Ctrl-C stop it after it has answered the requests that it accepted; SIGHUP
+    reloads everything.
     """
     from polyrank.config.serving import read_serving
 
@@ -75,15 +82,15 @@ def serve(
     from polyrank.serving.run import serve
 
     def listening(address: str) -> None:
-        talk(f"listening at {address}; opening {', '.join(models)}")
+        notify(f"listening at {address}; loading {', '.join(models)}")
 
     def ready(server: "Server") -> None:
         for name, info in server.pool.info.items():
             n = "" if info.n_candidates is None else f" of {info.n_candidates:,} candidates"
-            talk(f"ready: {name}, {info.kind}{n}")
+            notify(f"ready: {name}, {info.kind}{n}")
 
     log_to_stderr()
-    interrupts.forget()  # the server has signals of its own
+    interrupts.restore_handlers()  # the server installs its own handlers
     try:
         serve(models, settings, listening=listening, ready=ready)
     except ModuleNotFoundError as error:

@@ -1,11 +1,11 @@
-"""``polyrank push``: a trained model to the Hugging Face Hub."""
+"""``polyrank push``."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import notify
 
 
 def push(
@@ -13,8 +13,8 @@ def push(
     name: Annotated[str, typer.Argument(help="hf:OWNER/MODEL; the repository is created if it does not exist.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
 ) -> None:
-    """Upload a trained model to the Hugging Face Hub, where hf:OWNER/MODEL then names it in every command."""
+    """Upload a trained model to the Hugging Face Hub; every command then accepts it as hf:OWNER/MODEL."""
     from polyrank.loading.sharing import push_model
 
     address = push_model(model, name, private=private)
-    talk(f"{model}: uploaded to {address}; load it with {name}")
+    notify(f"{model}: uploaded to {address}; load it with {name}")

@@ -1,4 +1,4 @@
-"""``polyrank split``: a file of conversations to three parts and a recipe to train with."""
+"""``polyrank split``: splits conversations into three parts, and writes a recipe."""
 
 import json
 from datetime import UTC
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import notify
 from polyrank.cli.options import Json, Overwrite, SkipBad, Speaker
 
 if TYPE_CHECKING:
@@ -19,21 +19,25 @@ RECIPE = "recipe.toml"
 def split(
     file: Annotated[Path, typer.Argument(help="Dialogues, pairs or candidate lists.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for train, valid and test.jsonl.")],
-    valid: Annotated[float, typer.Option(min=0, max=1, help="Share of the conversations to choose by.")] = 0.1,
-    test: Annotated[float, typer.Option(min=0, max=1, help="Share of the conversations to be judged by.")] = 0.1,
+    valid: Annotated[float, typer.Option(min=0, max=1, help="Share of the conversations for validation.")] = 0.1,
+    test: Annotated[float, typer.Option(min=0, max=1, help="Share of the conversations for the test.")] = 0.1,
     candidates: Annotated[
-        int | None, typer.Option(min=2, help="Of each list; else 20, or as many as there are responses for.")
+        int | None,
+        typer.Option(min=2, help="Size of each candidate list. Default: 20, or fewer if there are fewer responses."),
     ] = None,
     speaker: Speaker = None,
     by: Annotated[
-        str, typer.Option(help="time: the latest are the test; id: drawn; auto: by time where all have one.")
+        str,
+        typer.Option(
+            help="time (the latest are the test part), id (random), or auto (time if every conversation has one)."
+        ),
     ] = "auto",
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     overwrite: Overwrite = False,
     skip_bad: SkipBad = False,
     json_: Json = False,
 ) -> None:
-    """Split conversations into train, valid and test, with candidate lists drawn from the same part."""
+    """Split conversations into train, valid and test parts with candidate lists, and write a recipe to train with."""
     from polyrank.config.checked import read_choice
     from polyrank.data import split as run
     from polyrank.data import write_split
@@ -52,13 +56,12 @@ def split(
         by=read_choice(by, By, "split method"),
         seed=seed,
         skip_bad=skip_bad,
-        notify=talk,
+        notify=notify,
     )
-    talk(f"{file}: {parts.report}")
+    notify(f"{file}: {parts.report}")
     if candidates is None and parts.n_candidates < DEFAULT_N_CANDIDATES:
-        talk(
-            f"lists of {parts.n_candidates} candidates, not {DEFAULT_N_CANDIDATES}: the smaller part has no more"
-            " different responses"
+        notify(
+            f"lists of {parts.n_candidates} candidates, not {DEFAULT_N_CANDIDATES}: the smaller part has no more distinct responses"
         )
     write_split(output, parts)
     write_file(output / RECIPE, _recipe(parts).encode())
@@ -66,11 +69,11 @@ def split(
         print(json.dumps(_counts(parts)))
     else:
         _show(parts)
-    talk(f"wrote {output}; next: polyrank train {output / RECIPE}")
+    notify(f"wrote {output}; next: polyrank train {output / RECIPE}")
 
 
 def _recipe(parts: "Split") -> str:
-    """A recipe for the parts; what it leaves out has defaults."""
+    """A recipe for the parts; all other keys have defaults."""
     from polyrank.config.starter_recipe import RECIPES, best_start
 
     named = [name for name in ("train", "valid", "test") if getattr(parts, name).examples]
@@ -83,20 +86,12 @@ def _recipe(parts: "Split") -> str:
 def _counts(parts: "Split") -> dict[str, object]:
     from polyrank.data.splits import PARTS
 
-    result: dict[str, object] = {
-        "by": parts.by,
-        "speaker": parts.speaker,
-        "n_candidates": parts.n_candidates,
-        "n_repeated": parts.n_repeated,
-    }
+    result: dict[str, object] = {key: getattr(parts, key) for key in ("by", "speaker", "n_candidates", "n_repeated")}
     for name in PARTS:
         part = getattr(parts, name)
         times = None if part.times is None else [time.isoformat() for time in part.times]
-        result[name] = {
-            "n_conversations": len(part.conversations),
-            "n_examples": len(part.examples),
-            "times": times,
-        }
+        sizes = {"n_conversations": len(part.conversations), "n_examples": len(part.examples)}
+        result[name] = {**sizes, "times": times}
     return result
 
 
@@ -118,7 +113,7 @@ def _show(parts: "Split") -> None:
         table.add_row(name, f"{len(part.conversations):,}", f"{len(part.examples):,}", *times)
     out = Console()
     out.print(table)
-    how = "by time: the latest are the test part" if parts.by == "time" else "drawn by id"
-    out.print(f"{how}; each valid and test example has {parts.n_candidates} candidates of its part")
+    how = "by time: the latest are the test part" if parts.by == "time" else "random by id"
+    out.print(f"{how}; each valid and test example has {parts.n_candidates} candidates from its part")
     if parts.n_repeated:
-        out.print(f"{parts.n_repeated:,} conversations equal another one word by word, and are in the same part")
+        out.print(f"{parts.n_repeated:,} conversations repeat another one word for word and are in the same part")

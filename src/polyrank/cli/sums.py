@@ -1,13 +1,13 @@
-"""``polyrank sum``: two or more encoders as one, and what ``polyrank info`` says of such a folder."""
+"""``polyrank sum``, and the output of ``polyrank info`` for a sum."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, say_cut, talk
-from polyrank.cli.lists import read_lists
+from polyrank.cli.console import notify, report_cut_texts, track
+from polyrank.cli.examples import load_lists
 from polyrank.cli.options import Device, Json, Overwrite, Speaker
 from polyrank.cli.progress import numbers
 from polyrank.errors import UsageError
@@ -16,15 +16,17 @@ from polyrank.errors import UsageError
 def sum_(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="Two or more: model folders, shipped:convert, untuned:BACKBONE."),
+        typer.Argument(
+            metavar="MODEL...", help="Two or more encoders: model folders, shipped:convert, untuned:BACKBONE."
+        ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The sum's folder to make.")],
     valid: Annotated[
         Path | None,
-        typer.Option(help="Candidate lists to choose the weights by; of pairs or dialogues, lists are drawn."),
+        typer.Option(help="Candidate lists to choose the weights on; for pairs or dialogues, lists are drawn."),
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(metavar="1,0.7", help="How much each encoder's scores count, instead of --valid.")
+        str | None, typer.Option(metavar="1,0.7", help="The weight of each encoder's scores, instead of --valid.")
     ] = None,
     speaker: Speaker = None,
     max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
@@ -32,18 +34,18 @@ def sum_(
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
-    """Add up the scores of encoders as one encoder; rank, evaluate, index and respond take it like any other."""
+    """Combine encoders into one whose score is the weighted sum of theirs; use the result like any model."""
     from polyrank.loading.models import resolve_encoder
     from polyrank.scorers.open import open_encoder
     from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, check_weights, save_sum
 
     if (valid is None) == (weights is None):
-        raise UsageError("give either --valid FILE, to choose weights by, or --weights, such as --weights 1,0.7")
+        raise UsageError("give either --valid FILE, to choose the weights on, or --weights, such as --weights 1,0.7")
     check_sum_path(output, replace=overwrite)
     given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
     check_weights(given, len(models))
     references = [resolve_encoder(name) for name in models]
-    examples = [] if valid is None else read_lists(valid, speaker)[:max_valid]
+    examples = [] if valid is None else load_lists(valid, speaker)[:max_valid]
     encoders = [open_encoder(reference, device=device) for reference in references]
     check_parts(output, encoders)
     if valid is None:
@@ -51,27 +53,21 @@ def sum_(
     else:
         from polyrank.frozen.sums import fit_sum
 
-        encoder, figures = fit_sum(encoders, examples, progress=_shown)
+        encoder, figures = fit_sum(encoders, examples, progress=lambda name, batches: track(batches, name))
         save_sum(output, encoder, metadata={"valid": valid.name, **figures}, replace=overwrite)
-        say_cut(encoder)
+        report_cut_texts(encoder)
         gain = figures["gain"]
         points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
-        warning = "; the sum may bring nothing and takes longer" if low <= 0 else ""
-        talk(
+        warning = "; the sum may be no better, and it is slower" if low <= 0 else ""
+        notify(
             f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {models[gain['over']]} alone, on the lists that"
             f" chose the weights{warning}"
         )
     show_sum(output, json_=json_)
 
 
-def _shown(name: str, batches: list[range]) -> Any:
-    from rich.progress import track
-
-    return track(batches, name, console=console(), disable=not console().is_terminal, transient=True)
-
-
 def show_sum(path: Path, *, json_: bool) -> None:
-    """The encoders of a sum with their weights, and the figures that these were chosen by."""
+    """Print the encoders of a sum with their weights, and the figures of the validation."""
     from polyrank.loading.models import read_sum
 
     document = read_sum(path)
@@ -83,7 +79,7 @@ def show_sum(path: Path, *, json_: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    chosen = "parts" in metadata  # by polyrank sum; a training says other things
+    chosen = "parts" in metadata  # by polyrank sum; a training stores other metadata
     shown = ("R@1", "MRR") if chosen else ()
     figures = [*metadata["parts"], metadata["sum"]] if chosen else [{}] * (len(document["parts"]) + 1)
     table = Table("encoder", "fingerprint")

@@ -1,13 +1,15 @@
 """``polyrank train`` and ``polyrank quickstart``."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import console, talk, use_threads
-from polyrank.cli.options import Device, Json, Overwrite, StartAgain
+from polyrank.cli.console import ProgressDisplay, console, notify, use_threads
+from polyrank.cli.options import Changes, Device, Json, Overwrite, Resume, StartAgain
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,44 +18,48 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML: polyrank split writes one, runs/ has some.")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: train.lr=5e-5. Repeatable.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run, or with a finished one for more epochs.")
-    ] = False,
+    recipe: Annotated[Path, typer.Argument(help="A TOML recipe, for example from polyrank split.")],
+    changes: Changes = None,
+    resume: Resume = False,
     overwrite: StartAgain = False,
     device: Device = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads; all by default.")
+        int | None, typer.Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: all cores.")
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Train by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl.
+    """Train a model from a recipe. The best model goes to OUTPUT/model, metrics to OUTPUT/metrics.jsonl.
 
-    Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker. Where the recipe names a
-    data.test, the model is evaluated on it in the end, and words alone (BM25) beside it.
+    A mutual training writes two models, OUTPUT/retriever and OUTPUT/reranker. If the recipe has data.test, polyrank
+    evaluates the final model on it, and BM25 for comparison.
     """
     from polyrank.devices.choice import keep_freed_memory
     from polyrank.loading.recipes import load_recipe
     from polyrank.training import train as run
 
-    if resume and overwrite:
-        raise UsageError("--resume and --overwrite exclude each other; give one")
+    check_resume(resume, overwrite)
     use_threads(threads)
-    keep_freed_memory()  # this process is polyrank's own
-    plan = load_recipe(recipe, tuple(set_ or ()))
-    if not overwrite:  # an earlier run may still be there
-        interrupts.say_way_on("go on with --resume")
+    keep_freed_memory()  # safe here, since the process runs nothing else
+    plan = load_recipe(recipe, changes or ())
     with TrainingDisplay() as display:
-        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, notify=talk)
+        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, notify=notify)
     show_results(plan.data, results, json_)
 
 
-def show_results(data: "DataConfig", results: "list[RunResult]", json_: bool) -> None:
-    """What came of a training."""
-    import dataclasses
-    import json
+def check_resume(resume: bool, overwrite: bool) -> None:
+    """Refuse --resume with --overwrite, and set the advice for an interruption.
 
+    Raises:
+        UsageError: both are set.
+    """
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite exclude each other; give one")
+    if not overwrite:  # until the run starts, --overwrite has not replaced the earlier run
+        interrupts.set_resume_hint("continue with --resume")
+
+
+def show_results(data: "DataConfig", results: "list[RunResult]", json_: bool) -> None:
+    """Print the results of a training."""
     rows = [
         {"seed": r.seed, "network": r.network, "model": str(r.model), **dataclasses.asdict(r.fit), "test": r.test}
         for r in results
@@ -62,17 +68,18 @@ def show_results(data: "DataConfig", results: "list[RunResult]", json_: bool) ->
         print(json.dumps(rows))
         return
     for row in rows:
-        best = row["best"]
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in best.items())
-        talk(f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best: step {row['best_step']} {figures}")
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in row["best"].items())
+        notify(
+            f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best: step {row['best_step']} {figures}"
+        )
     for network in dict.fromkeys(r.network for r in results):
-        _say_spread(network, [r.fit.best for r in results if r.network == network])
+        _show_spread(network, [r.fit.best for r in results if r.network == network])
     if any(r.test for r in results):
         _show_test(data, results)
 
 
 def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
-    """The figures of the test part, with words alone beside them."""
+    """Print the figures of the test part, with BM25 for comparison."""
     from rich.console import Console
 
     from polyrank.evaluation import evaluate, summarise, table
@@ -80,81 +87,75 @@ def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
     from polyrank.training.data import read_lists
 
     examples = read_lists(data, "test")
-    words = summarise(evaluate(load("bm25", corpus=corpus_of(examples)), examples))
-    Console().print(table([{"name": "bm25", **words}, *({"name": str(r.model), **r.test} for r in results)]))
+    lexical = summarise(evaluate(load("bm25", corpus=corpus_of(examples)), examples))
+    Console().print(table([{"name": "bm25", **lexical}, *({"name": str(r.model), **r.test} for r in results)]))
 
 
-def _say_spread(network: str, best: list[dict[str, float]]) -> None:
-    """Mean and standard deviation of validation figures over seeds."""
+def _show_spread(network: str, best: list[dict[str, float]]) -> None:
+    """Print mean and standard deviation of the validation figures over seeds."""
     import statistics
 
     if len(best) > 1:
         for name in best[0]:
             values = [figures[name] for figures in best]
-            what = f"{network} {name}" if network else name
-            talk(f"{what} over {len(best)} seeds: {statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}")
+            label = f"{network} {name}".lstrip()
+            notify(f"{label} over {len(best)} seeds: {statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}")
 
 
-class TrainingDisplay:
-    """A live line per run: step, loss, rate, last validation. Plain lines where stderr is no terminal."""
+class TrainingDisplay(ProgressDisplay):
+    """A progress bar per seed with loss, speed and the last validation; plain lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-        self.progress = Progress(
+        super().__init__(
             TextColumn("seed {task.fields[seed]}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
-            console=console(),
-            disable=not console().is_terminal,
         )
         self.tasks: dict[int, Any] = {}
-        self.valid: dict[str, str] = {}  # by network; "" where there is one
+        self.valid: dict[str, str] = {}  # by network; the key is empty for a single network
         self.loss: dict[str, str] = {}
-
-    def __enter__(self) -> "TrainingDisplay":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
 
     def report(self, seed: int, record: dict[str, Any]) -> None:
         """Show one record of metrics.jsonl."""
-        network = record.get("network", "")
+        network, step, plain = record.get("network", ""), record["step"], not console().is_terminal
         if "valid" in record:
             figures = record["valid"]
-            loss = "not finite" if figures["loss"] is None else f"{figures['loss']:.3f}"
-            self.valid[network] = f"{network} valid loss {loss} R@1 {figures['R@1']:.3f}".lstrip()
-            if not console().is_terminal:
-                talk(f"seed {seed} step {record['step']}: {self.valid[network]}")
+            self.valid[network] = f"{network} valid loss {_number(figures['loss'])} R@1 {figures['R@1']:.3f}".lstrip()
+            if plain:
+                notify(f"seed {seed} step {step}: {self.valid[network]}")
             return
         if seed not in self.tasks:
             self.tasks[seed] = self.progress.add_task("", total=record["n_steps"], seed=seed, text="")
-        self.loss[network] = "not finite" if record["loss"] is None else f"{record['loss']:.3f}"
+        self.loss[network] = _number(record["loss"])
         loss, valid = " / ".join(self.loss.values()), " ".join(self.valid.values())
         speed = record["n_examples"] / max(record["seconds"], 1e-9)
-        self.progress.update(
-            self.tasks[seed], completed=record["step"], text=f"loss {loss} {valid} {speed:.0f} examples/s"
-        )
-        if network == "retriever":
-            return  # the other network's record of the step follows
-        if not console().is_terminal and record["step"] % 50 == 0:
-            talk(f"seed {seed} step {record['step']}/{record['n_steps']}: loss {loss}, {speed:.0f} examples/s")
+        self.progress.update(self.tasks[seed], completed=step, text=f"loss {loss} {valid} {speed:.0f} examples/s")
+        # the re-ranker's record of the same step follows the retriever's
+        if plain and network != "retriever" and step % 50 == 0:
+            notify(f"seed {seed} step {step}/{record['n_steps']}: loss {loss}, {speed:.0f} examples/s")
+
+
+def _number(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.3f}"
 
 
 def quickstart(
     output: Annotated[Path, typer.Option(help="Folder for the model and the index.")] = Path("polyrank-quickstart"),
     start: Annotated[
         str | None,
-        typer.Option(help="shipped:minilm, embedded, or shipped:convert, which is always there; the first that is."),
+        typer.Option(
+            help="Model to start from: shipped:minilm, embedded, or shipped:convert. Default: the first one that is"
+            " installed; shipped:convert always is."
+        ),
     ] = None,
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
-    """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
+    """Train, evaluate, index and answer on the shipped sample, end to end, in a few minutes without network or GPU."""
     from polyrank.cli.quickstart import QUESTIONS
     from polyrank.cli.quickstart import quickstart as run
     from polyrank.config.checked import read_choice
@@ -163,17 +164,15 @@ def quickstart(
     from polyrank.training.signals import InterruptedTraining
 
     start_from: Start | None = None if start is None else read_choice(start, Start, "start")
-    keep_freed_memory()  # this process is polyrank's own
-    interrupts.say_way_on("start again with --overwrite")
+    keep_freed_memory()  # safe here, since the process runs nothing else
+    interrupts.set_resume_hint("start again with --overwrite")
     try:
         with TrainingDisplay() as display:
-            result = run(output, start=start_from, overwrite=overwrite, report=display.report, notify=talk)
-    except InterruptedTraining as stopped:  # which knows of --resume only
-        stopped.args = (f"{str(stopped).partition(';')[0]}{interrupts.way_on()}",)
+            result = run(output, start=start_from, overwrite=overwrite, report=display.report, notify=notify)
+    except InterruptedTraining as stopped:  # its message names --resume, which quickstart does not have
+        stopped.args = (f"{str(stopped).partition(';')[0]}{interrupts.resume_hint()}",)
         raise
     if json_:
-        import json
-
         print(json.dumps(result.to_dict(), ensure_ascii=False))
         return
     from rich.console import Console
