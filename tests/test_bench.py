@@ -46,10 +46,10 @@ def test_scoring_as_on_an_older_processor() -> None:
     assert table["machine"]["used"] == {"polyrank-kernels": "plain", "torch": "DEFAULT"}
     unknown = run("bench", "encode", "--instructions", "avx3")
     assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
-    assert "--instructions 'avx3' names none; give one of plain, avx2" in unknown.stderr
+    assert "--instructions 'avx3' is unknown; give one of plain, avx2" in unknown.stderr
     refused = run("bench", "scoring", "--instructions", "plain")
     assert refused.returncode == 2
-    assert "measure with others in a process of its own" in refused.stderr
+    assert "measure with others in a new process" in refused.stderr
 
 
 def test_search_of_a_stored_index() -> None:

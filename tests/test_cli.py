@@ -213,7 +213,10 @@ def test_a_second_file_of_texts_is_added_to_the_first(trained: dict[str, Path], 
     index, more = tmp_path / "i", tmp_path / "more.txt"
     assert run("index", "snapshot", trained["index"], "-o", index).returncode == 0
     more.write_text("hello\nthanks\n\nhello\nbye\n", "utf-8")
-    for said in ("added 2 (1 were there already), now 6 candidates", "added 0 (3 were there already), now 6"):
+    for said in (
+        "added 2 (1 were already in the index), now 6 candidates",
+        "added 0 (3 were already in the index), now 6",
+    ):
         added = run("index", "add", index, more)
         assert added.returncode == 0, added.stderr
         assert f"{more}: 1 of 4 replies repeat an earlier one and count once" in added.stderr
@@ -233,7 +236,7 @@ def test_an_index_is_listed_and_written_and_built_again(trained: dict[str, Path]
     assert run("index", "dump", index, "-o", dump).returncode == 0
     assert [json.loads(line) for line in dump.read_text("utf-8").splitlines()] == rows
     refused = [run("index", "dump", index, "-o", dump), run("index", "dump", index, "-o", tmp_path / "dump.csv")]
-    for ended, why in zip(refused, ("already exists", "does not say that it holds JSON lines"), strict=True):
+    for ended, why in zip(refused, ("already exists", "has the wrong ending for JSON lines"), strict=True):
         assert (ended.returncode, why in ended.stderr) == (2, True)
     assert run("index", "build", trained["bi"], dump, "-o", tmp_path / "again").returncode == 0
     first, again = (run("respond", path, "many thanks", "--duplicates") for path in (index, tmp_path / "again"))
@@ -340,7 +343,7 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        (["evaluate", "nothing", "{test}"], 2, "no model folder"),
+        (["evaluate", "nothing", "{test}"], 2, "not a model folder"),
         (["evaluate", "bm25", "{folder}/none.jsonl"], 3, "none.jsonl"),
         (["evaluate", "bm25", "{folder}/replies.txt"], 3, "replies.txt:1"),
         (["evaluate", "{folder}", "{test}"], 4, "config.json"),
@@ -389,7 +392,7 @@ def test_an_impossible_pipeline_is_refused_before_it_is_created(trained: dict[st
     for options, said in (
         (["--ensemble", "z-score"], "name the second with --rerank"),
         (["--rerank", str(tmp_path / "no-model")], "no-model"),
-        (["--retriever", "bm25", "--model", index], "is no part of bm25"),
+        (["--retriever", "bm25", "--model", index], "does not apply to bm25"),
         (["--plot", str(tmp_path / "x.png")], "--precision"),
     ):
         found = run("pipeline", "create", index, "-o", tmp_path / "p", *options)
@@ -426,18 +429,18 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ("arguments", "word"),
     [
         ("train {folder}/none.toml --resume --overwrite", "--resume and --overwrite exclude each other"),
-        ("evaluate bm25 {test} --k 0", "'0' is no list of positive whole numbers"),
-        ("evaluate bm25 {test} --k 1,x", "'1,x' is no list of positive whole numbers"),
+        ("evaluate bm25 {test} --k 0", "'0' is not a list of positive whole numbers"),
+        ("evaluate bm25 {test} --k 1,x", "'1,x' is not a list of positive whole numbers"),
         ("mine {test} --from bm25 -o {folder}/m --ranks 5", "'5' is not FIRST:LAST"),
         ("mine {test} --from bm25 -o {folder}/m --ranks a:5", "'a:5' is not FIRST:LAST"),
         ("mine {test} --from bm25 -o {test}", "test.jsonl already exists and is read by this command"),
-        ("import pairs {test} -o {folder}/y --answers {test}", "--answers goes with dstc7 and dstc7-pool only"),
-        ("import dstc7-candidates {test} -o {folder}/y --skip-bad", "--skip-bad does not go with dstc7-candidates"),
+        ("import pairs {test} -o {folder}/y --answers {test}", "--answers applies to dstc7, dstc7-pool"),
+        ("import dstc7-candidates {test} -o {folder}/y --skip-bad", "--skip-bad does not apply to dstc7-candidates"),
         ("export {folder}/none --to onnx", "there is not a model folder"),
-        ("export {cross} --to sentence-transformers", "give it with -o FOLDER"),
+        ("export {cross} --to sentence-transformers", "give -o FOLDER"),
         ("export {cross} --to onnx -o {folder}/x", "leave out -o"),
         ("map {test} --valid {test} -o {folder}/map --lr a", "--lr 'a' is not a list of numbers"),
-        ("curves {bi}/..", "no validation of these runs has R@1; they have none at all"),
+        ("curves {bi}/..", "no validation of these runs has R@1; choose other runs"),
         ("index remove {index}", "no ids were given"),
         ("index snapshot {index} -o {folder}", "already exists"),
         ("pipeline create {index} -o {folder}/p --ensemble auto --rerank {cross}", "give them with --valid"),

@@ -62,32 +62,32 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("explain bm25 hi", "bm25 is not an index or a pipeline and contains no replies; give one with --reply"),
         ("explain bm25 hi --reply a --filter n=1", "no replies; --filter needs an index; leave it out"),
         ("explain bm25 hi --reply a --model b", "no replies; --model needs an index; leave it out"),
-        ("compare a.jsonl --k 1 --metric MRR", "--k and --metric say the same thing in two ways; give one"),
+        ("compare a.jsonl --k 1 --metric MRR", "--k and --metric both choose the metrics; give one"),
         ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks a:b", "--ranks 'a:b' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks 1:", "--ranks '1:' is not FIRST:LAST; write for example 1:50"),
-        ("pipeline create INDEX -o OUT --plot x.png", "--plot draws the choice of a threshold; ask for one"),
-        ("pipeline create INDEX -o OUT --speaker a", "--speaker a is of validation examples; give them with --valid"),
-        ("pipeline create INDEX -o OUT --precision 0.9", "--precision and --ensemble auto need examples to choose by"),
-        ("pipeline create INDEX -o OUT --ensemble auto --rerank bm25", "need examples to choose by; give them"),
-        ("pipeline create INDEX -o OUT --ensemble auto", "--ensemble auto adds up two stages; name the second with"),
-        ("pipeline create INDEX -o OUT --model m --retriever bm25", "--model m is no part of bm25; leave it out"),
-        ("feedback export STORE -o OUT --since soon", "--since 'soon' is no date; write 2026-05-31 or"),
-        ("feedback report STORE --by day", "--by 'day' is unknown; use rank, week, model"),
-        ("import replies LISTS -o OUT --speaker a", "go with --from-dialogues; add it or leave them out"),
-        ("import replies LISTS -o OUT --min-count 2", "go with --from-dialogues; add it or leave them out"),
-        ("import replies LISTS -o OUT --top 2", "go with --from-dialogues; add it or leave them out"),
-        ("import replies LISTS -o OUT --skip-bad", "go with --from-dialogues; add it or leave them out"),
-        ("import replies LISTS -o OUT --from-dialogues --text a", "are of tables; with --from-dialogues"),
-        ("import replies LISTS -o OUT --from-dialogues --sheet a", "are of tables; with --from-dialogues"),
-        ("import replies LISTS -o OUT --from-dialogues --encoding a", "are of tables; with --from"),
-        ("import pairs LISTS -o OUT --answers x", "--answers goes with dstc7 and dstc7-pool only, not with pairs"),
-        ("import pairs LISTS -o OUT --every-turn", "--every-turn goes with convai2, dstc7, ubuntu-v2 only, not with"),
-        ("import pairs LISTS -o OUT --as-released", "--as-released goes with dstc7 only, not with pairs; leave it out"),
+        ("pipeline create INDEX -o OUT --plot x.png", "--plot draws the choice of a threshold; set one"),
+        ("pipeline create INDEX -o OUT --speaker a", "--speaker a applies to validation examples; give them"),
+        ("pipeline create INDEX -o OUT --precision 0.9", "--ensemble auto need validation examples"),
+        ("pipeline create INDEX -o OUT --ensemble auto --rerank bm25", "need validation examples; give them"),
+        ("pipeline create INDEX -o OUT --ensemble auto", "--ensemble auto adds the scores of two stages; name the second"),
+        ("pipeline create INDEX -o OUT --model m --retriever bm25", "--model m does not apply to bm25; leave it out"),
+        ("feedback export STORE -o OUT --since soon", "--since 'soon' is not a date; write 2026-05-31 or"),
+        ("feedback report STORE --by day", "unknown breakdown 'day'; choose rank, week or model"),
+        ("import replies LISTS -o OUT --speaker a", "need --from-dialogues; add it or leave them out"),
+        ("import replies LISTS -o OUT --min-count 2", "need --from-dialogues; add it or leave them out"),
+        ("import replies LISTS -o OUT --top 2", "need --from-dialogues; add it or leave them out"),
+        ("import replies LISTS -o OUT --skip-bad", "need --from-dialogues; add it or leave them out"),
+        ("import replies LISTS -o OUT --from-dialogues --text a", "apply to tables; leave them out"),
+        ("import replies LISTS -o OUT --from-dialogues --sheet a", "apply to tables; leave them out"),
+        ("import replies LISTS -o OUT --from-dialogues --encoding a", "apply to tables; leave them out with --from"),
+        ("import pairs LISTS -o OUT --answers x", "--answers applies to dstc7, dstc7-pool, not to pairs"),
+        ("import pairs LISTS -o OUT --every-turn", "--every-turn applies to convai2, dstc7, ubuntu-v2, not to"),
+        ("import pairs LISTS -o OUT --as-released", "--as-released applies to dstc7, not to pairs; leave it out"),
         ("evaluate bm25 PAIRS --candidates-from x", "`candidates_from=x` needs the length of lists; give"),
-        ("import pairs LISTS -o OUT --seed 1", "--seed and --max-words go with wikipedia only, not with pairs"),
-        ("import pairs LISTS -o OUT --max-words 1", "--seed and --max-words go with wikipedia only, not with pairs"),
-        ("import dstc7-candidates LISTS -o OUT --skip-bad", "--skip-bad does not go with dstc7-candidates"),
+        ("import pairs LISTS -o OUT --seed 1", "--seed applies to wikipedia, not to pairs"),
+        ("import pairs LISTS -o OUT --max-words 1", "--max-words applies to wikipedia, not to pairs"),
+        ("import dstc7-candidates LISTS -o OUT --skip-bad", "--skip-bad does not apply to dstc7-candidates"),
         ("curves PAIRS -o curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
         ("curves PAIRS -o nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
         ("map PAIRS --valid LISTS --encoder bm25 -o OUT", "bm25 has no vectors to map; give a Bi- or Poly-encoder"),
@@ -156,7 +156,7 @@ def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
     found, said = ids(tmp_path / "a.txt")
     assert sorted(found) == ["1", "4"]
     assert found[0] == "4"
-    assert f"each line of {tmp_path / 'a.txt'} is a document; --no-lines makes it one" in " ".join(said.split())
+    assert f"each line of {tmp_path / 'a.txt'} is a document; use --no-lines" in " ".join(said.split())
     found, said = ids(tmp_path / "a.txt", tmp_path / "b.txt")
     assert found == [str(tmp_path / "b.txt"), str(tmp_path / "a.txt")]
     assert "--no-lines" not in said
@@ -210,7 +210,7 @@ def test_a_split_prints_counts_and_the_next_command(files: Path, tmp_path: Path)
     texts = [(tmp_path / name / "valid.jsonl").read_text() for name in ("parts", "same", "other")]
     assert texts[0] == texts[1]
     assert texts[2].count("\n") > texts[0].count("\n")
-    assert "drawn by id; each valid and test example has 3 candidates of its part" in " ".join(same.stdout.split())
+    assert "random by id; each valid and test example has 3 candidates from its part" in " ".join(same.stdout.split())
     again = ("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3")
     assert "already exists" in refusal(*again)
     assert ask(*again, "--overwrite").exit_code == 0
@@ -241,7 +241,7 @@ def test_validation_figures_by_epoch(tmp_path: Path) -> None:
         ["epoch 0.5", "R@1 0.1000"],
         ["epoch 1", "R@1 0.2000"],
     ]
-    assert "has F1; they have MRR, R@1" in refusal("curves", run, "--figure", "F1")
+    assert "has F1; choose MRR, R@1" in refusal("curves", run, "--figure", "F1")
 
 
 def test_an_answer_reports_its_search(files: Path) -> None:

@@ -88,7 +88,7 @@ def test_skipped_examples_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["0", "1,x", "", "-1"])
 def test_invalid_k(value: str, tmp_path: Path) -> None:
     found = run("evaluate", "bm25", tmp_path / "x.jsonl", f"--k={value}")
-    assert (found.returncode, "write it like 1,5,100" in found.stderr) == (2, True)
+    assert (found.returncode, "write for example 1,5,100" in found.stderr) == (2, True)
 
 
 def test_files_of_one_name_are_compared_by_their_paths(tmp_path: Path) -> None:

@@ -578,7 +578,7 @@ def test_on_a_terminal_the_command_asks_about_the_first_conversation(write: Writ
     assert "the first conversation (7):" in shown
     assert "customer: hi " + "x" * 197 + "..." in shown
     assert "Is it right?" in shown
-    assert "nothing is written; name what is wrong with --as" in shown
+    assert "nothing was written; correct it with --as" in shown
     assert (done.returncode, out.exists()) == (2, False)
     asked = run("import", "chats", path, "-o", out)  # without a terminal there is no question
     assert (asked.returncode, "agent: hello" in asked.stderr, out.exists()) == (0, True, True)
@@ -642,7 +642,7 @@ def test_dialogues_hold_personal_data_only_on_request(write: Write, tmp_path: Pa
     done = run("import", "chats", path, "-o", tmp_path / "out.jsonl", "--redact", names, "--yes")
     assert (done.returncode, "person 2: call [phone]" in done.stderr) == (0, True)
     wrong = run("import", "chats", path, "-o", tmp_path / "o.jsonl", "--redact", write("none.txt", "\n"))
-    assert (wrong.returncode, "holds no names" in wrong.stderr) == (3, True)
+    assert (wrong.returncode, "has no names" in wrong.stderr) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
         (lambda: shown("r", Context(())), "the context of request 'r' has no turns"),
         (lambda: shown("r", "x" * 1_000_001), "have 1,000,019 characters, the limit is 1,000,000"),
         (lambda: shown("r", change=-1), "the index's change -1 is no number from 0"),
-        (lambda: shown("r", time="today"), "time 'today' is no datetime"),
+        (lambda: shown("r", time="today"), "time 'today' is not a datetime"),
         (lambda: Outcome("r", "liked"), "action 'liked' is unknown; use taken, edited, refused"),  # type: ignore[arg-type]
         (lambda: Outcome("r", "taken"), "request 'r': taken names no reply; give its id"),
         (lambda: Outcome("r", "refused", "a"), "request 'r': refused names a reply; leave out its id"),
@@ -544,8 +544,8 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
 
 def test_commands_refuse_what_cannot_be(kept: Path, tmp_path: Path) -> None:
     for arguments, code, message in (
-        (["report", kept, "--by", "day"], 2, "--by 'day' is unknown; use rank, week, model"),
-        (["report", kept, "--since", "soon"], 2, "--since 'soon' is no date; write 2026-05-31"),
+        (["report", kept, "--by", "day"], 2, "unknown breakdown 'day'; choose rank, week or model"),
+        (["report", kept, "--since", "soon"], 2, "--since 'soon' is not a date; write 2026-05-31"),
         (["report", tmp_path / "none.db"], 4, "there is no file"),
         (["export", kept, "-o", kept], 2, "is read by this command; give another file"),
         (["export", kept, "-o", tmp_path / "x.jsonl", "--index", tmp_path / "none"], 4, "is no index"),

@@ -680,7 +680,7 @@ def test_a_wrong_filter_is_one_line(arguments: Sequence[str], catalogue: Path) -
 def test_ids_and_a_filter_are_not_removed_together(catalogue: Path) -> None:
     refused = run("index", "remove", catalogue, "r1", "--filter", "exists team")
     assert refused.returncode == 2
-    assert "there are ids and a filter" in refused.stderr
+    assert "ids and a filter cannot be combined" in refused.stderr
 
 
 def test_names_in_public() -> None:

@@ -191,9 +191,11 @@ def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
     assert "0 " in imported("dstc7-candidates", published, "-o", pool)[:2]
     assert [e.relevant_ids for e in read_examples(out, pool=pool).examples] == [("B",), ()]
     other = tmp_path / "other.jsonl"
-    assert imported("pairs", source, "--answers", answers, "-o", other).startswith("2 error: --answers goes with dstc7")
+    assert imported("pairs", source, "--answers", answers, "-o", other).startswith(
+        "2 error: --answers applies to dstc7"
+    )
     said = imported("dstc7-candidates", published, "--skip-bad", "-o", other)
-    assert said.startswith("2 error: --skip-bad does not go")
+    assert said.startswith("2 error: --skip-bad does not apply")
 
 
 def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
@@ -376,7 +378,7 @@ def test_every_turn_from_the_command_line(tmp_path: Path) -> None:
     done = run("import", "dstc7", source, "--every-turn", "-o", tmp_path / "x.jsonl")
     assert (done.returncode, len(read_examples(tmp_path / "x.jsonl").examples)) == (0, 2)
     refused = run("import", "pairs", source, "--every-turn", "-o", tmp_path / "y.jsonl")
-    assert (refused.returncode, "--every-turn goes with convai2, dstc7, ubuntu-v2" in refused.stderr) == (2, True)
+    assert (refused.returncode, "--every-turn applies to convai2, dstc7, ubuntu-v2" in refused.stderr) == (2, True)
 
 
 # texts

@@ -421,7 +421,7 @@ def test_the_command_line_has_the_protocols(tmp_path: Path) -> None:
         queries.add(tuple(row["context"][0] for row in rows))
     assert len(queries) > 1
     wrong = run("import", "pairs", tmp_path / "0.jsonl", "-o", tmp_path / "x.jsonl", "--seed", "1")
-    assert (wrong.returncode, "go with wikipedia only" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "--seed applies to wikipedia, not to pairs" in wrong.stderr) == (2, True)
 
     candidates = ["the cat", "the dog", "red"]
     rows = [

@@ -172,7 +172,7 @@ def test_lines_are_documents_on_request(run: Run) -> None:
     lines = [("1", "my wifi is red"), ("3", "restart it")]
     found = run("bm25", "my wifi", "b.txt")
     assert results(found) == lines
-    assert "each line of b.txt is a document; --no-lines makes it one" in found.stderr
+    assert "each line of b.txt is a document; use --no-lines to rank the file as one document" in found.stderr
     assert results(run("bm25", "my wifi", "b.txt", "--no-lines")) == [("b.txt", Path("b.txt").read_text("utf-8"))]
     assert results(run("bm25", "my wifi", stdin=Path("b.txt").read_text("utf-8"))) == lines
     assert results(run("bm25", "my wifi", "-", stdin='[x] wifi\n{"id": 7, "text": "my wifi"}')) == [
@@ -215,8 +215,8 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
     [
         (["bm25", "q", "nosuch.txt", "a.txt"], "", 3, "nosuch.txt: no such file"),
         (["bm25", "q", "."], "", 3, "cannot be read"),
-        (["bm25", "a.txt", "b.txt"], "", 2, "the query 'a.txt' is a file; write the query first"),
-        (["bm25", "q"], "", 3, "there are no documents to rank; name their files"),
+        (["bm25", "a.txt", "b.txt"], "", 2, "the query 'a.txt' is a file; give the query first"),
+        (["bm25", "q"], "", 3, "there are no documents to rank; give their files"),
         (["bm25", " "], "x", 2, "the query is empty"),
         (["bm25", "q", "bytes", "a.txt"], "", 3, "bytes: byte 1 is not UTF-8"),
         (["bm25", "q"], '{"id": 1}', 3, 'stdin:1: missing field "text"'),

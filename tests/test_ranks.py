@@ -433,7 +433,7 @@ def test_other_commands_refuse_several_processes(tmp_path: Path) -> None:
     for command in (["respond", tmp_path], ["index", "info", tmp_path]):
         for result in run_together(2, *command):
             assert result.returncode == 2
-            assert "of one process, and 2 were started; start it without torchrun" in result.stderr
+            assert "in one process, and 2 were started; start it without torchrun" in result.stderr
 
 
 def test_a_launchers_variables_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

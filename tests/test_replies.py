@@ -149,8 +149,8 @@ def test_the_command_writes_a_catalogue_from_a_table_and_from_dialogues(tmp_path
     assert "replies are the turns of agent" in made.stderr
     assert [(r.text, r.metadata["count"]) for r in read_pool(tmp_path / "d.out")] == [("Welcome!", 4)]
     for options, what in (
-        (("--top", "1"), "go with --from-dialogues"),
-        (("--from-dialogues", "--text", "reply"), "are of tables"),
+        (("--top", "1"), "need --from-dialogues"),
+        (("--from-dialogues", "--text", "reply"), "apply to tables"),
     ):
         refused = run("import", "replies", tmp_path / "r.csv", "-o", tmp_path / "x", *options)
         assert (refused.returncode, what in refused.stderr) == (2, True), refused.stderr

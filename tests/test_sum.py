@@ -371,7 +371,7 @@ def test_the_commands_output_works_with_other_commands(
     same = run("sum", models["bi"], models["bi"], "-o", path, "--valid", task["valid"], "--overwrite")
     assert same.returncode == 0, same.stderr
     assert f"R@1 +0.0 points (+0.0 to +0.0) over {models['bi']} alone" in same.stderr
-    assert "may bring nothing" in same.stderr
+    assert "may be no better" in same.stderr
 
     given = run("sum", path, models["poly"], "-o", tmp_path / "three", "--weights", "0.5,1")
     assert given.returncode == 0, given.stderr
