@@ -436,7 +436,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         ("mine {test} --from bm25 -o {test}", "test.jsonl already exists and is read by this command"),
         ("import pairs {test} -o {folder}/y --answers {test}", "--answers applies to dstc7, dstc7-pool"),
         ("import dstc7-candidates {test} -o {folder}/y --skip-bad", "--skip-bad does not apply to dstc7-candidates"),
-        ("export {folder}/none --to onnx", "there is not a model folder"),
+        ("export {folder}/none --to onnx", "does not exist; give one that training wrote"),
         ("export {cross} --to sentence-transformers", "give -o FOLDER"),
         ("export {cross} --to onnx -o {folder}/x", "leave out -o"),
         ("map {test} --valid {test} -o {folder}/map --lr a", "--lr 'a' is not a list of numbers"),

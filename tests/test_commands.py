@@ -70,7 +70,7 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("pipeline create INDEX -o OUT --speaker a", "--speaker a applies to validation examples; give them"),
         ("pipeline create INDEX -o OUT --precision 0.9", "--ensemble auto need validation examples"),
         ("pipeline create INDEX -o OUT --ensemble auto --rerank bm25", "need validation examples; give them"),
-        ("pipeline create INDEX -o OUT --ensemble auto", "--ensemble auto adds the scores of two stages; name the second"),
+        ("pipeline create INDEX -o OUT --ensemble auto", "--ensemble auto adds the scores of two stages"),
         ("pipeline create INDEX -o OUT --model m --retriever bm25", "--model m does not apply to bm25; leave it out"),
         ("feedback export STORE -o OUT --since soon", "--since 'soon' is not a date; write 2026-05-31 or"),
         ("feedback report STORE --by day", "unknown breakdown 'day'; choose rank, week or model"),
