@@ -216,7 +216,7 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
         (["bm25", "q", "nosuch.txt", "a.txt"], "", 3, "nosuch.txt: no such file"),
         (["bm25", "q", "."], "", 3, "cannot be read"),
         (["bm25", "a.txt", "b.txt"], "", 2, "the query 'a.txt' is a file; give the query first"),
-        (["bm25", "q"], "", 3, "there are no documents to rank; give their files"),
+        (["bm25", "q"], "", 3, "nothing to rank: give files of documents"),
         (["bm25", " "], "x", 2, "the query is empty"),
         (["bm25", "q", "bytes", "a.txt"], "", 3, "bytes: byte 1 is not UTF-8"),
         (["bm25", "q"], '{"id": 1}', 3, 'stdin:1: missing field "text"'),

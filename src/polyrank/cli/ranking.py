@@ -85,7 +85,7 @@ def rank(
     )
     given = None if query is None else (_context({"query": query}), list(_documents(files or [], lines)))
     if given is not None and not given[1]:
-        raise DataError("there are no documents to rank; give their files, or send one in each line of stdin")
+        raise DataError("nothing to rank: give files of documents, or send one document in each line of stdin")
     use_threads(threads)
     scorer = open_ranker(ranker, device=device)
     for cut in scorer.cut:

@@ -61,7 +61,8 @@ def split(
     notify(f"{file}: {parts.report}")
     if candidates is None and parts.n_candidates < DEFAULT_N_CANDIDATES:
         notify(
-            f"lists of {parts.n_candidates} candidates, not {DEFAULT_N_CANDIDATES}: the smaller part has no more distinct responses"
+            f"lists of {parts.n_candidates} candidates, not {DEFAULT_N_CANDIDATES}: the smaller part has no more"
+            " distinct responses"
         )
     write_split(output, parts)
     write_file(output / RECIPE, _recipe(parts).encode())

@@ -1,4 +1,4 @@
-"""JSON Schema of recipes, with which editors complete and check TOML. Knows types, ranges and docstrings alone."""
+"""JSON Schema of recipes, with which editors complete and check TOML, derived from types, ranges and docstrings."""
 
 import dataclasses
 import inspect
@@ -37,12 +37,12 @@ def recipe_schema() -> Schema:
 def pretrain_schema() -> Schema:
     """The schema of a recipe for ``polyrank pretrain``."""
     schema = _of_settings(PretrainRecipe, {})
-    schema["required"].remove("model")  # without one, a network of the default sizes is pre-trained
+    schema["required"].remove("model")  # the default is a network of the default sizes
     return _titled(schema, "A recipe for polyrank pretrain")
 
 
 def meanings(kind: type[Any]) -> dict[str, str]:
-    """What the docstrings of a class and of its bases say about each field.
+    """The descriptions of the fields, from the docstrings of a class and of its bases.
 
     >>> meanings(Limits)["most"]
     'the highest valid value.'
@@ -67,7 +67,7 @@ def _titled(schema: Schema, title: str) -> Schema:
 
 
 def _of_settings(kind: type[Any], about: Schema) -> Schema:
-    """A table: its keys, of which the ones without a default are required. Unknown keys are errors."""
+    """A table: keys without a default are required, and unknown keys are errors."""
     properties, required, texts = {}, [], meanings(kind)
     if hasattr(kind, "kind"):
         properties["kind"] = {"const": kind.kind}

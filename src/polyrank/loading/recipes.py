@@ -160,7 +160,7 @@ def _absolute(settings: Any, base: Path, *names: str) -> Any:
 def _with_starts(tables: dict[str, Any]) -> dict[str, Any]:
     """The tables with settings from the models that training starts from, where the recipe gives no value.
 
-    A network that starts from a model of its own kind inherits all settings of that model. From a model of another
+    A network that starts from a model of the same kind inherits all settings of that model. From a model of another
     kind it inherits the transformer, and so the name of the backbone.
     """
     model, text, partner = tables["model"], tables["text"], tables["reranker"]
