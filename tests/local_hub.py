@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on this machine: models are created, files come in commits, and go out by revision."""
+"""A local Hugging Face Hub: it creates models, accepts files in commits, and serves them by revision."""
 
 import base64
 import hashlib

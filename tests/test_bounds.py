@@ -614,7 +614,7 @@ def test_close_bounds_are_close(compiled: bool) -> None:
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_products_given_in_bf16_may_be_off_by_their_own_rounding(compiled: bool) -> None:
-    """A product of 1 + 2^-8 becomes one; there is no other error."""
+    """A product of 1 + 2^-8 becomes one, without any other error."""
     best = Best(np.r_[1.0, 2.0**-8, np.zeros(D - 2)].astype(np.float32)[None], 1)
     vectors = np.zeros((1, D), np.float32)
     vectors[0, :2] = 1.0

@@ -38,11 +38,11 @@ def card(result: RunResult) -> str:
 
 @pytest.fixture
 def tested(task: dict[str, Path]) -> dict[str, Path]:
-    """With a test part."""
+    """The toy task with a test part."""
     return {**task, "test": task["valid"]}
 
 
-def test_a_card_holds_what_a_reader_asks(tested: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_card_describes_the_model(tested: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     backbone = tmp_path / "tiny"
     backbone.symlink_to(tiny_backbone)
     (own,) = train(recipe(tested, backbone, tmp_path / "run"))
@@ -87,7 +87,7 @@ def test_a_new_training_replaces_its_own_card_and_keeps_an_edited_one(
     assert load_model(second.model).fingerprint  # the card is not verified
 
 
-def test_a_finished_run_from_before_gets_a_card(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+def test_an_earlier_finished_run_gets_a_card(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "run")
     (own,) = train(plan)
     before = card(own)
@@ -144,7 +144,7 @@ def test_examples_from_memory_and_a_network_without_a_start(task: dict[str, Path
         (None, "not stated"),
     ],
 )
-def test_licences_are_those_of_a_cards_header(header: str | None, wanted: str, tmp_path: Path) -> None:
+def test_licences_come_from_a_cards_header(header: str | None, wanted: str, tmp_path: Path) -> None:
     if header is not None:
         (tmp_path / "README.md").write_text(header, "utf-8")
     assert licence("hf:owner/model", tmp_path) == wanted
@@ -159,7 +159,7 @@ def test_several_files_have_one_fingerprint(tmp_path: Path) -> None:
     assert part.sha256 == hashlib.sha256(digests.encode()).hexdigest()
 
 
-def test_a_signature_is_of_every_letter(tmp_path: Path) -> None:
+def test_a_signature_depends_on_every_letter(tmp_path: Path) -> None:
     path, text = tmp_path / "README.md", sign_card("# A model\n")
     for written, own in ((text, True), (text.replace("A", "a"), False), (text + "\n", False), ("", False)):
         path.write_text(written, "utf-8")

@@ -230,12 +230,12 @@ def test_dialogues_in_memory_are_read_like_files(tmp_path: Path, write_rows: Wri
     dialogues = [{"turns": [{"speaker": who, "text": text} for who, text in turns]} for turns in said]
     lists = rows(0)
     file, judge = write_rows("chats.jsonl", dialogues), write_rows("judge.jsonl", lists)
-    n_learnt = {}
+    n_train = {}
     for speaker in (None, "customer", "*"):
         settings = DataConfig(train=str(file), valid=str(judge), speaker=speaker)
-        learnt, valid = load_data(settings)
+        train_part, valid = load_data(settings)
         from_memory, judges = load_data(DataConfig(speaker=speaker), iter(dialogues), lists)
-        assert [(e.context, e.response) for e in from_memory] == [(e.context, e.response) for e in learnt]
+        assert [(e.context, e.response) for e in from_memory] == [(e.context, e.response) for e in train_part]
         assert [e.candidates for e in judges] == [e.candidates for e in valid]
-        n_learnt[speaker] = len(learnt)
-    assert n_learnt == {None: len(WORDS), "customer": len(WORDS), "*": 2 * len(WORDS)}
+        n_train[speaker] = len(train_part)
+    assert n_train == {None: len(WORDS), "customer": len(WORDS), "*": 2 * len(WORDS)}

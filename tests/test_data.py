@@ -265,11 +265,11 @@ def test_damaged_gzip_is_an_error_not_the_end(tmp_path: Path, skip_bad: bool) ->
 
 
 def test_csv_pairs(tmp_path: Path) -> None:
-    path = written(tmp_path / "x.csv", "id,context,response", 'a,"hi, you\nthere",hello', ',"say ""x""",', "c,d,e")
+    path = written(tmp_path / "x.csv", "id,context,response", 'a,"hi, you\nthere",hello', ',"call ""x""",', "c,d,e")
     loaded = read_examples(path)
     assert loaded.examples == [
         Example(("hi, you\nthere",), ("hello",), (0,), "a"),
-        Example(('say "x"',), ("",), (0,), "x:4"),
+        Example(('call "x"',), ("",), (0,), "x:4"),
         Example(("d",), ("e",), (0,), "c"),
     ]
 
@@ -529,7 +529,7 @@ def test_permutations_are_fair(n: int) -> None:
 
 
 def test_a_batch_of_a_hundred_million_examples_is_immediate() -> None:
-    """It reads only the lengths of its own window."""
+    """It reads only the lengths in its window."""
     asked = []
 
     def sizes(numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -315,20 +315,20 @@ def test_a_folder_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: 
     for turn in (1, 2):
         path = tmp_path / ("link" if turn == 2 else "place")
         with new_folder(path, replace=turn == 2, own_files=["of ?"]) as folder:
-            (folder / "ours").write_text(f"{turn}")
+            (folder / "known").write_text(f"{turn}")
             (folder / f"of {turn}").write_text("x")
         if turn == 1:
             (tmp_path / "place").chmod(0o750)
             (tmp_path / "link").symlink_to(tmp_path / "place")
     assert (tmp_path / "place").stat().st_mode & 0o777 == 0o750
-    assert {entry.name for entry in (tmp_path / "place").iterdir()} == {"ours", "of 2"}
+    assert {entry.name for entry in (tmp_path / "place").iterdir()} == {"known", "of 2"}
     assert {entry.name for entry in tmp_path.iterdir()} == {"place", "link"}
 
 
 def test_a_folder_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     def make(*, replace: bool, fails: bool) -> None:
         with new_folder(tmp_path / "place", replace=replace) as folder:
-            (folder / "ours").write_text("new")
+            (folder / "known").write_text("new")
             if fails:
                 raise KeyError
 
@@ -336,23 +336,23 @@ def test_a_folder_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
         make(replace=False, fails=True)
     assert list(tmp_path.iterdir()) == []
     make(replace=False, fails=False)
-    (tmp_path / "place" / "ours").write_text("old")
+    (tmp_path / "place" / "known").write_text("old")
     with pytest.raises(KeyError):
         make(replace=True, fails=True)
     with pytest.raises(UsageError, match="already exists"):
         make(replace=False, fails=False)
-    assert (tmp_path / "place" / "ours").read_text() == "old"
+    assert (tmp_path / "place" / "known").read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
 
 
 def test_only_a_folder_of_polyrank_or_an_empty_one_may_be_replaced(tmp_path: Path) -> None:
     """Other content must not be lost; an unused path is always allowed."""
-    for name in ("empty", "ours", "theirs", "mixed"):
+    for name in ("empty", "known", "theirs", "mixed"):
         (tmp_path / name).mkdir()
-    for name in ("ours/b1", "theirs/c", "mixed/a", "mixed/b2", *(f"mixed/notes{i}.txt" for i in range(5))):
+    for name in ("known/b1", "theirs/c", "mixed/a", "mixed/b2", *(f"mixed/notes{i}.txt" for i in range(5))):
         (tmp_path / name).write_text("x")
     (tmp_path / "file").write_text("x")
-    for name in ("empty", "ours", "free"):
+    for name in ("empty", "known", "free"):
         check_replaceable(tmp_path / name, own_files=("a", "b*"), replace=True)
     check_replaceable(tmp_path / "free", own_files=("a", "b"), replace=False)
     lost = "holds other files, which would be lost: "
@@ -363,7 +363,7 @@ def test_only_a_folder_of_polyrank_or_an_empty_one_may_be_replaced(tmp_path: Pat
     ):
         with pytest.raises(UsageError, match=re.escape(f"{tmp_path / name} {why}")):
             check_replaceable(tmp_path / name, own_files=("a", "b*"), replace=True)
-    for name in ("empty", "ours", "theirs", "mixed", "file"):
+    for name in ("empty", "known", "theirs", "mixed", "file"):
         with pytest.raises(UsageError, match="already exists"):
             check_replaceable(tmp_path / name, own_files=("a", "b"), replace=False)
 
@@ -389,8 +389,8 @@ def test_folders_are_replaced_on_a_system_without_an_exchange_call(
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # a C library without renameat2
     for turn in (1, 2):
         with new_folder(tmp_path / "place", replace=turn == 2) as folder:
-            (folder / "ours").write_text(f"{turn}")
-    assert (tmp_path / "place" / "ours").read_text() == "2"
+            (folder / "known").write_text(f"{turn}")
+    assert (tmp_path / "place" / "known").read_text() == "2"
     assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
     rename = os.rename
 
@@ -403,11 +403,11 @@ def test_folders_are_replaced_on_a_system_without_an_exchange_call(
 
     def replaced() -> None:
         with new_folder(tmp_path / "place", replace=True) as folder:
-            (folder / "ours").write_text("3")
+            (folder / "known").write_text("3")
 
     with pytest.raises(ResourceError):
         replaced()
-    assert (tmp_path / "place" / "ours").read_text() == "2"
+    assert (tmp_path / "place" / "known").read_text() == "2"
     assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
 
 

@@ -580,7 +580,7 @@ def test_on_a_terminal_the_command_asks_about_the_first_conversation(write: Writ
     assert "Is it right?" in shown
     assert "nothing was written; correct it with --as" in shown
     assert (done.returncode, out.exists()) == (2, False)
-    asked = run("import", "chats", path, "-o", out)  # without a terminal there is no question
+    asked = run("import", "chats", path, "-o", out)  # without a terminal the command does not ask
     assert (asked.returncode, "agent: hello" in asked.stderr, out.exists()) == (0, True, True)
 
 

@@ -67,7 +67,7 @@ def test_no_text_is_written_without_permission(tmp_path: Path) -> None:
     texts = ["hello", "wifi", "Ann", "restart", "bill", "thanks", "rather", "instead"]
     with FeedbackStore(path) as store:
         store.record(SHOWN, Outcome("r1", "edited", "a", "rather this"))
-        store.record(replace(SHOWN, request_id="r2"), Outcome("r2", "refused", final_text="say this instead"))
+        store.record(replace(SHOWN, request_id="r2"), Outcome("r2", "refused", final_text="send this instead"))
         store.record(shown("r3", "hello"), Outcome("r3", "edited", "a"))
         code = store.context_code(CONTEXT)
         written = b"".join(file.read_bytes() for file in tmp_path.iterdir())

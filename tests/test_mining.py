@@ -427,8 +427,8 @@ def test_surplus_given_negatives_are_drawn_each_epoch_or_once() -> None:
     """Otherwise a Cross-encoder would by default train on the first 15 of 100 options in every epoch."""
     options = [f"option {i}" for i in range(100)]
     example = Example(("hi",), ("right", *options), (0,))
-    anew, fixed = (GivenNegatives(15, seed=1, redraw=redraw) for redraw in (True, False))
-    lists = [anew(3, example, epoch) for epoch in range(40)]
+    redrawn, fixed = (GivenNegatives(15, seed=1, redraw=redraw) for redraw in (True, False))
+    lists = [redrawn(3, example, epoch) for epoch in range(40)]
     assert all(len(row) == 15 and row == sorted(row, key=options.index) for row in lists)
     assert {text for row in lists for text in row} == {*options}
     assert fixed(3, example, 5) == fixed(3, example, 0) == lists[0] != fixed(4, example, 0)

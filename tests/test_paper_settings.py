@@ -198,7 +198,7 @@ def test_dropout_of_projections_applies_to_their_inputs(tiny_backbone: Path) -> 
     kept = torch.nn.functional.dropout(vectors, 0.5)
     assert set(kept.flatten().tolist()) == {0.0, 2.0}
     assert torch.allclose(loud, kept @ model.context_tower.projection.weight.T, atol=1e-6)  # type: ignore[operator]
-    plain, _ = bi(tiny_backbone, new_dropout=0.5)  # without a projection there is no such dropout
+    plain, _ = bi(tiny_backbone, new_dropout=0.5)  # without a projection it has no effect
     assert torch.equal(plain.train().context_tower.project(vectors), vectors)
 
 

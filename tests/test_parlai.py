@@ -1,6 +1,6 @@
-"""Models of ParlAI: the imported ones read the same ids and give the same scores as ParlAI's own code.
+"""Imported models of ParlAI: ids and scores equal those of ParlAI's own code.
 
-tests/parlai holds models with random weights, and what ParlAI computed with them (runs/peers/released.py).
+tests/parlai holds models with random weights, and ParlAI's results for them (runs/peers/released.py).
 """
 
 import json
@@ -38,7 +38,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def changed(tmp_path: Path) -> Callable[..., Path]:
-    """A copy of a model with other settings."""
+    """A copy of a model with changed settings."""
 
     def change(kind: str, **settings: Any) -> Path:
         for path in SAVED.glob(f"{kind}*"):
@@ -51,27 +51,27 @@ def changed(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_those_of_parlai(imported: Path, kind: str) -> None:
+def test_scores_equal_parlais(imported: Path, kind: str) -> None:
     with torch.inference_mode():
         scores = polyrank.load(imported / kind).score(CONTEXTS, [EXPECTED["candidates"]] * len(CONTEXTS))
     np.testing.assert_allclose(np.array(scores), EXPECTED[kind]["scores"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_are_those_of_parlai(imported: Path, kind: str) -> None:
+def test_ids_equal_parlais(imported: Path, kind: str) -> None:
     texts, expected = load_model(imported / kind).texts, EXPECTED[kind]
     assert [texts.context_ids(context) for context in CONTEXTS] == expected["contexts"]
     assert [texts.candidate_ids(text) for text in EXPECTED["candidates"]] == expected["candidates"]
 
 
-def test_a_pair_is_both_texts_with_all_their_boundaries(imported: Path) -> None:
+def test_a_pair_joins_both_texts_with_all_special_tokens(imported: Path) -> None:
     texts, expected = load_model(imported / "cross").texts, EXPECTED["cross"]
     for context, left in zip(CONTEXTS, expected["contexts"], strict=True):
         for text, right in zip(EXPECTED["candidates"], expected["candidates"], strict=True):
             assert texts.pair_ids(context, text) == ([*left, *right], [0] * len(left) + [1] * len(right))
 
 
-def test_a_file_without_codes_is_a_start_for_training(changed: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_file_without_codes_can_start_a_training(changed: Callable[..., Path], tmp_path: Path) -> None:
     model = changed("poly")
     weights = torch.load(model, weights_only=True)["model"]
     del weights["codes"]
@@ -118,7 +118,7 @@ def test_another_network_is_refused(
 
 
 class Harmful:
-    """Unpickled, it would write a file."""
+    """Unpickling it would write a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -127,7 +127,7 @@ class Harmful:
         return Path.touch, (self.path,)
 
 
-def test_no_code_of_a_file_runs(changed: Callable[..., Path], tmp_path: Path) -> None:
+def test_code_in_a_file_never_runs(changed: Callable[..., Path], tmp_path: Path) -> None:
     model = changed("bi")
     torch.save({"model": {}, "options": Harmful(tmp_path / "harm")}, model)
     with pytest.raises(ArtifactError, match="cannot be read as weights alone"):

@@ -282,7 +282,7 @@ def test_an_error_leaves_no_index_open(models: dict[str, Path], tmp_path: Path) 
     write_pipeline(tmp_path / "p", config, {"fingerprints": {"retriever": "f" * 64}})
     write_pipeline(tmp_path / "q", config)
     data, missing = tmp_path / "data.jsonl", str(tmp_path / "missing")
-    data.write_text('{"context": ["hi"], "response": "nobody says so"}\n')
+    data.write_text('{"context": ["hi"], "response": "an unrelated reply"}\n')
     mine: Any = {"retriever": str(tmp_path / "q"), "output": tmp_path / "mined.jsonl", "rerank": missing}
     attempts: list[tuple[str, Callable[[], Any]]] = [
         ("were chosen with another retriever", lambda: open_pipeline(tmp_path / "p")),

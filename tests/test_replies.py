@@ -19,7 +19,7 @@ def texts_of(replies: list[Candidate]) -> list[str]:
 
 
 def test_every_format_has_the_same_replies(tmp_path: Path) -> None:
-    texts = ["Grüezi, how are you?", "one; two", 'say "no"', "two\nlines", "🙂"]
+    texts = ["Grüezi, how are you?", "one; two", 'write "no"', "two\nlines", "🙂"]
     flat = [text.replace("\n", " ") for text in texts]
     (tmp_path / "r.txt").write_text("\n\n".join(flat) + "\n \n" + flat[0], "utf-8-sig")
     (tmp_path / "r.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")

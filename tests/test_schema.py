@@ -28,13 +28,13 @@ def faults(values: Any) -> list[str]:
     return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(values)]
 
 
-def test_the_schemas_are_schemas() -> None:
+def test_the_schemas_are_valid() -> None:
     for schema in (recipe_schema(), pretrain_schema()):
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_every_recipe_of_this_repository_is_accepted(path: Path) -> None:
+def test_the_schema_accepts_every_recipe_of_this_repository(path: Path) -> None:
     assert faults(tomllib.loads(path.read_text("utf-8"))) == []
 
 
@@ -51,14 +51,14 @@ def test_every_recipe_of_this_repository_is_accepted(path: Path) -> None:
         {"trian": {}},
     ],
 )
-def test_what_polyrank_refuses_the_schema_refuses(change: dict[str, Any]) -> None:
+def test_the_schema_refuses_what_polyrank_refuses(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         recipe_from_dict(SMALLEST | change)
     assert faults(SMALLEST | change)
 
 
 @pytest.mark.parametrize(("table", "kind"), [("data", DataConfig), ("text", TextPolicy), ("train", TrainConfig)])
-def test_every_key_has_its_meaning_and_a_type(table: str, kind: type[Settings]) -> None:
+def test_every_key_has_a_description_and_a_type(table: str, kind: type[Settings]) -> None:
     for key, hint in field_types(kind).items():
         known = recipe_schema()["properties"][table]
         known = next(option for option in known.get("anyOf", [known]) if key in option["properties"])["properties"][key]

@@ -1,4 +1,4 @@
-"""A model travels over a Hub: what comes back is what was pushed, under the name that every command takes."""
+"""Sharing a model over a Hub: it comes back unchanged, under a name that every command accepts."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def model(tiny_backbone: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(hub: Hub, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """A command, or Python, in a process that knows this hub, with a cache of its own."""
+    """Run a command, or Python, in a new process that uses this hub and an empty cache."""
 
     def run(*arguments: object, token: str = TOKEN) -> "subprocess.CompletedProcess[str]":
         variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "cache"), "HF_TOKEN": token}
@@ -86,7 +86,7 @@ def test_a_pushed_model_is_loaded_by_its_name(
         ("token", "hf:me/refused", 2, "the Hub refuses hf:me/refused (401"),
     ],
 )
-def test_what_cannot_be_pushed_is_refused(
+def test_unpushable_folders_are_refused(
     hub: Hub,
     model: Path,
     run: Callable[..., "subprocess.CompletedProcess[str]"],

@@ -130,7 +130,7 @@ def losses(folder: Path) -> list[float]:
 
 
 def test_joined_rows_of_ids_are_split_into_the_original_ones(models: dict[str, Path]) -> None:
-    """Each part receives exactly the tokens of its own texts."""
+    """Each part receives exactly the tokens that its texts produce."""
     ranker = ranker_of(models, "bi + poly + convert")
     own = [load_model(models[name]).texts for name in ("bi", "poly", "convert")]
     pads = [texts.subwords.pad_id for texts in own]

@@ -1,4 +1,4 @@
-"""How long a training takes: its steps are printed, the rest is estimated, and train.minutes ends it, to be resumed."""
+"""Durations of trainings: step times, the estimate of the rest, and train.minutes, which ends a resumable run."""
 
 import json
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ class Steps:
         return self.time
 
     def fit(self, folder: Path, lines: list[str], **settings: Any) -> tuple[Fit, list[float], list[int]]:
-        """How it went, the weights, and the steps after which a model was saved."""
+        """The result, the weights, and the steps after which a model was saved."""
         saved: list[int] = []
         folder.mkdir(exist_ok=True)
         learner = Learner(
@@ -89,7 +89,7 @@ class Steps:
         return own, self.network.weight.tolist(), saved
 
 
-def test_the_remaining_time_is_that_of_the_steps_after_the_first(tmp_path: Path) -> None:
+def test_the_remaining_time_is_estimated_without_the_first_step(tmp_path: Path) -> None:
     """30 steps of 3 seconds, by hand."""
     lines: list[str] = []
     own, _, _ = Steps().fit(tmp_path, lines)
@@ -97,8 +97,8 @@ def test_the_remaining_time_is_that_of_the_steps_after_the_first(tmp_path: Path)
     assert (own.finished, own.n_steps, own.seconds) == (True, 50, 60 + 49 * 3)
 
 
-def test_a_time_limit_keeps_the_best_model_and_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    """60 seconds and 20 of 3 seconds are two minutes: step 21, which is validated once more."""
+def test_a_time_limit_keeps_the_best_model_and_the_run_resumes_exactly(tmp_path: Path) -> None:
+    """60 seconds and 20 steps of 3 seconds are two minutes: training ends after step 21, with another validation."""
     lines: list[str] = []
     whole, weights, saved = Steps().fit(tmp_path / "whole", [])
     assert (whole.best_step, len(saved)) == (50, 2)
@@ -114,7 +114,7 @@ def test_a_time_limit_keeps_the_best_model_and_a_resumed_run_is_the_uninterrupte
     assert own.counts == whole.counts
 
 
-def test_a_limit_that_is_met_at_the_last_step_is_none(tmp_path: Path) -> None:
+def test_a_limit_reached_at_the_last_step_has_no_effect(tmp_path: Path) -> None:
     own, _, saved = Steps().fit(tmp_path, [], minutes=(60 + 49 * 3) / 60)
     assert (own.finished, own.n_steps, len(saved)) == (True, 50, 2)
 
@@ -149,7 +149,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) 
     )
 
 
-def test_a_recipe_that_ran_out_of_time_has_a_model_and_no_result_and_goes_on(
+def test_a_run_out_of_time_has_a_model_but_no_result_and_resumes(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     (whole,) = train(recipe(task, tiny_backbone, tmp_path / "whole"))
@@ -171,8 +171,8 @@ def test_a_recipe_that_ran_out_of_time_has_a_model_and_no_result_and_goes_on(
     assert (own.fit.finished, own.fit.n_steps, own.fit.best) == (True, 9, whole.fit.best)
     assert json.loads((folder / "result.json").read_bytes())["finished"]
     for name in ("model.safetensors", "config.json"):
-        ours, theirs = ((path / "model" / name).read_bytes() for path in (folder, tmp_path / "whole"))
-        assert ours == theirs or name == "config.json"  # which names its output
+        first, second = ((path / "model" / name).read_bytes() for path in (folder, tmp_path / "whole"))
+        assert first == second or name == "config.json"  # it contains the output's path
     assert "stopped" not in (folder / "model" / "README.md").read_text("utf-8")
 
 
