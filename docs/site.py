@@ -16,9 +16,12 @@ BOOSTS = {  # of pages in search: reference pages match many words
     "api.md": 0.3,
     "commands.md": 0.5,
     "results.md": 0.5,
-    "recipe.md": 0.7,
+    "recipe.md": 0.5,
+    "papers.md": 0.5,
+    "decisions.md": 0.5,
     "CHANGELOG.md": 0.3,
     "messages.md": 1.5,
+    "glossary.md": 1.5,
 }
 PAGES = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./|docs/)?)([\w./-]+)(#[\w-]+)?\)")
