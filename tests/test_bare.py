@@ -88,6 +88,6 @@ def test_leftovers_make_it_fail(script: str, words: str) -> None:
     assert words in ended.stderr
 
 
-def test_the_exit_code_is_that_of_the_command() -> None:
+def test_the_exit_code_comes_from_the_command() -> None:
     assert bare("exit 7").returncode == 7
     assert bare("mkdir ~/.cache; rm -r ~/.cache").returncode == 0

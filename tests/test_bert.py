@@ -126,7 +126,7 @@ def test_weights_are_read_as_the_library_reads_them(
         assert tensor.dtype == torch.float32
 
 
-def test_the_embedded_words_are_those_of_the_library() -> None:
+def test_the_embedded_vocabulary_equals_the_librarys() -> None:
     folder = resolve_backbone("embedded").folder
     found, expected = load_subwords(folder), AutoTokenizer.from_pretrained(folder)
     assert found.tokenizer.to_str() == without_padding(expected)

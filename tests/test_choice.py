@@ -39,7 +39,7 @@ def test_replies_that_repeat_a_turn_are_skipped(texts: Sequence[str], turns: Seq
     assert [reply.id for reply in two_stages.answer(turns, k).ranked] == [reply.id for reply in want]
 
 
-def test_a_pool_is_ranked_as_it_is_answered_from() -> None:
+def test_a_pool_is_ranked_like_an_answer() -> None:
     pool = [Candidate("a", "My wifi is down."), Candidate("b", "restart the wifi"), Candidate("c", "thanks")]
     example = Example(("my wifi is down",), relevant_ids=("b",))
     scorer = BM25().fit([candidate.text for candidate in pool])

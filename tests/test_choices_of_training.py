@@ -166,7 +166,7 @@ def test_validation_counts_ties_as_random_draws() -> None:
 # data
 
 
-def test_training_and_validation_data_are_those_of_the_recipe(tmp_path: Path, write_rows: Write) -> None:
+def test_training_and_validation_data_come_from_the_recipe(tmp_path: Path, write_rows: Write) -> None:
     learn = write_rows("learn.jsonl", [*rows(0), {"context": ["?"], "candidates": ["a", "b"], "relevant": []}])
     judge = write_rows("judge.jsonl", [{"context": ["?"], "candidates": ["a", "b"], "relevant": []}, *rows(2)])
     plan = recipe(learn, judge, tmp_path / "run")

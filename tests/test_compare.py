@@ -268,7 +268,7 @@ def test_a_run_folder_means_each_of_its_seeds(runs: Path, tmp_path: Path) -> Non
     assert (labelled.group, labelled.seed) == ("mine", 1)
 
 
-def test_evaluate_takes_a_run_of_several_seeds(runs: Path) -> None:
+def test_evaluate_accepts_a_run_of_several_seeds(runs: Path) -> None:
     found = run("evaluate", "low", "test.jsonl", "--json", cwd=runs)
     assert found.returncode == 0, found.stderr
     row = json.loads(found.stdout)

@@ -377,7 +377,7 @@ def test_full_and_failing_disks_have_their_own_errors(tmp_path: Path) -> None:
     assert disk_error(tmp_path, other) is other
 
 
-def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
+def test_a_files_digest_is_computed_from_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256_file(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 

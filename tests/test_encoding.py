@@ -139,7 +139,7 @@ def test_a_model_in_training_is_never_narrowed(tiny_backbone: Path) -> None:
         (PolyConfig, {"reduction": "first", "n_codes": 3, "shared_towers": True}),
     ],
 )
-def test_a_last_layer_of_used_outputs_only_gives_the_same_scores(
+def test_a_last_layer_of_only_used_outputs_does_not_change_scores(
     tiny_backbone: Path, kind: type[Any], options: dict[str, Any]
 ) -> None:
     config: ModelConfig = kind(backbone=str(tiny_backbone), **options)

@@ -378,7 +378,7 @@ class Pairs(Scorer):
         ]
 
 
-def test_a_share_is_what_the_score_loses(opaque: Scorer) -> None:
+def test_a_share_is_the_loss_of_the_score(opaque: Scorer) -> None:
     turns = ("hello", "my wifi is down", "did that help")
     context = Context(turns, ("the bill is high",))
     why = explain(opaque, context, REPLY)

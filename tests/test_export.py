@@ -374,7 +374,7 @@ def test_a_graph_that_no_runtime_reads_is_damaged(tmp_path: Path, tiny_backbone:
         check_export(path, "onnx")
 
 
-def test_quantizing_leaves_logs_as_they_were(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_quantizing_does_not_change_logging(tmp_path: Path, tiny_backbone: Path) -> None:
     import logging
 
     pytest.importorskip("onnxruntime")

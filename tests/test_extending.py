@@ -101,7 +101,7 @@ def test_a_validation_that_a_longer_run_would_lack_is_reported(
     assert "the run was validated after step 7; an uninterrupted run would not have been" in said
 
 
-def test_a_schedule_that_knows_its_end_is_not_extended(
+def test_a_schedule_with_a_fixed_end_is_not_extended(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     for schedule, warmup in (("linear", 2), ("cosine", 2), ("plateau", 100)):

@@ -151,7 +151,7 @@ def test_records_cannot_be_changed_or_removed(tmp_path: Path) -> None:
         FeedbackStore(path)
 
 
-def test_other_files_and_newer_ones_are_refused_and_left_as_they_are(tmp_path: Path) -> None:
+def test_other_and_newer_files_are_refused_and_left_unchanged(tmp_path: Path) -> None:
     for name, statements in (
         ("other.db", "CREATE TABLE t (x); INSERT INTO t VALUES (1);"),
         ("newer.db", SCHEMA + "INSERT INTO meta VALUES ('format', '2'), ('written_by', '9.9'), ('key', '00');"),
@@ -340,7 +340,7 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
         (lambda: shown("r", Context(())), "the context of request 'r' has no turns"),
         (lambda: shown("r", "x" * 1_000_001), "have 1,000,019 characters, the limit is 1,000,000"),
         (lambda: shown("r", change=-1), "the index's change -1 is no number from 0"),
-        (lambda: shown("r", time="today"), "time 'today' is not a datetime"),
+        (lambda: shown("r", time="today"), "time 'today' is no datetime"),
         (lambda: Outcome("r", "liked"), "action 'liked' is unknown; use taken, edited, refused"),  # type: ignore[arg-type]
         (lambda: Outcome("r", "taken"), "request 'r': taken names no reply; give its id"),
         (lambda: Outcome("r", "refused", "a"), "request 'r': refused names a reply; leave out its id"),
@@ -350,7 +350,7 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
     ],
     ids=count(),
 )
-def test_what_cannot_be_is_refused_with_a_remedy(make: Callable[[], object], message: str) -> None:
+def test_wrong_values_are_refused_with_a_remedy(make: Callable[[], object], message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         make()
 
@@ -542,7 +542,7 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
     assert (tmp_path / "report.svg").stat().st_size > 1000
 
 
-def test_commands_refuse_what_cannot_be(kept: Path, tmp_path: Path) -> None:
+def test_commands_refuse_wrong_arguments(kept: Path, tmp_path: Path) -> None:
     for arguments, code, message in (
         (["report", kept, "--by", "day"], 2, "unknown breakdown 'day'; choose rank, week or model"),
         (["report", kept, "--since", "soon"], 2, "--since 'soon' is not a date; write 2026-05-31"),

@@ -256,7 +256,7 @@ def test_long_and_deep_items_and_cut_gzip(tmp_path: Path) -> None:
     st.sampled_from([None, 2]),
     st.booleans(),
 )
-def test_lists_are_read_whole_whatever_the_chunk(
+def test_lists_are_read_completely_with_any_chunk(
     tmp_path_factory: pytest.TempPathFactory,
     items: list[dict[str, Any]],
     chunk_bytes: int,
@@ -514,7 +514,7 @@ def test_dstc7_messages_candidates_and_answers_keep_their_order(tmp_path: Path) 
     ]
 
 
-def test_dstc7_answers_are_those_of_their_example(tmp_path: Path) -> None:
+def test_dstc7_answers_belong_to_their_example(tmp_path: Path) -> None:
     items = [item(number, OPTIONS, [option("A", "no")]) for number in (1, 2, 3, 4)]
     source = written(tmp_path / "x.json", json.dumps(items))
     answers = written(tmp_path / "a.tsv", "2\tC\tyes", "", "1\tB\t", "2\tA\tno\r", "3\tNONE", "9\tA\tno")

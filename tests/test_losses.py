@@ -172,7 +172,7 @@ def test_no_gradient_reaches_the_teacher_of_either_loss() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_scores_in_bf16_give_the_loss_of_the_same_numbers_in_fp32(smoothing: float) -> None:
+def test_scores_in_bf16_have_the_loss_of_the_same_numbers_in_fp32(smoothing: float) -> None:
     student, teacher, target, allowed = lists(3)
     low, other = student.bfloat16(), teacher.bfloat16()
     for found, wanted in (

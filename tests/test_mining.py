@@ -508,7 +508,7 @@ def test_near_copies_of_a_right_answer_count_as_right_above_the_overlap() -> Non
     assert word_overlap("", "a") == 0.0
 
 
-def test_a_reranker_spares_what_is_below_the_worst_right_answer_by_more_than_the_margin() -> None:
+def test_a_reranker_keeps_negatives_below_the_worst_right_answer_minus_the_margin() -> None:
     """Lengths 10 and 4 are right: 2 and 1 are below 4 - 1, and 3 is not."""
     example = Example(("hi",), ("a" * 10, "b" * 4), (0, 1))
     pool = ["c" * n for n in (9, 5, 3, 2, 1)]

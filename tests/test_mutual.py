@@ -238,7 +238,7 @@ def test_the_first_network_imitates_the_second(kind: Any, gradient: list[float])
     assert teacher.grad is None
 
 
-def test_defaults_of_imitation_are_those_of_a_recipe() -> None:
+def test_imitation_has_the_defaults_of_a_recipe() -> None:
     plan = MutualMethod()
     assert Imitation() == Imitation(plan.imitation, plan.alpha, plan.temperature, plan.label_weight)
     assert Imitation() == Imitation("kl", 1.0, 3.0, 1.0)
@@ -602,7 +602,7 @@ def test_mistakes_in_the_second_network_are_named(tmp_path: Path, changes: dict[
         ({"remine_epochs": 1, "remine_ranks": (3,)}, "has 1 numbers; give 2"),
     ],
 )
-def test_methods_without_what_they_need_are_refused(
+def test_methods_without_their_requirements_are_refused(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

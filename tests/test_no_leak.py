@@ -203,7 +203,7 @@ def test_few_shot_training_uses_only_the_drawn_utterances() -> None:
     )
 
 
-def test_figures_of_intents_are_those_of_the_test_part() -> None:
+def test_figures_of_intents_come_from_the_test_part() -> None:
     for n_seeds in (1, 3):
         result = trained(IntentSplits(TRAIN, DEV, OTHER_TEST), seeds=tuple(range(n_seeds)))
         vectors, labels = vectors_of(OTHER_TEST), labels_of(OTHER_TEST)
@@ -233,7 +233,7 @@ def test_without_a_test_part_figures_are_of_the_development_part() -> None:
     assert result.matrix.sum() == len(DEV)
 
 
-def test_the_command_gives_each_file_its_part(tmp_path: Path) -> None:
+def test_the_command_uses_each_file_as_its_part(tmp_path: Path) -> None:
     from polyrank.models import new_model
     from polyrank.models.artifacts import save_model
 

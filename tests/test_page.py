@@ -177,9 +177,7 @@ def test_a_reply_is_edited_before_it_is_sent(watched: Watched, server: Running) 
     expect(page.get_by_label("Customer says")).to_have_value("")
 
 
-def test_why_colours_the_tokens_that_the_library_names(
-    watched: Watched, server: Running, paths: dict[str, str]
-) -> None:
+def test_why_colours_the_librarys_tokens(watched: Watched, server: Running, paths: dict[str, str]) -> None:
     context = [
         "hi 🙂🙂",
         "🙂 my wifi is down 🙂 please restart it",
@@ -258,7 +256,7 @@ def test_two_models_answer_side_by_side(watched: Watched, server: Running, paths
     expect(page.locator("#turns li.agent p")).to_have_text(reply)
 
 
-def test_a_model_without_a_catalogue_ranks_what_it_is_given(watched: Watched, server: Running) -> None:
+def test_a_model_without_a_catalogue_ranks_given_candidates(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     page.get_by_label("Model").select_option("ranker")
     page.get_by_label("Replies to rank").fill("pay the bill\nthanks\n\nthe light is red")

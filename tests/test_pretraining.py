@@ -181,7 +181,7 @@ def test_the_thousand_most_frequent_characters_are_known() -> None:
 # texts as ids
 
 
-def test_pairs_are_those_of_the_dialogues(pairs: Pairs, subwords: Subwords) -> None:
+def test_pairs_come_from_the_dialogues(pairs: Pairs, subwords: Subwords) -> None:
     separator = subwords.end_id
     expected = []
     for row in corpus():

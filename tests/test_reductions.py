@@ -93,7 +93,7 @@ def test_first_and_last_outputs_are_slices_of_each_row(
         (1, True, [0]),
     ],
 )
-def test_the_last_three_outputs_beside_a_longer_text(length: int, with_first: bool, wanted: list[int]) -> None:
+def test_the_last_three_outputs_in_a_batch_with_a_longer_text(length: int, with_first: bool, wanted: list[int]) -> None:
     outputs = torch.arange(12.0).reshape(2, 6, 1) % 6
     mask = torch.arange(6)[None, :] < torch.tensor([[6], [length]])
     found, real = last_outputs(outputs, mask, 3, with_first)

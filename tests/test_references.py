@@ -82,7 +82,7 @@ def as_one(outputs: Tensor, reduction: str, n_tokens: int) -> Tensor:
     return total / (len(kept) ** 0.5 if reduction == "sqrt_n" else len(kept))
 
 
-def test_a_padded_batch_with_segments_gives_the_outputs_of_transformers(
+def test_a_padded_batch_with_segments_has_the_outputs_of_transformers(
     tiny_backbone: Path, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     model, texts = fresh(CrossConfig(backbone=str(tiny_backbone)))

@@ -377,7 +377,7 @@ def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
         (None, ""),
     ],
 )
-def test_the_kind_is_that_of_inner_products(script: Script, answer: Any, kind: str) -> None:
+def test_the_index_uses_inner_products(script: Script, answer: Any, kind: str) -> None:
     script.answers["describe_index"] = answer
     assert MilvusCollection(ADDRESS).kind() == kind
 
@@ -777,7 +777,7 @@ def test_an_index_is_built_under_a_temporary_name_and_renamed_at_the_end(
     assert read_address(tmp_path / "new") == ADDRESS
 
 
-def test_an_index_takes_the_place_of_another(script: Script, tmp_path: Path, held: dict[str, Any]) -> None:
+def test_an_index_replaces_another(script: Script, tmp_path: Path, held: dict[str, Any]) -> None:
     script.answers["list_collections"] = ["old"]
     script.answers["list_aliases"] = {"aliases": ["replies"]}
     pool, vectors = [one("a", "a")], np.ones((1, 5), np.float32)

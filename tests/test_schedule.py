@@ -359,7 +359,7 @@ class Trained:
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamax", "adadelta"])
-def test_updates_are_those_of_torch_written_out(tmp_path: Path, name: Any) -> None:
+def test_updates_equal_torchs_written_out(tmp_path: Path, name: Any) -> None:
     """Freezing, two clips, decay of matrices only, a rate per step: equal weights after three updates."""
     changes: dict[str, Any] = {
         "optimizer": name, "lr": 0.02, "schedule": "linear", "warmup_steps": 2, "weight_decay": 0.1, "clip_norm": 0.5,
@@ -547,5 +547,5 @@ def test_other_errors_stay_unchanged() -> None:
         (ListwiseMethod(), 1, 1),
     ],
 )
-def test_only_lists_are_sorted_by_length_unless_asked(method: Any, given: int | None, window: int) -> None:
+def test_only_lists_are_sorted_by_length_by_default(method: Any, given: int | None, window: int) -> None:
     assert TrainConfig(method=method, length_window=given).window == window

@@ -102,7 +102,7 @@ def post(client: TestClient, path: str, **body: Any) -> Any:
 # --- what is served ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_served(client: TestClient, name: str) -> None:
+def test_the_list_of_models(client: TestClient, name: str) -> None:
     rows = client.get("/v1/models").json()["data"]
     fingerprint = polyrank.load(name).fingerprint
     common = {

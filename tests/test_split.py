@@ -61,7 +61,7 @@ def shuffled(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("by", ["time", "id"])
-def test_no_conversation_is_in_two_parts_and_none_is_lost(shuffled: Path, tmp_path: Path, by: Any) -> None:
+def test_parts_are_disjoint_and_complete(shuffled: Path, tmp_path: Path, by: Any) -> None:
     parts = split(shuffled, by=by, valid=0.2, test=0.1, n_candidates=8)
     files = write_split(tmp_path / "out", parts)
     assert [file.name for file in files] == ["train.jsonl", "valid.jsonl", "test.jsonl"]
