@@ -19,7 +19,7 @@ from polyrank.answering.diversity import (
     N_BEST,
     RELEVANCE,
     Similarity,
-    differing,
+    choose_diverse,
     near_copy_key,
     vector_similarity,
     word_similarity,
@@ -78,7 +78,7 @@ def main() -> None:
     rows: dict[str, dict[str, float]] = {"as they rank": row(plain)}
     for name, similarity in (("vectors", by_vectors), ("words", by_words)):
         for relevance in (1.0, 0.9, 0.8, RELEVANCE, 0.6, 0.5):
-            shown = [differing(ranked, K, similarity(ranked), relevance) for ranked in best]
+            shown = [choose_diverse(ranked, K, similarity(ranked), relevance) for ranked in best]
             rows[f"{name}, lambda {relevance}"] = row(shown)
     about = {"model": arguments.model, "n_examples": len(examples), "n_replies": n_replies, "k": K}
     print(json.dumps({**about, "rows": rows}))

@@ -68,7 +68,7 @@ WRONG = [
     ("split none -o out --by size", "unknown split method 'size'"),
     ("import chats none -o out.jsonl --as letter", "'letter' is unknown"),
     ("bench encode --texts none --backend quick", "unknown backend 'quick'"),
-    ("bench respond --texts none --kind Tri", "'Tri' is no kind of model"),
+    ("bench respond --texts none --kind Tri", "'Tri' is not a kind of model"),
     ("serve none --host 0.0.0.0", "0.0.0.0 can be reached by other machines"),
 ]
 ON_RAY = [

@@ -116,7 +116,7 @@ def test_a_large_batch_exceeds_a_chunk_within_available_memory(large: int) -> No
     from polyrank.records import Example
 
     pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(8)]
-    with pytest.raises(UsageError, match=f"a large batch of {large} is not between the plain one of 2 and all 8"):
+    with pytest.raises(UsageError, match=f"a large batch of {large} is not between the plain batch of 2 and all 8"):
         bench_training(pairs, batch_size=2, large_batch=large)
 
 
@@ -124,7 +124,7 @@ def test_an_unknown_kind_is_named() -> None:
     from polyrank.bench import bench_encoding, bench_responding
     from polyrank.errors import UsageError
 
-    with pytest.raises(UsageError, match="'Quad' is no kind of model"):
+    with pytest.raises(UsageError, match="'Quad' is not a kind of model"):
         bench_responding(TEXTS, kinds=["Quad"])
     with pytest.raises(UsageError, match="2 texts are too few"):
         bench_encoding(TEXTS[:2])

@@ -242,7 +242,7 @@ def test_without_a_cross_encoder_rows_have_no_ratio_to_it(backbone: str) -> None
         TEXTS[:100], sizes=(20,), kinds=("Poly-first-16",), backbone=backbone, n_words=20, repeats=1
     )
     assert [(row["m"], row["ratio"], row["extrapolated"]) for row in found["rows"]] == [(16, None, False)] * 2
-    with pytest.raises(UsageError, match="99 texts are too few; give 100 at least"):
+    with pytest.raises(UsageError, match="99 texts are too few; give at least 100"):
         bench.bench_responding(TEXTS[:99], kinds=("Bi",), backbone=backbone)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.answering.diversity import differing, near_copy_key, word_similarity
+from polyrank.answering.diversity import choose_diverse, near_copy_key, word_similarity
 from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
@@ -46,7 +46,7 @@ def test_a_pool_is_ranked_like_an_answer() -> None:
     for allow_echo, rank in ((False, 1), (True, 2)):
         found = summarise(evaluate(scorer, [example], pool=pool, allow_echo=allow_echo), n_bootstrap=1)
         assert found["metrics"]["MRR"] == 1 / rank
-    with pytest.raises(UsageError, match="is of a pool"):
+    with pytest.raises(UsageError, match="needs a pool"):
         read_task([{"context": "a", "candidates": ["b", "c"], "relevant": [0]}], allow_echo=True)
 
 
@@ -62,12 +62,12 @@ def test_a_turn_of_the_context_is_not_a_negative() -> None:
 def test_diverse_replies_are_a_subset_of_the_best_in_order(scored: list[tuple[str, int]], k: int) -> None:
     texts, scores = zip(*sorted(scored, key=lambda pair: -pair[1]), strict=True)
     ranked = [Ranked(str(i), text, score) for i, (text, score) in enumerate(zip(texts, scores, strict=True))]
-    found = differing(ranked, k, word_similarity(texts))
+    found = choose_diverse(ranked, k, word_similarity(texts))
     keys = [near_copy_key(reply.text) for reply in found]
     assert found[0] == ranked[0]
     assert [reply for reply in ranked if reply in found] == found
     assert len(set(keys)) == len(keys) == min(k, len({*map(near_copy_key, texts)}))
-    assert [reply.id for reply in differing(ranked, k, word_similarity(texts), 1.0)] == [
+    assert [reply.id for reply in choose_diverse(ranked, k, word_similarity(texts), 1.0)] == [
         str(row) for row in sorted({near_copy_key(text): i for i, text in reversed([*enumerate(texts)])}.values())[:k]
     ]
 

@@ -84,7 +84,7 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("import pairs LISTS -o OUT --answers x", "--answers applies to dstc7, dstc7-pool, not to pairs"),
         ("import pairs LISTS -o OUT --every-turn", "--every-turn applies to convai2, dstc7, ubuntu-v2, not to"),
         ("import pairs LISTS -o OUT --as-released", "--as-released applies to dstc7, not to pairs; leave it out"),
-        ("evaluate bm25 PAIRS --candidates-from x", "`candidates_from=x` needs the length of lists; give"),
+        ("evaluate bm25 PAIRS --candidates-from x", "`candidates_from=x` needs the length of the lists; give"),
         ("import pairs LISTS -o OUT --seed 1", "--seed applies to wikipedia, not to pairs"),
         ("import pairs LISTS -o OUT --max-words 1", "--max-words applies to wikipedia, not to pairs"),
         ("import dstc7-candidates LISTS -o OUT --skip-bad", "--skip-bad does not apply to dstc7-candidates"),

@@ -16,7 +16,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, paired_tests, summarise, write_scores
-from polyrank.evaluation.comparison import Scored, by_model, compared, compared_figures, read_scored
+from polyrank.evaluation.comparison import Scored, compare_figures, compare_models, group_by_model, read_scored
 from polyrank.evaluation.layout import comma_separated, latex, markdown, remarks
 from polyrank.loading.runs import resolve_runs
 from polyrank.ranking.metrics import Group, Placement
@@ -82,7 +82,7 @@ def test_several_seeds_are_summarised_by_hand() -> None:
     assert summarise([first]) == summarise(first)
     rows = breakdown([first, second], edges=(1, 3))
     assert [row["metrics"]["R@1"] for row in rows] == [(1.0 + 0.5) / 2, 0.0]
-    with pytest.raises(DataError, match="measured on different examples"):
+    with pytest.raises(DataError, match="evaluated on different examples"):
         summarise([first, ranked([1, 2, 2, 2], "other")])
 
 
@@ -102,11 +102,11 @@ def test_tests_of_several_metrics_equal_the_single_ones() -> None:
 def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
     alone = [Scored("poly", (seed,), (drawn(seed, 0.5),)) for seed in (1, 2)]
     other = Scored("bm25", (None,), (drawn(9, 0.5),))
-    assert by_model([alone[0], other, alone[1]]) == [
+    assert group_by_model([alone[0], other, alone[1]]) == [
         Scored("poly", (1, 2), (*alone[0].evaluations, *alone[1].evaluations)), other,
     ]  # fmt: skip
     with pytest.raises(UsageError, match="poly has seed 1 twice; name them apart"):
-        by_model([alone[0], alone[0]])
+        group_by_model([alone[0], alone[0]])
 
 
 def test_scores_of_seeds_are_named_by_model_and_others_by_file(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_scores_of_seeds_are_named_by_model_and_others_by_file(tmp_path: Path) -
 
 def test_a_row_holds_measurements_and_tests() -> None:
     base, better = three_seeds("base", 0.3), three_seeds("better", 0.9, 10)
-    rows = compared([base, better, Scored("single", (None,), (drawn(5, 0.3),))], ["MRR", "R@5"])
+    rows = compare_models([base, better, Scored("single", (None,), (drawn(5, 0.3),))], ["MRR", "R@5"])
     assert "against" not in rows[0]
     test = rows[1]["against"]
     assert (test["scores"], test["metric"], [each["metric"] for each in test["others"]]) == ("base", "MRR", ["R@5"])
@@ -139,14 +139,14 @@ def test_a_row_holds_measurements_and_tests() -> None:
     assert lines[-1].startswith(
         "† differs from base: p < 0.05, paired randomisation test over examples, adjusted for 2"
     )
-    assert compared([better], ["R@1"], base)[0]["against"]["scores"] == "base"
+    assert compare_models([better], ["R@1"], base)[0]["against"]["scores"] == "base"
     assert not any("by_turns" in row for row in rows)
-    assert [len(row["by_turns"]) for row in compared([base], by=["turns"])] == [len(breakdown(base.evaluations))]
+    assert [len(row["by_turns"]) for row in compare_models([base], by=["turns"])] == [len(breakdown(base.evaluations))]
 
 
 def test_any_depth_can_be_tested_and_depths_are_shown_in_their_order() -> None:
     base, better = three_seeds("base", 0.3), three_seeds("better", 0.9, 10)
-    rows = compared([base, better], ["R@7", "R@10", "R@5"])
+    rows = compare_models([base, better], ["R@7", "R@10", "R@5"])
     for row in rows:
         assert [name for name in row["metrics"] if name.startswith("R@")] == ["R@5", "R@7", "R@10"]
     share = [
@@ -161,7 +161,7 @@ def test_any_depth_can_be_tested_and_depths_are_shown_in_their_order() -> None:
 def test_figures_alone_are_paired_by_seed() -> None:
     a = {1: {"R@1": 0.5, "loss": 2.0}, 2: {"R@1": 0.6, "loss": 1.5}, 3: {"R@1": 0.7, "loss": 1.0}}
     b = {2: {"R@1": 0.4, "loss": 1.9}, 3: {"R@1": 0.4, "loss": 1.5}, 7: {"R@1": 0.9, "loss": 1.0}}
-    rows = compared_figures({"a": a, "b": b, "c": {1: {"R@1": 0.1}}}, ["R@1", "loss"])
+    rows = compare_figures({"a": a, "b": b, "c": {1: {"R@1": 0.1}}}, ["R@1", "loss"])
     assert rows[0]["metrics"]["R@1"] == pytest.approx(0.6)
     assert rows[0]["std"]["R@1"] == pytest.approx(0.1)
     test = rows[1]["against"]
@@ -169,12 +169,12 @@ def test_figures_alone_are_paired_by_seed() -> None:
     assert test["p"] == pytest.approx(stats.ttest_rel([0.4, 0.4], [0.6, 0.7]).pvalue)
     assert test["others"][0]["metric"] == "loss"
     assert any(line.startswith("b against a: R@1 -25.0 ± 7.1 points over 2 seeds, p = ") for line in remarks(rows))
-    of_losses = remarks(compared_figures({"a": a, "b": b}, ["loss"]))
+    of_losses = remarks(compare_figures({"a": a, "b": b}, ["loss"]))
     assert any("b against a: loss +0.450 ± 0.071 over 2 seeds, p = " in line for line in of_losses)
     assert rows[2]["metrics"] == {"R@1": 0.1}
     assert "against" not in rows[2]
-    with pytest.raises(UsageError, match="there is no MAP of these runs; choose R@1, loss"):
-        compared_figures({"a": a}, ["MAP"])
+    with pytest.raises(UsageError, match="these runs have no MAP; choose R@1, loss"):
+        compare_figures({"a": a}, ["MAP"])
 
 
 # layouts
@@ -183,7 +183,7 @@ def test_figures_alone_are_paired_by_seed() -> None:
 @pytest.fixture
 def rows() -> list[dict[str, Any]]:
     models = [Scored("a|b_50%", (None,), (drawn(4, 0.3),)), three_seeds("good", 0.9, 10)]
-    return compared(models, ["R@1", "MRR"])
+    return compare_models(models, ["R@1", "MRR"])
 
 
 def test_markdown_has_as_many_cells_in_each_line(rows: list[dict[str, Any]]) -> None:
@@ -343,7 +343,7 @@ def test_missing_parts_of_a_run_are_reported(runs: Path, tmp_path: Path) -> None
     ("arguments", "code", "message"),
     [
         ("evaluate low bm25 low test.jsonl", 2, "is named twice"),
-        ("evaluate low bm25 test.jsonl --scores x.jsonl", 2, "is one file and there are 3 models; name a folder"),
+        ("evaluate low bm25 test.jsonl --scores x.jsonl", 2, "is one file for the scores of 3 models; name a folder"),
         ("evaluate bm25 low nowhere test.jsonl", 2, "nowhere is not a model folder"),
         ("evaluate bm25 low gone.jsonl", 3, "no such file"),
         ("evaluate low test.jsonl --against gone.jsonl", 3, "cannot read gone.jsonl"),
@@ -354,10 +354,10 @@ def test_missing_parts_of_a_run_are_reported(runs: Path, tmp_path: Path) -> None
         ("evaluate low test.jsonl --metric MRR --k 1", 2, "give one"),
         ("compare low test.jsonl", 2, "cannot be compared with run folders"),
         ("compare test.jsonl", 3, "not a line of a scores file"),
-        ("compare empty", 2, "holds neither scores files nor a model"),
+        ("compare empty", 2, "has neither scores files nor a model"),
         ("compare low low", 2, "has seed 1 twice"),
         ("compare x=low x=high", 2, "x has seed 1 twice"),
-        ("compare low high --metric MAP", 2, "there is no MAP of these runs; choose MRR, R@1, loss"),
+        ("compare low high --metric MAP", 2, "these runs have no MAP; choose MRR, R@1, loss"),
         ("compare gone", 3, "cannot read gone"),
     ],
 )
@@ -374,7 +374,7 @@ def test_scores_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     for name, (evaluation, seed) in files.items():
         write_scores(tmp_path / f"{name}.jsonl", evaluation, scorer=name, model="poly", seed=seed)
     done = run("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    assert (done.returncode, "measured on different examples" in done.stderr) == (3, True)
+    assert (done.returncode, "evaluated on different examples" in done.stderr) == (3, True)
     done = run("compare", tmp_path / "a.jsonl", tmp_path / "c.jsonl")
     assert (done.returncode, "poly has seed 1 twice" in done.stderr) == (2, True)
     done = run("compare", f"x={tmp_path / 'a.jsonl'}", f"y={tmp_path / 'c.jsonl'}")

@@ -61,7 +61,7 @@ def test_one_context_in_every_form(made: Path) -> None:
 def test_a_list_has_at_least_one_reply(made: Path, folder: str) -> None:
     with polyrank.open(made / folder) as replies:
         for k in (0, -1):
-            with pytest.raises(UsageError, match=f"k is {k}; ask for one reply at least"):
+            with pytest.raises(UsageError, match=f"k is {k}; request at least one reply"):
                 replies.answer("thanks", k)
 
 

@@ -45,7 +45,7 @@ def test_random_groups_share_their_responses(tmp_path: Path) -> None:
     pairs = written(tmp_path / "pairs.jsonl", PAIRS)
     done = run("evaluate", "bm25", pairs, "--groups", "3", "--seed", "5", "--json")
     assert (json.loads(done.stdout)["n_candidates"], json.loads(done.stdout)["n_examples"]) == (3, 3)
-    assert "1 examples that fill none are left out" in done.stderr
+    assert "1 examples of the last, partial group are left out" in done.stderr
     both = run("evaluate", "bm25", pairs, "--groups", "3", "--candidates", "3")
     assert (both.returncode, "give one of them" in both.stderr) == (2, True)
 

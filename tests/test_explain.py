@@ -544,7 +544,7 @@ def test_both_stages_are_explained(tiny_backbone: Path, ensemble: Any) -> None:
     alone = float(scorer.score([context], [texts[:1]])[0][0])
     assert explain(scorer, context, texts[0]).score == pytest.approx(alone, rel=1e-4)
     if ensemble in ("z-score", "softmax"):
-        with pytest.raises(UsageError, match="not among the 3 replies that the retriever lets through"):
+        with pytest.raises(UsageError, match="not among the 3 replies of the shortlist"):
             explain(stages, context, "somewhere else")
     else:
         assert explain(stages, context, "somewhere else").parts["retriever"].score == 0
@@ -618,13 +618,13 @@ def test_a_pipeline_explains_by_id_by_text_or_its_best(index: Path) -> None:
         pipeline.explain("my wifi", "a reply that is not there")
         with pytest.raises(UsageError, match="has no candidate 'd'; give the id of one"):
             pipeline.explain("my wifi", candidate_id="d")
-        with pytest.raises(UsageError, match="name two replies; give one of them"):
+        with pytest.raises(UsageError, match="excludes a text; give one of them"):
             pipeline.explain("my wifi", "thanks", candidate_id="a")
     listed = Pipeline(LexicalRetriever(BM25(), [Candidate("x", "wifi")]))
     assert listed.explain("no wifi", candidate_id="x") == listed.explain("no wifi", "wifi") == listed.explain("no wifi")
-    with pytest.raises(UsageError, match="there is no candidate 'y'"):
+    with pytest.raises(UsageError, match="no candidate has the id 'y'"):
         listed.explain("wifi", candidate_id="y")
-    with pytest.raises(UsageError, match="there is no reply to explain"):
+    with pytest.raises(UsageError, match="no reply matches, so none can be explained"):
         Pipeline(LexicalRetriever(BM25(), [])).explain("wifi")
 
 
@@ -638,7 +638,7 @@ def test_two_stages_are_explained_with_the_filter_of_the_answer(index: Path, ens
             assert {name: part.score for name, part in why.parts.items()} == pytest.approx(reply.stages, rel=1e-4)
             assert why.score != pytest.approx(pipeline.explain("is my wifi down", reply.text).score, rel=1e-4)
         assert pipeline.explain("is my wifi down", filter='team = "billing"').candidate.text == "the bill is high"
-        with pytest.raises(UsageError, match="not among the 100 replies that the retriever lets through"):
+        with pytest.raises(UsageError, match="not among the 100 replies of the shortlist"):
             pipeline.explain("is my wifi down", "thanks", filter=tech)
     options = ("--rerank", "bm25", "--ensemble", ensemble, "--filter", tech, "--json")
     said = run("explain", index, "is my wifi down", *options)

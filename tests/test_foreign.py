@@ -402,7 +402,7 @@ def test_missing_heads_are_never_initialized_randomly(network: Any) -> None:
     with pytest.raises(ArtifactError, match=r"gives 3 scores to a pair \(no, maybe, yes\)"):
         load(two)
     one = network("Bert", "ForSequenceClassification", num_labels=1)
-    with pytest.raises(UsageError, match="is a BertForSequenceClassification, whose head untuned: leaves out"):
+    with pytest.raises(UsageError, match="is a BertForSequenceClassification, whose head untuned: ignores"):
         load(f"untuned:{one}")
     with pytest.raises(UsageError, match="has no onnx export"):
         load(one, backend="onnx")

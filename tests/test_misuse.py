@@ -58,7 +58,7 @@ def test_answers_and_explanations_have_a_display() -> None:
         (lambda: BM25().rank("a", ["b"], k=2.5), r"k = 2.5 is float; give a whole number"),  # type: ignore[arg-type]
         (lambda: polyrank.LexicalRetriever(BM25(), POOL).answer("a", k="3"), "k = '3' is str"),  # type: ignore[arg-type]
         (lambda: polyrank.evaluate("bm25", [EXAMPLE]), "scorer = 'bm25' is str; give what polyrank.load"),  # type: ignore[arg-type]
-        (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "examples are no list of Examples"),  # type: ignore[arg-type]
+        (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "examples are not a list of Examples"),  # type: ignore[arg-type]
         (lambda: polyrank.load("bm52"), "did you mean bm25?"),
         (lambda: polyrank.open(__file__), "is a file; make an index of its replies"),
         (lambda: recipe_tables({"lr": 1}), 'unknown key "lr"; did you mean "train.lr"?'),

@@ -353,7 +353,7 @@ def test_a_breakdown_by_tokens_has_the_papers_classes(tmp_path: Path) -> None:
     assert found == [(1, 50, 2, 0.5), (51, 100, 2, 1.0), (101, None, 2, 0.5)]
     write_scores(tmp_path / "scores.jsonl", Evaluation(tuple(records), "pool"))
     assert [r.n_tokens for r in read_scores(tmp_path / "scores.jsonl").records] == list(sizes)
-    with pytest.raises(DataError, match="their scorer reads words"):
+    with pytest.raises(DataError, match="the scorer is lexical"):
         breakdown(evaluate(BM25().fit(["a", "b"]), [Example(("a",), ("a", "b"), (0,))]), by="tokens")
 
 
@@ -385,7 +385,7 @@ def test_probes_rank_with_one_encoding_of_a_convert() -> None:
     with pytest.raises(UsageError, match="immediate"):
         probe_encoding(scorer, "it", "last")
     single, own, _ = make(multi_context=False)
-    with pytest.raises(UsageError, match="it is no multi-context ConveRT"):
+    with pytest.raises(UsageError, match="it is not a multi-context ConveRT"):
         probe_encoding(make_scorer(single, own, device="cpu"), "it", "immediate")
     assert step_of(model, texts)(CONVERT_BATCH, 0, 0).isfinite()
 
@@ -436,9 +436,9 @@ def test_the_command_line_has_the_protocols(tmp_path: Path) -> None:
     last = run("evaluate", "bm25", lists, "--last-turns", "1", "--breakdown", "words", "--json")
     assert json.loads(last.stdout)["by_words"][0]["metrics"]["R@1"] == 0  # only "red" remains
     for options, message in (
-        (("--breakdown", "tokens"), "their scorer reads words"),
+        (("--breakdown", "tokens"), "the scorer is lexical"),
         (("--breakdown", "letters"), "breakdown"),
-        (("--probe", "immediate"), "bm25 is no multi-context ConveRT"),
+        (("--probe", "immediate"), "bm25 is not a multi-context ConveRT"),
     ):
         done = run("evaluate", "bm25", lists, *options)
         assert done.returncode in (2, 3)

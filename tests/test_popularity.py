@@ -57,7 +57,7 @@ def test_invalid_counts_are_refused(count: object) -> None:
 
 
 def test_nothing_to_count_is_refused() -> None:
-    with pytest.raises(DataError, match="no replies to count"):
+    with pytest.raises(DataError, match="0 replies to count"):
         Popularity.of({})
 
 

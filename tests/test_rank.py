@@ -52,10 +52,10 @@ def test_a_context_may_be_a_text_turns_or_a_context(scorer: Scorer) -> None:
         ([{"role": "user", "content": "a"}], [TEXTS], TypeError, "is one context, not a list of contexts"),
         ([["a", {"content": "a"}]], [TEXTS], TypeError, r"turns\[0\] = 'a' is not a message; give it a role"),
         ([3], [TEXTS], TypeError, "= 3 is int; give a text or a list of texts"),
-        (["a"], TEXTS, TypeError, r"candidates\[0\] = 'hello' is no list of texts; write \['hello'\]"),
+        (["a"], TEXTS, TypeError, r"candidates\[0\] = 'hello' is not a list of texts; write \['hello'\]"),
         (["a"], "hello", TypeError, "candidates = 'hello' is one text"),
-        (["a"], [["b", None]], TypeError, r"candidates\[0\]\[1\] = None is no text"),
-        (["a"], [[Candidate("1", "b")]], TypeError, r"candidates\[0\]\[0\] = .* is no text"),
+        (["a"], [["b", None]], TypeError, r"candidates\[0\]\[1\] = None is not a text"),
+        (["a"], [[Candidate("1", "b")]], TypeError, r"candidates\[0\]\[0\] = .* is not a text"),
     ],
 )
 def test_wrong_types_are_refused_by_rank(
@@ -68,7 +68,7 @@ def test_wrong_types_are_refused_by_rank(
 def test_other_entry_points_check_types_too(scorer: Scorer) -> None:
     with pytest.raises(TypeError, match="is one context, not a list of contexts"):
         scorer.score_pool("a", TEXTS)
-    with pytest.raises(TypeError, match=r"pool = 'hello' is no list of texts|candidates = 'hello' is no list of texts"):
+    with pytest.raises(TypeError, match=r"(pool|candidates) = 'hello' is not a list of texts"):
         scorer.score_pool(["a"], "hello")
     assert scorer.score([], []) == []
     assert [len(row) for row in scorer.score(["a", "b"], [[], TEXTS])] == [0, 5]
@@ -78,7 +78,7 @@ def test_other_entry_points_check_types_too(scorer: Scorer) -> None:
         assert scorer.encode_contexts(["a", ["a", "b"]])[0].shape[0] == 2
         with pytest.raises(TypeError, match="is one context"):
             scorer.encode_contexts("a")
-        with pytest.raises(TypeError, match="candidates = 'a' is no list of texts"):
+        with pytest.raises(TypeError, match="candidates = 'a' is not a list of texts"):
             scorer.encode_candidates("a")
 
 
@@ -121,11 +121,11 @@ def test_candidates_keep_their_ids_and_metadata() -> None:
 
 def test_candidates_that_cannot_be_ranked() -> None:
     for k in (0, -1):
-        with pytest.raises(UsageError, match=f"k = {k}; ask for one"):
+        with pytest.raises(UsageError, match=f"k = {k}; request at least one"):
             BM25().rank("a", TEXTS, k)
     with pytest.raises(TypeError, match="'hello' is one candidate"):
         BM25().rank("a", "hello")
-    with pytest.raises(TypeError, match=r"candidates\[1\] = 3 is no text"):
+    with pytest.raises(TypeError, match=r"candidates\[1\] = 3 is not a text"):
         BM25().rank("a", ["b", 3])  # type: ignore[list-item]
 
     class Broken(Scorer):

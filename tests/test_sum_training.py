@@ -425,7 +425,7 @@ def test_recipes_of_sums_are_checked(models: dict[str, Path], task: dict[str, Pa
     [
         (("bi", "cross"), None, "cross is a Cross-encoder, which has no vectors; name encoders only"),
         (("poly", "first"), None, "both give a context several vectors"),
-        (("bi", "poly"), (1.0, 2.0), "give 0.5,1, which orders as you meant"),
+        (("bi", "poly"), (1.0, 2.0), "give 0.5,1, which rank the same"),
     ],
 )
 def test_models_that_cannot_form_a_sum_are_refused(

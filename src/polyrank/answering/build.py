@@ -1,4 +1,4 @@
-"""Candidates to an index: encoded, equal texts once, and written or added."""
+"""Encode candidates, equal texts once, and write or add them to an index."""
 
 import os
 from collections import Counter
@@ -48,41 +48,41 @@ def build_index(
     remote: str | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come,
-    once the candidates and the path are found to be in order. Of processes that work together the first one writes.
+    """Encode candidates, equal texts once, and write them as an index.
 
-    Where an index of the same encoder is replaced, its vectors are taken over: only new texts are encoded.
+    The candidates and the path are validated first; then vectors are written while others are encoded. Distributed
+    processes share the encoding, and rank 0 writes. If an index of the same encoder is replaced, its vectors are used
+    again, so only new texts are encoded.
 
     Args:
         path: the folder to make.
-        encoder: of candidates; or its name, as ``polyrank.load`` takes it.
+        encoder: of candidates; or its name, as for ``polyrank.load``.
         candidates: with distinct ids and texts that are not empty; a file, a list or a table, see
             ``polyrank.read_pool``.
-        model: where the encoder is found when the index is opened; None: by what it was loaded.
+        model: the name that loads the encoder when the index is opened; None: the name with which it was loaded.
         ann: see ``write_index``.
-        precision: see ``write_index``; vectors of a replaced index that rounds more are not taken over.
+        precision: see ``write_index``; vectors of a replaced index with a lower precision are not used again.
         overwrite: whether an existing index may be replaced.
-        remote: where candidates and vectors are to live, ``http://HOST:PORT/COLLECTION`` of a Milvus server; the folder
-            then only names it, and ``ann`` is "" (nothing but exact lists) or "hnsw". See docs/remote.md.
-        progress: told how many distinct texts are encoded, and of how many.
+        remote: the Milvus server that stores candidates and vectors, ``http://HOST:PORT/COLLECTION``; the folder then
+            only names it, and ``ann`` is "" (only exact lists) or "hnsw". See docs/remote.md.
+        progress: called with the number of distinct texts encoded so far, and their total.
 
     Returns:
         How many texts were encoded.
 
     Raises:
-        DataError: names faulty candidates by position; before anything is encoded, where it can be seen then.
-        UsageError: the path is taken, a library is missing, or nothing says where the encoder is found; before
-            anything is encoded.
+        DataError: names faulty candidates by position, mostly before anything is encoded.
+        UsageError: the path exists, a library is missing, or the encoder has no name; before anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
-        OfflineError: the server does not answer.
+        OfflineError: the server does not respond.
     """
     if isinstance(encoder, str | os.PathLike):
         encoder = load_encoder(os.fspath(encoder))
     if not (model := model or encoder.name):
-        raise UsageError("the encoder was not loaded by a name, so the index could not find it again; give model=")
+        raise UsageError("the encoder was not loaded by a name, so the index could not load it again; give model=")
     candidates = read_pool(candidates)
     known = _known_vectors(path, encoder, precision) if overwrite else None
-    n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
+    n_left = Counter(candidate.text for candidate in candidates)  # how often each text still follows
     new = [text for text in n_left if known is None or text not in known]
     vectors = _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress)
     if not distributed.is_rank_zero():
@@ -111,7 +111,7 @@ def _vectors(
     n_new: int,
     progress: Progress | None,
 ) -> Iterator[NDArray[np.float32]]:
-    """Vectors of texts in their order, in parts; only those of texts that come again are held."""
+    """Vectors of texts in their order, in parts; only vectors of texts that follow again are kept."""
     vector_of: dict[str, NDArray[np.float32]] = {}
     n_encoded = 0
     for start in range(0, max(len(texts), 1), TEXTS_AT_A_TIME):
@@ -143,16 +143,16 @@ def add_to_index(
     Args:
         writer: of the index.
         encoder: that made the index.
-        candidates: with distinct ids and texts that are not empty; those that the index holds, alike in every respect,
-            are left as they are.
-        replace: whether candidates of the same ids are replaced; else they are an error.
-        progress: told how many distinct texts are encoded, and of how many.
+        candidates: with distinct ids and texts that are not empty; candidates that the index already holds unchanged
+            are skipped. A replaced candidate with the same text keeps its vector.
+        replace: whether candidates of the same ids are replaced; otherwise they are an error.
+        progress: called with the number of distinct texts encoded so far, and their total.
 
     Returns:
-        How many were added, or replaced.
+        How many were added or replaced.
 
     Raises:
-        ArtifactError: the encoder is another one.
+        ArtifactError: the index was made by another encoder.
         DataError: names faulty candidates by position.
         ResourceError: the disk is full or failing; nothing was added.
     """
@@ -205,7 +205,7 @@ def _stored_vectors(writer: IndexWriter, candidates: Sequence[Candidate]) -> dic
 
 
 def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence[str]]:
-    """Texts to be encoded together, and a report after each part."""
+    """Texts in parts to encode together, with a report after each part."""
     for start in range(0, len(texts), TEXTS_AT_A_TIME):
         part = texts[start : start + TEXTS_AT_A_TIME]
         yield part
@@ -214,7 +214,7 @@ def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence
 
 
 def _known_vectors(path: AnyPath, encoder: Encoder, precision: Precision) -> KnownVectors | None:
-    """Those of an earlier index of the same encoder; a damaged one, or one that rounds more, is worth nothing."""
+    """Vectors of an earlier index of the same encoder; None if it is damaged or has a lower precision."""
     try:
         with LocalIndex(path) as index:
             check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)

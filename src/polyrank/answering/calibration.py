@@ -1,6 +1,6 @@
-"""Settings of a pipeline that need data: ensemble and threshold, chosen on some examples and tried on others."""
+"""Settings of a pipeline that need data: prior, ensemble and threshold, chosen on some examples, tested on others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from operator import attrgetter
@@ -23,6 +23,7 @@ from polyrank.ranking.statistics import mean_with_interval
 from polyrank.records import Context, Example, Ranked
 from polyrank.scorers.two_stage import total_score
 
+BATCH = 32  # contexts that are answered at once
 PRIOR_RATIOS = tuple(2.0**step for step in range(-3, 4))
 
 
@@ -37,33 +38,32 @@ def choose_settings(
     seed: int = 0,
     device: str = "auto",
 ) -> tuple[PipelineConfig, dict[str, Any]]:
-    """Settle ensemble and threshold on validation examples.
+    """Choose prior, ensemble and threshold on validation examples.
 
     Args:
-        config: what to tune.
-        examples: contexts whose right answers are named by id (``relevant_ids``) or by text.
+        config: the settings to complete.
+        examples: contexts with right answers by id (``relevant_ids``) or by text.
         prior: the weight of ``log(1 + count)`` in the retriever's scores; "auto": the best on the examples, or 0 where
             that is not measurably better, see ``choose_prior``.
         ensemble: a scale; "auto": the best of them on the examples.
-        precision: wanted share of right answers; None: no threshold.
+        precision: required share of right answers; None: no threshold.
         no_answer: hide the right answers of this share of the examples, so that they have none. Examples whose right
-            answer the index does not hold have none anyway.
-        seed: of the choice of the hidden ones.
+            answer is not in the index have none anyway.
+        seed: selects the hidden ones.
         device: for networks.
 
     Returns:
-        The settings, and what was seen: ``n_lacking``, examples of whose right answers the index holds none; what
-            ``choose_prior`` returns (``prior``); the mean
-        reciprocal rank of each ensemble, and of the first stage alone, of both and of their difference with 95%
-        intervals (``stages``); and the precision/coverage curve.
+        The settings, and figures: ``n_lacking``, the number of examples without a right answer in the index; the
+        figures of ``choose_prior`` (``prior``); the mean reciprocal rank of each ensemble, and of the first stage
+        alone, of both and of their difference with 95% intervals (``stages``); and the precision/coverage curve.
 
     Raises:
-        DataError: there are no examples, no candidate has a count, or no threshold is precise enough.
+        DataError: ``examples`` is empty, no candidate has a count, or no threshold is precise enough.
     """
     if not examples:
-        raise DataError("there are no validation examples; give a file with at least one")
+        raise DataError("0 validation examples; give a file with at least one")
     tuning: dict[str, Any] = {"n_examples": len(examples)}
-    examples, tuning["n_lacking"] = _named(config, examples)
+    examples, tuning["n_lacking"] = _with_answer_texts(config, examples)
     if prior == "auto":
         config, tuning["prior"] = choose_prior(config, examples, device=device)
     else:
@@ -77,12 +77,12 @@ def choose_settings(
         if "prior" in tuning or "ensembles" in tuning or precision is not None:
             tuning["fingerprints"] = retriever.fingerprints()
         if precision is not None:
-            hidden = _hidden(len(examples), no_answer, seed)
+            hidden = _choose_hidden(len(examples), no_answer, seed)
             scores, right = outcomes(retriever, examples, hidden.tolist())
             try:
                 abstention, curve = calibrate(scores, right, precision=precision)
             except DataError as error:
-                raise DataError(f"{error}; {lacking(tuning)}") from error
+                raise DataError(f"{error}; {lacking_text(tuning)}") from error
             config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
             point = min((p for p in curve if p.threshold >= abstention.threshold), key=attrgetter("threshold"))
             tuning |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
@@ -97,7 +97,7 @@ def try_threshold(
     seed: int = 0,
     device: str = "auto",
 ) -> tuple[dict[str, float], list[Point]]:
-    """How the threshold does on examples that it was not chosen on.
+    """Test a threshold on other examples than those it was chosen on.
 
     Args:
         config: of a pipeline with a threshold.
@@ -106,25 +106,25 @@ def try_threshold(
 
     Returns:
         ``n_examples``; ``no_answer``, the share whose answer was hidden; ``coverage``, ``precision`` and ``low`` as in
-        ``Point``; ``answered_without``, the share of the hidden ones that got an answer all the same; ``area`` under
-        the curve; and the curve.
+        ``Point``; ``answered_without``, the share of hidden ones that got an answer nevertheless; ``area`` under the
+        curve; and the curve.
 
     Raises:
-        DataError: there are no examples.
+        DataError: ``examples`` is empty.
         UsageError: the pipeline has no threshold.
     """
     if not examples:
-        raise DataError("there are no examples; give a file with at least one")
+        raise DataError("0 examples; give a file with at least one")
     if config.measure is None or config.threshold is None:
         raise UsageError("this pipeline has no threshold; make one with polyrank pipeline create --valid --precision")
-    hidden = _hidden(len(examples), no_answer, seed)
+    hidden = _choose_hidden(len(examples), no_answer, seed)
     with make_retriever(config, device=device) as retriever:
-        examples, _ = _named(config, examples)
+        examples, _ = _with_answer_texts(config, examples)
         scores, right = outcomes(retriever, examples, hidden.tolist())
     confidences = np.array([confidence(row, config.measure) for row in scores])
     curve = coverage_curve(confidences, right)
     answered = confidences >= config.threshold
-    # the point of the curve that this threshold is, whether or not it is the confidence of an example
+    # the point of the curve at this threshold, which need not be the confidence of an example
     point = next((p for p in reversed(curve) if p.threshold >= config.threshold), Point(config.threshold, 0, 0, 0))
     return {
         "n_examples": len(examples),
@@ -137,15 +137,15 @@ def try_threshold(
     }, curve
 
 
-def lacking(tuning: dict[str, Any]) -> str:
-    """How many examples no threshold and no re-ranker can answer."""
+def lacking_text(tuning: dict[str, Any]) -> str:
+    """How many examples cannot be answered, for messages."""
     return f"the index lacks the right answers of {tuning['n_lacking']:,} of {tuning['n_examples']:,} examples"
 
 
-def _named(config: PipelineConfig, examples: Sequence[Example]) -> tuple[list[Example], int]:
-    """With the texts of right answers that are named by id: of equal texts the retriever gives one, whatever its id.
+def _with_answer_texts(config: PipelineConfig, examples: Sequence[Example]) -> tuple[list[Example], int]:
+    """Examples with the texts of right answers named by id, because the retriever returns equal texts once.
 
-    Also how many examples have right answers of which the index holds none.
+    Also how many examples with right answers have none of them in the index.
     """
     with open_index(Path(config.index)) as index:
         candidates = [candidate for _, candidate in index.iter_candidates()]
@@ -163,27 +163,27 @@ def outcomes(
     """Scores of the best replies to each example, best first, and whether the best one is right.
 
     Args:
-        retriever: answers.
+        retriever: of one stage or two.
         examples: with right answers by id or by text.
-        hidden: whether an example's right answers are taken out of the replies.
+        hidden: for each example, whether its right answers are removed from the replies.
     """
     scores, right = [], []
-    for start in range(0, len(examples), 32):
-        part = examples[start : start + 32]
-        # right answers go before the second stage: an ensemble's scales depend on all of the shortlist
-        source = retriever.with_retriever(partial(_Without, part, hidden[start : start + 32]))
+    for start in range(0, len(examples), BATCH):
+        part = examples[start : start + BATCH]
+        # right answers are removed before the second stage, because an ensemble's scales depend on the whole shortlist
+        source = retriever.with_retriever(partial(_WithoutAnswers, part, hidden[start : start + BATCH]))
         for example, ranked in zip(part, source.respond([e.query for e in part], N_SCORES), strict=True):
             scores.append([reply.score for reply in ranked])
             right.append(bool(ranked) and is_right(example, ranked[0]))
     return scores, right
 
 
-class _Without(Answering):
-    """Answers to these examples as if right answers were not there.
+class _WithoutAnswers(Answering):
+    """Answers as if the right answers of some examples were not in the index.
 
     Args:
         examples: one for each context, in order.
-        hidden: whether an example's right answers are missing.
+        hidden: for each example, whether its right answers are missing.
         retriever: of one stage.
     """
 
@@ -192,7 +192,7 @@ class _Without(Answering):
         self.scorer, self.encoder, self.index = retriever.scorer, retriever.encoder, retriever.index
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
-        """The best of what is left."""
+        """The best of the other replies."""
         without_answer = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
         n = choice.k + max((len(e.relevant_ids) + len(e.relevant) for e in without_answer), default=0)
         while True:
@@ -201,7 +201,7 @@ class _Without(Answering):
                 tuple(reply for reply in ranked if not (hidden and is_right(example, reply)))[: choice.k]
                 for example, hidden, ranked in zip(self.examples, self.hidden, results, strict=True)
             ]
-            # a text may stand in an index many times, and all its copies are right
+            # an index may contain a text many times, and all its copies are right
             if all(len(row) == choice.k or len(ranked) < n for row, ranked in zip(filtered, results, strict=True)):
                 return [Answer(row, None, not row) for row in filtered]
             n *= 2
@@ -216,8 +216,8 @@ def _right_texts(example: Example) -> set[str]:
     return {example.candidates[i] for i in example.relevant}
 
 
-def _hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
-    """Which of the examples lose their right answers."""
+def _choose_hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
+    """A mask of the examples that lose their right answers."""
     return np.random.Generator(np.random.PCG64(seed)).random(n) < no_answer
 
 
@@ -285,15 +285,20 @@ def choose_prior(
     return replace(config, prior=weight if gain["low"] > 0 else 0.0), seen
 
 
+def _answered(retriever: Answering, examples: Sequence[Example], k: int) -> Iterator[tuple[Example, list[Ranked]]]:
+    """Each example with its best ``k`` replies; contexts are answered in batches."""
+    for start in range(0, len(examples), BATCH):
+        part = examples[start : start + BATCH]
+        yield from zip(part, retriever.respond([example.query for example in part], k), strict=True)
+
+
 def _reciprocal_ranks(retriever: Answering, examples: Sequence[Example]) -> tuple[NDArray[np.float64], float]:
     """1 / rank of the first right answer to each example, 0 beyond the best 100; and the spread of their scores."""
     ranks, spreads = [], []
-    for start in range(0, len(examples), 32):
-        part = examples[start : start + 32]
-        for example, ranked in zip(part, retriever.respond([e.query for e in part], SHORTLIST), strict=True):
-            hits = (1 / rank for rank, reply in enumerate(ranked, 1) if is_right(example, reply))
-            ranks.append(next(hits, 0.0))
-            spreads.append(float(np.var([reply.score for reply in ranked])) if ranked else 0.0)
+    for example, ranked in _answered(retriever, examples, SHORTLIST):
+        hits = (1 / rank for rank, reply in enumerate(ranked, 1) if is_right(example, reply))
+        ranks.append(next(hits, 0.0))
+        spreads.append(float(np.var([reply.score for reply in ranked])) if ranked else 0.0)
     return np.array(ranks), float(np.sqrt(np.mean(spreads))) or 1.0
 
 
@@ -304,15 +309,13 @@ def _figures(reciprocal_ranks: NDArray[np.float64]) -> dict[str, float]:
 def _best_ensemble(
     both: Answering, n_retrieved: int, examples: Sequence[Example]
 ) -> tuple[Ensemble | None, dict[str, Any]]:
-    """By the scores of each stage alone, whatever the ensemble is now. And what was seen: ``choose_settings``."""
+    """The best ensemble by the scores of each stage, and the figures of ``choose_settings``."""
     first, second, right = [], [], []
-    for start in range(0, len(examples), 32):
-        part = examples[start : start + 32]
-        for example, ranked in zip(part, both.respond([e.query for e in part], n_retrieved), strict=True):
-            if ranked:
-                first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
-                second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
-                right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
+    for example, ranked in _answered(both, examples, n_retrieved):
+        if ranked:
+            first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
+            second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
+            right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
     ensemble, figures = choose_ensemble(first, second, right)
     totals = [total_score(g, s, ensemble) for g, s in zip(first, second, strict=True)]
     alone, chosen = (np.array(reciprocal_ranks(lists, right)) for lists in (first, totals))
@@ -326,5 +329,5 @@ def _best_ensemble(
 
 
 def curve_of(tuning: dict[str, Any]) -> list[Point]:
-    """The precision/coverage curve that a pipeline's threshold was chosen on, from the strictest threshold."""
+    """The precision/coverage curve on which a threshold was chosen, strictest threshold first."""
     return [Point(**point) for point in tuning.get("curve", [])]

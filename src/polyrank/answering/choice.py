@@ -1,6 +1,6 @@
-"""Which of the best candidates are given: no turn of the context again, and, where it is wanted, each text once.
+"""Which of the best candidates are returned: no repetition of a turn of the context, and each text once if required.
 
-Stages keep this rule while they search, so that an exact search gives exactly the best ``k`` that may be given.
+Stages apply this rule while they search, so that an exact search returns exactly the best ``k`` allowed replies.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,19 +16,19 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is wanted of the candidates, see ``Answering.answer_all``."""
+    """The conditions on replies, see ``Answering.answer_all``."""
 
     k: int
     filter: Filter | None = None
     allow_echo: bool = False
 
     def of(self, ranked: Sequence[Ranked], context: Context, *, distinct: bool = False) -> list[Ranked]:
-        """Those that may be given, in the same order.
+        """The allowed replies, in the same order.
 
         Args:
             ranked: best first.
-            context: what they answer.
-            distinct: each text once, with the id of its best.
+            context: that they answer.
+            distinct: each text once, with the id of its best candidate.
 
         >>> replies = [Ranked("a", "Hello!", 3.0), Ranked("b", "yes", 2.0), Ranked("c", "yes", 2.0)]
         >>> [reply.id for reply in Choice(3).of(replies, Context("hello"), distinct=True)]
@@ -44,14 +44,14 @@ class Choice:
         return kept
 
 
-def widened(
+def search_until_kept(
     search: Callable[[int], tuple[Sequence[Ranked], R]], keep: Callable[[Sequence[Ranked]], list[Ranked]], k: int
 ) -> tuple[list[Ranked], R]:
-    """The best ``k`` that are kept, by searches for more while what is left out leaves too few.
+    """The best ``k`` kept candidates, by searching for twice as many while too few are kept.
 
     Args:
-        search: the best of so many, best first, and what is known of the search; fewer where there are no more.
-        keep: those of them that may be given.
+        search: returns the n best, best first, and the result of the search; fewer than n if the index has fewer.
+        keep: returns the allowed ones.
         k: how many.
     """
     n = k

@@ -1,4 +1,4 @@
-"""Replies that differ: greedy maximal marginal relevance over the best candidates. Knows no model and no index."""
+"""Replies that differ: greedy maximal marginal relevance over the best candidates, without a model or an index."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,32 +9,34 @@ from polyrank.data.same_words import same_words, template
 from polyrank.records import Ranked
 from polyrank.scorers.protocols import Floats
 
-N_BEST = 50  # that replies are chosen from, or as many as are wanted
-RELEVANCE = 0.7  # lambda; see docs/search.md for what others give
-_NAME = re.compile(r"(?<=[\w,;] )[A-Z][\w'’-]*")  # a word with a capital that no sentence begins with
+N_BEST = 50  # replies are chosen from so many, or from k if that is more
+RELEVANCE = 0.7  # lambda; docs/search.md compares others
+_NAME = re.compile(r"(?<=[\w,;] )[A-Z][\w'’-]*")  # a capitalized word inside a sentence
 
 Similarity = Callable[[int], Floats]
-"""Of one candidate to all, ``[n]``; 1 for its copy."""
+"""Similarities of one candidate to all, ``[n]``; 1 for a copy."""
 
 
-def differing(ranked: Sequence[Ranked], k: int, similarity: Similarity, relevance: float = RELEVANCE) -> list[Ranked]:
+def choose_diverse(
+    ranked: Sequence[Ranked], k: int, similarity: Similarity, relevance: float = RELEVANCE
+) -> list[Ranked]:
     """Up to ``k`` replies that differ, in their order; the best is always one of them.
 
-    The next is the candidate c with the largest ``lambda * score(c) - (1 - lambda) * max_s similarity(c, s)`` over
-    the replies s that were chosen, with scores brought to 0 to 1. Near-copies, which differ in names and numbers
-    only, count as one reply, so that there may be fewer than ``k``.
+    Each step chooses the candidate c with the largest ``lambda * score(c) - (1 - lambda) * max_s similarity(c, s)``
+    over the replies s chosen so far, with scores scaled to 0 to 1. Near-copies, which differ only in names and
+    numbers, count as one reply, so the result may have fewer than ``k``.
 
     Args:
         ranked: candidates to choose from, best first.
         k: how many.
-        similarity: of a candidate to all of them.
-        relevance: lambda; 1: only near-copies are left out.
+        similarity: of a candidate to all of ``ranked``.
+        relevance: lambda; 1: only near-copies are dropped.
 
     Source: Carbonell and Goldstein, The Use of MMR, Diversity-Based Reranking (1998).
 
     >>> texts = ["It is 5 pm.", "It is 6 pm.", "it is at 5 pm", "Which day?"]
     >>> replies = [Ranked(text, text, 9.0 - i) for i, text in enumerate(texts)]
-    >>> [reply.text for reply in differing(replies, 2, word_similarity(texts), 0.5)]
+    >>> [reply.text for reply in choose_diverse(replies, 2, word_similarity(texts), 0.5)]
     ['It is 5 pm.', 'Which day?']
     """
     first: dict[str, int] = {}
@@ -53,7 +55,7 @@ def differing(ranked: Sequence[Ranked], k: int, similarity: Similarity, relevanc
 
 
 def near_copy_key(text: str) -> str:
-    """What near-copies have in common: their words without numbers, and without names, as far as capitals show them.
+    """The key that near-copies share: the words without numbers, and without names, as far as capitals show them.
 
     >>> near_copy_key("Hi Ann, your flight to New York is at 5."), near_copy_key("Hi Bo! Your flight to Rome is at 12")
     ('hi your flight to is at 0', 'hi your flight to is at 0')
@@ -68,7 +70,7 @@ def vector_similarity(vectors: Floats) -> Similarity:
 
 
 def word_similarity(texts: Sequence[str]) -> Similarity:
-    """Words that two texts have in common, as a part of those that either has (Jaccard)."""
+    """The share of two texts' words that both contain (Jaccard)."""
     words = [set(same_words(text).split()) for text in texts]
 
     def similarity(row: int) -> Floats:

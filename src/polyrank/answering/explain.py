@@ -1,9 +1,9 @@
-"""Why this reply: what each turn and token accounts for in a score, exactly where the score is a sum of such terms.
+"""Why this reply: the share of each turn and token in a score, exact if the score is a sum of such terms.
 
 Bi- and Poly-encoders: ``score = sum_i w_i <y_i, c>``, with ``w`` the candidate's attention to the context vectors
 ``y_i = sum_t a_it h_t``, so token t of the context has the share ``sum_i w_i a_it <h_t, c>``. The candidate's vector
-``c = sum_t b_t g_t`` is taken apart in the same way: ``b_t <sum_i w_i y_i, g_t>``. What is computed otherwise is asked
-what it loses without a turn or a word. Shapes: M vectors, T tokens, D dimensions.
+``c = sum_t b_t g_t`` is taken apart in the same way: ``b_t <sum_i w_i y_i, g_t>``. For any other score, shares are how
+much it falls without a turn or a word. Shapes: M vectors, T tokens, D dimensions.
 """
 
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ from polyrank.answering.explanation import (
     TextShare,
     TokenShare,
     VectorShare,
-    added,
+    sum_explanations,
 )
 from polyrank.answering.occlusion import METHOD as LEFT_OUT
 from polyrank.answering.occlusion import candidate_left_out, context_left_out, reader
@@ -39,7 +39,7 @@ from polyrank.records import Context, ContextLike
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoded import score_row
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.lexical import BM25, TfIdf, located_words
+from polyrank.scorers.lexical import LexicalScorer, located_words
 from polyrank.scorers.mapped import MapEncoder
 from polyrank.scorers.popularity import Popularity
 from polyrank.scorers.protocols import Scorer
@@ -49,18 +49,18 @@ from polyrank.text import Texts
 from polyrank.text.offsets import Kind, Span, Spans, candidate_spans, context_spans, pair_spans, text_spans
 
 OF_TOKENS, OF_WORDS, OF_STAGES, OF_COUNT = "sum of tokens", "sum of words", "stages", "count of replies"
-TOKENS_SHOWN = 8  # of what a context vector looks at
+TOKENS_SHOWN = 8  # of each context vector
 OVER_SHORTLIST = ("z-score", "softmax")  # scales that depend on the other candidates
 Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """How an explanation is asked for, see ``explain``."""
+    """The arguments of ``explain``."""
 
     max_words: int
     filter: Filter | str | None
-    allow_echo: bool  # where it is an echo that is explained
+    allow_echo: bool  # true if the candidate repeats a turn
 
 
 def explain(
@@ -71,18 +71,19 @@ def explain(
     max_words: int = 64,
     filter: Filter | str | None = None,
 ) -> Explanation:
-    """How a candidate comes to its score.
+    """How the score of a candidate comes about.
 
-    Of a Bi-encoder that averages, a Poly-encoder, BM25, TF-IDF and sums of them, the shares are the terms of the score.
-    Of any other scorer they are what the score loses without the turn or the word, which costs a score for each.
+    For a Bi-encoder that averages, a Poly-encoder, BM25, TF-IDF and sums of them, the shares are the terms of the
+    score. For any other scorer they are how much the score falls without the turn or the word, which takes a score
+    for each.
 
     Args:
-        scorer: any; or what answers, which is taken apart into its stages.
+        scorer: any Scorer; or a retriever or pipeline, whose stages are explained.
         context: one turn, a list of turns, oldest first, or a Context.
         candidate: its text.
-        max_words: how many words of each side are left out one by one, where that is the way: of a context the last
-            ones, of a candidate the first. Whole turns are always tried.
-        filter: of two stages whose scores depend on their shortlist, what it was drawn through.
+        max_words: how many words of each side are left out one by one, if that is the method: the last words of a
+            context, the first of a candidate. Whole turns are always tried.
+        filter: of the shortlist, for two stages whose scores depend on it.
 
     Raises:
         UsageError: the context or the candidate has no visible character, or the candidate is not in the shortlist of
@@ -96,7 +97,7 @@ def explain(
     """
     query = Context.of(context)
     if not candidate.strip():
-        raise UsageError("the candidate is empty, so there is nothing to explain; give its text")
+        raise UsageError("the candidate is empty, so it cannot be explained; give its text")
     if max_words < 0:
         raise UsageError(f"max_words = {max_words}; give 0 or more")
     explanation = _explain(
@@ -109,7 +110,7 @@ def explain(
 
 @singledispatch
 def _explain(scorer: Any, context: Context, candidate: str, asked: Question) -> Explanation:
-    """Of a scorer of which nothing but its scores is known."""
+    """Explain a scorer of which only the scores are known."""
     return _left_out(scorer, context, candidate, asked, None)
 
 
@@ -128,7 +129,7 @@ def _explain_encoder(
         return _left_out(scorer, context, candidate, asked, None)
     vectors, mask = scorer.encode_contexts([context])
     encoded = scorer.encode_candidates([candidate])
-    score = float(score_row(vectors[0], mask[0], encoded)[0])  # as score gives it, without encoding anew
+    score = float(score_row(vectors[0], mask[0], encoded)[0])  # the scorer's score, without encoding again
     own, other = vectors[0][mask[0]].astype(np.float64), encoded[0].astype(np.float64)  # [M, D], [D]
     dots = own @ other
     attention = np.exp(dots - dots.max())
@@ -162,7 +163,7 @@ def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, asked: Qu
         (f"{number} {part.name}".rstrip(), weight, _explain(part, context, candidate, asked))
         for number, (part, weight) in enumerate(zip(scorer.parts, scorer.weights, strict=True), 1)
     ]
-    return added(_score(scorer, context, candidate), parts)
+    return sum_explanations(_score(scorer, context, candidate), parts)
 
 
 @_explain.register
@@ -172,19 +173,18 @@ def _explain_count(scorer: Popularity, context: Context, candidate: str, asked: 
 
 
 def _of_count(context: Context, candidate: str, score: float) -> Explanation:
-    """All of the score belongs to the candidate as a whole, and none to a word."""
+    """The whole score belongs to the candidate, and none of it to a word."""
     turns, background = (tuple(TextShare(text, 0.0) for text in side) for side in (context.turns, context.background))
     side = CandidateShare(candidate, (), score, OF_COUNT, exact=True)
     return Explanation(score, OF_COUNT, True, turns, background, score, side)
 
 
-@_explain.register(BM25)
-@_explain.register(TfIdf)
-def _explain_words(scorer: BM25 | TfIdf, context: Context, candidate: str, asked: Question) -> Explanation:
+@_explain.register
+def _explain_words(scorer: LexicalScorer, context: Context, candidate: str, asked: Question) -> Explanation:
     totals = scorer.word_shares(context, candidate)
 
     def shared(texts: Sequence[str]) -> tuple[TextShare, ...]:
-        """Texts, in which each occurrence of a word has the same share."""
+        """Texts, where each occurrence of a word has the same share."""
         found = [list(located_words(text)) for text in texts]
         counts = Counter(word for words in found for word, _, _ in words)
         result = []
@@ -217,7 +217,7 @@ def _explain_answering(answering: Answering, context: Context, candidate: str, a
         return own
     count = _of_count(context, candidate, log1p(answering.count(candidate)))
     parts = [(f"1 {getattr(scorer, 'name', '')}".rstrip(), 1.0, own), ("2 count", answering.prior, count)]
-    return added(own.score + answering.prior * count.score, parts)
+    return sum_explanations(own.score + answering.prior * count.score, parts)
 
 
 @_explain.register
@@ -243,12 +243,12 @@ def _explain_two_scorers(stages: TwoStageScorer, context: Context, candidate: st
 def _of_stages(
     first: Explanation, second: Explanation, ensemble: Ensemble | None, candidate: str, total: float | None = None
 ) -> Explanation:
-    """Of two stages by those of each. ``total``: their score, where it depends on other candidates."""
+    """The explanation of two stages from those of each. ``total``: their score, if it depends on other candidates."""
     parts = {"retriever": first, "reranker": second}
     if ensemble is None:
         return replace(second, vectors=(), parts=parts)
     if ensemble == "raw":
-        return added(first.score + second.score, [(name, 1.0, part) for name, part in parts.items()])
+        return sum_explanations(first.score + second.score, [(name, 1.0, part) for name, part in parts.items()])
     if total is None:
         first_score, second_score = (np.array([part.score], np.float32) for part in (first, second))
         total = float(combine(first_score, second_score, ensemble)[0])
@@ -257,13 +257,13 @@ def _of_stages(
 
 
 def _total(stages: TwoStage, context: Context, candidate: str, asked: Question) -> float:
-    """The score of one of the shortlist, where that depends on the others."""
+    """The score of a candidate of the shortlist, for ensembles that depend on the others."""
     (ranked,) = stages.respond([context], stages.n_retrieved, filter=asked.filter, allow_echo=asked.allow_echo)
     for reply in ranked:
         if reply.text == candidate:
             return reply.score
     raise UsageError(
-        f"{candidate!r} is not among the {stages.n_retrieved} replies that the retriever lets through, so it has no"
+        f"{candidate!r} is not among the {stages.n_retrieved} replies of the shortlist, so it has no"
         f" total by {stages.ensemble}; retrieve more, or explain it with each stage"
     )
 
@@ -284,24 +284,24 @@ def _sum(texts: Iterable[TextShare]) -> float:
 
 
 def _arrays(mixture: Mixture) -> tuple[Doubles, Doubles]:
-    """Weights of the real vectors ``[M, T]`` and outputs ``[T, D]`` of the only text."""
+    """Weights of the real vectors ``[M, T]`` and outputs ``[T, D]`` of a mixture of one text."""
     weights, outputs = mixture.weights[0][mixture.mask[0]], mixture.outputs[0]
     return weights.double().cpu().numpy(), outputs.double().cpu().numpy()
 
 
 def _rest(spans: Spans, shares: Doubles) -> float:
-    """What tokens of no text add."""
+    """The shares of tokens outside any text."""
     return float(sum(share for span, share in zip(spans, shares, strict=True) if span is None))
 
 
 def _texts_shares(
     texts: Texts, kind: Kind, originals: Sequence[str], spans: Spans, shares: Doubles
 ) -> tuple[TextShare, ...]:
-    """Texts with the shares ``[T]`` of their tokens, and with those that were cut off."""
+    """Texts with the shares ``[T]`` of their tokens, and with truncated tokens."""
     own: dict[int, dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
     for span, share in zip(spans, shares.tolist(), strict=True):
         if span is not None and span.kind == kind:
-            own[span.number][span.start, span.end] += share  # of one letter there may be several tokens
+            own[span.number][span.start, span.end] += share  # one letter may have several tokens
     return tuple(_text_share(texts, text, own[number]) for number, text in enumerate(originals))
 
 
@@ -318,21 +318,21 @@ def _text_share(texts: Texts, text: str, shares: dict[tuple[int, int], float]) -
 def _vectors(
     context: Context, attention: Doubles, dots: Doubles, weights: Doubles, spans: Spans
 ) -> tuple[VectorShare, ...]:
-    """Context vectors by their weight, each with the tokens that it looks at most.
+    """Context vectors by their weight, each with its most important tokens.
 
     Args:
-        context: which they are of.
-        attention, dots: of the candidate to each, ``[M]``.
-        weights: of each token in each, ``[M, T]``.
+        context: of the vectors.
+        attention, dots: of the candidate to each vector, ``[M]``.
+        weights: of each token in each vector, ``[M, T]``.
         spans: of the tokens.
     """
 
-    def looked_at(row: Doubles) -> tuple[Attention, ...]:
+    def important(row: Doubles) -> tuple[Attention, ...]:
         best = [position for position in np.argsort(-row, kind="stable")[:TOKENS_SHOWN] if row[position] > 0]
         return tuple(_attention(context, spans[position], float(row[position])) for position in best)
 
     order = np.argsort(-attention, kind="stable").tolist()
-    return tuple(VectorShare(i, float(attention[i]), float(dots[i]), looked_at(weights[i])) for i in order)
+    return tuple(VectorShare(i, float(attention[i]), float(dots[i]), important(weights[i])) for i in order)
 
 
 def _attention(context: Context, span: Span | None, weight: float) -> Attention:

@@ -1,4 +1,4 @@
-"""What is said of a score: how much of it each text, word or token accounts for. Plain records, ready for JSON."""
+"""Explanations of a score: the share of each text, word or token. Plain records, ready for JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,10 +12,10 @@ class TokenShare:
     """A token, or a word where words were left out one by one.
 
     Args:
-        text: its characters, ``text[start:end]`` of the text that it is of.
-        start, end: where they are.
-        share: what it accounts for, in units of the score.
-        read: false where it was cut off; its share then is 0.
+        text: its characters, ``text[start:end]`` of its text.
+        start, end: their positions.
+        share: its part of the score, in units of the score.
+        read: false if it was truncated; its share is then 0.
     """
 
     text: str
@@ -30,10 +30,10 @@ class TextShare:
     """A turn, a fact of the background, or the candidate.
 
     Args:
-        text: all of it.
-        share: what it accounts for, in units of the score.
-        tokens: those of it, in order; without white space and what else no token is made of.
-        read: false where nothing of it was read, because it did not fit.
+        text: the whole text.
+        share: its part of the score, in units of the score.
+        tokens: its tokens, in order; white space and other characters without a token are missing.
+        read: false if all of it was truncated.
     """
 
     text: str
@@ -44,12 +44,12 @@ class TextShare:
 
 @dataclass(frozen=True, slots=True)
 class CandidateShare:
-    """The candidate, taken apart as the context is: both sides share out the same score.
+    """The candidate, taken apart like the context: both sides split the same score.
 
     Args:
-        text: all of it.
-        tokens: those of it, in order.
-        rest: what they do not account for, such as boundary tokens.
+        text: the whole text.
+        tokens: its tokens, in order.
+        rest: the score less the tokens' shares, such as that of boundary tokens.
         method, exact: see Explanation.
     """
 
@@ -62,13 +62,13 @@ class CandidateShare:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How much a context vector is made of one token.
+    """The weight of a token in a context vector.
 
     Args:
-        text: of the token; empty for one of no text, such as a boundary.
-        turn: which turn it is of; None for one of none.
+        text: of the token; empty for a boundary token.
+        turn: the number of its turn; None if it is in no turn.
         start, end: its characters in that turn.
-        weight: from 0 to 1; those of all tokens sum to one.
+        weight: from 0 to 1; the weights of all tokens sum to 1.
     """
 
     text: str
@@ -83,10 +83,10 @@ class VectorShare:
     """A context vector of a Poly-encoder.
 
     Args:
-        index: which one, such as the number of its code.
-        weight: the candidate's attention to it; those of all vectors sum to one.
+        index: its number, such as that of its code.
+        weight: the candidate's attention to it; the weights of all vectors sum to 1.
         dot: its product with the candidate's vector.
-        tokens: what it looks at most.
+        tokens: with the largest weights in it.
     """
 
     index: int
@@ -96,7 +96,7 @@ class VectorShare:
 
     @property
     def share(self) -> float:
-        """What it adds to the score."""
+        """Its part of the score."""
         return self.weight * self.dot
 
 
@@ -105,20 +105,21 @@ class Explanation:
     """Why a candidate has its score for a context.
 
     Args:
-        score: as the scorer gives it.
-        method: where the shares come from. "sum of tokens": the score is a weighted sum of products of token outputs,
-            and a share is a term of it. "sum of words": of BM25 and TF-IDF. "count of replies": how
-            often the candidate was said. "left out": what the score loses without the turn or the word. "sum": of the
-            parts, each with its own method. "stages": there are two, and none for their total.
+        score: the scorer's score.
+        method: how the shares are computed. "sum of tokens": the score is a weighted sum of products of token outputs,
+            and a share is a term of it. "sum of words": the same for BM25 and TF-IDF. "count of replies": how often the
+            candidate was said. "left out": how much the score falls without the turn or the word. "sum": of the parts,
+            each with its own method. "stages": each of two stages has its own shares, and their total has none.
         exact: whether the shares are the terms of the score: turns, background and rest sum to it, and tokens to
             their text.
         turns: oldest first.
         background: facts.
-        rest: the score less the shares of turns and background: what tokens of no text add, or, where things were left
-            out, what no one of them accounts for.
+        rest: the score less the shares of turns and background: the part of tokens outside any text, or, for "left
+            out", the part that belongs to no single turn or fact.
         candidate: the other side.
-        vectors: of a Poly-encoder, the one with the greatest weight first.
-        parts: of a sum of encoders, by number and name; of two stages, "retriever" and "reranker".
+        vectors: of a Poly-encoder, the largest weight first.
+        parts: of a sum of encoders, by number and name; of a prior, "2 count"; of two stages, "retriever" and
+            "reranker".
     """
 
     score: float
@@ -132,11 +133,11 @@ class Explanation:
     parts: dict[str, "Explanation"] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as dictionaries, lists and numbers."""
+        """The explanation as dictionaries, lists and numbers."""
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        """For notebooks: texts coloured by what each token accounts for."""
+        """The explanation for notebooks: texts coloured by the share of each token."""
         texts = [("background", one) for one in self.background] + [("turn", one) for one in self.turns]
         sides: list[tuple[str, TextShare | CandidateShare]] = [*texts, ("candidate", self.candidate)]
         largest = max((abs(token.share) for _, side in sides for token in side.tokens), default=1.0)
@@ -148,7 +149,7 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Explanation":
-        """What ``as_dict`` gave, also by way of JSON.
+        """The explanation of ``as_dict``, also after a round trip through JSON.
 
         >>> text = TextShare("hi", 1.0, (TokenShare("hi", 0, 2, 1.0),))
         >>> why = Explanation(1.0, "left out", True, (text,), (), 0.0, CandidateShare("yo", (), 1.0, "left out", True))
@@ -180,7 +181,7 @@ class Explanation:
 
 
 def words_of(text: str) -> Iterator[tuple[int, int]]:
-    """Where the words are: between white space, and each sign of Chinese and Japanese by itself.
+    """Starts and ends of words: separated by white space; each Chinese or Japanese character is a word.
 
     >>> ["wifi 不通!"[start:end] for start, end in words_of("wifi 不通!")]
     ['wifi', '不', '通', '!']
@@ -200,12 +201,12 @@ def words_of(text: str) -> Iterator[tuple[int, int]]:
 
 
 def by_word(text: str, kinds: Sequence[tuple[Sequence[TokenShare], float, bool]]) -> tuple[TokenShare, ...]:
-    """Shares of tokens of several kinds as those of the words that they end in.
+    """Shares of words, summed over several tokenizations; a token counts for the word in which it ends.
 
     Args:
-        text: all of it.
-        kinds: tokens, their weight, and whether they are exact. Where they are not, a word without a token was not
-            left out, so that its share is unknown, and so is the sum: such words are not among the result.
+        text: the whole text.
+        kinds: for each tokenization its tokens, its weight, and whether its shares are exact. If they are not, a word
+            without a token was not tried, so its sum is unknown: the result does not contain it.
     """
     result = []
     for start, end in words_of(text):
@@ -217,13 +218,13 @@ def by_word(text: str, kinds: Sequence[tuple[Sequence[TokenShare], float, bool]]
     return tuple(result)
 
 
-def added(score: float, parts: Sequence[tuple[str, float, Explanation]], method: str = "sum") -> Explanation:
-    """The explanation of ``sum_p weight_p score_p`` from those of its parts, by word.
+def sum_explanations(score: float, parts: Sequence[tuple[str, float, Explanation]], method: str = "sum") -> Explanation:
+    """The explanation of ``sum_p weight_p score_p`` from the explanations of its parts, by word.
 
     Args:
         score: the sum.
-        parts: name, weight and explanation of each.
-        method: what to call it.
+        parts: name, weight and explanation of each part.
+        method: its name.
     """
 
     def texts(sides: Iterable[Sequence[TextShare]]) -> tuple[TextShare, ...]:

@@ -5,7 +5,7 @@ from html import escape
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """A table; numbers to four digits.
+    """An HTML table, with floats to four digits.
 
     >>> table(["reply"], [["a < b"]])
     '<table><tr><th>reply</th></tr><tr><td style="text-align:left">a &lt; b</td></tr></table>'
@@ -16,12 +16,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str 
 
 
 def shares(text: str, tokens: Iterable[tuple[int, int, float]], largest: float) -> str:
-    """A text whose tokens are coloured by what they add to a score (green) or take from it (red).
+    """A text as HTML; tokens that raise a score are green, tokens that lower it are red.
 
     Args:
-        text: all of it.
+        text: the whole text.
         tokens: start, end and share of each, in order.
-        largest: of all shares, by size.
+        largest: absolute value of all shares.
 
     >>> shares("hi you", [(3, 6, 1.0)], 2.0)
     'hi <span title="+1.0000" style="background:rgba(0,140,0,0.25)">you</span>'

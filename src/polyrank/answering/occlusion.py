@@ -1,4 +1,4 @@
-"""What a score loses without a turn, a fact or a word: asked of any scorer, since it needs nothing but scores."""
+"""How much a score falls without a turn, a fact or a word. It needs only scores, so it works with any scorer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ from polyrank.text.offsets import Kind, Span
 
 METHOD = "left out"
 Read = Callable[[Kind, int, int, int], bool]
-"""Whether some of the characters of a turn, a fact or the candidate are read."""
+"""Whether the model reads some of the characters of a turn, a fact or the candidate."""
 
 
 def reader(spans: Sequence[Span | None] | None) -> Read:
-    """What is read, by the spans of the tokens that are; None: nobody knows, so everything."""
+    """Which characters are read, by the spans of tokens; None: unknown, so all count as read."""
     if spans is None:
         return lambda *_: True
     real = [span for span in spans if span is not None]
@@ -30,14 +30,14 @@ def reader(spans: Sequence[Span | None] | None) -> Read:
 def context_left_out(
     scorer: Scorer, context: Context, candidate: str, score: float, read: Read, max_words: int
 ) -> tuple[tuple[TextShare, ...], tuple[TextShare, ...]]:
-    """Turns and facts, each with what the score loses without it: all of it, and word by word.
+    """Turns and facts, each with the fall of the score without it, and without each of its words.
 
     Args:
-        scorer: gives the scores.
-        context, candidate: what is scored.
-        score: of the whole.
-        read: what is read; the rest is not tried.
-        max_words: how many words are left out one by one, the last of the last turn first.
+        scorer: computes the scores.
+        context, candidate: to score.
+        score: with nothing left out.
+        read: see ``reader``; characters that are not read are not tried.
+        max_words: how many words are left out one by one, starting with the last word of the last turn.
     """
     shown: dict[tuple[Kind, int], list[tuple[int, int, bool]]] = {}
     variants: list[tuple[Kind, int, tuple[int, int] | None, Context]] = []
@@ -73,13 +73,13 @@ def context_left_out(
 def candidate_left_out(
     scorer: Scorer, context: Context, candidate: str, score: float, read: Read, max_words: int
 ) -> CandidateShare:
-    """The candidate's words, each with what the score loses without it."""
+    """The candidate's words, each with the fall of the score without it."""
     words = [(start, end, read("candidate", 0, start, end)) for start, end in words_of(candidate)]
     tried = [word for word in words if word[2]][:max_words]
     texts = [_cut(candidate, start, end) for start, end, _ in tried]
     if isinstance(scorer, Encoder):
         values = _scores(scorer, [context], [texts])[0].tolist()
-    else:  # scores may depend on what else is in the list
+    else:  # scores may depend on the other candidates of a list
         values = [float(row[0]) for row in _scores(scorer, [context] * len(texts), [[text] for text in texts])]
     lost = {word: score - value for word, value in zip(tried, values, strict=True)}
     tokens = tuple(
@@ -91,7 +91,7 @@ def candidate_left_out(
 
 
 def _scores(scorer: Scorer, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-    """Scores of texts that nobody wrote, which do not count among those that were cut."""
+    """Scores of artificial texts, which are not counted in ``scorer.cut``."""
     cuts = [(cut, set(cut.contexts), set(cut.candidates)) for cut in getattr(scorer, "cut", ())]
     try:
         return scorer.score(contexts, candidates) if contexts else []
@@ -105,7 +105,7 @@ def _texts(context: Context, kind: Kind) -> tuple[str, ...]:
 
 
 def _without(context: Context, kind: Kind, number: int, word: tuple[int, int] | None) -> Context:
-    """The context without one of its words, or without a whole text, which goes with its only word."""
+    """The context without one of its words, or without a text. A text without its only word is removed."""
     texts = _texts(context, kind)
     text = "" if word is None else _cut(texts[number], *word)
     left = (*texts[:number], *([text] if text else []), *texts[number + 1 :])
@@ -113,7 +113,7 @@ def _without(context: Context, kind: Kind, number: int, word: tuple[int, int] | 
 
 
 def _cut(text: str, start: int, end: int) -> str:
-    """A text without some of its characters, and without the gap that they leave."""
+    """A text without some of its characters, and without the resulting gap."""
     before, after = text[:start], text[end:]
     gap = " " if before[-1:].isspace() or after[:1].isspace() else ""
     return f"{before.rstrip()}{gap}{after.lstrip()}".strip()

@@ -1,7 +1,7 @@
-"""A pipeline: retriever, re-ranker, ensemble and threshold, opened by one path, asked, and changed while it is asked.
+"""A pipeline: retriever, re-ranker, ensemble and threshold. It answers, adds and removes candidates, and has one path.
 
-Its folder holds one file, pipeline.json, that names an index and models (relative to the folder where that is possible)
-and the settings that were chosen on validation data. Models and index stay where they are.
+Its folder holds one file, pipeline.json, which names an index and models (relative to the folder if possible) and the
+settings chosen on validation data. Models and index stay in their folders.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,12 +39,13 @@ from polyrank.storage.durable import AnyPath, new_folder
 class Pipeline(Answering):
     """Replies with their confidence, from candidates that may change at any time.
 
-    What other processes change in the index shows in the next answer. The first change made here takes the index's
-    lock, which ``close``, or the end of a ``with`` block, gives back.
+    Changes that other processes make in the index show in the next answer. The first change made here locks the index;
+    ``close``, or the end of a ``with`` block, releases the lock.
 
     Args:
         retriever: one stage or two.
-        abstention: when to give no answer; None: always answer.
+        abstention: the threshold below which the pipeline abstains; None: it always answers.
+        open_encoder: loads the encoder of the index, if the retriever has none.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class Pipeline(Answering):
         self._closed = False
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
-        """The best replies to each context, and whether the best of them is a good answer; see ``Answering``.
+        """The best replies to each context, and whether the best one is good enough; see ``Answering``.
 
-        A threshold applies to the best reply of the choice. Many contexts at once are faster than one by one.
+        The threshold applies to the best reply of the choice. Many contexts at once are faster than one by one.
         """
         if self._closed:
             raise UsageError("the pipeline is closed; open it again with polyrank.open")
@@ -102,43 +103,43 @@ class Pipeline(Answering):
     ) -> Explanation:
         """Why a reply has its score, see ``polyrank.explain``.
 
-        Of a pipeline of two stages, both are explained. Vectors that the index holds in bf16 or int8 give scores that
-        differ a little from those explained here, which the encoder gives.
+        Both stages of a two-stage pipeline are explained. The explained score is the encoder's; scores from vectors
+        that the index stores in bf16 or int8 differ a little.
 
         Args:
-            context: what it answers.
-            text: the reply, of the index or any other.
-            candidate_id: instead of its text, its id. None of the two: the best reply.
+            context: that it answers.
+            text: the reply, from the index or not.
+            candidate_id: the reply's id, instead of its text. Without both: the best reply.
             max_words: see ``polyrank.explain``.
-            filter: what it was answered through.
+            filter: of the answer.
 
         Raises:
-            UsageError: both are given, there is no such id, or no reply at all.
+            UsageError: both are given, no candidate has the id, or the index is empty.
         """
         if text is not None and candidate_id is not None:
-            raise UsageError(f"candidate_id = {candidate_id!r} and a text are two replies; give one of them")
+            raise UsageError(f"candidate_id = {candidate_id!r} excludes a text; give one of them")
         if candidate_id is not None:
             text = self.candidate(candidate_id).text
         elif text is None:
             (ranked,) = self.respond([context], 1, filter=filter)
             if not ranked:
-                raise UsageError("there is no reply to explain; add one to the index, or give a text")
+                raise UsageError("no reply matches, so none can be explained; add one to the index, or give a text")
             text = ranked[0].text
         return explain(self.retriever, context, text, max_words=max_words, filter=filter)
 
     @property
-    def index(self) -> Index:  # type: ignore[override]  # where there is none, nothing here makes sense
+    def index(self) -> Index:  # type: ignore[override]  # methods that need it fail without one
         """The candidates.
 
         Raises:
-            UsageError: they are a list in memory.
+            UsageError: the candidates are a list in memory.
         """
         if (index := self.retriever.index) is None:
             raise UsageError("the candidates are a list in memory, which cannot be changed; open an index instead")
         return index
 
     def index_encoder(self) -> Encoder:
-        """What makes the index's vectors: the retriever's own, or, where that reads words, the one that it names."""
+        """The encoder of the index: the retriever's, or, for a lexical retriever, the one that the index names."""
         if self.encoder is None:
             self.encoder = self._open_encoder(self.index.model)
         return self.encoder
@@ -148,12 +149,12 @@ class Pipeline(Answering):
         return len(self.index)
 
     def add(self, candidates: Iterable[CandidateLike], *, replace: bool = False) -> list[str]:
-        """Add candidates: all of them or, with an error, none; durable when this returns.
+        """Add candidates: all of them, or none if there is an error. They are durable when this returns.
 
         Args:
-            candidates: texts, rows with "text" and maybe "id" and "metadata", or Candidates. The id of one without
-                comes from its text.
-            replace: whether candidates of the same ids are replaced; else they are an error.
+            candidates: texts, rows with "text" and optionally "id" and "metadata", or Candidates. A missing id is
+                derived from the text.
+            replace: whether candidates of the same ids are replaced; otherwise they are an error.
 
         Returns:
             Their ids.
@@ -168,25 +169,25 @@ class Pipeline(Answering):
         return [candidate.id for candidate in new]
 
     def replace(self, candidates: Iterable[CandidateLike]) -> list[str]:
-        """Add candidates in place of those of the same ids, as ``add`` does."""
+        """Add candidates, or replace those of the same ids; see ``add``."""
         return self.add(candidates, replace=True)
 
     def remove(self, ids: Sequence[str]) -> int:
-        """Remove candidates by id; ids that are not there are fine. Returns how many were there."""
+        """Remove candidates by id, ignoring unknown ids. Returns how many were removed."""
         if isinstance(ids, str):
             raise TypeError(f"ids = {ids!r} is one id; write a list of ids")
         return self._changing().remove(ids)
 
     def snapshot(self, path: AnyPath) -> None:
-        """Copy the index as it is now into a new folder, whole or not at all.
+        """Copy the present index into a new folder, whole or not at all.
 
         Raises:
-            UsageError: something is there already.
+            UsageError: the path exists.
         """
         self._changing().snapshot(path)
 
     def close(self) -> None:
-        """Give back the index and its lock."""
+        """Close the index and release its lock."""
         with ExitStack() as both:
             both.callback(self.retriever.close)
             if self._writer is not None:
@@ -218,18 +219,17 @@ def open_pipeline(
 
     Args:
         path: the folder.
-        model: the encoder's folder, where it has moved.
+        model: the encoder's folder, if it has moved.
         mode: of the dense search; None: the pipeline's.
-        rerank: the second stage over an index; a pipeline has its own.
-        n_retrieved, ensemble: see ``TwoStage``; with ``rerank``.
-        distinct: give each text once, whatever else in the index has that text.
+        rerank: a second stage for an index; a pipeline has its own.
+        n_retrieved, ensemble: with ``rerank``, see ``TwoStage``.
+        distinct: return each text once.
         device: for networks.
         backend: of every model, see ``polyrank.load``.
 
     Raises:
-        ArtifactError: it is neither, or something in it is damaged.
-        UsageError: a model is not where it should be, the folder leaves no room for a second stage, or a setting is
-            one that nothing in the pipeline heeds.
+        ArtifactError: the folder is neither, or something in it is damaged.
+        UsageError: a model is missing, the folder has a second stage already, or no stage has one of the settings.
     """
     ref = resolve_answering(
         path,
@@ -245,7 +245,7 @@ def open_pipeline(
     abstention = None
     if config.measure is not None and config.threshold is not None:
         abstention = Abstention(config.measure, config.threshold)
-    with ExitStack() as opened:  # what is refused is closed
+    with ExitStack() as opened:  # closes the retriever if it is refused
         retriever = opened.enter_context(make_retriever(config, distinct=distinct, device=device, backend=backend))
         for name, expected in ref.seen.get("fingerprints", {}).items():
             if (actual := retriever.fingerprints().get(name)) != expected:
@@ -259,16 +259,16 @@ def open_pipeline(
 
 
 def catalogue(path: Path) -> list[Candidate]:
-    """All candidates of an index folder, or of the index that a pipeline names."""
+    """All candidates of an index folder, or of a pipeline's index."""
     with open_index(resolve_answering(path).config.index) as opened:
         return [candidate for _, candidate in opened.iter_candidates()]
 
 
 def read_mode(name: str | None) -> Mode | None:
-    """A way to search by its name.
+    """Validate the name of a search mode.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the mode is unknown.
     """
     if name is None:
         return None
@@ -279,7 +279,7 @@ def read_mode(name: str | None) -> Mode | None:
 def make_retriever(
     config: PipelineConfig, *, distinct: bool = True, device: str = "auto", backend: Backend = "torch"
 ) -> Answering:
-    """The stages that the settings name; its paths are absolute or relative to the working directory.
+    """The stages of a pipeline; paths are absolute or relative to the working directory.
 
     Args:
         config: the settings.
@@ -288,27 +288,18 @@ def make_retriever(
         backend: of every model, see ``polyrank.load``.
     """
     retriever: Answering
-    if config.retriever == "dense":
-        model = None if config.model is None else Path(config.model)
-        retriever = dense(config, model, distinct=distinct, device=device, backend=backend)
-    else:
-        lexical = BM25() if config.retriever == "bm25" else TfIdf()
-        retriever = LexicalRetriever(lexical, open_index(Path(config.index)), distinct=distinct, prior=config.prior)
-    if config.reranker is None:
-        return retriever
-    with ExitStack() as opened:  # closed where the second stage is missing
-        opened.enter_context(retriever)
-        reranker = load(config.reranker, device=device, backend=backend)
-        opened.pop_all()
-    return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
-
-
-def dense(config: PipelineConfig, model: Path | None, *, distinct: bool, device: str, backend: Backend) -> Retriever:
-    """An index searched by the encoder that it was made with."""
-    with ExitStack() as opened:  # closed where the encoder is missing or another one
-        candidates = opened.enter_context(open_index(Path(config.index)))
-        encoder = encoder_of_index(candidates.model, model, device=device, backend=backend)
-        retriever = Retriever(encoder, candidates, mode=config.mode, distinct=distinct, prior=config.prior)
+    with ExitStack() as opened:  # closes the index if a model is missing or another one
+        index = opened.enter_context(open_index(Path(config.index)))
+        if config.retriever == "dense":
+            model = None if config.model is None else Path(config.model)
+            encoder = encoder_of_index(index.model, model, device=device, backend=backend)
+            retriever = Retriever(encoder, index, mode=config.mode, distinct=distinct, prior=config.prior)
+        else:
+            lexical = BM25() if config.retriever == "bm25" else TfIdf()
+            retriever = LexicalRetriever(lexical, index, distinct=distinct, prior=config.prior)
+        if config.reranker is not None:
+            reranker = load(config.reranker, device=device, backend=backend)
+            retriever = TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
         opened.pop_all()
     return retriever
 
@@ -320,9 +311,9 @@ def write_pipeline(
 
     Args:
         path: the folder to make.
-        config: its settings; paths as seen from the working directory.
-        tuning: what the settings were chosen by.
-        replace: whether an earlier one may be replaced.
+        config: its settings; paths are relative to the working directory.
+        tuning: the figures by which the settings were chosen.
+        replace: whether an earlier pipeline may be replaced.
     """
     names = {
         name: portable_name(value, path)

@@ -1,6 +1,6 @@
-"""What answers: one stage, two, or a pipeline of either; and what an answer is.
+"""The protocol of retrievers, two stages and pipelines, and their answers.
 
-To add a kind of stage, subclass ``Answering``: ``best`` is all that it has to define.
+To add a kind of stage, subclass ``Answering`` and define ``best``.
 """
 
 from abc import abstractmethod
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyrank.answering.choice import Choice
-from polyrank.answering.diversity import N_BEST, Similarity, differing, vector_similarity, word_similarity
+from polyrank.answering.diversity import N_BEST, Similarity, choose_diverse, vector_similarity, word_similarity
 from polyrank.answering.notebook import table
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
@@ -28,14 +28,14 @@ class Answer:
     """Replies to one context.
 
     Args:
-        ranked: best first; given also when they are not good enough.
-        confidence: in the best one; None where no threshold was calibrated.
-        abstained: there is no good answer.
-        exact: whether these are proven to be the best of the index; None where the search does not say.
-        n_scored: how many candidates were scored in full; None where the search does not say.
-        ways: how they were looked for, see ``polyrank.search.Result``; empty where the search does not say.
-        notes: what a reader should know, such as a filter on a field that no candidate has.
-        request_id: names the answer to the server that gave it, for feedback; empty: no server did.
+        ranked: best first, even if none is good enough.
+        confidence: in the best one; None without a calibrated threshold.
+        abstained: whether no reply is good enough.
+        exact: whether these are proven to be the best of the index; None if unknown.
+        n_scored: how many candidates were scored in full; None if unknown.
+        ways: how the search was done, see ``polyrank.search.Result``; empty if unknown.
+        notes: remarks for the user, such as a filter on a field that no candidate has.
+        request_id: identifies the answer of a server, for feedback; empty: not from a server.
     """
 
     ranked: tuple[Ranked, ...]
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def text(self) -> str | None:
-        """The best reply; None where there is no good one."""
+        """The best reply; None if none is good enough."""
         return None if self.abstained else self.ranked[0].text
 
     def to_pandas(self) -> Any:
@@ -69,7 +69,7 @@ class Answer:
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """The answer as a table, for notebooks."""
         stages = list(dict.fromkeys(stage for reply in self.ranked for stage in reply.stages))
         rows = [[one.text, one.score, *(one.stages.get(name, "") for name in stages), one.id] for one in self.ranked]
         return table(["reply", "score", *stages, "id"], rows, "no good answer" if self.abstained else "")
@@ -79,11 +79,11 @@ class Answering(Closing):
     """Answers contexts with replies. ``close``, or the end of a ``with`` block, closes its index.
 
     Attributes:
-        scorer: what orders the replies in the end.
-        encoder: what the vectors of the index come from; None: nothing here encodes.
+        scorer: determines the final order of the replies.
+        encoder: makes the vectors of the index; None: no stage encodes.
         index: the candidates; None: a list in memory.
-        n_stages: how many there are.
-        prior: what each score holds times ``log(1 + count)`` of the reply, see ``PipelineConfig``.
+        n_stages: number of stages.
+        prior: weight of ``log(1 + count)`` in each score, see ``PipelineConfig``.
     """
 
     scorer: Scorer
@@ -94,7 +94,7 @@ class Answering(Closing):
 
     @abstractmethod
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
-        """The best replies of a choice to each context, best first, ties by row; fewer when there are fewer."""
+        """The best replies of a choice to each context, best first, ties by row; fewer if there are fewer."""
 
     def answer_all(
         self,
@@ -105,24 +105,24 @@ class Answering(Closing):
         allow_echo: bool = False,
         diverse: bool = False,
     ) -> list[Answer]:
-        """The best ``k`` replies to each context, best first, ties by row; fewer when there are fewer candidates.
+        """The best ``k`` replies to each context, best first, ties by row; fewer if there are fewer candidates.
 
         Args:
-            contexts: each of them one turn, a list of turns, oldest first, or a Context.
+            contexts: each one is one turn, a list of turns, oldest first, or a Context.
             k: how many.
-            filter: leaves the candidates whose metadata pass, such as ``lang = "en"``; see ``polyrank.read_filter``.
+            filter: keeps candidates whose metadata pass, such as ``lang = "en"``; see ``polyrank.read_filter``.
                 None: all.
-            allow_echo: also give what the context already contains: a turn in the same words, whatever the case and
-                the punctuation.
-            diverse: replies that differ, chosen from the best 50; fewer where the others are near-copies, which
-                differ in names and numbers only. See ``polyrank.answering.diversity.differing``.
+            allow_echo: also return replies that repeat a turn of the context, in the same words except for case and
+                punctuation.
+            diverse: replies that differ, chosen from the best 50; fewer than ``k`` if the others are near-copies,
+                which differ only in names and numbers. See ``polyrank.answering.diversity.choose_diverse``.
 
         Raises:
             UsageError: ``k`` is less than one, or the filter cannot be read.
             ArtifactError: the index is damaged, or the scores are not finite.
         """
         if whole_number(k, "k") < 1:
-            raise UsageError(f"k is {k}; ask for one reply at least")
+            raise UsageError(f"k is {k}; request at least one reply")
         choice = Choice(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
         answers = self.best(contexts_of(contexts), choice) if contexts else []
         if choice.filter is not None and not all(one.ranked for one in answers):
@@ -134,7 +134,9 @@ class Answering(Closing):
             answers = [one if one.ranked else replace(one, notes=notes) for one in answers]
         if not diverse:
             return answers
-        return [replace(one, ranked=tuple(differing(one.ranked, k, self._similarity(one.ranked)))) for one in answers]
+        return [
+            replace(one, ranked=tuple(choose_diverse(one.ranked, k, self._similarity(one.ranked)))) for one in answers
+        ]
 
     def answer(
         self,
@@ -145,7 +147,7 @@ class Answering(Closing):
         allow_echo: bool = False,
         diverse: bool = False,
     ) -> Answer:
-        """The same for one context."""
+        """As ``answer_all``, for one context."""
         return self.answer_all([context], k, filter=filter, allow_echo=allow_echo, diverse=diverse)[0]
 
     def respond(
@@ -157,12 +159,12 @@ class Answering(Closing):
         allow_echo: bool = False,
         diverse: bool = False,
     ) -> list[list[Ranked]]:
-        """The same without what is known of each answer: replies, good enough or not."""
+        """As ``answer_all``, but only the replies, good enough or not."""
         answers = self.answer_all(contexts, k, filter=filter, allow_echo=allow_echo, diverse=diverse)
         return [list(answer.ranked) for answer in answers]
 
     def any_passes(self, filter: Filter) -> bool:
-        """Whether a candidate passes a filter."""
+        """Whether any candidate passes a filter."""
         return self.index is not None and bool(self.index.page(n=1, filter=filter).candidates)
 
     def count(self, text: str) -> float:
@@ -178,11 +180,11 @@ class Answering(Closing):
         return most
 
     def vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
-        """Vectors of candidates by id, of those that have one."""
+        """Vectors of candidates by id, of candidates that have one."""
         return {} if self.index is None else self.index.vectors(ids)
 
     def _similarity(self, ranked: Sequence[Ranked]) -> Similarity:
-        """By vectors; by words where there are none, or one was removed meanwhile."""
+        """Similarity by vectors; by words if a reply has no vector, or was removed meanwhile."""
         vectors = self.vectors([reply.id for reply in ranked])
         if any(reply.id not in vectors for reply in ranked) or not ranked:
             return word_similarity([reply.text for reply in ranked])
@@ -192,30 +194,32 @@ class Answering(Closing):
         """The candidate of an id.
 
         Raises:
-            UsageError: there is none.
+            UsageError: no candidate has the id.
         """
         if self.index is None:
-            raise UsageError(f"there is no index to look for the id {id_!r} in; give the text of the reply")
+            raise UsageError(
+                f"the id {id_!r} needs an index, and the candidates are a list; give the text of the reply"
+            )
         self.index.refresh()
         return self.index.candidate(id_)
 
     def explained(self) -> "Scorer | Answering":
-        """Whose scores an explanation takes apart."""
+        """The scorer whose scores an explanation takes apart."""
         return self.scorer
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.scorer!r}, {self.index!r})"
 
     def fingerprints(self) -> dict[str, str]:
-        """Of the networks: what a threshold and an ensemble depend on."""
+        """Fingerprints of the networks on which a threshold and an ensemble depend."""
         return {"retriever": self.encoder.fingerprint} if self.encoder and self.encoder.fingerprint else {}
 
     def with_retriever(self, change: "Callable[[Answering], Answering]") -> "Answering":
-        """The same with another first stage, made from the present one."""
+        """A copy with another first stage, made from the present one."""
         return change(self)
 
     def with_ensemble(self, ensemble: Ensemble | None) -> "Answering":
-        """The same with the scores of its two stages added on another scale; of one stage, itself."""
+        """A copy that adds the scores of its two stages on another scale; a single stage returns itself."""
         return self
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Retrievers: a context in, ranked replies out. Dense search over an index, or lexical search over candidates."""
+"""Retrievers of ranked replies for a context: dense search over an index, or lexical search over candidates."""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.answering.choice import Choice, widened
+from polyrank.answering.choice import Choice, search_until_kept
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.errors import UsageError
 from polyrank.index import COUNT_FIELD, Filter, Index, LocalIndex, as_count, check_fingerprint
@@ -24,10 +24,10 @@ class Retriever(Answering):
 
     Args:
         encoder: of contexts.
-        index: candidates encoded by the same encoder, here or on a server.
-        mode: "exact" finds the best replies; "approximate" nearly, by the index's own inner-product index.
-            See ``polyrank.search.search``.
-        distinct: give each text once, with the id of its first row, whatever else has that text.
+        index: candidates encoded by the same encoder, local or on a server.
+        mode: "exact" returns the best replies; "approximate" nearly the best, by the index's inner-product index. See
+            ``polyrank.search.search``.
+        distinct: return each text once, with the id of its best row.
         prior: add this times ``log(1 + count)`` to each score, with the metadata field ``count`` of the candidate.
 
     Raises:
@@ -60,7 +60,7 @@ class Retriever(Answering):
                 return at_once[i] if n == choice.k else self._search(vectors[[i]], mask[[i]], n, choice.filter)[0]
 
             keep = partial(choice.of, context=context, distinct=self.distinct)
-            ranked, result = widened(search, keep, choice.k)
+            ranked, result = search_until_kept(search, keep, choice.k)
             return Answer(tuple(ranked), None, not ranked, result.exact, result.n_scored, result.ways)
 
         return [answer(i, context) for i, context in enumerate(contexts)]
@@ -76,9 +76,10 @@ class LexicalRetriever(Answering):
     """BM25 or TF-IDF over candidates.
 
     Args:
-        scorer: fitted, or it takes word statistics from the candidates.
-        candidates: to choose from; an index: its live ones, as of each call; one on a server is read whole each time.
-        distinct: give each text once, with the id of its first candidate, whatever else has that text.
+        scorer: if it is not fitted, word statistics come from the candidates.
+        candidates: to choose from. Of an index, its live candidates as of each call; after a change they are all read
+            again.
+        distinct: return each text once, with the id of its best candidate.
         prior: see ``Retriever``.
     """
 
@@ -93,13 +94,13 @@ class LexicalRetriever(Answering):
         self.scorer, self.encoder, self.distinct, self.prior = scorer, None, distinct, prior
         self.index = candidates if isinstance(candidates, Index) else None
         pool = _Pool(() if isinstance(candidates, Index) else candidates)
-        self._cached = (0, 0), pool  # replaced as a whole, since threads may share this
+        self._cached = (0, 0), pool  # replaced as a whole, because threads may share it
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
-        """See ``Answering``. Scores behind a filter are those that the candidates have among all of them.
+        """See ``Answering``. A filter does not change scores: word statistics are of all candidates.
 
         Raises:
-            DataError: there is a filter, and the metadata of a candidate in memory cannot be written as JSON.
+            DataError: there is a filter, and JSON cannot hold the metadata of a candidate in memory.
         """
         pool = self._current()
         some = pool.everywhere if choice.filter is None else pool.positions(choice.filter)
@@ -113,7 +114,7 @@ class LexicalRetriever(Answering):
                 return _ranked([pool.candidates[some[row]] for row in rows], values[rows]), None
 
             keep = partial(choice.of, context=context, distinct=self.distinct)
-            ranked, _ = widened(search, keep, choice.k)
+            ranked, _ = search_until_kept(search, keep, choice.k)
             return Answer(tuple(ranked), None, not ranked)
 
         return [answer(context, row[some]) for context, row in zip(contexts, scores, strict=True)]
@@ -126,7 +127,7 @@ class LexicalRetriever(Answering):
         return len(self._current().positions(filter)) > 0
 
     def explained(self) -> Scorer:
-        """The scorer with the word statistics that it ranks by, which may come from the candidates."""
+        """The scorer, fitted to the candidates if it was not fitted."""
         return self.scorer.fitted_to(lambda: self._current().texts)
 
     def count(self, text: str) -> float:
@@ -137,10 +138,10 @@ class LexicalRetriever(Answering):
         for candidate in self._current().candidates:
             if candidate.id == id_:
                 return candidate
-        raise UsageError(f"there is no candidate {id_!r}; give the id of one that respond returns")
+        raise UsageError(f"no candidate has the id {id_!r}; give an id that respond returns")
 
     def _current(self) -> "_Pool":
-        """The candidates as of now."""
+        """The present candidates."""
         if self.index is not None:
             self.index.refresh()
             if (now := self.index.version) != self._cached[0]:
@@ -149,7 +150,7 @@ class LexicalRetriever(Answering):
 
 
 class _Pool:
-    """Candidates with their texts, and which of them pass the latest filters."""
+    """Candidates with their texts and counts, and the positions that pass the latest filters."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self.candidates = tuple(candidates)

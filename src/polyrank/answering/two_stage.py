@@ -1,4 +1,4 @@
-"""Two stages over an index: a fast retriever draws a shortlist, an accurate re-ranker orders it."""
+"""Two stages over an index: a fast retriever makes a shortlist, an accurate re-ranker orders it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,8 +19,8 @@ class TwoStage(Answering):
     """Retrieve, then re-rank.
 
     Args:
-        retriever: gives the shortlist.
-        reranker: scores it; a Cross-encoder, or any Scorer.
+        retriever: makes the shortlist.
+        reranker: scores it; a Cross-encoder or any other Scorer.
         n_retrieved: length of the shortlist.
         ensemble: add the two stages' scores on this scale; None: the re-ranker's score alone decides.
 
@@ -39,8 +39,8 @@ class TwoStage(Answering):
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         """The best of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
 
-        At most ``n_retrieved`` replies are given, since no others are seen by the re-ranker. The rest of the choice
-        is the retriever's: the shortlist holds nothing else than what may be given.
+        At most ``n_retrieved`` replies are returned, because the re-ranker scores no others. The retriever applies the
+        filter and the other conditions of the choice, so every reply of the shortlist may be returned.
         """
         first_stage = self.retriever.best(contexts, replace(choice, k=self.n_retrieved))
         shortlists = [answer.ranked for answer in first_stage]

@@ -1,4 +1,4 @@
-"""Speed tables, as functions that return plain JSON values: ``{"machine": {...}, "rows": [{...}]}``."""
+"""Benchmarks, as functions that return plain JSON values: ``{"machine": {...}, "rows": [{...}]}``."""
 
 from polyrank.bench.encoding import bench_encoding
 from polyrank.bench.machine import describe_machine

@@ -1,7 +1,7 @@
-"""How fast texts become vectors and pairs become scores: by torch, by exports, and by what a caller brings along.
+"""The speed of encoding texts and scoring pairs: by torch, by exports, and by the caller's libraries.
 
-Forms take turns in one process on the same texts, with the same backbone; what differs is how batches are made, the
-precision, and where padding goes. Medians are told.
+Forms take turns in one process on the same texts, with the same backbone. They differ in batching, precision and
+padding. Figures are medians.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.bench.machine import describe_machine
+from polyrank.bench.machine import describe_machine, median_seconds
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, TextPolicy
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.models import Backend
@@ -48,7 +46,7 @@ class Peer:
 
 
 def long_context(texts: Sequence[str], n_words: int) -> Context:
-    """One turn of so many words, those of the texts and again from the first.
+    """One turn of ``n_words`` words, those of the texts, repeated if they are too few.
 
     >>> long_context(["hello there", "you"], 5).turns
     ('hello there you hello there',)
@@ -74,15 +72,15 @@ def bench_encoding(
         n_pairs: length of the shortlist.
         n_words: of the context.
         repeats: rounds; each times every form once.
-        backends: "onnx", "openvino": the same network exported, beside torch.
-        models: folders of other models, to be timed on the same texts.
-        peers: other libraries by name, the one to compare with first.
-        progress: told what comes next.
+        backends: "onnx", "openvino": exports of the same network, in addition to torch.
+        models: folders of other models, to time on the same texts.
+        peers: other libraries by name, the reference first.
+        progress: called with the name of the next step.
 
     Returns:
         ``machine``, and ``rows`` of ``what``, ``n`` (texts or pairs), ``d``, ``form``, ``ms`` (median), ``ratio`` (the
-        first peer's time over this; None without it), ``per_second`` and ``max_abs_error`` (against our fp32; None
-        where the network is another one), and ``left_out``, which exports were refused and why.
+        first peer's time divided by this; None without peers), ``per_second`` and ``max_abs_error`` (against polyrank's
+        fp32; None for other networks), and ``left_out``, the refused exports and the reasons.
 
     Raises:
         UsageError: there are too few texts.
@@ -99,18 +97,18 @@ def bench_encoding(
         bi = _saved(Path(folder) / "bi", BiConfig(shared_towers=True, output_scale=1.0))
         cross = _saved(Path(folder) / "cross", CrossConfig())
         for name, precision in (("polyrank", "auto"), ("exact", "fp32")):
-            _sort(name, saved_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
+            _add_scorer(name, saved_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
         for backend in backends:
             progress(f"exporting to {backend}")
             for model in (bi, cross):
                 try:
                     export_model(model, backend)
-                except ArtifactError as error:  # an untrained head's scores are nearly alike, and hard to keep in bf16
+                except ArtifactError as error:  # an untrained head's scores are nearly equal, so bf16 reorders them
                     left_out.append(f"{model.name} {backend}: {error}".replace(f"{folder}/", ""))
                     continue
-                _sort(f"polyrank {backend}", load_exported(model, backend), encoders, crosses)
+                _add_scorer(f"polyrank {backend}", load_exported(model, backend), encoders, crosses)
     for model in models:
-        _sort(str(model), saved_scorer(model), encoders, crosses)
+        _add_scorer(str(model), saved_scorer(model), encoders, crosses)
     exact_cross = crosses.pop("exact")
     context = long_context(texts, n_words)
     distinct, shortlist = list(dict.fromkeys(texts)), list(texts[:n_pairs])
@@ -118,21 +116,20 @@ def bench_encoding(
     usual = next(iter(peers), "")
 
     progress(f"encoding {len(distinct):,} texts")
-    bulk = {name: _bulk(scorer, distinct) for name, scorer in encoders.items()}
+    bulk: dict[str, Run] = {name: partial(_fresh, scorer, distinct) for name, scorer in encoders.items()}
     bulk |= {name: partial(peer.encode, distinct) for name, peer in peers.items()}
     rows = _compare("bulk", len(distinct), encoder.dimension, bulk, _fresh(exact, distinct), repeats, usual)
 
     progress("encoding one context")
-    one = {name: _one(scorer, context) for name, scorer in encoders.items()}
+    one: dict[str, Run] = {name: partial(_one, scorer, context) for name, scorer in encoders.items()}
     one |= {name: partial(peer.encode, list(context.turns)) for name, peer in peers.items()}
-    rows += _compare("context", 1, encoder.dimension, one, _one(exact, context)(), 4 * repeats, usual)
+    rows += _compare("context", 1, encoder.dimension, one, _one(exact, context), 4 * repeats, usual)
 
     progress(f"re-ranking {n_pairs} candidates")
-    pairs = {name: _ranking(scorer, context, shortlist) for name, scorer in crosses.items()}
+    pairs: dict[str, Run] = {name: partial(_rerank, scorer, context, shortlist) for name, scorer in crosses.items()}
     pairs |= {name: partial(peer.rank, context.turns[0], shortlist) for name, peer in peers.items()}
-    rows += _compare(
-        "rerank", n_pairs, encoder.dimension, pairs, exact_cross.score([context], [shortlist])[0], repeats, usual
-    )
+    reference = _rerank(exact_cross, context, shortlist)
+    rows += _compare("rerank", n_pairs, encoder.dimension, pairs, reference, repeats, usual)
     return {"machine": describe_machine(), "rows": rows, "left_out": left_out}
 
 
@@ -142,7 +139,7 @@ def _saved(path: Path, config: ModelConfig) -> Path:
     return path
 
 
-def _sort(
+def _add_scorer(
     name: str,
     scorer: EncoderScorer | CrossScorer,
     encoders: dict[str, EncoderScorer],
@@ -163,35 +160,24 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32)
 
 
-def _bulk(encoder: EncoderScorer, texts: Sequence[str]) -> Run:
-    return lambda: _fresh(encoder, texts)
+def _one(encoder: EncoderScorer, context: Context) -> NDArray[np.float32]:
+    return _unit(encoder.encode_contexts([context])[0][:, 0])
 
 
-def _one(encoder: EncoderScorer, context: Context) -> Run:
-    return lambda: _unit(encoder.encode_contexts([context])[0][:, 0])
-
-
-def _ranking(cross: CrossScorer, context: Context, texts: Sequence[str]) -> Run:
-    return lambda: cross.score([context], [texts])[0]
+def _rerank(cross: CrossScorer, context: Context, texts: Sequence[str]) -> NDArray[np.float32]:
+    return cross.score([context], [texts])[0]
 
 
 def _compare(
     what: str, n: int, d: int, forms: dict[str, Run], reference: NDArray[np.float32], repeats: int, usual: str
 ) -> list[dict[str, Any]]:
-    answers = {form: run() for form, run in forms.items()}  # the first round loads what is loaded once
-    times: dict[str, list[float]] = {form: [] for form in forms}
-    for _ in range(repeats):
-        for form, run in forms.items():
-            started = perf_counter()
-            run()
-            times[form].append(perf_counter() - started)
-    rows = []
-    for form, seconds_of in times.items():
-        seconds = median(seconds_of)
+    answers = {form: run() for form, run in forms.items()}  # the first round includes lazy loading
+    rows, times = [], median_seconds(forms, repeats)
+    for form, seconds in times.items():
         row: dict[str, Any] = {"what": what, "n": n, "d": d, "m": 1, "form": form, "ms": round(1e3 * seconds, 3)}
-        row["ratio"] = round(median(times[usual]) / seconds, 2) if usual else None
+        row["ratio"] = round(times[usual] / seconds, 2) if usual else None
         row["per_second"] = round(n / seconds, 1)
-        # a peer's Cross-encoder has another, random head: only ours can be compared
+        # a peer's Cross-encoder has another random head, so its scores cannot be compared
         same = form.startswith("polyrank") or (bool(usual) and form.startswith(usual) and what != "rerank")
         row["max_abs_error"] = float(np.abs(answers[form] - reference).max()) if same else None
         rows.append(row)

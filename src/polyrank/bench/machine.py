@@ -1,8 +1,11 @@
-"""What a benchmark ran on."""
+"""The machine of a benchmark."""
 
 import os
 import platform
+from collections.abc import Callable, Mapping
 from importlib import metadata
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,7 +21,7 @@ LIBRARIES = ("polyrank", "polyrank-kernels", "numpy", "torch", "faiss-cpu", "tra
 
 
 def describe_machine() -> dict[str, Any]:
-    """CPU with the instructions that matter here, those that loops and torch use, cores, threads, memory, versions.
+    """The CPU, its relevant instructions, those that loops and torch use, cores, threads, memory and versions.
 
     >>> sorted(describe_machine())
     ['cores', 'cpu', 'flags', 'gpu', 'memory_gb', 'system', 'threads', 'used', 'versions']
@@ -38,6 +41,17 @@ def describe_machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "versions": {"python": platform.python_version(), **_versions()},
     }
+
+
+def median_seconds(forms: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each form. The forms take turns, so that other load on the machine affects all of them."""
+    times: dict[str, list[float]] = {form: [] for form in forms}
+    for _ in range(repeats):
+        for form, run in forms.items():
+            started = perf_counter()
+            run()
+            times[form].append(perf_counter() - started)
+    return {form: median(seconds) for form, seconds in times.items()}
 
 
 def _versions() -> dict[str, str]:

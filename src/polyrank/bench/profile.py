@@ -26,10 +26,10 @@ REPEATS = 4
 
 
 def bench_profile(*, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """Measure the profile of this machine with torch's number of threads, and keep it for searches to come.
+    """Measure the profile of this machine with torch's number of threads, and save it for later searches.
 
     Args:
-        progress: told what comes next.
+        progress: called with the name of the next step.
 
     Returns:
         ``machine``, ``path`` (of the file) and ``rows`` of ``what``, ``shipped`` and ``measured``: milliseconds for
@@ -46,7 +46,7 @@ def bench_profile(*, progress: Callable[[str], None] = lambda _: None) -> dict[s
 
 
 def measure_profile(progress: Callable[[str], None] = lambda _: None) -> Profile:
-    """Measure without keeping it. What this machine has no instructions or no compiled loops for stays as shipped."""
+    """Measure a profile without saving it. Numbers of instructions or loops that this machine lacks stay as shipped."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((N, D), np.float32)
     rows, columns = torch.from_numpy(vectors), torch.from_numpy(rng.standard_normal((MANY, D), np.float32))
@@ -76,7 +76,7 @@ def measure_profile(progress: Callable[[str], None] = lambda _: None) -> Profile
 
 
 def _compiled(vectors: np.ndarray[Any, Any], rows: Tensor, columns: Tensor, products: Tensor) -> dict[str, Any]:
-    """The fields that the compiled loops are measured for."""
+    """The profile's fields for the compiled loops."""
     quantized, norms, out = kernels.quantized_of(vectors), norms_of(vectors), torch.empty(N * MANY)
 
     def multiply(n: int) -> float:
@@ -101,7 +101,7 @@ def _compiled(vectors: np.ndarray[Any, Any], rows: Tensor, columns: Tensor, prod
 
 
 def _line(rows: Tensor, columns: Tensor) -> Line:
-    """Of a product by torch: the least that it costs, and each column of many."""
+    """The cost of a product by torch: its minimum, and that of each of many columns."""
 
     def multiply(n: int) -> float:
         stack = columns[:n].T.contiguous()
@@ -112,14 +112,14 @@ def _line(rows: Tensor, columns: Tensor) -> Line:
 
 
 def _sloped(seconds: Callable[[int], float], few: int) -> Line:
-    """A cost that grows by the column."""
+    """The cost without columns, and that of each column."""
     least, most = seconds(few), seconds(MANY)
     slope = max(most - least, 0.0) / (MANY - few)
     return _unit(least - few * slope, N), _unit(slope, N)
 
 
 def _shortest(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs; the first, which takes memory, does not count."""
+    """Seconds of the fastest of some runs, except the first, which allocates memory."""
     seconds = []
     for _ in range(REPEATS + 1):
         start = perf_counter()
@@ -129,7 +129,7 @@ def _shortest(run: Callable[[], object]) -> float:
 
 
 def _unit(seconds: float, n: int) -> float:
-    """In milliseconds for 100,000 candidates."""
+    """Milliseconds for 100,000 candidates."""
     return _positive(1e3 * seconds * 1e5 / n)
 
 
@@ -138,7 +138,7 @@ def _positive(milliseconds: float) -> float:
 
 
 def _flat(profile: Profile) -> dict[str, float]:
-    """Each number by a name."""
+    """The numbers of a profile by name."""
     numbers: dict[str, float] = {}
     for name, value in asdict(profile).items():
         lines = {name: value} if isinstance(value, float) else {name: value[0], f"{name}, each": value[1]}

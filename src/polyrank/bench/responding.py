@@ -1,12 +1,13 @@
-"""The papers' table: how long one context takes from its text to the ten best of N candidates, for each kind of model.
+"""The papers' table: the time for one context from its text to the ten best of N candidates, for each kind of model.
 
-Networks have random codes or heads: speed does not depend on what they have learnt, but for the search, whose
-shortcuts are as good as context vectors are alike. Candidates are cached, as they would be. Beside each encoder runs
-the same in the papers' form: all of it in fp32, with attention weights and attended vectors.
+Networks have random codes or heads. Training does not change their speed, except that of the search, which prunes more
+if context vectors are similar. Candidates' vectors are cached. Next to each encoder, the same runs in the papers' form:
+all in fp32, with attention weights and attended vectors.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -47,14 +48,14 @@ PAPERS = ", papers"
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Refuse an unknown kind of model.
+    """Validate kinds of models.
 
     Raises:
         UsageError: one of them is not in ``KINDS``.
     """
     unknown = set(kinds) - set(KINDS)
     if unknown:
-        raise UsageError(f"{sorted(unknown)[0]!r} is no kind of model; choose {', '.join(KINDS)}")
+        raise UsageError(f"{sorted(unknown)[0]!r} is not a kind of model; choose {', '.join(KINDS)}")
 
 
 def bench_responding(
@@ -68,30 +69,30 @@ def bench_responding(
     device: str = "auto",
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Time a whole answer.
+    """Time whole answers.
 
     Args:
-        texts: replies; candidate vectors are theirs and mixtures of them, up to each size.
+        texts: replies; candidate vectors are their vectors, and mixtures of them up to each size.
         sizes: numbers of candidates.
-        kinds: of ``KINDS``; "Poly-first-16" has the first 16 outputs as they are, as in the papers' Table 9.
+        kinds: of ``KINDS``; the vectors of "Poly-first-16" are the first 16 outputs, as in the papers' Table 9.
         backbone: "embedded", "base" (the size of BERT-base, with random weights), a folder or hf:OWNER/MODEL.
         n_words: of the context.
         repeats: rounds; each times every kind once.
         device: for networks: "auto", "cpu" or "cuda".
-        progress: told what comes next.
+        progress: called with the name of the next step.
 
     Returns:
         ``machine``, and ``rows`` of ``what`` ("respond"), ``n``, ``d``, ``m``, ``form`` (the kind, or "KIND, papers"),
-        ``ms`` (median, encoding of the context included), ``encode_ms``, ``ratio`` (the Cross-encoder's time over
-        this), ``papers_ratio`` (that of the papers' form over this), ``max_abs_error`` (of the best score, against the
-        papers' form), and ``extrapolated``: a Cross-encoder is timed on 100 pairs.
+        ``ms`` (median, including the context's encoding), ``encode_ms``, ``ratio`` (the Cross-encoder's time divided by
+        this), ``papers_ratio`` (the papers' form's time divided by this), ``max_abs_error`` (of the best score, against
+        the papers' form), and ``extrapolated``: a Cross-encoder is timed on 100 pairs.
 
     Raises:
         UsageError: a kind is unknown, or there are too few texts.
     """
     check_kinds(kinds)
     if len(texts) < MEASURED_PAIRS:
-        raise UsageError(f"{len(texts)} texts are too few; give {MEASURED_PAIRS} at least")
+        raise UsageError(f"{len(texts)} texts are too few; give at least {MEASURED_PAIRS}")
     policy = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
     context = long_context(texts, n_words)
     runs: dict[tuple[str, int], Run] = {}
@@ -106,24 +107,25 @@ def bench_responding(
             model_and_texts = new_model(config, policy, seed=0, sample=list(texts[:256]))[:2]
             scorer = make_scorer(*model_and_texts, device=device, frozen=True)
             if isinstance(scorer, CrossScorer):
-                assert isinstance(scorer.model, CrossEncoder), "it was made in torch"
+                assert isinstance(scorer.model, CrossEncoder), "not an export"
                 shapes[kind] = (0, scorer.model.backbone.dimension)
                 runs |= {(kind, n): _cross_run(scorer, context, texts, n) for n in sizes}
                 continue
             plain = make_scorer(
                 *new_model(config, policy, seed=0, sample=list(texts[:256]))[:2], precision="fp32", device=device
             )
-            assert isinstance(plain, EncoderScorer), "of the same kind"
+            assert isinstance(plain, EncoderScorer), "same kind as scorer"
             encoded = plain.encode_candidates(list(texts[: max(sizes)]))
             vectors, mask = plain.encode_contexts([context])
             shapes[kind] = shapes[kind + PAPERS] = (mask.shape[1], plain.dimension)
-            if untrained:  # all texts are nearly alike to it; apart, with products that deviate by one, they are usual
+            if untrained:  # its vectors are nearly equal: centre them, and scale products to a deviation of 1
                 encoded = encoded - encoded.mean(0)
                 encoded /= np.std(encoded @ vectors[0, 0])
             for n in sizes:
                 pool = _mixtures(encoded, n)
-                runs[kind, n] = _search_run(scorer, context, Pool(pool, np.arange(n)))
-                runs[kind + PAPERS, n] = _papers_run(plain, context, pool)
+                runs[kind, n] = _encoder_run(scorer, context, partial(_searched, Pool(pool, np.arange(n))))
+                papers = Papers(vectors[0, mask[0]], pool)  # allocates its buffers once
+                runs[kind + PAPERS, n] = _encoder_run(plain, context, partial(_by_papers, papers))
     times: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
     encoding: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
     best = {key: run()[1] for key, run in runs.items()}
@@ -158,29 +160,27 @@ def bench_responding(
 
 
 Run = Callable[[], tuple[float, float]]
-"""Seconds that the context's encoding took, and the best score."""
+"""Returns the seconds of the context's encoding, and the best score."""
 
 
-def _search_run(scorer: EncoderScorer, context: Context, pool: Pool) -> Run:
+def _encoder_run(scorer: EncoderScorer, context: Context, scores: Callable[[Floats, Any], Floats]) -> Run:
+    """``scores``: the best scores, best first, for the context's vectors and mask."""
+
     def run() -> tuple[float, float]:
         started = perf_counter()
         vectors, mask = scorer.encode_contexts([context])
         encoded = perf_counter() - started
-        return encoded, float(search(vectors, mask, [pool], K)[0].scores[0])
+        return encoded, float(scores(vectors, mask)[0])
 
     return run
 
 
-def _papers_run(scorer: EncoderScorer, context: Context, candidates: Floats) -> Run:
-    def run() -> tuple[float, float]:
-        started = perf_counter()
-        scorer.encode_contexts([context])
-        encoded = perf_counter() - started
-        return encoded, float(papers()[1][0])
+def _searched(pool: Pool, vectors: Floats, mask: Any) -> Floats:
+    return search(vectors, mask, [pool], K)[0].scores
 
-    vectors, mask = scorer.encode_contexts([context])
-    papers = Papers(vectors[0, mask[0]], candidates)  # which keeps its buffers
-    return run
+
+def _by_papers(papers: Papers, _vectors: Floats, _mask: Any) -> Floats:
+    return papers()[1]
 
 
 def _cross_run(scorer: CrossScorer, context: Context, texts: Sequence[str], n: int) -> Run:
@@ -194,7 +194,7 @@ def _cross_run(scorer: CrossScorer, context: Context, texts: Sequence[str], n: i
 
 
 def _mixtures(vectors: Floats, n: int) -> Floats:
-    """``n`` vectors ``[n, D]`` that lie like the given ones: they themselves, then random pairs of them mixed."""
+    """``n`` vectors ``[n, D]`` with a similar distribution: the given ones, then mixtures of random pairs."""
     if n <= len(vectors):
         return np.ascontiguousarray(vectors[:n])
     generator = np.random.Generator(np.random.PCG64(0))

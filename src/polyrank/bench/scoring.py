@@ -1,28 +1,26 @@
-"""How long it takes to find the ten best of N candidates for one context: papers' form, a plain scan, exact search.
+"""The time to find the ten best of N candidates for one context: the papers' form, a plain scan, exact search.
 
-Forms take turns in one process, so that whatever else the machine does falls on all of them; medians are told.
+Forms take turns in one process, so that other load on the machine affects all of them. Figures are medians.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.bench.machine import describe_machine
+from polyrank.bench.machine import describe_machine, median_seconds
 from polyrank.errors import UsageError
 from polyrank.search import score_rows, search
 from polyrank.search.blocks import Floats
 from polyrank.search.ways import WAYS
 
 Regime = Literal["isotropic", "trained", "wide"]
-Answer = tuple[NDArray[np.int64], Floats, int, str]  # rows, scores, how many were scored in full, in what way
+Answer = tuple[NDArray[np.int64], Floats, int, str]  # rows, scores, how many were scored in full, ways of scanning
 PLAIN = ("plain", "plain tiles")  # ways that score every candidate in fp32
 K = 10
 CHUNK = 4096  # rows, of the papers' form
@@ -37,7 +35,7 @@ class Pool:
     Args:
         vectors: ``[N, D]``.
         rows: ``[N]``
-        alive: all are.
+        alive: None: all.
     """
 
     vectors: Floats
@@ -46,13 +44,13 @@ class Pool:
 
 
 def make_inputs(regime: Regime, n: int, d: int, m: int, seed: int = 0) -> tuple[Floats, Floats]:
-    """A context and candidates of one kind.
+    """A context and candidates with vectors of one regime.
 
-    - ``isotropic``: independent normal numbers, products of unit scale. The hardest case, and no encoder's.
+    - ``isotropic``: independent normal numbers, products of unit scale. The hardest case, unlike any encoder.
     - ``trained``: as measured on trained Poly-encoders of 64 codes. Candidates have norms about 5.5 and a spectrum
       that falls like 1 / (j + 8). The context's vectors have norm 3.3 and deviate by 5% from their mean, along 16
       directions whose scales fall by a quarter each; the mean lies between a candidate and a random direction.
-    - ``wide``: independent normal numbers that nobody scaled; products deviate by sqrt(d), 28 for 768.
+    - ``wide``: independent normal numbers, not scaled; products deviate by sqrt(d), 28 for 768.
 
     Returns:
         ``[M, D]`` and ``[N, D]``.
@@ -78,9 +76,9 @@ def make_inputs(regime: Regime, n: int, d: int, m: int, seed: int = 0) -> tuple[
 
 
 class Papers:
-    """Scoring as the papers write it: attention weights, attended vectors, their products; in chunks, fp32.
+    """Scoring as in the papers: attention weights, attended vectors, their products; in chunks, fp32.
 
-    Its buffers are taken once, so that it is not slow for its allocations.
+    Its buffers are allocated once, so that allocations do not slow it down.
 
     Args:
         context: ``[M, D]``.
@@ -95,7 +93,7 @@ class Papers:
         self._scores = torch.empty(len(candidates))
 
     def flushed(self) -> tuple[NDArray[np.int64], Floats]:
-        """The same with weights below 1e-38 as 0, in this thread: processors are slow at denormal numbers."""
+        """The same with weights below 1e-38 flushed to 0 in this thread, because processors are slow at denormals."""
         torch.set_flush_denormal(True)
         try:
             return self()
@@ -124,25 +122,25 @@ def bench_scoring(
     growth: Sequence[int] = (10_000, 100_000, 1_000_000),
     growth_d: int = 384,
     repeats: int = 5,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Time the forms of Poly-encoder scoring, top 10 included.
+    """Time the forms of Poly-encoder scoring, including the selection of the top 10.
 
     Args:
         n: candidates.
         d: dimensions.
-        vectors: numbers of context vectors; the wide regime is measured with the largest alone.
-        regimes: kinds of inputs, see ``make_inputs``.
+        vectors: numbers of context vectors; the wide regime is measured only with the largest.
+        regimes: of the inputs, see ``make_inputs``.
         growth: numbers of candidates for the growth of time and memory, trained regime, 64 vectors; may be empty.
-        growth_d: dimensions there.
+        growth_d: dimensions of the growth rows.
         repeats: rounds; each times every form once.
-        progress: told what comes next.
+        progress: called with the name of the next step.
 
     Returns:
         ``machine``, and ``rows`` of ``what`` (the regime), ``n``, ``d``, ``m``, ``form``, ``ms`` (median), ``ratio``
-        (the papers' form's time over this), ``max_abs_error`` (of the returned scores, against fp64),
-        ``recall_at_10``, ``n_scored``, ``ways`` (of scanning that were chosen), and ``peak_mb`` (memory taken by a
-        search besides its inputs, in growth rows). Of wide logits the form "papers, flushed" is one more.
+        (the papers' form's time divided by this), ``max_abs_error`` (of the returned scores, against fp64),
+        ``recall_at_10``, ``n_scored``, ``ways`` (the chosen ways of scanning), and in growth rows ``peak_mb`` (memory
+        of a search in addition to its inputs). The wide regime has one more form, "papers, flushed".
 
     Raises:
         UsageError: a regime is unknown, or a number is not positive.
@@ -150,45 +148,39 @@ def bench_scoring(
     if min(n, d, repeats, *vectors, *growth, growth_d) < 1:
         raise UsageError("a size or a count of the benchmark is below 1; give positive numbers")
     rows: list[dict[str, Any]] = []
-    tell = progress or (lambda _: None)
     for regime in regimes:
         if regime not in get_args(Regime):
             raise UsageError(f"regime {regime!r} is unknown; use {', '.join(get_args(Regime))}")
         for m in (max(vectors),) if regime == "wide" else vectors:
-            tell(f"{regime}, {n} candidates, {m} vectors")
+            progress(f"{regime}, {n} candidates, {m} vectors")
             rows += _compare(regime, n, d, m, repeats)
     for size in growth:
-        tell(f"growth, {size} candidates")
+        progress(f"growth, {size} candidates")
         rows += _compare("trained", size, growth_d, 64, max(repeats // 2, 1), what="growth")
     return {"machine": describe_machine(), "rows": rows}
 
 
 def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | None = None) -> list[dict[str, Any]]:
-    """All forms on the same inputs, in turns."""
+    """Time all forms on the same inputs, in turns."""
     context, candidates = make_inputs(regime, n, d, m)
     pool = Pool(candidates, np.arange(n))
     contexts, mask = context[None], np.ones((1, m), np.bool_)
     papers = Papers(context, candidates)
 
-    def ours(ways: Sequence[str]) -> Answer:
+    def exact(ways: Sequence[str]) -> Answer:
         result = search(contexts, mask, [pool], K, ways=ways)[0]
         return result.rows, result.scores, result.n_scored, ", ".join(result.ways)
 
     forms: dict[str, Callable[[], Answer]] = {
         "papers": lambda: (*papers(), n, ""),
-        "plain": lambda: ours(PLAIN),
-        "exact": lambda: ours(tuple(WAYS)),
+        "plain": lambda: exact(PLAIN),
+        "exact": lambda: exact(tuple(WAYS)),
     }
-    if regime == "wide":  # whose weights are denormal
+    if regime == "wide":  # it has denormal weights
         forms["papers, flushed"] = lambda: (*papers.flushed(), n, "")
-    answers = {form: run() for form, run in forms.items()}  # the first round takes buffers and derives what is kept
+    answers = {form: run() for form, run in forms.items()}  # the first round allocates and derives
     peaks = {form: _peak_mb(run) for form, run in forms.items()} if what == "growth" else {}
-    times: dict[str, list[float]] = {form: [] for form in forms}
-    for _ in range(repeats):
-        for form, run in forms.items():
-            started = perf_counter()
-            run()
-            times[form].append(perf_counter() - started)
+    seconds = median_seconds(forms, repeats)
     truth = set(answers["plain"][0].tolist())
     result = []
     for form, (best, scores, n_scored, ways) in answers.items():
@@ -199,8 +191,8 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
             "d": d,
             "m": m,
             "form": form,
-            "ms": round(1e3 * median(times[form]), 3),
-            "ratio": round(median(times["papers"]) / median(times[form]), 2),
+            "ms": round(1e3 * seconds[form], 3),
+            "ratio": round(seconds["papers"] / seconds[form], 2),
             "max_abs_error": float(np.abs(precise - scores).max()),
             "recall_at_10": len(truth & set(best.tolist())) / len(truth),
             "n_scored": n_scored,
@@ -211,10 +203,10 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
 
 
 def _peak_mb(run: Callable[[], object]) -> float | None:
-    """Memory that a call takes at its peak besides what is there before; ``None`` where Linux does not say."""
+    """Peak memory of a call in addition to the memory before it; ``None`` if the system does not report it."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     try:
-        reset.write_text("5")  # the peak starts again from what is resident now
+        reset.write_text("5")  # resets the peak to the resident memory
         before = _status_mb(status, "VmRSS")
         run()
         return round(max(_status_mb(status, "VmHWM") - before, 0.0), 1)

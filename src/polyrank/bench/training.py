@@ -1,8 +1,8 @@
-"""How many pairs a second a Bi-encoder learns from: by our step, and by what a caller brings along.
+"""How many pairs per second a Bi-encoder trains on: with polyrank's step, and with the caller's libraries.
 
-Each form has a process of its own, because the allocator's setting is a process's; they take turns on the same pairs.
-Ours is timed on batches as they come, on its own, which put examples of like length together, and, where asked for, on
-large ones of these through the gradient cache. All cut both sides at 128 tokens.
+Each form runs in its own process, because the allocator's setting is per process; they take turns on the same pairs.
+polyrank is timed on random batches, on batches of examples of similar length, and optionally on large batches of
+similar length through the gradient cache. All forms cut both sides at 128 tokens.
 """
 
 import json
@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 LIKE_LENGTHS = "polyrank, like lengths"
 Update = Callable[[Sequence[int]], None]
 Start = Callable[[Sequence[Example], Path], tuple[list[int], Update]]
-"""Examples and an empty folder to the length of each example, and what makes an update of a batch of them."""
+"""From examples and an empty folder to the length of each example, and a function that trains on a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Form:
     """A way to train.
 
     Args:
-        start: what a process begins with.
-        batch_size: contexts of an update.
-        like_lengths: whether a batch has examples of like length.
+        start: called once, at the start of the process.
+        batch_size: contexts per update.
+        like_lengths: whether a batch has examples of similar length.
     """
 
     start: Start
@@ -71,31 +71,31 @@ def bench_training(
 
     Args:
         examples: pairs of a context and a response.
-        batch_size: contexts of an update.
-        large_batch: also train with so many contexts of an update, in chunks of ``batch_size`` texts.
+        batch_size: contexts per update.
+        large_batch: also train with so many contexts per update, in chunks of ``batch_size`` texts.
         repeats: rounds; in each, every form trains for one epoch.
-        peers: other libraries by name, the one to compare with first; functions that a new process can import.
-        progress: told what comes next.
+        peers: other libraries by name, the reference first; functions that a new process can import.
+        progress: called with the name of the next step.
 
     Returns:
-        ``machine``, ``load`` (of the last minutes before, where the system counts it), and ``rows`` of ``what``
+        ``machine``, ``load`` (the load averages before the start, if the system has them), and ``rows`` of ``what``
         ("train"), ``n`` (pairs), ``d``, ``m``, ``form``, ``ms`` (median of an epoch), ``ratio`` (the first peer's time
-        over this; None without it) and ``per_second``.
+        divided by this; None without peers) and ``per_second``.
 
     Raises:
-        UsageError: there are fewer examples than a batch takes, or the large batch is none.
+        UsageError: there are fewer examples than a batch needs, or the large batch is too small or too large.
         ResourceError: a process died.
     """
     if len(examples) < batch_size or batch_size < 2 or repeats < 1:
         raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
-    forms = {"polyrank": Form(_ours, batch_size), LIKE_LENGTHS: Form(_ours, batch_size, like_lengths=True)}
+    forms = {"polyrank": Form(_start, batch_size), LIKE_LENGTHS: Form(_start, batch_size, like_lengths=True)}
     if large_batch is not None:
         if not batch_size < large_batch <= len(examples):
             raise UsageError(
-                f"a large batch of {large_batch} is not between the plain one of {batch_size} and all {len(examples)}"
-                " examples; choose one that is"
+                f"a large batch of {large_batch} is not between the plain batch of {batch_size} and all {len(examples)}"
+                " examples; choose a number between"
             )
-        cached = partial(_ours, chunk_size=batch_size)
+        cached = partial(_start, chunk_size=batch_size)
         forms[f"{LIKE_LENGTHS}, {large_batch} in chunks"] = Form(cached, large_batch, like_lengths=True)
     peers = peers or {}
     forms |= {name: Form(start, batch_size) for name, start in peers.items()}
@@ -106,17 +106,15 @@ def bench_training(
     try:
         for form, made in forms.items():
             progress(f"starting {form}")
-            ours, theirs = context.Pipe()
+            pipe, other_end = context.Pipe()
             process = context.Process(
-                target=_work,
-                args=(made, list(examples), torch.get_num_threads(), theirs),
-                daemon=True,
+                target=_work, args=(made, list(examples), torch.get_num_threads(), other_end), daemon=True
             )
-            with _without_interrupts():  # Ctrl-C is for this process, which ends the others
+            with _without_interrupts():  # this process handles Ctrl-C, and terminates the others
                 process.start()
-            theirs.close()
-            workers[form] = (process, ours)
-            _answer(ours, form)
+            other_end.close()
+            workers[form] = (process, pipe)
+            _answer(pipe, form)
         for number in range(repeats):
             for form, (_, pipe) in workers.items():
                 progress(f"round {number + 1} of {repeats}: {form}")
@@ -128,7 +126,7 @@ def bench_training(
         raise
     finally:
         for process, pipe in workers.values():
-            pipe.close()  # a process whose pipe has ended ends
+            pipe.close()  # which ends the process
             process.join()
     usual = times.get(next(iter(peers), ""))
     dimension = json.loads((resolve_backbone("embedded").folder / "config.json").read_bytes())["hidden_size"]
@@ -150,7 +148,7 @@ def bench_training(
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only that one may
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -165,17 +163,17 @@ def _answer(pipe: Connection, form: str) -> float:
         return float(pipe.recv())
     except EOFError as error:
         raise ResourceError(
-            f"the process of {form} has died, for want of memory perhaps; use smaller batches"
+            f"the process of {form} died, possibly because memory ran out; use smaller batches"
         ) from error
 
 
 def _work(form: Form, examples: Sequence[Example], threads: int, pipe: Connection) -> None:
-    """A process: for every number that comes, one epoch, and its seconds back."""
+    """Run in a process: train one epoch for every number received, and send back its seconds."""
     torch.set_num_threads(threads)
     with TemporaryDirectory() as folder:
         lengths, update = form.start(examples, Path(folder))
         window = LENGTH_WINDOW if form.like_lengths else 1
-        update(range(form.batch_size))  # the first update takes what is taken once
+        update(range(form.batch_size))  # the first update allocates memory once
         pipe.send(0.0)
         while True:
             try:
@@ -189,10 +187,10 @@ def _work(form: Form, examples: Sequence[Example], threads: int, pipe: Connectio
             pipe.send(perf_counter() - started)
 
 
-def _ours(examples: Sequence[Example], folder: Path, chunk_size: int | None = None) -> tuple[list[int], Update]:
+def _start(examples: Sequence[Example], folder: Path, chunk_size: int | None = None) -> tuple[list[int], Update]:
     keep_freed_memory()
     model, texts, _ = new_model(BiConfig(shared_towers=True, output_scale=1.0), POLICY, seed=0, sample=())
-    assert isinstance(model, EncoderNetwork), "a Bi-encoder is one"
+    assert isinstance(model, EncoderNetwork), "a Bi-encoder is an encoder"
     step, settings = InBatchStep(model, texts, CPU, chunk_size=chunk_size), NetworkTraining(lr=5e-5)
     trainee = TrainState(Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None), 1)
     dtype = choose_dtype("auto", CPU)

@@ -235,10 +235,10 @@ def compare(
         shown = shown or ["R@1", "MRR", "loss"]
         if breakdown is not None:
             raise UsageError(f"--breakdown {breakdown} needs scores files, and these are run folders; leave it out")
-        rows = comparison.compared_figures(runs.validation_figures(inputs), shown)
+        rows = comparison.compare_figures(runs.validation_figures(inputs), shown)
     else:
-        models = comparison.by_model(comparison.read_scored(inputs))
-        rows = comparison.compared(models, tested, by=broken_down)
+        models = comparison.group_by_model(comparison.read_scored(inputs))
+        rows = comparison.compare_models(models, tested, by=broken_down)
     _show(rows, shown, layout, json_, breakdown)
     if plot is not None:
         _draw(rows, models, shown, plot)

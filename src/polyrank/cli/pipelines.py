@@ -59,7 +59,7 @@ def pipeline_create(
     device: Device = "auto",
 ) -> None:
     """Write a pipeline; with validation examples, choose its prior, ensemble and threshold on them."""
-    from polyrank.answering.calibration import choose_settings, curve_of, lacking
+    from polyrank.answering.calibration import choose_settings, curve_of, lacking_text
     from polyrank.answering.pipeline import make_retriever, write_pipeline
     from polyrank.config.checked import from_dict
     from polyrank.config.pipeline import PipelineConfig
@@ -126,7 +126,7 @@ def pipeline_create(
         if tuning["stages"]["difference"]["low"] <= 0:
             notify("the re-ranker does not measurably improve the ranking; leave out --rerank, or give more examples")
     if tuning and tuning["n_lacking"]:
-        notify(lacking(tuning))
+        notify(lacking_text(tuning))
     if tuning and "chosen" in tuning:
         point = tuning["chosen"]
         answered = f"{point['coverage']:.1%} of {tuning['n_examples']:,} contexts"

@@ -1,6 +1,6 @@
-"""Models side by side, each with its seeds: one row for each model, tested against a first one.
+"""Compare models, each with its seeds: one row for each model, tested against the first one.
 
-Where scores of each example are known, examples are paired; where only figures are, seeds.
+Tests pair examples if the scores of each example are known, and seeds if only figures are known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ from polyrank.ranking.statistics import holm, paired_t
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A model as it was evaluated, once for each seed.
+    """The evaluations of a model, one for each seed.
 
     Args:
         name: of the model.
-        seeds: that it was trained with; None where it is not known.
+        seeds: of its trainings; None: unknown.
         evaluations: one for each seed, on the same examples.
     """
 
@@ -33,20 +33,20 @@ class Scored:
 
 
 def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[Scored]:
-    """Scores files, called by the model that they are of where that has several seeds, or else by their own names.
+    """Read scores files. If a model has several seeds, its files get its name; other files get their own names.
 
     Args:
-        inputs: files, or folders of them, each with a name to go by instead, or None.
+        inputs: files, or folders of files, each with another name or None.
 
     Raises:
-        UsageError: a folder holds no scores files.
-        DataError: a file is none.
+        UsageError: a folder has no scores files.
+        DataError: a file is not a scores file.
     """
     files: list[tuple[str | None, Path]] = []
     for label, path in inputs:
         inside = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
         if not inside:
-            raise UsageError(f"{path} holds neither scores files nor a model; write some with evaluate --scores")
+            raise UsageError(f"{path} has neither scores files nor a model; write some with evaluate --scores")
         files += [(label, file) for file in inside]
     full = len({file.name for _, file in files}) < len({file for _, file in files})
     scored: list[Scored] = []
@@ -61,16 +61,16 @@ def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[Scored]:
     for i, ((label, file), model) in enumerate(zip(files, models, strict=True)):
         if model is not None and models.count(model) > 1:
             scored[i] = replace(scored[i], name=model)
-        elif label is None and (n := files[:i].count((None, file))):  # a file that is given again
+        elif label is None and (n := files[:i].count((None, file))):  # the same file again
             scored[i] = replace(scored[i], name=f"{scored[i].name} ({n + 1})")
     return scored
 
 
-def by_model(scored: Sequence[Scored]) -> list[Scored]:
-    """Those of one name as one model, in order of first appearance.
+def group_by_model(scored: Sequence[Scored]) -> list[Scored]:
+    """Join evaluations with the same name into one model, in order of first appearance.
 
     Raises:
-        UsageError: two of them have one seed.
+        UsageError: two of them have the same seed.
     """
     groups: dict[str, list[Scored]] = {}
     for each in scored:
@@ -85,7 +85,7 @@ def by_model(scored: Sequence[Scored]) -> list[Scored]:
     return joined
 
 
-def compared(
+def compare_models(
     models: Sequence[Scored],
     metrics: Sequence[str] | None = None,
     against: Scored | None = None,
@@ -95,13 +95,13 @@ def compared(
     """One row for each model, ready for JSON and for ``polyrank.evaluation.layout``.
 
     Args:
-        models: the first is what the others are tested against.
-        metrics: to be tested, the first one foremost; None: R@1 and what is usually shown.
-        against: what to test against instead.
+        models: the others are tested against the first.
+        metrics: to test, the main one first; None: those of ``SHOWN``.
+        against: test against this model instead.
         by: add a ``breakdown`` by each of these, as ``by_turns`` and so on.
 
     Raises:
-        DataError: the models were measured on different examples.
+        DataError: the models were evaluated on different examples.
     """
     rows = []
     ks = KS if metrics is None else sorted({int(k) for name in metrics if (k := name.partition("@")[2])})
@@ -119,18 +119,14 @@ def compared(
     tested = [(row, model) for row, model in zip(rows, models, strict=True) if model is not base]
     for row, model in tested:
         shown = [name for name in dict.fromkeys(metrics or SHOWN) if name in row["metrics"]]
-        first, *others = _tests(model, base, shown)
+        if not shown:
+            raise DataError(f"{model.name} has none of the requested metrics; choose R@k with a lower k, or MRR")
+        first, *others = paired_tests(model.evaluations, base.evaluations, shown)
         row["against"] = {"scores": base.name, **first, **({"others": others} if others else {})}
         if paired := _over_seeds(_figures(model, first["metric"]), _figures(base, first["metric"])):
             row["against"]["over_seeds"] = paired
     _adjust([row["against"] for row, _ in tested])
     return rows
-
-
-def _tests(model: Scored, base: Scored, metrics: Sequence[str]) -> list[dict[str, Any]]:
-    if not metrics:
-        raise DataError(f"{model.name} has none of the metrics that were asked for; choose R@k with a lower k, or MRR")
-    return paired_tests(model.evaluations, base.evaluations, metrics)
 
 
 def _figures(model: Scored, metric: str) -> dict[int, float]:
@@ -143,27 +139,27 @@ def _figures(model: Scored, metric: str) -> dict[int, float]:
     }
 
 
-def _over_seeds(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, float] | None:
-    """The paired test over the seeds that both have, where these are two or more."""
-    common = [seed for seed in ours if seed in theirs]
-    return paired_t([ours[seed] - theirs[seed] for seed in common]) if len(common) > 1 else None
+def _over_seeds(values: Mapping[int, float], base: Mapping[int, float]) -> dict[str, float] | None:
+    """The paired test over the seeds that both have; None for fewer than two."""
+    common = [seed for seed in values if seed in base]
+    return paired_t([values[seed] - base[seed] for seed in common]) if len(common) > 1 else None
 
 
-def compared_figures(
+def compare_figures(
     models: Mapping[str, Mapping[int, Mapping[str, float]]], metrics: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """As ``compared``, of figures alone, such as those of validation: means over seeds, paired by seed.
+    """As ``compare_models``, from figures alone, such as those of validation: means over seeds, paired by seed.
 
     Args:
-        models: by name, the figures of each seed. The first is what the others are tested against.
-        metrics: what to compare.
+        models: the figures of each seed, by name. The others are tested against the first.
+        metrics: to compare.
 
     Raises:
         UsageError: no model has one of the metrics.
     """
     known = {name for seeds in models.values() for figures in seeds.values() for name in figures}
     if absent := [name for name in metrics if name not in known]:
-        raise UsageError(f"there is no {absent[0]} of these runs; choose {', '.join(sorted(known)) or 'others'}")
+        raise UsageError(f"these runs have no {absent[0]}; choose {', '.join(sorted(known)) or 'others'}")
     rows: list[dict[str, Any]] = []
     base_name, base = next(iter(models.items()))
     for model, seeds in models.items():
@@ -193,7 +189,7 @@ def compared_figures(
 
 
 def _adjust(tests: Sequence[dict[str, Any]]) -> None:
-    """Add ``p_adjusted`` to tests of several models against one, for each metric apart."""
+    """Add ``p_adjusted`` to tests of several models against one, separately for each metric."""
     by_metric: dict[str, list[dict[str, Any]]] = {}
     for test in tests:
         for each in (test, *test.get("others", ())):

@@ -1,4 +1,4 @@
-"""Validation figures by epoch, read from run folders and drawn together."""
+"""Validation figures by epoch, read from run folders and drawn in one plot."""
 
 import json
 import re
@@ -20,8 +20,8 @@ class Check:
     """One validation of a training.
 
     Args:
-        step: updates made before it.
-        epoch: passes over the data made before it; None where an old run does not say.
+        step: number of updates before it.
+        epoch: number of passes over the data before it; None for old runs, which do not record it.
         figures: by name, such as "R@1" and "loss".
     """
 
@@ -31,20 +31,20 @@ class Check:
 
 
 def read_curves(folders: Sequence[Path]) -> dict[str, list[Check]]:
-    """The validations of each run. A folder of several runs (two networks, seeds) gives one curve for each.
+    """The validations of each run; a folder of several runs (two networks, seeds) has one curve for each.
 
     Args:
         folders: run folders, or ``metrics.jsonl`` files.
 
     Raises:
-        UsageError: there is no metrics.jsonl.
+        UsageError: a folder has no metrics.jsonl.
         DataError: ``file:line: what is wrong``.
     """
     named: list[tuple[str, Path]] = []
     for folder in folders:
         files = [folder] if folder.is_file() else sorted(file for way in INSIDE for file in folder.glob(way))
         if not files:
-            raise UsageError(f"{folder} holds no metrics.jsonl; give the output folder of a training")
+            raise UsageError(f"{folder} has no metrics.jsonl; give the output folder of a training")
         named += [(_name(folder, file), file) for file in files]
     shared = {name for name, count in Counter(name for name, _ in named).items() if count > 1}
     return {str(file) if name in shared else name: _checks(file) for name, file in named}
@@ -67,27 +67,27 @@ def _checks(file: Path) -> list[Check]:
                 finite = {name: value for name, value in record["valid"].items() if value is not None}
                 checks.append(Check(record["step"], record.get("epoch"), finite))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{file}:{number}: no record of a training ({error}); remove the line") from error
+            raise DataError(f"{file}:{number}: not a record of a training ({error}); remove the line") from error
     return checks
 
 
 def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: str = "R@1") -> None:
-    """One validation figure, one line per run: by epoch where all runs know it, else by step.
+    """Plot one validation figure with a line for each run: by epoch if all runs record it, else by step.
 
     Seeds of one run are thin lines around the line of their mean.
 
     Args:
         curves: of ``read_curves``.
         path: .png or .svg to write.
-        figure: what to draw; R@1 is drawn in percent.
+        figure: to draw; R@1 is drawn in percent.
 
     Raises:
-        UsageError: no run has been validated, or none has such a figure.
+        UsageError: no run was validated, or none has this figure.
     """
     checks = [check for curve in curves.values() for check in curve]
     if not any(figure in check.figures for check in checks):
         known = ", ".join(sorted({name for check in checks for name in check.figures})) or "none"
-        raise UsageError(f"no run has the validation figure {figure!r}; there are: {known}")
+        raise UsageError(f"no run has the validation figure {figure!r}; choose one of: {known}")
     by_epoch = all(check.epoch is not None for check in checks)
     scale = percent(figure)
     points = {
@@ -122,7 +122,7 @@ Line = Sequence[tuple[float, float]]
 
 
 def _by_run(lines: Mapping[str, Line]) -> dict[str, list[Line]]:
-    """Lines by the name of their run, without the seed; each alone where the run has one."""
+    """Lines by the name of their run, without the seed; a run with one seed keeps its name."""
     groups: dict[str, list[str]] = {}
     for name in lines:
         groups.setdefault(re.sub(r"/seed-\d+(?=/|$)", "", name), []).append(name)
@@ -130,7 +130,7 @@ def _by_run(lines: Mapping[str, Line]) -> dict[str, list[Line]]:
 
 
 def _mean(lines: Sequence[Line]) -> list[tuple[float, float]]:
-    """Of several lines, at the positions that all of them have; where there are none, the first."""
+    """The mean of several lines at the positions that all have; the first line if there are none."""
     known = [dict(line) for line in lines]
     common = [x for x, _ in lines[0] if all(x in line for line in known)]
     return [(x, sum(line[x] for line in known) / len(known)) for x in common] or list(lines[0])

@@ -1,8 +1,8 @@
-"""Rows of figures as a table for a terminal, Markdown, CSV or LaTeX. Knows columns; refuses to know how they came.
+"""Rows of figures as a table for a terminal, Markdown, CSV or LaTeX.
 
 A row has a ``name`` and ``metrics``, and may have ``n_examples`` and ``n_candidates``, ``intervals`` (95%), ``seeds``
 with ``std``, and ``against``: a test of one metric, with those of other metrics in ``others``. Shares are shown in
-percent, but CSV keeps all digits as fractions.
+percent; CSV has fractions with all digits.
 """
 
 import csv
@@ -21,25 +21,25 @@ Row = Mapping[str, Any]
 
 
 def table(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> Table:
-    """For a terminal: rows side by side, in percent, the 95% interval below each figure."""
+    """A table for a terminal, in percent, with the 95% interval below each figure."""
     result = Table(show_lines=True)
     headings = _headings(rows)
     for heading in (*headings, *metrics):
         result.add_column(heading, justify="left" if heading == "scorer" else "right", overflow="fold")
     for row in rows:
-        cells = [_figure(row, name) + _mark(row, name) + _interval(row, name, "\n{}-{}") for name in metrics]
-        result.add_row(*(escape(_about(row, heading)) for heading in headings), *cells)
+        cells = [_figure_cell(row, name) + _mark(row, name) + _interval(row, name, "\n{}-{}") for name in metrics]
+        result.add_row(*(escape(_about_cell(row, heading)) for heading in headings), *cells)
     return result
 
 
 def markdown(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
-    """A table of GitHub's Markdown; the best of each column is bold."""
+    """A GitHub Markdown table; the best of each column is bold."""
     headings, best = _headings(rows), _best(rows, metrics)
     lines = [[*headings, *metrics], [":--", *("--:" for _ in (*headings, *metrics)[1:])]]
     for number, row in enumerate(rows):
-        cells = [_about(row, heading).replace("|", "\\|") for heading in headings]
+        cells = [_about_cell(row, heading).replace("|", "\\|") for heading in headings]
         for name in metrics:
-            text = _figure(row, name) + _interval(row, name, " ({}-{})")
+            text = _figure_cell(row, name) + _interval(row, name, " ({}-{})")
             cells.append((f"**{text}**" if number in best[name] else text) + _mark(row, name))
         lines.append(cells)
     notes = [f"\n{note}" for note in (_units(rows), *notes_of(rows))]
@@ -47,7 +47,7 @@ def markdown(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
 
 
 def latex(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
-    """A ``tabular`` with the rules of booktabs; the best of each column is bold."""
+    """A ``tabular`` with booktabs rules; the best of each column is bold."""
     headings, best = _headings(rows), _best(rows, metrics)
     lines = [
         "% needs \\usepackage{booktabs}",
@@ -57,9 +57,9 @@ def latex(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
         "\\midrule",
     ]
     for number, row in enumerate(rows):
-        cells = [_latex(_about(row, heading)) for heading in headings]
+        cells = [_latex(_about_cell(row, heading)) for heading in headings]
         for name in metrics:
-            text = _figure(row, name).replace(" ± ", r" $\pm$ ")
+            text = _figure_cell(row, name).replace(" ± ", r" $\pm$ ")
             bold = rf"\textbf{{{text}}}" if number in best[name] else text
             mark = r"$^{\dagger}$" if _mark(row, name) else ""
             cells.append(bold + mark + _interval(row, name, r" {{\scriptsize [{}, {}]}}"))
@@ -70,11 +70,11 @@ def latex(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
 
 
 def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
-    """CSV for other programs: each figure and what belongs to it in a column of its own, with all digits."""
+    """CSV for other programs: each figure, interval and test in its own column, with all digits."""
     about = [heading for heading in _headings(rows) if heading != "seeds"]
     flat: list[dict[str, Any]] = []
     for row in rows:
-        cells: dict[str, Any] = {heading: _about(row, heading).replace(",", "") for heading in about[1:]}
+        cells: dict[str, Any] = {heading: _about_cell(row, heading).replace(",", "") for heading in about[1:]}
         cells = {"scorer": row["name"], "seeds": " ".join(map(str, row.get("seeds", ()))), **cells}
         tests = _tests(row)
         for name in metrics:
@@ -89,7 +89,7 @@ def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
                     cells[f"{name} {key}"] = tests[name][key]
         flat.append(cells)
     columns = dict.fromkeys(["scorer", "seeds", *about[1:]])
-    for name in metrics:  # beside each other, in whichever row they are
+    for name in metrics:  # the columns of a metric next to each other
         columns |= dict.fromkeys(
             key for ending in ("", " std", " low", " high", " difference", " p", " p_adjusted")
             if any((key := name + ending) in cells for cells in flat)
@@ -109,12 +109,12 @@ def _units(rows: Sequence[Row]) -> str:
 
 
 def _unit(rows: Sequence[Row]) -> str:
-    """What was resampled."""
+    """The unit of resampling."""
     return "dialogues" if any("n_dialogues" in row for row in rows) else "examples"
 
 
 def notes_of(rows: Sequence[Row]) -> list[str]:
-    """What the marks of a table mean."""
+    """The meaning of a table's marks."""
     tests = [row["against"] for row in rows if "against" in row]
     if not any(_mark(row, name) for row in rows for name in _tests(row)):
         return []
@@ -124,30 +124,30 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """What a table in a terminal has no room for: what was not measured, each seed, and tests in full."""
+    """Lines below a table in a terminal: examples without figures, each seed, and tests in full."""
     lines = []
     for row in rows:
         name = row["name"]
         if row.get("n_unanswerable"):
             lines.append(
-                f"{name}: {row['n_unanswerable']} of {row['n_examples']} examples have no right answer to find, and are"
-                " not in the figures"
+                f"{name}: {row['n_unanswerable']} of {row['n_examples']} examples have no right answer and are not in"
+                " the figures"
             )
         if "std" in row:
             metric = next(iter(row["metrics"]))
             seeds = ", ".join(
-                f"{'unknown' if each['seed'] is None else each['seed']}: {_shown(metric, each['metrics'][metric])}"
+                f"{'unknown' if each['seed'] is None else each['seed']}: {_value_text(metric, each['metrics'][metric])}"
                 for each in row["by_seed"]
                 if metric in each["metrics"]
             )
             lines.append(f"{name}: {metric} of seed {seeds}")
         if "against" in row:
-            lines.append(f"{name} against {row['against']['scores']}: {_told(row['against'])}")
+            lines.append(f"{name} against {row['against']['scores']}: {_test_text(row['against'])}")
     return lines + notes_of(rows)
 
 
 def breakdowns(rows: Sequence[Row], by: str) -> list[str]:
-    """A line for each row: R@1 by the length of the context.
+    """R@1 by the length of the context, a line for each row.
 
     >>> short = {"from": 1, "to": 50, "n_examples": 9, "metrics": {"R@1": 0.5}}
     >>> breakdowns([{"name": "bi", "by_tokens": [short]}], "tokens")
@@ -157,18 +157,18 @@ def breakdowns(rows: Sequence[Row], by: str) -> list[str]:
     for row in rows:
         classes = (
             f"{part['from']}-{'' if part['to'] is None else part['to']} ({part['n_examples']:,} examples):"
-            f" {_shown('R@1', part['metrics']['R@1'])}"
+            f" {_value_text('R@1', part['metrics']['R@1'])}"
             for part in row[f"by_{by}"]
         )
         lines.append(f"{row['name']}: R@1 by {by} of the context: {', '.join(classes)}")
     return lines
 
 
-def _told(test: Row) -> str:
+def _test_text(test: Row) -> str:
     metric, points = test["metric"], "" if test["metric"] == LOSS else " points"
-    text = f"{metric} {_signed(metric, test['difference'])}{points}"
+    text = f"{metric} {_signed_text(metric, test['difference'])}{points}"
     if "interval" in test:
-        low, high = (_signed(metric, end) for end in test["interval"])
+        low, high = (_signed_text(metric, end) for end in test["interval"])
         text += f" [{low}, {high}], p = {test['p']:.4f}"
         if paired := test.get("over_seeds"):
             text += f"; {_over_seeds(metric, paired)}"
@@ -178,20 +178,20 @@ def _told(test: Row) -> str:
 
 def _over_seeds(metric: str, test: Row) -> str:
     points = "" if metric == LOSS else " points"
-    spread = f"{_signed(metric, test['difference'])} ± {_shown(metric, test['std'])}{points}"
+    spread = f"{_signed_text(metric, test['difference'])} ± {_value_text(metric, test['std'])}{points}"
     return f"{spread} over {test['n_seeds']} seeds, p = {test['p']:.4f}"
 
 
-def _shown(metric: str, value: float) -> str:
+def _value_text(metric: str, value: float) -> str:
     return f"{percent(metric) * value:.{3 if metric == LOSS else 1}f}"
 
 
-def _signed(metric: str, value: float) -> str:
+def _signed_text(metric: str, value: float) -> str:
     return f"{percent(metric) * value:+.{3 if metric == LOSS else 1}f}"
 
 
 def percent(name: str) -> float:
-    """What a metric is multiplied by to be shown."""
+    """The factor by which a metric is multiplied for display."""
     return 1.0 if name == LOSS else 100.0
 
 
@@ -200,7 +200,7 @@ def _headings(rows: Sequence[Row]) -> list[str]:
     return ["scorer", *seeds, *(["n", "C"] if all("n_examples" in row for row in rows) else [])]
 
 
-def _about(row: Row, heading: str) -> str:
+def _about_cell(row: Row, heading: str) -> str:
     match heading:
         case "scorer":
             return str(row.get("name", ""))
@@ -212,15 +212,15 @@ def _about(row: Row, heading: str) -> str:
     return f"{size:,}" if isinstance(size, int) else f"{size[0]:,}-{size[1]:,}"
 
 
-def _figure(row: Row, name: str) -> str:
+def _figure_cell(row: Row, name: str) -> str:
     if name not in row["metrics"]:
         return ""
-    text = _shown(name, row["metrics"][name])
-    return f"{text} ± {_shown(name, row['std'][name])}" if name in row.get("std", {}) else text
+    text = _value_text(name, row["metrics"][name])
+    return f"{text} ± {_value_text(name, row['std'][name])}" if name in row.get("std", {}) else text
 
 
 def _interval(row: Row, name: str, form: str) -> str:
-    """The interval over examples, where no spread over seeds is shown."""
+    """The interval over examples, unless the spread over seeds is shown."""
     if "std" in row or name not in row.get("intervals", {}):
         return ""
     return form.format(*(f"{percent(name) * end:.1f}" for end in row["intervals"][name]))
@@ -237,7 +237,7 @@ def _mark(row: Row, name: str) -> str:
 
 
 def _best(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, set[int]]:
-    """The rows that are best by each metric, of at least two."""
+    """The numbers of the best rows by each metric, if at least two rows have it."""
     best: dict[str, set[int]] = {}
     for name in metrics:
         values = {i: row["metrics"][name] for i, row in enumerate(rows) if name in row["metrics"]}

@@ -1,4 +1,4 @@
-"""Models evaluated side by side on one task: opened one after the other, scored, and tested against each other."""
+"""Evaluate several models on one task: load one after the other, score, and test them against each other."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.devices.distributed import is_rank_zero
-from polyrank.evaluation.comparison import Scored, by_model, compared
+from polyrank.evaluation.comparison import Scored, compare_models, group_by_model
 from polyrank.evaluation.protocols import Evaluation, evaluate
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import By
@@ -23,8 +23,8 @@ class Comparison:
     """Models with their figures.
 
     Args:
-        rows: one for each model, ready for JSON: see ``polyrank.evaluation.comparison.compared``.
-        models: the outcomes of each example, by model and seed.
+        rows: one for each model, ready for JSON; see ``polyrank.evaluation.comparison.compare_models``.
+        models: the results of each example, by model and seed.
     """
 
     rows: list[dict[str, Any]]
@@ -49,19 +49,19 @@ def evaluate_models(
     Args:
         models: see ``polyrank.loading.resolve_contestants``.
         task: see ``read_task``.
-        metrics: that are tested, the foremost first; None: the usual ones.
+        metrics: to test, the main one first; None: the default ones.
         against: a scores file to test against; None: the first of several models.
-        by: R@1 is also given by the length of the context in each of these.
+        by: units of context length by which R@1 is also broken down.
         probe: rank by one encoding of multi-context ConveRTs: "immediate" or "earlier".
-        scores: files that the scores of each model are written to.
+        scores: for each model, the file to which its scores are written.
         device: for networks.
-        progress: is told the name of each model, and wraps the list of its batches.
-        notify: takes lines for the user.
+        progress: called with the name of each model and the list of its batches, which it returns or wraps.
+        notify: called with lines for the user.
 
     Raises:
-        UsageError: two models of one name have one seed, or ``probe`` is for none of them.
+        UsageError: two models with the same name have the same seed, or a model cannot be probed.
         ArtifactError: a model is damaged.
-        DataError: ``against`` is no scores file, or of other examples.
+        DataError: ``against`` is not a scores file, or has other examples.
     """
     base = None if against is None else Scored(str(against), (None,), (read_scores(against),))
     scored: list[Scored] = []
@@ -73,25 +73,25 @@ def evaluate_models(
         shown_progress = partial(progress, shown)
         result = evaluate(scorer, task.examples, pool=task.pool, allow_echo=task.allow_echo, progress=shown_progress)
         if not scored:
-            _say_what_is_absent(task, result, notify)
+            _report_absent_answers(task, result, notify)
         if file is not None and is_rank_zero():
             seed = {} if model.member.seed is None else {"seed": str(model.member.seed)}
             write_scores(file, result, scorer=model.member.name, model=model.name, data=task.source, **seed)
             notify(f"wrote {file}")
         scored.append(Scored(model.name, (model.member.seed,), (result,)))
         for cut in filter(None, scorer.cut):
-            settable = "; `max_candidate_tokens` and `max_context_tokens` set how much is read"
+            settable = "; `max_candidate_tokens` and `max_context_tokens` set the lengths"
             notify(f"{cut}{settable if model.ranker.has_settable_lengths else ''}")
-        del scorer  # before the next one is read
-    joined = by_model(scored)
-    rows = compared(joined, metrics, base, by=by) if is_rank_zero() else []
+        del scorer  # frees its memory before the next one is loaded
+    joined = group_by_model(scored)
+    rows = compare_models(joined, metrics, base, by=by) if is_rank_zero() else []
     for row in rows:
         row["n_left_out"] = task.n_left_out
     return Comparison(rows, joined)
 
 
-def _say_what_is_absent(task: Task, result: Evaluation, notify: Callable[[str], None]) -> None:
-    """What could not be ranked, which is not in the figures."""
+def _report_absent_answers(task: Task, result: Evaluation, notify: Callable[[str], None]) -> None:
+    """Report how many examples have no right answer in the pool; the figures leave them out."""
     pairs = zip(task.examples, result.records, strict=True)
     n_absent = sum(bool(example.relevant) and not record.relevant for example, record in pairs)
     if n_absent and not task.n_left_out:

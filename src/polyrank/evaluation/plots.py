@@ -1,4 +1,4 @@
-"""Plots for what people would rather look at than read: told apart without colours, the same bytes each time.
+"""Plots. Lines differ in more than their colours, and the same data always makes the same bytes.
 
 matplotlib is an extra.
 """
@@ -15,7 +15,7 @@ from polyrank.evaluation.tables import Evaluations, breakdown
 from polyrank.ranking.abstention import Point
 from polyrank.storage.durable import write_file
 
-# Okabe and Ito, Color Universal Design (2008), without the yellow, which is faint on white
+# Okabe and Ito, Color Universal Design (2008), without yellow, which is hard to see on white
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")
@@ -38,7 +38,7 @@ def new_figure(width: float = 7.5, height: float = 4) -> Any:
 
 
 def style(number: int) -> dict[str, Any]:
-    """Colour, line and marker of the so-manieth of up to 300 lines, each in its own way.
+    """Colour, line style and marker of line ``number``, distinct for the first 300 lines.
 
     >>> len({tuple(sorted(style(number).items())) for number in range(300)})
     300
@@ -51,10 +51,10 @@ def style(number: int) -> dict[str, Any]:
 
 
 def label_ends(axes: Any, names: Sequence[str], ends: Sequence[tuple[float, float]]) -> None:
-    """Write each line's name beside the axes, at the height where it ends or as near as there is room."""
-    height = 0.85 * axes.figure.bbox.height / axes.figure.dpi  # of a part of a figure too
+    """Write each line's name to the right of the axes, at the height of its end or as near as possible."""
+    height = 0.85 * axes.figure.bbox.height / axes.figure.dpi  # also of a subfigure
     gap = INCHES_PER_LABEL / height
-    axes.autoscale_view()  # now, for the heights are asked for before anything is drawn
+    axes.autoscale_view()  # now, because the heights are needed before drawing
     y_of = (axes.transData + axes.transAxes.inverted()).transform
     order = sorted(range(len(names)), key=lambda i: (ends[i][1], -i))
     wanted = [float(y_of(ends[i])[1]) for i in order]
@@ -82,7 +82,7 @@ def label_ends(axes: Any, names: Sequence[str], ends: Sequence[tuple[float, floa
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Rising heights moved as little as need be to have a gap between any two, and to stay below 1 if that can be.
+    """Ascending heights, moved as little as possible to leave a gap between any two, and to stay below 1 if possible.
 
     >>> [round(height, 2) for height in _apart([0.5, 0.5, 0.95, 1.0], 0.1)]
     [0.5, 0.6, 0.9, 1.0]
@@ -98,12 +98,12 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def height_for(n_labels: int) -> float:
-    """Inches that so many labels need above each other."""
+    """The height in inches for ``n_labels`` labels."""
     return max(4.0, 1.2 + INCHES_PER_LABEL * n_labels)
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure, by the ending of its path. The same figure gives the same bytes."""
+    """Write a figure in the format of its path's suffix. The same figure always makes the same bytes."""
     from matplotlib import rc_context
 
     kind, stream = path.suffix.lower(), io.BytesIO()
@@ -119,13 +119,13 @@ def plot_comparison(
     *,
     metrics: Sequence[str],
 ) -> None:
-    """Rows as of ``compared``: each figure with its interval or its seeds, and R@1 by the length of the context.
+    """Plot ``compare_models``: each figure with its interval or its seeds, and R@1 by the length of the context.
 
     Args:
         rows: one for each model.
-        evaluations: by model; where there are none, or contexts have one length, the second part is left out.
+        evaluations: by model; if empty, or if all contexts have one length, the second part is left out.
         path: .svg, .png or .pdf.
-        metrics: the first four that a row has are drawn.
+        metrics: the first four with figures are drawn.
     """
     shown = [name for name in metrics if any(name in row["metrics"] for row in rows)][:4]
     parts = {name: breakdown(evaluation) for name, evaluation in evaluations.items()}
@@ -181,7 +181,7 @@ def _draw_metric(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> Non
 
 
 def plot_breakdown(evaluations: Mapping[str, Evaluations], path: Path) -> None:
-    """R@1 by the number of turns in the context, one line per scorer, with 95% intervals."""
+    """Plot R@1 by the number of turns in the context, one line for each scorer, with 95% intervals."""
     figure = new_figure(height=height_for(len(evaluations)))
     _draw_breakdown(figure.subplots(), {name: breakdown(evaluation) for name, evaluation in evaluations.items()})
     save(figure, path)
@@ -195,7 +195,7 @@ def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]])
     )
     ends = []
     for number, (name, rows) in enumerate(parts.items()):
-        # beside each other, so that intervals can be told apart
+        # next to each other, so that intervals do not overlap
         aside = 0.3 * ((number + 0.5) / len(parts) - 0.5) if len(parts) > 1 else 0.0
         positions = [classes.index((r["from"], r["to"] or inf)) + aside for r in rows]
         middle = [100 * r["metrics"]["R@1"] for r in rows]
@@ -209,12 +209,12 @@ def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]])
 
 
 def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
-    """Milliseconds of a speed table, one line per form, on logarithmic axes.
+    """Plot milliseconds of a speed table, one line for each form, on logarithmic axes.
 
     Args:
         rows: with ``what``, ``form``, ``ms`` and sizes.
-        by: the size that they are drawn against. What was measured at one of it is drawn beside, against the ``n`` or
-            ``m`` that it was measured at several of, or else as points.
+        by: the size on the x axis. Measurements with only one value of it get their own panel, with ``n`` or ``m`` on
+            the x axis if they have several values of that, or else as points.
         path: .svg, .png or .pdf.
     """
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
@@ -256,7 +256,7 @@ def _draw_points(axes: Any, times: Mapping[str, float]) -> None:
 
 
 def _label_plainly(axis: Any) -> None:
-    """Numbers as 1, 2, 5, 10 on a logarithmic axis, which has too few powers of ten to be read by them alone."""
+    """Tick labels 1, 2, 5, 10 on a logarithmic axis with few powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -265,7 +265,7 @@ def _label_plainly(axis: Any) -> None:
 
 
 def plot_coverage(curves: Mapping[str, Sequence[Point]], path: Path) -> None:
-    """Precision against coverage, one line per scorer, with the lower end of its 95% interval."""
+    """Plot precision against coverage, one line for each scorer, with the lower end of its 95% interval."""
     figure = new_figure(height=height_for(len(curves)))
     axes = figure.subplots()
     for number, (name, curve) in enumerate(curves.items()):

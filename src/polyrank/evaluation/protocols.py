@@ -1,4 +1,4 @@
-"""Protocols: what is scored against what. Candidate lists, or contexts against one pool."""
+"""Evaluation protocols: rank candidate lists, or contexts against one pool."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from polyrank.errors import DataError, UsageError
 from polyrank.ranking.metrics import Placement, placement_of, with_duplicates
 from polyrank.records import Candidate, Example
 
-if TYPE_CHECKING:  # tables are made again from files where there is no torch
+if TYPE_CHECKING:  # tables are made from scores files without torch
     from polyrank.scorers.protocols import Scorer
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One example's outcome.
+    """The result of one example.
 
     Args:
         id: of the example.
         n_turns, n_words: size of its context.
-        relevant: right indices, equal texts included.
-        scores: ``[C]`` for candidate lists; None for pools, of which only the placement is kept.
-        placement: where the right ones came.
-        n_tokens: of its context, as the scorer reads it; None for who reads words.
+        relevant: indices of right candidates, including copies of their texts.
+        scores: ``[C]`` for candidate lists; None for pools, which keep only the placement.
+        placement: the ranks of the right candidates.
+        n_tokens: of its context, as the scorer reads it; None for lexical scorers.
     """
 
     id: str
@@ -42,10 +42,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All outcomes of one scorer on one set of examples.
+    """All results of one scorer on one set of examples.
 
     Args:
-        records: one per example that can be ranked, in order.
+        records: one for each example that can be ranked, in order.
         protocol: "lists" or "pool".
     """
 
@@ -54,12 +54,12 @@ class Evaluation:
 
     @property
     def answerable(self) -> tuple[Record, ...]:
-        """Records with a right answer and something to tell it from; the others are ranked neither well nor badly."""
+        """Records with a right and a wrong candidate; the others cannot be ranked well or badly."""
         return tuple(r for r in self.records if 0 < r.placement.n_relevant < r.placement.n_candidates)
 
 
 def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[Candidate]]:
-    """The same examples, to be ranked against all their right answers: pairs become retrieval.
+    """Turn pairs into retrieval: each context is ranked against the right answers of all examples.
 
     Args:
         examples: with their right answers as texts; some may have none.
@@ -69,27 +69,27 @@ def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[
         first appearance.
 
     Raises:
-        DataError: an example names its right answer by id only, or no example has one.
+        DataError: an example names its right answer only by id, or no example has one.
     """
     pool: dict[str, Candidate] = {}
     examples_with_pool = []
     for example in examples:
         if example.relevant_ids and not example.relevant:
             raise DataError(
-                f"example {example.id!r} names its right answers by id only; give their texts as `pool=FILE`"
+                f"example {example.id!r} names its right answers only by id; give their texts as `pool=FILE`"
             )
         right = dict.fromkeys(example.candidates[i] for i in example.relevant)
         ids = tuple(pool.setdefault(text, Candidate(str(len(pool)), text)).id for text in right)
         examples_with_pool.append(replace(example, candidates=(), relevant=(), relevant_ids=ids))
     if not pool:
-        raise DataError("no example has a right answer, so there are no responses to rank; give a `pool=FILE`")
+        raise DataError("no example has a right answer, so the pool of responses is empty; give a `pool=FILE`")
     return examples_with_pool, list(pool.values())
 
 
 def last_turns(examples: Sequence[Example], n: int) -> list[Example]:
-    """The same examples with no more than the last ``n`` turns of their contexts; background stays.
+    """Examples with only the last ``n`` turns of their contexts; background stays.
 
-    With 1, what a reader of whole dialogues knows without earlier turns, as in ConveRT (2020), section 4.
+    With 1, the ablation without earlier turns of ConveRT (2020), section 4.
 
     >>> last_turns([Example(("hi", "hello", "my wifi is down"), ("a", "b"), (0,))], 1)[0].context
     ('my wifi is down',)
@@ -98,7 +98,7 @@ def last_turns(examples: Sequence[Example], n: int) -> list[Example]:
 
 
 def rankable(examples: Sequence[Example], pool: Sequence[Candidate] | None = None) -> list[Example]:
-    """Those that are not ranked well by just any scorer: lists of one candidate, or of right ones alone, are left out.
+    """Examples without those that every scorer ranks perfectly: lists of one candidate, or of only right ones.
 
     Args:
         examples: with candidate lists, or to be ranked against the pool.
@@ -112,7 +112,7 @@ def rankable(examples: Sequence[Example], pool: Sequence[Candidate] | None = Non
     True
     """
     if not examples:
-        raise DataError("there are no examples to evaluate; give a file with at least one")
+        raise DataError("0 examples to evaluate; give a file with at least one")
     if pool is not None:
         if len(pool) < 2:
             raise DataError(f"a pool of {len(pool)} leaves nothing to rank; give one of two or more candidates")
@@ -138,29 +138,29 @@ def evaluate(
     """Score every example that is ``rankable``.
 
     Args:
-        scorer: anything that scores.
-        examples: with candidate lists. Where a pool is given, their right answers are looked up in it: by
-            ``relevant_ids``, and by the texts of the right candidates. Those of which it holds none count as
-            unanswerable.
+        scorer: any Scorer.
+        examples: with candidate lists. If a pool is given, their right answers are looked up in it: by
+            ``relevant_ids``, and by the texts of the right candidates. Examples without a right answer in the pool
+            count as unanswerable.
         pool: shared candidates.
-        allow_echo: rank candidates of a pool that say a turn of the context again where their scores put them. Else
-            they come last, since no answer gives them (``Answering.answer_all``). Given lists are ranked as they are.
+        allow_echo: rank candidates of a pool that repeat a turn of the context by their scores. Otherwise they come
+            last, because no answer returns them (``Answering.answer_all``). Given lists are always ranked by scores.
         batch_size: contexts per call.
         progress: wraps the list of batches, as ``rich.progress.track`` does.
 
     Raises:
-        UsageError: the scorer is none, or the examples are none.
-        DataError: there is nothing to rank, or ``relevant_ids`` names a candidate that the pool does not hold.
+        UsageError: the scorer or the examples have another type.
+        DataError: no example can be ranked, or ``relevant_ids`` names a candidate that is not in the pool.
     """
     if isinstance(scorer, str) or not hasattr(scorer, "score"):
         raise UsageError(f"scorer = {scorer!r} is {type(scorer).__name__}; give what polyrank.load(NAME) returns")
     if isinstance(examples, str) or not all(isinstance(example, Example) for example in examples):
-        raise UsageError("examples are no list of Examples; give the `examples` of what polyrank.read_examples returns")
+        raise UsageError("examples are not a list of Examples; give polyrank.read_examples(FILE).examples")
     examples = rankable(examples, pool)
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool, allow_echo).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
-    if count := getattr(scorer, "n_context_tokens", None):  # one of somebody else's own may only score
+    if count := getattr(scorer, "n_context_tokens", None):  # a user's scorer may have only ``score``
         pairs = zip(records, examples, strict=True)
         records = [replace(record, n_tokens=count(example.query)) for record, example in pairs]
     return Evaluation(tuple(records), "lists" if pool is None else "pool")
@@ -176,7 +176,7 @@ def _record(example: Example, relevant: tuple[int, ...], scores: NDArray[np.floa
 
 
 def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:
-    # some corpora put the right answer at a fixed place, and a scorer that looks at places must gain nothing
+    # some corpora put the right answer at a fixed position, which must not help any scorer
     orders = [
         np.random.Generator(np.random.PCG64([7, number])).permutation(len(example.candidates))
         for number, example in zip(numbers, examples, strict=True)
@@ -193,7 +193,7 @@ def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) ->
 
 
 class _PoolScoring:
-    """Ranks against a pool, in which a copy of the right text is as right, and what the context contains comes last."""
+    """Ranks against a pool. Copies of a right text are right too; repetitions of a turn of the context come last."""
 
     def __init__(self, pool: Sequence[Candidate], allow_echo: bool) -> None:
         self.texts = [candidate.text for candidate in pool]
@@ -216,8 +216,8 @@ class _PoolScoring:
         unknown = [name for name in example.relevant_ids if name not in self.number]
         if unknown:
             raise DataError(
-                f"example {example.id!r} names candidate {unknown[0]!r}, which the pool does not hold; add it there, or"
-                " remove the example"
+                f"example {example.id!r} names candidate {unknown[0]!r}, which is not in the pool; add it, or remove"
+                " the example"
             )
         right = {self.texts[self.number[name]] for name in example.relevant_ids}
         right |= {example.candidates[i] for i in example.relevant}

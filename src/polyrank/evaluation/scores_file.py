@@ -1,4 +1,4 @@
-"""Scores files: per-example outcomes as JSON lines, from which every table can be made again without the model."""
+"""Scores files: per-example results as JSON lines, from which every table can be made without the model."""
 
 import gzip
 import json
@@ -24,15 +24,15 @@ FORMAT = 1
 
 
 def scores_files(path: Path | None, models: Sequence[str]) -> list[Path | None]:
-    """Where the scores of each model go: into one file, or into a folder of files that are named after them.
+    """The scores file of each model: the given file, or files named after the models in the given folder.
 
     Raises:
-        UsageError: one file is named for several models.
+        UsageError: the path is a file, and there are several models.
     """
     if path is None or len(models) == 1:
         return [path] * len(models)
     if path.suffix in (".jsonl", ".gz") or path.is_file():
-        raise UsageError(f"{path} is one file and there are {len(models)} models; name a folder for their scores")
+        raise UsageError(f"{path} is one file for the scores of {len(models)} models; name a folder")
     stems = [re.sub(r"[^\w.-]+", "-", name.removesuffix("/model")).strip("-.") for name in models]
     return [path / f"{stem}.jsonl" for stem in stems]
 
@@ -42,8 +42,8 @@ def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.
-        evaluation: the outcomes.
-        about: what the header should say: the scorer's name, the data.
+        evaluation: the results.
+        about: further fields of the header, such as the scorer's name and the data.
     """
     header = {"format": FORMAT, "written_by": __version__, "protocol": evaluation.protocol, **about}
     lines: list[dict[str, Any]] = [header]
@@ -53,7 +53,7 @@ def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:
             line["tokens"] = record.n_tokens
         line["relevant"] = list(record.relevant)
         if record.scores is not None:
-            line["scores"] = [float(score) for score in record.scores]  # the double's repr gives the float32 back
+            line["scores"] = [float(score) for score in record.scores]  # the double's repr is exact for the float32
         else:
             line["n"] = record.placement.n_candidates
             line["groups"] = [astuple(group) for group in record.placement.groups]
@@ -67,20 +67,20 @@ def read_scores(path: Path) -> Evaluation:
 
     Raises:
         DataError: ``file:line: what is wrong``.
-        ArtifactError: it is newer than this program.
+        ArtifactError: a later version wrote it.
     """
     return read_scores_and_header(path)[0]
 
 
 def read_scores_and_header(path: Path) -> tuple[Evaluation, dict[str, Any]]:
-    """As ``read_scores``, with what the header says: what ``write_scores`` was told."""
+    """As ``read_scores``, with the header."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}; write it again with evaluate --scores") from error
     if not text.strip():
-        raise DataError(f"{path}: holds no rows; write it with evaluate --scores")
+        raise DataError(f"{path}: has no rows; write it with evaluate --scores")
     number, records = 1, []  # number: the line that an error names
     try:
         header, *lines = text.splitlines()
@@ -101,7 +101,7 @@ def _record(row: Row) -> Record:
     scores = None
     if "scores" in row:
         if not all(type(score) in (int, float) for score in row["scores"]):
-            raise ValueError("a score is no number")
+            raise ValueError("a score is not a number")
         scores = np.array(row["scores"], np.float32)
     n = _whole(row["n"], 1) if scores is None else len(scores)
     relevant = fields.indices(row, "relevant")
@@ -115,20 +115,20 @@ def _record(row: Row) -> Record:
 
 def _whole(value: object, low: int = 0) -> int:
     if type(value) is not int or value < low:
-        raise ValueError(f"{str(value)[:40]!r} is no whole number from {low} on")
+        raise ValueError(f"{str(value)[:40]!r} is not a whole number of at least {low}")
     return value
 
 
 def _placement(n: int, rows: list[list[int]], n_relevant: int) -> Placement:
-    """Groups from the best score down, each of which begins where the one before ended or later."""
+    """A placement from its groups, best score first; each group begins after the one before it ends."""
     groups, n_placed = [], 0
     for n_above, n_tied, n_right in rows:
         group = Group(_whole(n_above, n_placed), _whole(n_tied, 1), _whole(n_right, 1))
         n_placed = n_above + n_tied
         if n_right > n_tied or n_placed > n:
-            raise ValueError(f"no such group among {n} candidates: {group}")
+            raise ValueError(f"{n} candidates cannot have the group {group}")
         groups.append(group)
     placement = Placement(n, tuple(groups))
     if placement.n_relevant != n_relevant:
-        raise ValueError(f"{placement.n_relevant} right ones are placed, of {n_relevant}")
+        raise ValueError(f"{placement.n_relevant} of {n_relevant} right candidates have a rank")
     return placement

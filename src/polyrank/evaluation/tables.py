@@ -1,4 +1,4 @@
-"""What tables are made of: means with bootstrap intervals, by context length too, and paired tests of two scorers."""
+"""The figures of tables: means with bootstrap intervals, also by context length, and paired tests of two scorers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -17,13 +17,13 @@ By = Literal["turns", "words", "tokens"]
 EDGES: Mapping[By, tuple[int, ...]] = {
     "turns": (1, 2, 4, 8, 16),
     "words": (1, 11, 26, 51, 101),
-    "tokens": (1, 51, 101),  # as Tao et al. have them: (0, 50], (50, 100], (100, 360]
+    "tokens": (1, 51, 101),  # as in Tao et al.: (0, 50], (50, 100], (100, 360]
 }
 """Lower ends of the classes of a breakdown; the last is open."""
 Cluster = Literal["auto", "none"]
-"""What is resampled and swapped as one: the examples of a dialogue where ids tell it, or each example."""
+"""The unit of resampling and swapping: "auto": dialogues, if ids name them; "none": examples."""
 Evaluations = Evaluation | Sequence[Evaluation]
-"""One, or one for each seed of a model, on the same examples: each example then has the mean of its values."""
+"""One evaluation, or one for each seed of a model, on the same examples; their values are averaged by example."""
 
 
 def _each(evaluations: Evaluations) -> tuple[Evaluation, ...]:
@@ -31,9 +31,9 @@ def _each(evaluations: Evaluations) -> tuple[Evaluation, ...]:
 
 
 def dialogues_of(ids: Sequence[str], cluster: Cluster = "auto") -> NDArray[np.int64]:
-    """A number for each example, from 0: the same for ids that are equal up to a last ``#`` and a number.
+    """A dialogue number for each example, from 0: the same for ids that are equal up to a last ``#`` and a number.
 
-    Where all are of one dialogue, each example counts for itself: nothing is known of other dialogues.
+    If all examples are of one dialogue, each gets its own number.
 
     >>> dialogues_of(["a#1", "b#1", "a#3", "c"]).tolist(), dialogues_of(["a#1", "a#3"], "none").tolist()
     ([0, 1, 0, 2], [0, 1])
@@ -60,30 +60,30 @@ def summarise(
 ) -> dict[str, Any]:
     """Means over examples with 95% percentile bootstrap intervals, ready for JSON.
 
-    Examples without a right answer take no part in the means and are counted as ``n_unanswerable``.
+    Examples without a right answer are left out of the means and counted as ``n_unanswerable``.
 
     Args:
-        evaluation: the outcomes, or those of each seed.
-        ks: for R@k; those not below the number of candidates are left out.
+        evaluation: the results, or those of each seed.
+        ks: for R@k; a k that is not below the number of candidates is left out.
         n_bootstrap: resamples of the dialogues.
         seed: of the resampling.
-        cluster: "auto" resamples dialogues where ids tell them, because examples of one dialogue are alike; "none"
-            examples.
+        cluster: "auto" resamples dialogues if ids name them, because examples of one dialogue are alike; "none"
+            resamples examples.
 
     Returns:
         ``n_examples``, ``n_candidates`` (a number, or [smallest, largest]), ``n_unanswerable``, ``ties`` (share of
-        examples whose right answer ties with a wrong one), ``metrics`` and ``intervals`` as fractions. Of several
-        seeds also ``std`` over them, and ``by_seed``, the metrics of each; the intervals are of their means. Where
-        dialogues have several examples, ``n_dialogues``.
+        examples whose right answer ties with a wrong one), ``metrics`` and ``intervals`` as fractions. For several
+        seeds also ``std`` over them, and ``by_seed``, the metrics of each; the intervals are of their means. If
+        dialogues have several examples, also ``n_dialogues``.
 
     Raises:
-        DataError: no example has a right answer, or the seeds were measured on different examples.
+        DataError: no example has a right answer, or the seeds were evaluated on different examples.
     """
     evaluations = _each(evaluation)
     first = evaluations[0]
     records = first.answerable
     if not records:
-        raise DataError("no example has a right answer; there is nothing to measure")
+        raise DataError("no example has a right answer, so nothing can be measured; give examples with right answers")
     by_seed = [metric_values([r.placement for r in each.answerable], ks) for each in _alike(evaluations)]
     values = {name: np.mean([numbers[name] for numbers in by_seed], axis=0) for name in by_seed[0]}
     sizes = sorted({record.placement.n_candidates for record in first.records})
@@ -107,10 +107,10 @@ def summarise(
 
 
 def _alike(evaluations: tuple[Evaluation, ...]) -> tuple[Evaluation, ...]:
-    """Evaluations of the same examples in the same order."""
+    """Validate that evaluations have the same examples in the same order."""
     shapes = [[(r.id, r.relevant, r.placement.n_candidates) for r in each.records] for each in evaluations]
     if any(shape != shapes[0] for shape in shapes):
-        raise DataError("the seeds of one model were measured on different examples; evaluate them on one file")
+        raise DataError("the seeds of one model were evaluated on different examples; evaluate them on one file")
     return evaluations
 
 
@@ -125,10 +125,10 @@ def _resamples(n: int, n_bootstrap: int, seed: int) -> Iterator[NDArray[np.int64
 def _intervals(
     values: Mapping[str, Floats], dialogues: NDArray[np.int64], n_bootstrap: int, seed: int
 ) -> dict[str, list[float]]:
-    """95% percentile intervals of means over examples, whose dialogues are resampled.
+    """95% percentile intervals of means over examples, by resampling their dialogues.
 
-    Where these have several examples each, resamples of G dialogues deviate by sqrt((G - 1) / G) too little, and
-    Student's t with G - 1 degrees of freedom stands for the normal distribution's: both matter where G is small.
+    If dialogues have several examples, two corrections apply, which matter for few dialogues G: resamples deviate by
+    sqrt((G - 1) / G) too little, and Student's t with G - 1 degrees of freedom replaces the normal distribution.
 
     Source: Cameron, Gelbach and Miller, Bootstrap-Based Improvements for Inference with Clustered Errors (2008).
     """
@@ -160,15 +160,15 @@ def breakdown(
     """R@1 and MRR by the length of the context.
 
     Args:
-        evaluation: the outcomes, or those of each seed.
-        by: "turns", "words", or "tokens" as the scorer reads them (of several seeds, the first).
-        edges: lower ends of the classes; the last is open. None: the usual ones, of tokens those of Tao et al. (Figure
-            4).
+        evaluation: the results, or those of each seed.
+        by: "turns", "words", or "tokens" as the scorer reads them (for several seeds, the first).
+        edges: lower ends of the classes; the last is open. None: those of ``EDGES``; for tokens, those of Tao et al.
+            (Figure 4).
         seed: of the bootstrap.
-        cluster: as for ``summarise``.
+        cluster: see ``summarise``.
 
     Returns:
-        One row per class that has examples: ``from``, ``to`` (None: open), ``n_examples``, ``metrics``, ``intervals``.
+        One row for each class with examples: ``from``, ``to`` (None: open), ``n_examples``, ``metrics``, ``intervals``.
 
     Raises:
         DataError: the scorer reads no tokens.
@@ -200,8 +200,8 @@ def _length(record: Record, by: By) -> int:
     length = {"turns": record.n_turns, "words": record.n_words, "tokens": record.n_tokens}[by]
     if length is None:
         raise DataError(
-            "the tokens of the contexts are not known, because their scorer reads words or the scores file is older;"
-            " break down by words or turns"
+            "the numbers of tokens are unknown, because the scorer is lexical or the scores file is old; break down by"
+            " words or turns"
         )
     return length
 
@@ -213,7 +213,7 @@ def _by_id(evaluations: tuple[Evaluation, ...]) -> dict[str, list[Record]]:
         for record in evaluation.answerable:
             same = records.setdefault(record.id, [])
             if len(same) > number:
-                raise DataError(f"id {record.id!r} names two examples; a paired test needs an id of its own for each")
+                raise DataError(f"two examples have the id {record.id!r}; a paired test needs distinct ids")
             same.append(record)
     return records
 
@@ -240,20 +240,20 @@ def paired_tests(
     seed: int = 0,
     cluster: Cluster = "auto",
 ) -> list[dict[str, Any]]:
-    """Paired randomisation tests: is the mean difference a - b larger than swapping the two at random would make it?
+    """Paired randomisation tests: is the mean difference a - b larger than if the two were swapped at random?
 
-    The p value is two-sided, ``(1 + #{|swapped| >= |observed|}) / (1 + n_permutations)``. Where one was measured on a
-    part of the other's examples, that part is compared. What is swapped are dialogues where ids tell them
-    (``cluster``, as for ``summarise``), or else examples, each with its mean over the seeds: the test says what these
-    models are worth on other dialogues, not what other seeds would give.
+    The p value is two-sided, ``(1 + #{|swapped| >= |observed|}) / (1 + n_permutations)``. If one side has only a part
+    of the other's examples, that part is compared. The test swaps dialogues if ids name them (``cluster``, see
+    ``summarise``), otherwise examples, each with its mean over the seeds. So it generalizes to other dialogues, not to
+    other seeds.
 
     Raises:
-        DataError: neither was measured on a part of the other's examples, an id names two examples, or one id names
+        DataError: neither side's examples are a part of the other's, two examples have one id, or one id means
             different examples on the two sides.
 
     Returns:
-        For each metric ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``; where
-        dialogues have several examples also ``n_dialogues``.
+        For each metric ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``; if
+        dialogues have several examples, also ``n_dialogues``.
     """
     first, second = _by_id(_each(a)), _by_id(_each(b))
     common = [name for name in first if name in second]
@@ -266,11 +266,11 @@ def paired_tests(
         x, y = first[name][0], second[name][0]
         if (x.placement.n_candidates, x.relevant) != (y.placement.n_candidates, y.relevant):
             raise DataError(
-                f"example {name!r} differs on the two sides in its number of candidates or in which are right; a paired"
-                " test needs scores of the same data"
+                f"example {name!r} has other candidates or right answers on the two sides; a paired test needs"
+                " scores of the same data"
             )
-    ours, theirs = (_metrics_of([side[name] for name in common], metrics) for side in (first, second))
-    differences = {metric: ours[metric] - theirs[metric] for metric in metrics}
+    left, right = (_metrics_of([side[name] for name in common], metrics) for side in (first, second))
+    differences = {metric: left[metric] - right[metric] for metric in metrics}
     dialogues = dialogues_of(common, cluster)
     matrix = np.stack([np.bincount(dialogues, each) for each in differences.values()], axis=1) / len(common)
     n_dialogues = len(matrix)
@@ -280,7 +280,7 @@ def paired_tests(
     counts = np.zeros(len(metrics), np.int64)
     for start in range(0, n_permutations, block):
         signs = generator.integers(2, size=(min(block, n_permutations - start), n_dialogues)) * 2 - 1
-        # a hair of room, so that sums in another order still count as equal
+        # a small tolerance, so that sums in another order still count as equal
         counts += (np.abs(signs @ matrix) >= observed - 1e-12).sum(0)
     intervals = _intervals(differences, dialogues, 2000, seed)
     return [
@@ -297,12 +297,12 @@ def paired_tests(
 
 
 def _metrics_of(records: Sequence[Sequence[Record]], metrics: Sequence[str]) -> dict[str, Floats]:
-    """Each metric's value of each example, the mean over its records."""
+    """Each metric's value for each example, averaged over its records."""
     ks = [int(k) for metric in metrics if (k := metric.partition("@")[2])]
     by_seed = [metric_values([record.placement for record in seed], ks) for seed in zip(*records, strict=True)]
     for metric in metrics:
         if metric not in by_seed[0]:
             raise DataError(
-                f"{metric} is not measured on these examples; choose R@k with k below their candidates, or MRR"
+                f"{metric} cannot be measured on these examples; choose R@k with k below their candidates, or MRR"
             )
     return {metric: np.mean([values[metric] for values in by_seed], axis=0) for metric in metrics}

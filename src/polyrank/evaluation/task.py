@@ -1,4 +1,4 @@
-"""What is ranked against what: lists as they are given or drawn, groups of examples, or one pool for all."""
+"""The examples and candidates of an evaluation: given or drawn lists, groups of examples, or one pool for all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ RESPONSES = "responses"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What models are compared on.
+    """The data on which models are compared.
 
     Args:
-        source: of the examples, in figures and messages.
-        examples: those that can be ranked.
-        pool: that all of them are ranked against; None: each has a list of its own.
-        n_left_out: examples that no scorer could rank otherwise than well.
-        allow_echo: of a pool, see ``evaluate``.
+        source: of the examples, for figures and messages.
+        examples: that can be ranked.
+        pool: the candidates of all examples; None: each example has its own list.
+        n_left_out: examples that every scorer would rank perfectly.
+        allow_echo: for a pool, see ``evaluate``.
     """
 
     source: str
@@ -49,36 +49,36 @@ def read_task(
     skip_bad: bool = False,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Task:
-    """Read examples and find the candidates that each is ranked among.
+    """Read examples and determine the candidates of each.
 
-    Without ``pool`` and ``groups`` these are its own list; of examples without lists, lists are drawn.
+    Without ``pool`` and ``groups`` these are its own list; for examples without lists, lists are drawn.
 
     Args:
-        data: what ``polyrank.read_examples`` takes.
+        data: as for ``polyrank.read_examples``.
         pool: a file of candidates for every example; "responses": all right answers of the data.
-        n_candidates: of the lists that are drawn; None: 20, or fewer.
-        candidates_from: a file of texts that their wrong candidates are drawn from; None: the other responses.
-        groups: rank each response among those of a random group of so many examples; 100: R100@1 as ConveRT has it.
-        seed: of groups and of lists that are drawn.
-        limit: take the first so many examples only.
-        turns: show models the last so many turns of each context only.
-        speaker: of dialogues, whose turns are responses; None: the agents', "*": everybody's.
-        allow_echo: of a pool, also rank a context's own turns high, see ``evaluate``.
+        n_candidates: length of drawn lists; None: 20, or fewer.
+        candidates_from: a file of texts from which wrong candidates are drawn; None: the other responses.
+        groups: rank each response among those of a random group of so many examples; 100: ConveRT's R100@1.
+        seed: of groups and of drawn lists.
+        limit: use only the first so many examples.
+        turns: show models only the last so many turns of each context.
+        speaker: whose turns of dialogues are responses; None: the agents', "*": every speaker's.
+        allow_echo: for a pool, also rank a context's own turns high, see ``evaluate``.
         skip_bad: count and skip bad rows.
-        notify: takes lines for the user: what was read, and how candidates were found.
+        notify: called with lines for the user: how many examples were read, and how their candidates were chosen.
 
     Raises:
-        UsageError: two settings exclude each other, or one is not for this data.
-        DataError: the data cannot be read, or holds nothing to rank.
+        UsageError: two settings exclude each other, or one does not fit this data.
+        DataError: the data cannot be read, or has nothing to rank.
     """
     if pool is not None and n_candidates is not None:
         raise UsageError(f"`n_candidates={n_candidates}` and `pool={pool}` exclude each other; give one")
     if groups is not None and (pool is not None or n_candidates is not None):
-        raise UsageError(f"`groups={groups}` says what is ranked, as `pool` and `n_candidates` do; give one of them")
+        raise UsageError(f"`groups={groups}` excludes `pool` and `n_candidates`; give one of them")
     if allow_echo and pool is None:
-        raise UsageError("`allow_echo=True` is of a pool, and given lists are ranked as they are; leave it out")
+        raise UsageError("`allow_echo=True` needs a pool, because given lists keep all their candidates; leave it out")
     if candidates_from is not None and n_candidates is None:
-        raise UsageError(f"`candidates_from={candidates_from}` needs the length of lists; give `n_candidates`")
+        raise UsageError(f"`candidates_from={candidates_from}` needs the length of the lists; give `n_candidates`")
     others = [] if candidates_from is None else [candidate.text for candidate in read_pool(candidates_from)]
     source = str(data) if isinstance(data, str | Path) else "the rows"
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, notify=notify), skip_bad=skip_bad)
@@ -92,7 +92,8 @@ def read_task(
         examples = group_candidates(examples, groups, seed=seed, what=source)
         n_rest = len(loaded.examples) - len(examples)
         notify(
-            f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out"
+            f"each response is ranked among the {groups} of its group; {n_rest} examples of the last, partial group are"
+            " left out"
         )
     elif not have_lists(examples) and any(example.relevant for example in examples):
         examples = draw_candidates(examples, n_candidates, seed=seed, what=source, limit=limit, others=others)
@@ -103,7 +104,7 @@ def read_task(
         notify(f"each response is ranked among {n_others} other {what}")
     elif n_candidates is not None and have_lists(examples):
         raise UsageError(
-            f"`n_candidates={n_candidates}` is for examples without lists, and {source} has some; leave it out"
+            f"`n_candidates={n_candidates}` is for examples without lists, and {source} has lists; leave it out"
         )
     shown = examples[:limit] if turns is None else last_turns(examples[:limit], turns)
     ranked = rankable(shown, candidates)

@@ -20,7 +20,7 @@ from polyrank.models.scoring import scores
 from polyrank.ranking.metrics import hit_at, placement_of, with_duplicates
 from polyrank.records import Context, Example
 from polyrank.scorers.encoded import score_row
-from polyrank.scorers.mapped import MapEncoder, mapped
+from polyrank.scorers.mapped import MapEncoder, apply_map
 from polyrank.scorers.protocols import Encoder, Floats
 
 TEXTS_AT_A_TIME = 256
@@ -106,7 +106,7 @@ class Ranking:
 
     def hits(self, matrix: Floats) -> list[float]:
         """R@1 of each context, with candidates mapped by ``matrix``."""
-        candidates = mapped(self.candidates, matrix)
+        candidates = apply_map(self.candidates, matrix)
         return [
             hit_at(placement_of(score_row(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
             for i, (rows, right) in enumerate(zip(self.rows, self.relevant, strict=True))

@@ -8,17 +8,17 @@ from polyrank.models import CrossEncoder
 from polyrank.models.exported import ExportedCross
 from polyrank.models.foreign import PairEncoder
 from polyrank.records import ContextLike
-from polyrank.scorers.inputs import paired
+from polyrank.scorers.inputs import matched_lists
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.protocols import Floats, Scorer
 
 
 class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Scorer):
-    """A Cross-encoder as a Scorer. Small batches of pairs stay in the processor's cache."""
+    """A Cross-encoder as a Scorer."""
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = paired(contexts, candidates)
+        queries, lists = matched_lists(contexts, candidates)
         pairs = [self.texts.pair_ids(query, text) for query, own in zip(queries, lists, strict=True) for text in own]
         flat = np.empty(len(pairs), np.float32)
         for batch, values in self.batches(self.model, [ids for ids, _ in pairs], [kinds for _, kinds in pairs]):
@@ -27,4 +27,4 @@ class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Sco
         return [flat[end - len(texts) : end] for end, texts in zip(ends, lists, strict=True)]
 
     def forget(self) -> None:
-        """Nothing is remembered."""
+        """Does nothing: a Cross-encoder keeps no vectors."""

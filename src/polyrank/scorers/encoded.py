@@ -1,6 +1,6 @@
-"""Scores from the vectors of an encoder's two sides: each context's own candidates, or one pool for all.
+"""Scores from context and candidate vectors: each context's own candidates, or one pool for all.
 
-Every row is computed alone, so a score does not depend on what else is asked.
+Every row is computed alone, so a score does not depend on the other candidates and contexts.
 
 Shapes: B contexts, K candidates of each, N rows of a pool, M vectors per context, D dimensions.
 """
@@ -23,8 +23,8 @@ def score_lists(contexts: Floats, mask: NDArray[np.bool_], candidates: Floats, s
     Args:
         contexts: vectors ``[B, M, D]``.
         mask: ``[B, M]``, true where a vector is real.
-        candidates: those of all contexts, one after the other, ``[sum of sizes, D]``.
-        sizes: how many belong to each context.
+        candidates: of all contexts, concatenated: ``[sum of sizes, D]``.
+        sizes: how many candidates each context has.
     """
     ends = np.cumsum(sizes).tolist()
     return [

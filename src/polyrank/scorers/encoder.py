@@ -21,7 +21,7 @@ from polyrank.text import Tokens
 class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEncoder], Encoder):
     """A Bi- or Poly-encoder, a ConveRT or a sentence encoder as an Encoder.
 
-    Vectors of candidates are remembered by text, so ranking the same catalogue again costs only the context.
+    Candidates' vectors are kept by text, so ranking the same catalogue again encodes only the context.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -42,11 +42,11 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
 
     @property
     def inner_layers(self) -> tuple[str, ...]:
-        """Names of encodings before the last one that ``encode_inner`` gives."""
+        """Names of the inner encodings that ``encode_inner`` returns."""
         return self.model.inner_layers if isinstance(self.model, EncoderNetwork) else ()
 
     def encode_inner(self, layer: str, contexts: Sequence[ContextLike]) -> Floats:
-        """One of ``inner_layers`` for contexts: ``[B, R]``."""
+        """One of ``inner_layers`` for each context: ``[B, R]``."""
         model = self.model
         assert isinstance(model, EncoderNetwork), "inner_layers is empty for others"
         rows = [self.texts.context_ids(context) for context in contexts_of(contexts)]
@@ -67,7 +67,7 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
         result = np.empty((len(candidates), self.dimension), np.float32)
         for i, text in enumerate(candidates):
             result[i] = encoded[text] if text in encoded else self._remembered[text]
-        self._remembered.update(encoded)  # however many: a pool comes again with the next contexts
+        self._remembered.update(encoded)  # however many: the next contexts need the same pool
         return result
 
     def _encode(self, candidates: Sequence[str]) -> Floats:
@@ -78,18 +78,18 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
         return result
 
     def context_mixture(self, context: Context) -> Mixture | None:
-        """A context's vectors as weighted sums of token outputs; None where the network makes them otherwise."""
+        """A context's vectors as weighted sums of token outputs; None if the network has no such form."""
         return self._mixture(self.model.context_mixture, self.texts.context_ids(context))
 
     def candidate_mixture(self, candidate: str) -> Mixture | None:
-        """A candidate's vector as a weighted sum of token outputs; None where the network makes it otherwise."""
+        """A candidate's vector as a weighted sum of token outputs; None if the network has no such form."""
         return self._mixture(self.model.candidate_mixture, self.texts.candidate_ids(candidate))
 
     def _mixture(self, compute: Callable[[Tokens], Mixture | None], ids: Sequence[int]) -> Mixture | None:
         return next(mixture for _, mixture in self.batches(compute, [ids]))
 
     def forget(self) -> None:
-        """Drop remembered vectors; needed after the weights change."""
+        """Drop the kept vectors; needed after the weights change."""
         self._remembered.clear()
 
 

@@ -1,4 +1,4 @@
-"""What a scorer is given, checked at the door: each context has its own list of texts, and nothing else is a list."""
+"""Validation of a scorer's arguments: each context has its own list of texts."""
 
 from collections.abc import Iterable, Sequence
 from numbers import Integral
@@ -7,18 +7,18 @@ from polyrank.errors import UsageError
 from polyrank.records import Candidate, Context, ContextLike, contexts_of
 
 
-def paired(
+def matched_lists(
     contexts: Iterable[ContextLike], candidates: Iterable[Iterable[str]]
 ) -> tuple[list[Context], list[Sequence[str]]]:
-    """Contexts and the texts that each of them has, one list of texts for each context.
+    """Contexts, and one list of texts for each of them.
 
     Raises:
-        TypeError: a context or a candidate is something else.
-        UsageError: there are more of one than of the other.
+        TypeError: a context or a candidate has another type.
+        UsageError: the numbers of contexts and lists differ.
 
-    >>> paired(["hi", ["hi", "hello?"]], [["a"], []])[1]
+    >>> matched_lists(["hi", ["hi", "hello?"]], [["a"], []])[1]
     [['a'], []]
-    >>> paired(["hi"], [["a"], ["b"]])
+    >>> matched_lists(["hi"], [["a"], ["b"]])
     Traceback (most recent call last):
     polyrank.errors.UsageError: 1 context and 2 lists of candidates; give each context its own list, or use score_pool
     """
@@ -38,7 +38,7 @@ def whole_number(value: object, name: str) -> int:
     """A whole number.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: it has another type.
 
     >>> whole_number(2.5, "k")
     Traceback (most recent call last):
@@ -57,23 +57,23 @@ def as_texts(values: Iterable[str], name: str) -> Sequence[str]:
         name: of the argument, for errors.
 
     Raises:
-        TypeError: it is one text, or something else is among them.
+        TypeError: it is one text, or an item is not a text.
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} = {values!r} is no list of texts; write [{values!r}]")
+        raise TypeError(f"{name} = {values!r} is not a list of texts; write [{values!r}]")
     listed = values if isinstance(values, list | tuple) else list(values)
-    if not {*map(type, listed)} <= {str}:  # rarely so, and this is the fast way to see it
+    if not {*map(type, listed)} <= {str}:  # the fast check, before the slow one
         for i, value in enumerate(listed):
             if not isinstance(value, str):
-                raise TypeError(f"{name}[{i}] = {value!r} is no text; write a string")
+                raise TypeError(f"{name}[{i}] = {value!r} is not a text; write a string")
     return listed
 
 
 def as_candidates(values: Iterable[str | Candidate]) -> list[Candidate]:
-    """Texts become Candidates whose ids are their positions.
+    """Candidates; those made from texts have their positions as ids.
 
     Raises:
-        TypeError: it is one text, or something else is among them.
+        TypeError: it is one text, or an item is neither a text nor a Candidate.
 
     >>> as_candidates(["a"])
     [Candidate(id='0', text='a', metadata={})]

@@ -1,23 +1,24 @@
-"""BM25 and TF-IDF as Scorers: the baselines that a learnt model has to beat, and a fast first stage.
+"""BM25 and TF-IDF as Scorers: the baselines that a trained model has to beat, and a fast first stage.
 
-Text becomes lower-case words; nothing is stemmed or dropped, and a language written without spaces comes out as long
-words. Word statistics come from a corpus given to ``fit``, or else from the distinct candidates of the call.
+Texts are split into lower-case words without stemming or stop words; text without spaces becomes long words. Word
+statistics come from a corpus given to ``fit``, or else from the distinct candidates of the call.
 """
 
 import logging
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import log, sqrt
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.records import Context, ContextLike, contexts_of
-from polyrank.scorers.inputs import as_texts, paired
+from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 
 Weights = dict[str, float]
@@ -34,31 +35,31 @@ def words(text: str) -> list[str]:
 
 
 def located_words(text: str) -> Iterator[tuple[str, int, int]]:
-    """``words``, each with the start and the end of its characters in the text.
+    """Each of ``words`` with the start and the end of its characters in the text.
 
     >>> list(located_words("My WiFi"))
     [('my', 0, 2), ('wifi', 3, 7)]
     """
     lower = text.lower()
-    # some letters become two, and none becomes none
+    # some letters become two in lower case
     origins = [position for position, letter in enumerate(text) for _ in letter.lower()]
     for match in _WORD.finditer(lower):
         yield match[0], origins[match.start()], origins[match.end() - 1] + 1
 
 
 def query_words(context: Context) -> Counter[str]:
-    """Words of background and turns with their counts; a word said twice counts twice."""
+    """Words of background and turns with their counts."""
     return Counter(word for text in (*context.background, *context.turns) for word in words(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of a corpus.
+    """Word statistics of a corpus.
 
     Args:
-        n: texts.
-        holding: how many texts hold a word.
-        mean_words: words in a text, on average.
+        n: number of texts.
+        holding: for each word, how many texts contain it.
+        mean_words: mean number of words in a text.
     """
 
     n: int
@@ -67,7 +68,7 @@ class Statistics:
 
     @classmethod
     def of(cls, corpus: Sequence[str]) -> Self:
-        """Count.
+        """Count the words of a corpus.
 
         >>> Statistics.of(["a b", "a a a c"])
         Statistics(n=2, holding=Counter({'a': 2, 'b': 1, 'c': 1}), mean_words=3.0)
@@ -76,21 +77,45 @@ class Statistics:
         n_words = 0
         for text in corpus:
             own_words = words(text)
-            n_words += max(len(own_words), 1)  # bm25s takes no empty document, so an empty text is one blank word there
+            n_words += max(len(own_words), 1)  # bm25s refuses empty documents: an empty text is one blank word
             holding.update(set(own_words))
         return cls(len(corpus), holding, n_words / len(corpus) if corpus else 1.0)
 
 
-class BM25(Scorer):
+class LexicalScorer(Scorer):
+    """Word statistics of BM25 and TfIdf."""
+
+    _fitted: Statistics | None = None
+    _pool: Any = None
+
+    def fit(self, corpus: Sequence[str]) -> Self:
+        """Learn word statistics."""
+        self._fitted, self._pool = Statistics.of(corpus), None
+        return self
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether ``fit`` was called; otherwise word statistics come from the candidates of each call."""
+        return self._fitted is not None
+
+    def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
+        return self if self.is_fitted else copy(self).fit(list(dict.fromkeys(texts())))
+
+    @abstractmethod
+    def word_shares(self, context: Context, candidate: str) -> Weights:
+        """How much each word adds to the score, over all its occurrences in the context."""
+
+
+class BM25(LexicalScorer):
     """Okapi BM25 with Lucene's idf.
 
     ``sum over query words of idf(w) tf / (tf + k1 (1 - b + b n_words / mean_words))``, with
-    ``idf(w) = ln(1 + (N - df + 0.5) / (df + 0.5))``. A word said twice counts twice. Words that the corpus does not
-    hold score nothing.
+    ``idf(w) = ln(1 + (N - df + 0.5) / (df + 0.5))``. A query word that occurs twice counts twice. Words that the
+    corpus does not contain score 0.
 
     Args:
-        k1: how soon repetition stops helping.
-        b: how much long texts are held back.
+        k1: how soon repetitions of a word stop raising the score.
+        b: how much the length of a text lowers the score.
 
     Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009); Lu, BM25S
         (https://arxiv.org/abs/2407.03618).
@@ -102,35 +127,20 @@ class BM25(Scorer):
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
         self.k1, self.b = k1, b
-        self._fitted: Statistics | None = None
         self._pool: tuple[tuple[str, ...], _Postings] | None = None
-
-    def fit(self, corpus: Sequence[str]) -> Self:
-        """Learn word statistics."""
-        self._fitted, self._pool = Statistics.of(corpus), None
-        return self
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether it has word statistics of its own; else they come from what it ranks."""
-        return self._fitted is not None
-
-    def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
-        return self if self.is_fitted else copy(self).fit(list(dict.fromkeys(texts())))
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = paired(contexts, candidates)
+        queries, lists = matched_lists(contexts, candidates)
         fitted = self._fitted or Statistics.of(_distinct(lists))
         return _score_lists(map(query_words, queries), lists, lambda text: self._weigh(text, fitted))
 
     def word_shares(self, context: Context, candidate: str) -> Weights:
-        """What each word adds to the score, however often the context has it."""
         own = self._weigh(candidate, self._fitted or Statistics.of([candidate]))
         return {word: count * own[word] for word, count in query_words(context).items() if word in own}
 
     def _weigh(self, text: str, fitted: Statistics) -> Weights:
-        """What each word of a text adds to its score when it is asked for once."""
+        """For each word of a text, the score of a query with that word once."""
         own_words = words(text)
         norm = self.k1 * (1 - self.b + self.b * len(own_words) / fitted.mean_words)
         return {
@@ -140,7 +150,7 @@ class BM25(Scorer):
         }
 
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``. The pool is indexed once and remembered."""
+        """One shared pool for every context: ``[B, N]``. The index of the latest pool is kept."""
         queries, key = contexts_of(contexts), tuple(as_texts(pool, "pool"))
         if not key:
             return np.zeros((len(queries), 0), np.float32)
@@ -153,20 +163,20 @@ class BM25(Scorer):
         return result
 
     def _index(self, pool: tuple[str, ...]) -> "_Postings":
-        # imported here because it brings scipy, a third of a second that only pools need
+        # imported here because it imports scipy, which takes a third of a second
         import bm25s
 
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
         positions = {text: position for position, text in enumerate(dict.fromkeys(pool))}
         own = Statistics.of(list(positions))
         fitted = self._fitted or own
-        # bm25s takes mean length and idf from what it indexes. The length norm of the fitted corpus is that of the
-        # pool with other constants: k1' (1 - b') = k1 (1 - b) and k1' b' / own mean = k1 b / fitted mean.
+        # bm25s computes mean length and idf from the pool. The fitted corpus has the same length norm with other
+        # constants: k1' (1 - b') = k1 (1 - b) and k1' b' / own mean = k1 b / fitted mean.
         flat, slope = self.k1 * (1 - self.b), self.k1 * self.b * own.mean_words / fitted.mean_words
         index = bm25s.BM25(k1=flat + slope, b=slope / ((flat + slope) or 1.0), method="lucene")
         index.index([words(text) or [""] for text in positions], show_progress=False)
         weights, rows, starts = (index.scores[name] for name in ("data", "indices", "indptr"))
-        # and idf is a factor of each word's weights
+        # idf is a factor of each word's weights
         columns = {word: column for word, column in index.vocab_dict.items() if word}
         factors = np.zeros(len(starts) - 1)
         for word, column in columns.items():
@@ -178,7 +188,7 @@ class BM25(Scorer):
 
 @dataclass(frozen=True, slots=True)
 class _Postings:
-    """Which distinct texts hold a word, and what it adds to their scores.
+    """The distinct texts that contain each word, with the weight of the word in each.
 
     Args:
         columns: of words.
@@ -201,7 +211,7 @@ class _Postings:
             column = self.columns.get(word)
             if column is not None:
                 part = slice(self.starts[column], self.starts[column + 1])
-                totals[self.rows[part]] += count * self.weights[part]  # a text stands once in a column
+                totals[self.rows[part]] += count * self.weights[part]  # a text occurs once in a column
         return totals[self.positions]
 
 
@@ -210,48 +220,32 @@ def _lucene_idf(corpus: Statistics, word: str) -> float:
     return log(1 + (corpus.n - df + 0.5) / (df + 0.5))
 
 
-class TfIdf(Scorer):
+class TfIdf(LexicalScorer):
     """Cosine of tf-idf vectors, whose entries are ``tf (1 + ln((1 + N) / (1 + df)))``.
 
-    ``tf`` is the plain count, in the context as in candidates. A word that the corpus does not hold has df = 0.
+    ``tf`` is the plain count, in contexts and in candidates. A word that the corpus does not contain has df = 0.
 
     >>> from polyrank.records import Context
     >>> TfIdf().fit(["wifi", "bill"]).score([Context(("wifi bill",))], [["wifi", "thanks"]])[0].round(4)  # 1 / sqrt 2
     array([0.7071, 0.    ], dtype=float32)
     """
 
-    def __init__(self) -> None:
-        self._fitted: Statistics | None = None
-        self._pool: tuple[tuple[str, ...], Statistics, dict[str, Weights]] | None = None
-
-    def fit(self, corpus: Sequence[str]) -> Self:
-        """Learn word statistics."""
-        self._fitted, self._pool = Statistics.of(corpus), None
-        return self
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether it has word statistics of its own; else they come from what it ranks."""
-        return self._fitted is not None
-
-    def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
-        return self if self.is_fitted else copy(self).fit(list(dict.fromkeys(texts())))
+    _pool: tuple[tuple[str, ...], Statistics, dict[str, Weights]] | None = None
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = paired(contexts, candidates)
+        queries, lists = matched_lists(contexts, candidates)
         fitted = self._fitted or Statistics.of(_distinct(lists))
         vectors = (_unit(query_words(query), fitted) for query in queries)
         return _score_lists(vectors, lists, lambda text: _unit(Counter(words(text)), fitted))
 
     def word_shares(self, context: Context, candidate: str) -> Weights:
-        """What each word adds to the score, however often the context has it."""
         fitted = self._fitted or Statistics.of([candidate])
         query, own = _unit(query_words(context), fitted), _unit(Counter(words(candidate)), fitted)
         return {word: weight * own[word] for word, weight in query.items() if word in own}
 
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``. The pool's vectors are computed once and remembered."""
+        """One shared pool for every context: ``[B, N]``. The vectors of the latest pool are kept."""
         queries, key = contexts_of(contexts), tuple(as_texts(pool, "pool"))
         if self._pool is None or self._pool[0] != key:
             fitted = self._fitted or Statistics.of(_distinct([key]))
@@ -273,7 +267,7 @@ def _unit(counts: Counter[str], fitted: Statistics) -> Weights:
 def _score_lists(
     queries: Iterable[Mapping[str, float]], candidates: Sequence[Sequence[str]], weigh: Callable[[str], Weights]
 ) -> list[Floats]:
-    """Products of queries and texts. A text that stands in many lists is weighed once."""
+    """Products of queries and texts. The weights of a text that occurs in many lists are computed once."""
     known = {text: weigh(text) for text in _distinct(candidates)}
     return [
         np.array([_dot(query, known[text]) for text in texts], np.float32)

@@ -1,4 +1,4 @@
-"""Networks to scorers: ours, backbones as they come, and other people's models."""
+"""Networks to scorers: polyrank's models, untuned backbones, and models of Hugging Face."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.devices.choice import Precision, choose_device, choose_dtype
 from polyrank.errors import UsageError
 from polyrank.loading.backbones import resolve_backbone
-from polyrank.models import BiEncoder, CrossEncoder, EncoderNetwork, Network, new_model
+from polyrank.models import BiEncoder, CrossEncoder, Network, new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.bert import BertConfig
 from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
@@ -27,25 +27,25 @@ from polyrank.text import BackboneTexts, Texts, load_template_texts
 
 
 def freeze(model: Network | SentenceEncoder | PairEncoder, dtype: torch.dtype) -> torch.dtype:
-    """Make a model faster in bf16 for good, at the price that it can be neither trained nor saved.
+    """Make a model faster in bf16. It can then be neither trained nor saved.
 
-    The backbones' weights are held in bf16, which beats converting them in every pass and takes half the memory; what
-    is behind them stays fp32. Where only the first output is read, the last layer computes no other. In fp32 nothing
-    changes: what is loaded scores bit for bit as what was saved.
+    The backbones' weights are held in bf16, which is faster than converting them in every pass and takes half the
+    memory; the layers after them stay in fp32. If only the first output is used, the last layer computes no other. In
+    fp32 nothing changes: a loaded model scores bit for bit as the saved one.
 
     Args:
         model: to be changed.
         dtype: of the large products.
 
     Returns:
-        The type that passes are still to be converted to: none, that is fp32, once the weights are in bf16. A ConveRT
-        has weights of its own kind and is left as it is.
+        The type for autocast: fp32, which means none, if the weights are now in bf16. A ConveRT is not changed, because
+        its weights have other types.
     """
     return torch.float32 if dtype != torch.float32 and model.hold_in_bf16() else dtype
 
 
 def make_scorer(
-    model: Network,
+    model: Network | SentenceEncoder | PairEncoder,
     texts: Texts,
     *,
     fingerprint: str = "",
@@ -53,28 +53,26 @@ def make_scorer(
     precision: Precision = "auto",
     frozen: bool = False,
 ) -> EncoderScorer | CrossScorer:
-    """Bind a model to where and how it computes.
+    """Bind a model to a device and a precision.
 
     Args:
         model, texts, fingerprint: of the artifact.
         device: "auto", "cpu" or "cuda".
-        precision: "auto" is bf16 where the hardware is fast at it.
-        frozen: the model will be neither trained nor saved, so it may be changed to be faster: in bf16 its weights are
-            held in it, and last layers compute only what is read.
+        precision: "auto" is bf16 if the hardware is fast at it.
+        frozen: whether to call ``freeze``, because the model will be neither trained nor saved.
     """
     chosen = choose_device(device)
     dtype = choose_dtype(precision, chosen)
     model.to(chosen)
     if frozen:
         dtype = freeze(model, dtype)
-    if isinstance(model, CrossEncoder):
-        return CrossScorer(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
-    assert isinstance(model, EncoderNetwork), "there is no third kind"
-    return EncoderScorer(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
+    kind: Any = CrossScorer if isinstance(model, CrossEncoder | PairEncoder) else EncoderScorer
+    scorer: EncoderScorer | CrossScorer = kind(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
+    return scorer
 
 
 def saved_scorer(path: Path, *, device: str = "auto", precision: Precision = "auto") -> EncoderScorer | CrossScorer:
-    """A model folder of ours as a Scorer, and as an Encoder unless it is a Cross-encoder.
+    """A polyrank model folder as a Scorer, which is an Encoder unless the model is a Cross-encoder.
 
     Raises:
         ArtifactError: the folder is damaged, missing or too new.
@@ -99,22 +97,22 @@ def untuned_scorer(
     max_context_tokens: int | None = None,
     max_candidate_tokens: int | None = None,
 ) -> EncoderScorer:
-    """A backbone as it comes: its own reduction, cosine as the score. The baseline that fine-tuning must beat.
+    """An untuned backbone: its own reduction, with cosine as the score. The baseline that fine-tuning must beat.
 
     Args:
         name: of the backbone.
-        policy: its text settings; None: the defaults, as far as the network can take them.
+        policy: its text settings; None: the defaults, limited to what the network supports.
         device, precision: see ``make_scorer``.
-        max_context_tokens, max_candidate_tokens: other budgets than the policy's.
+        max_context_tokens, max_candidate_tokens: budgets that replace the policy's.
 
     Raises:
-        UsageError: it is a Cross-encoder, whose outputs mean nothing without its head.
+        UsageError: it is a Cross-encoder, whose outputs are meaningless without its head.
     """
     folder = resolve_backbone(name).folder
     known = BertConfig.read(folder) or read_pretrained_config(folder)
     architecture = next(iter(getattr(known, "architectures", None) or ()), "")
     if architecture.endswith(CLASSIFIER):
-        raise UsageError(f"{name} is a {architecture}, whose head untuned: leaves out; give {name} without untuned:")
+        raise UsageError(f"{name} is a {architecture}, whose head untuned: ignores; give {name} without untuned:")
     model, texts, config = new_model(
         BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy, seed=0, sample=()
     )
@@ -129,7 +127,7 @@ def untuned_scorer(
         )
         texts = BackboneTexts(texts.subwords, policy, texts.max_positions)
     settings = to_dict(config)
-    del settings["backbone"]  # its path says nothing
+    del settings["backbone"]  # a path does not identify it
     fingerprint = _fingerprint("cosine", settings, texts, model)
     chosen = choose_device(device)
     dtype = freeze(model.to(chosen), choose_dtype(precision, chosen))
@@ -144,17 +142,17 @@ def foreign_scorer(
     max_context_tokens: int | None = None,
     max_candidate_tokens: int | None = None,
 ) -> EncoderScorer | CrossScorer:
-    """A model of Hugging Face or sentence-transformers, with the scores that it has there.
+    """A model of Hugging Face or sentence-transformers, with the same scores as in that library.
 
     Args:
         folder: of the model.
         device: see ``make_scorer``.
         precision: "auto" is fp32, so that scores are the library's.
-        max_context_tokens, max_candidate_tokens: budgets; None: what the model's files say.
+        max_context_tokens, max_candidate_tokens: budgets; None: those of the model's files.
 
     Raises:
-        ArtifactError: it is damaged, or cannot be scored here; the message says why.
-        ConfigError: a budget is outside what the network takes.
+        ArtifactError: it is damaged or not supported; the message names the reason.
+        ConfigError: the network does not support a budget.
     """
     description = describe(folder)
     model = build_foreign(description)
@@ -170,15 +168,12 @@ def foreign_scorer(
     layers = [[layer.kind, layer.settings] for layer in description.layers]
     settings = {"layers": layers, "output": description.output, "prompts": description.prompts}
     fingerprint = _fingerprint(description.kind, settings, texts, model)
-    chosen = choose_device(device)
-    dtype = freeze(model.to(chosen), choose_dtype("fp32" if precision == "auto" else precision, chosen))
-    kind: Any = CrossScorer if isinstance(model, PairEncoder) else EncoderScorer
-    scorer: EncoderScorer | CrossScorer = kind(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
-    return scorer
+    wanted = "fp32" if precision == "auto" else precision
+    return make_scorer(model, texts, fingerprint=fingerprint, device=device, precision=wanted, frozen=True)
 
 
 def _fingerprint(kind: str, settings: Mapping[str, Any], texts: Texts, model: nn.Module) -> str:
-    """Of all that decides the scores of a model without a sealed config.json."""
+    """A digest of everything that determines the scores of a model without a sealed config.json."""
     digest = hashlib.sha256(kind.encode() + json.dumps([settings, asdict(texts.policy)], sort_keys=True).encode())
     digest.update(texts.subwords.to_bytes())
     for _, weight in sorted(model.state_dict().items()):

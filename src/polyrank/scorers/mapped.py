@@ -1,4 +1,4 @@
-"""A frozen encoder whose response vectors pass through a learnt linear map: an Encoder like the others, and its folder.
+"""A frozen encoder whose response vectors pass through a learned linear map: an Encoder, and its folder.
 
 Shapes: B contexts, N candidates, M vectors per context, D dimensions.
 """
@@ -28,7 +28,7 @@ KIND = "map"
 
 
 class MapEncoder(Encoder):
-    """``score = h_c . W h_r``: contexts as the frozen encoder gives them, candidates mapped by ``W = s (I + A)``.
+    """``score = h_c . W h_r``: contexts as the frozen encoder encodes them, candidates mapped by ``W = s (I + A)``.
 
     Args:
         encoder: frozen.
@@ -46,8 +46,8 @@ class MapEncoder(Encoder):
             )
         self.encoder, self.matrix = encoder, np.ascontiguousarray(matrix, np.float32)
         self.dimension = encoder.dimension
-        digest = hashlib.sha256(f"{KIND} {encoder.fingerprint}".encode())
-        self.fingerprint = "" if not encoder.fingerprint else _extended(digest, self.matrix)
+        whole = f"{KIND} {encoder.fingerprint}".encode() + self.matrix.tobytes()
+        self.fingerprint = hashlib.sha256(whole).hexdigest() if encoder.fingerprint else ""
 
     def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
         """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, of the frozen encoder."""
@@ -55,20 +55,20 @@ class MapEncoder(Encoder):
 
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Mapped candidate vectors ``[N, D]``."""
-        return mapped(self.encoder.encode_candidates(candidates), self.matrix)
+        return apply_map(self.encoder.encode_candidates(candidates), self.matrix)
 
     @property
     def texts(self) -> Texts | None:
-        """The text policy of the frozen encoder, where it has one of its own."""
+        """The frozen encoder's text policy; None if it has several, or none."""
         return getattr(self.encoder, "texts", None)
 
     def context_mixture(self, context: Context) -> Mixture | None:
-        """A context's vectors as weighted sums of token outputs, where the frozen encoder says so."""
+        """A context's vectors as weighted sums of token outputs; None if the frozen encoder has no such form."""
         mix: Callable[[Context], Mixture | None] | None = getattr(self.encoder, "context_mixture", None)
         return mix and mix(context)
 
     def candidate_mixture(self, candidate: str) -> Mixture | None:
-        """A candidate's mapped vector as a weighted sum of mapped token outputs, where the frozen encoder says so."""
+        """A candidate's mapped vector as a weighted sum of mapped token outputs; None if the encoder has none."""
         mix: Callable[[str], Mixture | None] | None = getattr(self.encoder, "candidate_mixture", None)
         mixture = mix and mix(candidate)
         if mixture is None:
@@ -76,33 +76,28 @@ class MapEncoder(Encoder):
         return replace(mixture, outputs=mixture.outputs @ torch.from_numpy(self.matrix.T).to(mixture.outputs))
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
-        """As the encoder reads it."""
+        """How many tokens of a context the frozen encoder reads."""
         return self.encoder.n_context_tokens(context)
 
     @property
     def networks(self) -> tuple[NetworkScorer[Any], ...]:
-        """Of the frozen encoder."""
+        """The networks of the frozen encoder."""
         return self.encoder.networks
 
     @property
     def cut(self) -> tuple[Cut, ...]:
-        """What was too long for the frozen encoder."""
+        """The texts that the frozen encoder truncated."""
         return self.encoder.cut
 
 
-def mapped(vectors: Floats, matrix: Floats) -> Floats:
+def apply_map(vectors: Floats, matrix: Floats) -> Floats:
     """``W h_r`` for each row ``[N, D]``.
 
-    >>> mapped(np.array([[1.0, 2.0]], np.float32), np.array([[0.0, 1.0], [3.0, 0.0]], np.float32))
+    >>> apply_map(np.array([[1.0, 2.0]], np.float32), np.array([[0.0, 1.0], [3.0, 0.0]], np.float32))
     array([[2., 3.]], dtype=float32)
     """
     result: Floats = vectors @ matrix.T
     return result
-
-
-def _extended(digest: Any, matrix: Floats) -> str:
-    digest.update(matrix.tobytes())
-    return str(digest.hexdigest())
 
 
 def check_map_path(path: Path, *, replace: bool) -> None:
@@ -118,12 +113,12 @@ def save_map(
     Args:
         path: the folder to make.
         encoder: with its map.
-        name: of the frozen encoder, by which it is opened again.
-        metadata: what fitting wrote about itself.
+        name: the frozen encoder's name, with which it is loaded again.
+        metadata: figures of the fit.
         replace: whether an earlier map may be replaced.
 
     Raises:
-        UsageError: the path is taken.
+        UsageError: the path exists.
         ResourceError: the disk is full.
     """
     document = {
@@ -139,7 +134,7 @@ def load_map(path: Path, encoder: Encoder) -> MapEncoder:
 
     Args:
         path: the folder.
-        encoder: that the folder names.
+        encoder: the frozen encoder that the folder names.
 
     Raises:
         ArtifactError: the folder is damaged, or the encoder has changed since.

@@ -15,7 +15,7 @@ from polyrank.text.cut import Cut
 
 Model = TypeVar("Model", bound=nn.Module)
 Output = TypeVar("Output")
-BATCHES_AT_A_TIME = 64  # that a process computes before it tells the others
+BATCHES_AT_A_TIME = 64  # that a process computes before it sends them to the others
 
 
 def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -36,7 +36,7 @@ def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 def tokens_per_batch(device: torch.device) -> int:
-    """Padded tokens that a batch should hold: on a CPU few, so that what passes between layers stays in its cache.
+    """Padded tokens that a batch should hold: few on a CPU, so that activations stay in its cache.
 
     Measured on an AVX-512 core with a network of six layers and 384 dimensions: batches of 512 to 1,024 tokens take a
     third less time than those of 4,096, whether texts have 15 tokens or pairs 135. In bf16, by AMX, 1,536 to 2,048 do.
@@ -47,19 +47,19 @@ def tokens_per_batch(device: torch.device) -> int:
 
 
 class NetworkScorer(Generic[Model]):
-    """What scorers with a network have in common.
+    """A network with its text policy, device and precision.
 
     Args:
         model: the network.
-        texts: its text policy at work.
-        fingerprint: names the model, and is what an index must match; empty while training.
-        device: where to compute.
+        texts: its text policy.
+        fingerprint: identifies the model; an index must have the same. Empty while training.
+        device: computes the network.
         dtype: of the large products; results are fp32.
-        max_tokens: padded tokens per batch; None: what suits the device.
+        max_tokens: padded tokens per batch; None: ``tokens_per_batch``.
     """
 
     max_remembered = 100_000
-    """Candidates whose vectors are kept, where there are vectors."""
+    """How many candidates' vectors an encoder keeps."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class NetworkScorer(Generic[Model]):
 
     @property
     def cut(self) -> tuple[Cut, ...]:
-        """What was too long to be read whole."""
+        """The texts that were truncated."""
         return (self.texts.cut,)
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
@@ -92,12 +92,12 @@ class NetworkScorer(Generic[Model]):
     def batches(
         self, compute: Callable[[Tokens], Output], rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] = ()
     ) -> Iterator[tuple[list[int], Output]]:
-        """What the network makes of rows of ids, in batches of rows of like length, with the positions of each.
+        """The network's outputs for rows of ids, in batches of rows of similar length, with the rows' positions.
 
-        Processes that work together deal the batches among themselves, and each has the outputs of all.
+        Distributed processes share the batches, and each process gets all outputs.
         """
         n = distributed.world_size()
-        # a GPU's batch may be all that is asked for at a time; on a CPU batches stay those of one process, bit for bit
+        # on a GPU one batch may hold all rows; on a CPU batches stay those of one process, so results are the same bits
         max_tokens = self.max_tokens if self.device.type == "cpu" else self.max_tokens // n
         batches = token_batches([len(row) for row in rows], max_tokens)
 
@@ -117,13 +117,13 @@ class NetworkScorer(Generic[Model]):
 
 
 def _on_cpu(output: Any) -> Any:
-    """A tensor, or several, where every process can read them."""
+    """A tensor, or several, on the CPU, which every process can read."""
     return output.cpu() if isinstance(output, torch.Tensor) else tuple(part.cpu() for part in output)
 
 
 @contextmanager
 def inference(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Evaluation mode without gradients, in ``dtype``; the model's own mode comes back afterwards."""
+    """Evaluation mode without gradients, in ``dtype``; the model's mode is restored afterwards."""
     was_training = model.training
     model.eval()
     try:

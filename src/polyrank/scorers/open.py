@@ -1,4 +1,4 @@
-"""From a reference to a Scorer: a model, a map or a sum of ours, another library's, BM25 or TF-IDF; two stages."""
+"""From a reference to a Scorer: a polyrank model, map or sum, a Hugging Face model, BM25 or TF-IDF; two stages."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -38,24 +38,24 @@ def load(
     """A model that ranks, by its name.
 
     Args:
-        name: a model folder that training wrote, a map, a sum or counts of replies; a folder or the hub name of a
+        name: the folder of a trained model, map, sum or counts of replies; the folder or the hub name of a
             bi-encoder or Cross-encoder of Hugging Face or sentence-transformers, best as ``hf:OWNER/MODEL``;
-            "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of a backbone as it comes; "bm25" or
+            "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of an untuned backbone; "bm25" or
             "tfidf".
         device: "auto", "cpu" or "cuda".
-        precision: "fp32" or "bf16"; "auto" is what the hardware is fast at, and fp32 for other people's models.
-        backend: "torch"; or "onnx" or "openvino", for a model folder that has such an export, or a sum of some that do.
-        max_context_tokens, max_candidate_tokens: how much of a text is read, of untuned and of other people's models.
-            None: what the model says. Ours read what they were trained with.
-        corpus: texts that "bm25" and "tfidf" learn word statistics from; without them, from what they are to rank.
+        precision: "fp32" or "bf16"; "auto" is the faster one on this hardware, and fp32 for Hugging Face models.
+        backend: "torch"; or "onnx" or "openvino", for a model folder with such an export, or a sum of such models.
+        max_context_tokens, max_candidate_tokens: text lengths, for untuned and for Hugging Face models. None: the
+            model's own. A polyrank model keeps the lengths that it was trained with.
+        corpus: texts for the word statistics of "bm25" and "tfidf"; without it, the candidates of each call.
 
     Returns:
         A Scorer, which is an Encoder unless it is a Cross-encoder or lexical.
 
     Raises:
-        UsageError: there is no such model, or a setting is not for it.
-        ArtifactError: the model is damaged, or cannot be read; the message says why.
-        OfflineError: a hub name that is not stored on this machine, and no network.
+        UsageError: the model does not exist, or does not have a setting.
+        ArtifactError: the model is damaged or not supported; the message names the reason.
+        OfflineError: the name is of a hub model that is not stored on this machine, and the network is down.
 
     >>> [reply.text for reply in load("bm25").rank("is tea ready", ["coffee is", "tea is ready"])]
     ['tea is ready', 'coffee is']
@@ -67,7 +67,7 @@ def load(
 def open_model(
     ref: ModelRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
 ) -> Scorer:
-    """The Scorer that a reference means; see ``load``."""
+    """The Scorer of a reference; see ``load``."""
     scorer = _open(ref, device, precision, corpus)
     scorer.name = absolute_name(ref.name)
     return scorer
@@ -81,7 +81,7 @@ def _open(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[s
 
     if ref.kind == "untuned":
         return networks.untuned_scorer(ref.backbone, device=device, precision=precision, **asdict(ref.lengths))
-    assert ref.folder is not None, "all others have one"
+    assert ref.folder is not None, "all other kinds have a folder"
     if ref.kind == "encoder of an index":
         from polyrank.index import open_index
 
@@ -114,16 +114,16 @@ def _open(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[s
 def load_encoder(
     name: str | Path, *, device: str = "auto", precision: "Precision" = "auto", backend: Backend = "torch"
 ) -> Encoder:
-    """As ``load``, where vectors are wanted.
+    """As ``load``, for models with vectors.
 
     Raises:
-        UsageError: it is not there, or it is a lexical scorer or a Cross-encoder, which have no vectors to index.
+        UsageError: the model does not exist, or is a lexical scorer or a Cross-encoder, which have no vectors to index.
     """
     return open_encoder(resolve_encoder(name, backend=backend), device=device, precision=precision)
 
 
 def open_encoder(ref: ModelRef, *, device: str = "auto", precision: "Precision" = "auto") -> Encoder:
-    """As ``open_model``, where vectors are wanted.
+    """As ``open_model``, for models with vectors.
 
     Raises:
         UsageError: it is a Cross-encoder.
@@ -142,12 +142,12 @@ def encoder_of_index(
 
 
 def open_ranker(ref: RankerRef, *, device: str = "auto", corpus: Sequence[str] = ()) -> Scorer:
-    """A Scorer of one stage or two, to rank given lists or a pool.
+    """A Scorer of one stage or two, which ranks given lists or a pool.
 
     Args:
         ref: the stages.
         device: for networks.
-        corpus: what lexical stages learn word statistics from.
+        corpus: texts for the word statistics of lexical stages.
     """
     stages = [open_model(stage, device=device, corpus=corpus) for stage in ref.stages]
     if len(stages) == 1:
@@ -158,15 +158,15 @@ def open_ranker(ref: RankerRef, *, device: str = "auto", corpus: Sequence[str] =
 
 
 def probe_encoding(scorer: Scorer, name: str, encoding: str) -> None:
-    """From now on rank by one of the encodings that a multi-context ConveRT makes of a context.
+    """Make a multi-context ConveRT rank by one of its encodings of a context.
 
     Args:
         scorer: of the ConveRT; changed in place.
-        name: of it, for errors.
-        encoding: "immediate", of the last turn, or "earlier", of the turns before it; "both" is how it ranks usually.
+        name: its name, for errors.
+        encoding: "immediate", of the last turn; "earlier", of the turns before it; or "both", the default.
 
     Raises:
-        UsageError: it is another network, or there is no such encoding.
+        UsageError: the scorer is of another network, or the encoding is unknown.
 
     Source: Henderson et al., ConveRT (2020), section 4 and footnote 9.
     """
@@ -175,12 +175,12 @@ def probe_encoding(scorer: Scorer, name: str, encoding: str) -> None:
 
     model = getattr(scorer, "model", None)
     if not isinstance(model, Convert) or not model.multi_context:
-        raise UsageError(f"{name} is no multi-context ConveRT, so there is nothing to probe; leave `probe` out")
+        raise UsageError(f"{name} is not a multi-context ConveRT, so it cannot be probed; leave `probe` out")
     model.probe = read_choice(encoding, Probe, "probe")
 
 
 def corpus_of(examples: Iterable[Example] = (), pool: Iterable[Candidate] | None = None) -> list[str]:
-    """What lexical scorers may learn word statistics from: the candidates, nobody told which of them are right."""
+    """Texts for the word statistics of lexical scorers: all candidates, right or wrong."""
     if pool is not None:
         return [candidate.text for candidate in pool]
     return [text for example in examples for text in example.candidates]

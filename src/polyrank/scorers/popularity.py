@@ -1,4 +1,4 @@
-"""How often a reply was said, as an Encoder of one dimension, so that sums, indexes and searches take it; its folder.
+"""How often a reply was said, as an Encoder of one dimension for sums, indexes and searches; and its folder.
 
 Shapes: B contexts, N candidates; T distinct texts that were counted.
 """
@@ -21,22 +21,21 @@ from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.durable import check_replaceable
 
 KIND = "popularity"
-SCALE = 16.0  # log(1 + 8.9 million): a candidate's vector is as long as that of other encoders, as int8 wants it
+SCALE = 16.0  # log(1 + 8.9 million): candidates' vectors get about the length of other encoders', which int8 needs
 
 
 class Popularity(Encoder):
-    """``score = log(1 + count(candidate))``, whatever the context: a prior over replies.
+    """``score = log(1 + count(candidate))`` for every context: a prior over replies.
 
-    In a sum with another encoder, ``score + w log(1 + count)``, it prefers replies that people give often. The vectors
-    are ``[16]`` of every context and ``[log(1 + count) / 16]`` of a candidate. It keeps hashes of texts, not texts.
+    A sum with another encoder, ``score + w log(1 + count)``, prefers replies that people give often. The vector of
+    every context is ``[16]``, that of a candidate ``[log(1 + count) / 16]``. The encoder stores hashes, not texts.
 
     Args:
-        keys: 64-bit hashes of the texts that were counted, ascending, ``[T]``.
-        counts: how often each was said, ``[T]``.
+        keys: 64-bit hashes of the counted texts, ascending, ``[T]``.
+        counts: how often each text was said, ``[T]``.
 
-    Source: a prior over responses, with their similarity: Henderson et al., Efficient Natural Language Response
-        Suggestion for Smart Reply (2017), section 4.4, https://arxiv.org/abs/1705.00652, with a language model's score
-        where this has counts.
+    Source: Henderson et al., Efficient Natural Language Response Suggestion for Smart Reply (2017), section 4.4,
+        https://arxiv.org/abs/1705.00652, which adds a language model's score to the similarity; polyrank adds counts.
 
     >>> prior = Popularity.of({"yes": 3, "no": 1})
     >>> prior.score(["ready?"], [["yes", "no", "never said"]])[0].round(4)  # ln 4, ln 2, ln 1
@@ -49,13 +48,13 @@ class Popularity(Encoder):
 
     @classmethod
     def of(cls, counts: Mapping[str, int]) -> Self:
-        """Of texts and how often each was said.
+        """A prior from texts and how often each was said.
 
         Raises:
-            DataError: there is none, or a count is not a whole number above 0.
+            DataError: ``counts`` is empty, or a count is not a whole number above 0.
         """
         if not counts:
-            raise DataError("there are no replies to count; give examples that have right answers")
+            raise DataError("0 replies to count; give examples that have right answers")
         for text, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < 2**62:
                 raise DataError(f"the count of {text!r} is {count!r}; give a whole number above 0")
@@ -63,12 +62,12 @@ class Popularity(Encoder):
         return cls(keys, np.array(list(counts.values()), np.int64)[order])
 
     def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
-        """The same vector for each: ``[B, 1, 1]``, and a mask ``[B, 1]``."""
+        """The same vector for each context: ``[B, 1, 1]``, and a mask ``[B, 1]``."""
         n = len(contexts_of(contexts))
         return np.full((n, 1, 1), SCALE, np.float32), np.ones((n, 1), np.bool_)
 
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
-        """``log(1 + count) / 16`` of each: ``[N, 1]``."""
+        """``log(1 + count) / 16`` of each candidate: ``[N, 1]``."""
         keys = _keys(as_texts(candidates, "candidates"))
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         counts = np.where(self.keys[places] == keys, self.counts[places], 0)
@@ -103,13 +102,13 @@ def catalogue_counts(path: Path) -> Counter[str]:
 
 
 def _keys(texts: Sequence[str]) -> NDArray[np.int64]:
-    """64 bits of each text's BLAKE2: of ten million texts, two share them with a chance of 3 in a million."""
+    """64 bits of each text's BLAKE2: among ten million texts, two collide with a probability of 3 in a million."""
     digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(b"".join(digests), np.dtype("<i8")).astype(np.int64)
 
 
 def check_popularity_path(path: Path, *, replace: bool) -> None:
-    """Refuse a path that counts must not be written to, before the work is done."""
+    """Refuse a path that counts must not overwrite, before any work."""
     check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
@@ -120,12 +119,12 @@ def save_popularity(
 
     Args:
         path: the folder to make.
-        prior: to write.
+        prior: the counts.
         metadata: where the counts come from.
         replace: whether earlier counts may be replaced.
 
     Raises:
-        UsageError: the path is taken.
+        UsageError: the path exists.
         ResourceError: the disk is full.
     """
     import torch
@@ -138,7 +137,7 @@ def save_popularity(
 
 
 def load_popularity(path: Path) -> Popularity:
-    """A folder of counts.
+    """Read a folder of counts.
 
     Raises:
         ArtifactError: the folder is damaged.

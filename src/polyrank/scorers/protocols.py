@@ -1,6 +1,6 @@
-"""What can rank, as narrow protocols. A Cross-encoder cannot honestly encode, so it is a Scorer only.
+"""The protocols of models that rank. A Cross-encoder cannot encode one side alone, so it is a Scorer only.
 
-Whoever inherits from them gets the methods that are the same for all.
+Classes that inherit from them get the methods that all models share.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
-from polyrank.scorers.inputs import as_candidates, as_texts, paired, whole_number
+from polyrank.scorers.inputs import as_candidates, as_texts, matched_lists, whole_number
 
 if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.index.filters import Filter
@@ -24,21 +24,21 @@ Floats = NDArray[np.float32]
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Scores candidates for contexts, each of which is a Context, one turn, or a list of turns.
+    """Scores candidates for contexts. A context is a Context, one turn, or a list of turns.
 
-    Scores are fp32, higher is better; what they mean is the model's own.
+    Scores are fp32; higher is better. Scores of different models are not comparable.
     """
 
     name: str = ""
-    """What it was loaded by, from any working directory; empty where it was made otherwise."""
+    """The name that loads it again, from any working directory; empty if it was not loaded by name."""
 
     fingerprint: str = ""
-    """Hex digest of weights, configuration and tokenizer: what an index must match; empty where nothing was learnt."""
+    """Hex digest of weights, configuration and tokenizer, which an index must match; empty for untrained scorers."""
 
     def __repr__(self) -> str:
         dimension = getattr(self, "dimension", None)
-        told = [repr(self.name) if self.name else "", f"{dimension} dimensions" if dimension else ""]
-        return f"{type(self).__name__}({', '.join(filter(None, told))})"
+        shown = [repr(self.name) if self.name else "", f"{dimension} dimensions" if dimension else ""]
+        return f"{type(self).__name__}({', '.join(filter(None, shown))})"
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
@@ -53,20 +53,20 @@ class Scorer(Protocol):
     def rank(self, context: ContextLike, candidates: Sequence[str | Candidate], k: int | None = None) -> list[Ranked]:
         """The best ``k`` candidates, or all of them, best first; ties in the order in which they were given.
 
-        Where texts are too long to be read whole, a warning in the log says so once.
+        If texts are truncated, a warning is logged once.
 
         Args:
-            context: what to answer.
-            candidates: texts, whose ids are their positions, or Candidates with their own.
-            k: how many to return.
+            context: to answer.
+            candidates: texts, whose ids are their positions, or Candidates with their own ids.
+            k: how many to return; None: all.
 
         Raises:
-            TypeError: something else is given.
+            TypeError: an argument has another type.
             UsageError: ``k`` is less than one.
             ArtifactError: a score is not finite.
         """
         if k is not None and whole_number(k, "k") < 1:
-            raise UsageError(f"k = {k}; ask for one candidate at least, or leave it out for all of them")
+            raise UsageError(f"k = {k}; request at least one candidate, or leave k out for all of them")
         choice = as_candidates(candidates)
         scores = self.score([context], [[candidate.text for candidate in choice]])[0]
         if not np.isfinite(scores).all():
@@ -78,26 +78,26 @@ class Scorer(Protocol):
 
     @property
     def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """The scorers of one network each that it is made of."""
+        """The scorers that it consists of, one for each network."""
         return ()
 
     @property
     def cut(self) -> "tuple[Cut, ...]":
-        """What was too long to be read whole, for each network that reads."""
+        """The texts that were truncated, for each network."""
         return ()
 
     def fitted_to(self, texts: Callable[[], Sequence[str]]) -> "Scorer":
-        """With word statistics from texts, where it takes them from what it ranks; else itself."""
+        """A lexical scorer that is not fitted: a copy fitted to texts. Any other scorer: itself."""
         return self
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context are read, boundaries included; None for who reads words."""
+        """How many tokens of a context are read, boundaries included; None for lexical scorers."""
         return None
 
 
 @runtime_checkable
 class Encoder(Scorer, Protocol):
-    """A Scorer whose two sides can be computed apart, so that candidates are encoded once and searched."""
+    """A Scorer that encodes contexts and candidates separately, so that candidates are encoded once and searched."""
 
     dimension: int
     """D, the length of each vector."""
@@ -112,9 +112,9 @@ class Encoder(Scorer, Protocol):
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        from polyrank.scorers.encoded import score_lists  # torch, which who only names protocols does not need
+        from polyrank.scorers.encoded import score_lists  # imports torch, which the protocols do not need
 
-        queries, lists = paired(contexts, candidates)
+        queries, lists = matched_lists(contexts, candidates)
         vectors, mask = self.encode_contexts(queries)
         encoded = self.encode_candidates([text for texts in lists for text in texts])
         return score_lists(vectors, mask, encoded, [len(texts) for texts in lists])

@@ -20,11 +20,11 @@ from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import check_replaceable, new_folder
 
-if TYPE_CHECKING:  # what a folder says is read without torch
+if TYPE_CHECKING:  # a folder's document is read without torch
     from polyrank.scorers.network import NetworkScorer
     from polyrank.text.cut import Cut
 
-PROBE = Context(("how are you today ?", "fine , and you ?"))  # has several vectors wherever any context has
+PROBE = Context(("how are you today ?", "fine , and you ?"))  # has several vectors if any context has
 
 
 class SumEncoder(Encoder):
@@ -32,17 +32,17 @@ class SumEncoder(Encoder):
 
     Each context vector is the encoders' own side by side, and so is each candidate vector. With context vectors
     ``y_i`` from a Poly-encoder and one vector c from another encoder, ``[y_i ; w c]`` and ``[r ; r']`` have the
-    products ``s_i + w c . r'``. Adding the same to all of them leaves ``softmax(s)`` as it is, so the Poly score of
-    these is ``Poly(s) + w c . r'`` exactly. Each w is split evenly between both sides, which keeps what is stored of a
-    candidate near one size, as int8 wants it.
+    products ``s_i + w c . r'``. Adding the same number to all of them does not change ``softmax(s)``, so their Poly
+    score is ``Poly(s) + w c . r'`` exactly. Each w is split evenly between both sides, which keeps the parts of a
+    stored vector near one size, as int8 requires.
 
     Args:
         parts: the encoders, each with its own texts, device and precision. At most one may give a context several
-            vectors: two that attend on their own are no one attention.
-        weights: of their scores, above 0; 1 for the one with several vectors, which attends by its scores.
+            vectors: two attentions cannot be combined into one.
+        weights: of their scores, above 0; 1 for the encoder with several vectors, which attends by its scores.
 
     Raises:
-        UsageError: there are fewer than two, or weights do not fit.
+        UsageError: there are fewer than two encoders, or the weights do not fit.
     """
 
     def __init__(self, parts: Sequence[Encoder], weights: Sequence[float]) -> None:
@@ -53,7 +53,7 @@ class SumEncoder(Encoder):
             alike = relative_weights(self.weights, self.attending)
             raise UsageError(
                 f"weights {_listed(self.weights)}: an encoder with several vectors per context has weight 1, because it"
-                f" attends by its scores; give {_listed(alike)}, which orders as you meant"
+                f" attends by its scores; give {_listed(alike)}, which rank the same"
             )
         self.dimension = sum(part.dimension for part in self.parts)
         self.fingerprint = _fingerprint([part.fingerprint for part in self.parts], self.weights)
@@ -78,39 +78,39 @@ class SumEncoder(Encoder):
         return np.concatenate(sides, axis=1)
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
-        """As the first part reads it."""
+        """How many tokens of a context the first encoder reads."""
         return self.parts[0].n_context_tokens(context)
 
     @property
     def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """Of all encoders."""
+        """The networks of all encoders."""
         return tuple(network for part in self.parts for network in part.networks)
 
     @property
     def cut(self) -> "tuple[Cut, ...]":
-        """What was too long for each of the encoders."""
+        """The texts that each of the encoders truncated."""
         return tuple(cut for part in self.parts for cut in part.cut)
 
 
 def check_weights(weights: Sequence[float], n_parts: int) -> None:
-    """Refuse what can be no sum, which can be asked before any encoder is loaded.
+    """Validate the weights of a sum, before any encoder is loaded.
 
     Raises:
-        UsageError: there are fewer than two encoders, or not as many weights, or one is not above 0.
+        UsageError: there are fewer than two encoders, another number of weights, or a weight is not above 0.
     """
     if n_parts < 2:
         raise UsageError(f"a sum of {n_parts}; give two encoders or more")
     if len(weights) != n_parts:
         raise UsageError(f"weights {_listed(weights)} for {n_parts} encoders; give one weight for each")
     if not all(weight > 0 and math.isfinite(weight) for weight in weights):
-        raise UsageError(f"weights {_listed(weights)} must be above 0; leave out what is to count nothing")
+        raise UsageError(f"weights {_listed(weights)} must be above 0; leave out encoders with weight 0")
 
 
 def attending_part(parts: Sequence[Encoder]) -> int | None:
-    """Which of the encoders gives a context several vectors; None: each gives one.
+    """The number of the encoder that gives a context several vectors; None: each gives one.
 
     Raises:
-        UsageError: more than one does.
+        UsageError: more than one encoder gives several.
     """
     return _attending([part.encode_contexts([PROBE])[0].shape[1] for part in parts], parts)
 
@@ -120,14 +120,14 @@ def _attending(widths: Sequence[int], parts: Sequence[Encoder]) -> int | None:
     if len(several) > 1:
         names = " and ".join(parts[number].name or f"encoder {number + 1}" for number in several)
         raise UsageError(
-            f"{names} both give a context several vectors, and two attentions are no one score; sum one of them with"
+            f"{names} both give a context several vectors, and two attentions cannot be one score; sum one of them with"
             " encoders of one vector, or add their scores in two stages with `rerank=MODEL` and `ensemble=raw`"
         )
     return several[0] if several else None
 
 
 def relative_weights(weights: Sequence[float], unit: int | None) -> tuple[float, ...]:
-    """The same ratios with 1 for ``unit``, or for the first.
+    """Weights in the same ratios, with 1 for ``unit``, or for the first.
 
     >>> relative_weights([2.0, 1.0], None), relative_weights([2.0, 1.0], 1)
     ((1.0, 0.5), (2.0, 1.0))
@@ -147,19 +147,21 @@ def _listed(weights: Sequence[float]) -> str:
 
 
 def check_sum_path(path: Path, *, replace: bool) -> None:
-    """Refuse a path that a sum must not be written to, before the work is done."""
+    """Refuse a path that a sum must not overwrite, before any work."""
     check_replaceable(path, own_files=(SUM.file,), replace=replace)
 
 
 def check_parts(path: Path, parts: Sequence[Encoder]) -> None:
-    """Refuse encoders that a sum at ``path`` could not find again, or that are this sum itself.
+    """Refuse encoders that a sum at ``path`` could not load again, and the sum itself as a part.
 
     Raises:
-        UsageError: one of them, or of those that a sum among them is made of, was not loaded by a name, or lies there.
+        UsageError: a part, or a part of a part, was not loaded by a name, or is at ``path``.
     """
     for part in parts:
         if not part.name:
-            raise UsageError("a part of the sum was not loaded by a name, so nothing could find it again; give it one")
+            raise UsageError(
+                "a part of the sum was not loaded by a name, so it could not be loaded again; load it by name"
+            )
         if Path(part.name).resolve() == path.resolve():
             raise UsageError(f"{path} would be a part of itself; choose another path")
         if isinstance(part, SumEncoder):
@@ -167,16 +169,16 @@ def check_parts(path: Path, parts: Sequence[Encoder]) -> None:
 
 
 def save_sum(path: Path, encoder: SumEncoder, *, metadata: dict[str, Any] | None = None, replace: bool = False) -> None:
-    """Write sum.json: the names of the encoders, by which they are opened again, their fingerprints and weights.
+    """Write sum.json: the names with which the encoders are loaded again, their fingerprints and weights.
 
     Args:
         path: the folder to make.
-        encoder: of parts that were loaded by name.
-        metadata: the figures that the weights were chosen by.
+        encoder: the sum; its parts were loaded by name.
+        metadata: the figures from which the weights were chosen.
         replace: whether an earlier sum may be replaced.
 
     Raises:
-        UsageError: the path is taken, or it is that of a part; or a part was not loaded by a name.
+        UsageError: the path exists, or is that of a part; or a part was not loaded by a name.
         ResourceError: the disk is full.
     """
     check_parts(path, encoder.parts)
@@ -189,13 +191,13 @@ def save_sum(path: Path, encoder: SumEncoder, *, metadata: dict[str, Any] | None
 def sum_document(
     names: Sequence[str], fingerprints: Sequence[str], weights: Sequence[float], metadata: dict[str, Any]
 ) -> bytes:
-    """What sum.json holds.
+    """The content of sum.json.
 
     Args:
-        names: of the encoders, as seen from the sum's folder.
-        fingerprints: theirs.
+        names: of the encoders, relative to the sum's folder.
+        fingerprints: of the encoders.
         weights: of their scores.
-        metadata: what made the sum says about it.
+        metadata: the figures from which the weights were chosen.
     """
     parts = [
         {"model": name, "fingerprint": fingerprint, "weight": weight}
@@ -209,7 +211,7 @@ def load_sum(path: Path, encoders: Sequence[Encoder]) -> SumEncoder:
 
     Args:
         path: the folder.
-        encoders: that the folder names, in its order.
+        encoders: the encoders that the folder names, in its order.
 
     Raises:
         ArtifactError: the folder is damaged, or one of the encoders has changed since.

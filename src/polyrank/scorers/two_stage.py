@@ -1,4 +1,4 @@
-"""Two stages as a Scorer of given lists or a pool: a retriever draws a shortlist, an accurate re-ranker orders it."""
+"""Two stages as a Scorer of given lists or a pool: a retriever makes a shortlist, an accurate re-ranker orders it."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from polyrank.errors import UsageError
 from polyrank.ranking.ensembles import combine
 from polyrank.ranking.top import top_rows_with_ties
 from polyrank.records import Context, ContextLike, contexts_of
-from polyrank.scorers.inputs import as_texts, paired
+from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.text.cut import Cut
 
 
 class TwoStageScorer(Scorer):
-    """What the retriever leaves out comes after all that it lets through, in its own order.
+    """Candidates outside the shortlist come after it, in the retriever's order.
 
     Args:
         retriever: scores everything.
@@ -32,7 +32,7 @@ class TwoStageScorer(Scorer):
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = paired(contexts, candidates)
+        queries, lists = matched_lists(contexts, candidates)
         return self._rerank(queries, self.retriever.score(queries, lists), lists)
 
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
@@ -42,19 +42,19 @@ class TwoStageScorer(Scorer):
         return np.array(rows, np.float32).reshape(len(queries), len(shared))
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
-        """As the retriever reads it, or else the re-ranker."""
+        """How many tokens of a context the retriever reads, or else the re-ranker."""
         first = self.retriever.n_context_tokens(context)
         return self.reranker.n_context_tokens(context) if first is None else first
 
     @property
     def cut(self) -> tuple[Cut, ...]:
-        """What was too long for either stage."""
+        """The texts that either stage truncated."""
         return (*self.retriever.cut, *self.reranker.cut)
 
     def _rerank(
         self, contexts: Sequence[Context], first: Sequence[Floats], candidates: Sequence[Sequence[str]]
     ) -> list[Floats]:
-        # equal texts count once in the shortlist: they tie, and a copy must not push another reply out
+        # equal texts count once in the shortlist: they tie, and a copy must not displace another reply
         shortlists = [
             _shortlist(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
         ]
@@ -73,7 +73,7 @@ class TwoStageScorer(Scorer):
 
 
 def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
-    """Rows of the best n distinct texts; ties by text, so that the order in which candidates come changes nothing."""
+    """Rows of the best n distinct texts; ties by text, so that the order of the candidates does not matter."""
     last = {text: row for row, text in enumerate(texts)}
     rows = np.fromiter(last.values(), np.intp, len(last))
     return sorted(rows[top_rows_with_ties(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
@@ -85,7 +85,7 @@ def total_score(first: Floats, second: Floats, ensemble: Ensemble | None) -> Flo
 
 
 def at_least_one(n_retrieved: int) -> int:
-    """A length of the shortlist, if it is one."""
+    """A valid length of the shortlist."""
     if n_retrieved < 1:
-        raise UsageError(f"n_retrieved is {n_retrieved}; the re-ranker needs one candidate at least")
+        raise UsageError(f"n_retrieved is {n_retrieved}; the re-ranker needs at least one candidate")
     return n_retrieved

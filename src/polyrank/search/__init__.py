@@ -107,7 +107,7 @@ def search(
 
 @dataclass(frozen=True, slots=True)
 class NearestSearch:
-    """What ``polyrank.index.Index.search`` takes: the k best of an index; arguments as of ``search``.
+    """A query for ``polyrank.index.Index.search``: the k best of an index. See ``search`` for the other arguments.
 
     Args:
         prior: adds ``prior * log(1 + count)`` to each score, by how often a reply was said. Only for ``of_blocks``.

@@ -127,7 +127,7 @@ class Best:
         products = gathered @ self.contexts.T
         bounds = close_bounds(products, error, torch.empty_like(products)).numpy()
         n_before = self.n_scored
-        self.offer(_Bare(block), positions, add_offsets(bounds, block, positions), close=True)
+        self.offer(_WithoutRemoved(block), positions, add_offsets(bounds, block, positions), close=True)
         self.n_scored = n_before + len(positions)
 
     def _take(self, block: Block, positions: NDArray[np.intp]) -> None:
@@ -148,7 +148,7 @@ class Best:
         self._rows, self._scores = rows[new][: self.k], scores[new][: self.k]
 
 
-class _Bare:
+class _WithoutRemoved:
     """A block whose removed candidates have been skipped already."""
 
     def __init__(self, block: Block) -> None:

@@ -5,6 +5,7 @@ Memory is flat at any number of candidates: a chunk of rows at a time, in buffer
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -113,7 +114,7 @@ def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
             torch.mm(vectors, stack, out=products)
             for query, own in _shares(group, products):
                 if query.subspace is not None:
-                    _offer_coarse(query, block, part, own, sizes, None)
+                    _offer_by_columns(query, block, part, own, sizes, None)
                     continue
                 spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1], device)
                 bounds = close_bounds(own, sizes * query.best.rounding, spare).cpu().numpy()
@@ -131,11 +132,16 @@ def scan_int8(queries: Sequence[Query], block: Block, _: Machine) -> None:
             row_errors, sizes = torch.from_numpy(rows.row_errors[part]), torch.from_numpy(norms[part])
             for query, own in _shares(group, products):
                 if query.subspace is not None:
-                    _offer_coarse(query, block, part, own, sizes, row_errors)
+                    _offer_by_columns(query, block, part, own, sizes, row_errors)
                     continue
                 error = _error(query, sizes, row_errors)
                 best = own.amax(1) if own.shape[1] > 1 else own[:, 0]
-                _offer_loose(query.best, block, part, (best + error).numpy(), own, error)
+                fine = partial(_bounds_at, own, error)
+                _offer_far(query.best, block, part, (best + error).numpy(), fine)
+
+
+def _bounds_at(products: Tensor, error: Tensor, positions: Tensor) -> Tensor:
+    return loose_bounds(products[positions], error[positions], compiled=True)
 
 
 def scan_bf16(queries: Sequence[Query], block: Block, machine: Machine) -> None:
@@ -212,40 +218,40 @@ def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
     best.n_scored = n_before + n_alive
 
 
-def _offer_far(best: Best, block: Block, part: slice, bounds: Floats) -> None:
-    """The bounds may be far above the scores."""
-    bounds = add_offsets(bounds, block, part)
+def _offer_far(
+    best: Best, block: Block, part: slice, coarse: Floats, fine: Callable[[Tensor], Tensor] | None = None
+) -> None:
+    """The bounds may be far above the scores.
+
+    Args:
+        best: of the query.
+        block, part: of the candidates.
+        coarse: their bounds ``[n]``.
+        fine: computes closer bounds at some positions in ``part``, for candidates whose coarse bound reaches the best.
+    """
+    bounds = add_offsets(coarse, block, part)
     _offer_first(best, block, part, bounds)
     positions = _reaching(bounds, best.threshold)
-    best.defer(block, part.start + positions, bounds[positions])
+    if len(positions):
+        at, bounds = part.start + positions, bounds[positions]
+        if fine is not None:
+            bounds = add_offsets(fine(torch.from_numpy(positions)).cpu().numpy(), block, at)
+        best.defer(block, at, bounds)
 
 
-def _offer_coarse(
+def _offer_by_columns(
     query: Query, block: Block, part: slice, products: Tensor, norms: Tensor, row_errors: Tensor | None
 ) -> None:
-    """The products are with a subspace's columns: coarse bounds for all, fine bounds for those that reach."""
-    assert query.subspace is not None
-    quantized = row_errors is not None
-    coarse, error = query.subspace.coarse_bounds(products, norms, row_errors, query.best.norm, compiled=quantized)
-    bounds = add_offsets(coarse.cpu().numpy(), block, part)
-    _offer_first(query.best, block, part, bounds)
-    positions = _reaching(bounds, query.best.threshold)
-    if len(positions):
-        chosen = torch.from_numpy(positions).to(products.device)
-        fine = query.subspace.fine_bounds(products[chosen], error[chosen], compiled=quantized).cpu().numpy()
-        at = part.start + positions
-        query.best.defer(block, at, add_offsets(fine, block, at))
+    """The products are with a subspace's columns."""
+    subspace, quantized = query.subspace, row_errors is not None
+    assert subspace is not None
+    coarse, error = subspace.coarse_bounds(products, norms, row_errors, query.best.norm, compiled=quantized)
 
+    def fine(positions: Tensor) -> Tensor:
+        chosen = positions.to(products.device)
+        return subspace.fine_bounds(products[chosen], error[chosen], compiled=quantized)
 
-def _offer_loose(best: Best, block: Block, part: slice, bounds: Floats, products: Tensor, error: Tensor) -> None:
-    """The products are with all vectors and may be far off; ``bounds`` are their maxima plus the error."""
-    bounds = add_offsets(bounds, block, part)
-    _offer_first(best, block, part, bounds)
-    positions = _reaching(bounds, best.threshold)
-    if len(positions):
-        chosen = torch.from_numpy(positions)
-        fine, at = loose_bounds(products[chosen], error[chosen], compiled=True).numpy(), part.start + positions
-        best.defer(block, at, add_offsets(fine, block, at))
+    _offer_far(query.best, block, part, coarse.cpu().numpy(), fine)
 
 
 def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:

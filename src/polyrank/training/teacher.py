@@ -17,7 +17,7 @@ import numpy as np
 from polyrank.devices import distributed
 from polyrank.errors import ArtifactError, ResourceError
 from polyrank.records import Context, ContextLike
-from polyrank.scorers.inputs import paired
+from polyrank.scorers.inputs import matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.storage.durable import make_folders
 from polyrank.storage.sqlite import use_log
@@ -59,7 +59,7 @@ class CachedScorer(Scorer):
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = paired(contexts, candidates)
+        queries, lists = matched_lists(contexts, candidates)
         pairs = [[self._key(query, text) for text in texts] for query, texts in zip(queries, lists, strict=True)]
         known = distributed.on_rank_zero(lambda: self._find([key for row in pairs for key in row]))
         missing = [[i for i, key in enumerate(row) if key not in known] for row in pairs]

@@ -1,4 +1,4 @@
-"""Whether a network in fewer bits still ranks as the one that it was made from."""
+"""Whether a quantized network still ranks like the original."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How alike two scorers rank.
+    """How similarly two scorers rank.
 
     Args:
-        n: lists that were ranked.
+        n: ranked lists.
         reference_r1, exported_r1: share of lists whose best candidate is right.
-        overlap: share of the reference's ten best (of half the list, where that is shorter) that are among the
-            exported's, mean over lists.
+        overlap: share of the reference's ten best (or best half of a shorter list) that are also among the exported
+            network's, as a mean over lists.
     """
 
     n: int
@@ -40,11 +40,11 @@ class Agreement:
 
     @property
     def kept(self) -> bool:
-        """Whether the ranking stays: R@1 falls by a point at most, and nine of the ten best are the same."""
+        """Whether the ranking is kept: R@1 falls by at most one point, and nine of the ten best are the same."""
         return self.exported_r1 >= self.reference_r1 - MAX_LOSS and self.overlap >= MIN_OVERLAP
 
     def __str__(self) -> str:
-        """In words.
+        """The figures in words.
 
         >>> str(Agreement(200, 0.5, 0.495, 0.97))
         'on 200 lists R@1 50.0% -> 49.5%, and 97.0% of the best ten stay'
@@ -61,18 +61,18 @@ def sample_lists() -> list[Example]:
 def agreement(
     reference: EncoderScorer | CrossScorer, exported: EncoderScorer | CrossScorer, examples: Sequence[Example]
 ) -> Agreement:
-    """Rank lists by both.
+    """Rank lists by both scorers.
 
-    Of an encoder, contexts are the exported network's and candidates the worse choice of both networks': an index may
-    have been made by either.
+    For encoders, the exported network encodes contexts. The worse result of both networks' candidate vectors counts,
+    because either network may have made an index.
 
     Args:
-        reference: in fp32.
-        exported: to be judged.
-        examples: with candidates; those without a right one count for the overlap only.
+        reference: the network in fp32.
+        exported: the network to judge.
+        examples: with candidates; those without a right one count only for the overlap.
 
     Raises:
-        DataError: none has two candidates.
+        DataError: no example has two candidates.
     """
     lists = [example for example in examples if len(example.candidates) > 1]
     if not lists:

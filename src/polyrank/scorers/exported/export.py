@@ -23,30 +23,30 @@ def export_model(
 ) -> float | Agreement:
     """Write a model's export into the model folder, as ``backends/NAME``.
 
-    What was written is read again, run on the shipped sample's texts in the precision that this machine will use, and
-    compared with the network in fp32. An unfaithful export is not kept. One in 8 bits is judged by how it ranks.
+    The export is read back, run on the shipped sample's texts in this machine's precision, and compared with the
+    network in fp32. An unfaithful export is not kept. An export in 8 bits is judged by its rankings.
 
     Args:
         path: the model folder.
         backend: "onnx", "onnx-int8" or "openvino".
-        replace: an earlier export.
-        examples: lists to judge 8 bits by; none: those of the shipped sample.
+        replace: whether an earlier export may be replaced.
+        examples: lists on which 8 bits are judged; empty: those of the shipped sample.
 
     Returns:
-        The worst cosine to fp32, see ``polyrank.scorers.exported.fidelity.worst_cosine``; of 8 bits, the Agreement.
+        The worst cosine to fp32, see ``polyrank.scorers.exported.fidelity.worst_cosine``; for 8 bits, the Agreement.
 
     Raises:
-        UsageError: there is an export already and ``replace`` is false, or it is a ConveRT.
+        UsageError: an export exists and ``replace`` is false, or the model is a ConveRT.
         MissingExtraError: a library is not installed.
         ArtifactError: the model is damaged, the worst cosine is below 0.999, or 8 bits rank differently.
-        DataError: none of the examples has two candidates to rank.
+        DataError: no example has two candidates to rank.
     """
     check_installed(backend)
     folder = export_folder(path, backend)
     check_replaceable(folder, own_files=OURS, replace=replace)
     artifact = load_model(path)
     with new_folder(folder, replace=replace, own_files=OURS) as temporary:
-        model = copy.deepcopy(artifact.model)  # the reference below is the network as it is
+        model = copy.deepcopy(artifact.model)  # the reference below is the unchanged network
         model.read_first_outputs_only()
         graphs = write_graphs(model, temporary, backend)
         dimension = artifact.model.dimension if isinstance(artifact.model, EncoderNetwork) else 0
@@ -58,11 +58,11 @@ def check_export(path: Path, backend: Backend, examples: Sequence[Example] = ())
     """Compare a model's export with the network in fp32, on this machine.
 
     Returns:
-        The worst cosine; of 8 bits, the Agreement.
+        The worst cosine; for 8 bits, the Agreement.
 
     Raises:
-        UsageError: there is no such export.
-        ArtifactError: model or export are damaged, the export is stale, or it is not faithful.
+        UsageError: the export does not exist.
+        ArtifactError: the model or the export is damaged, or the export is stale or not faithful.
     """
     return _check(path, export_folder(path, backend), backend, load_model(path), examples)
 
@@ -76,8 +76,8 @@ def _check(
         alike = agreement(reference, open_export(folder, document, artifact), examples or sample_lists())
         if not alike.kept:
             raise ArtifactError(
-                f"{path} does not rank in 8 bits as in fp32: {alike}, where R@1 may fall by {MAX_LOSS:.0%} and"
-                f" {MIN_OVERLAP:.0%} must stay; export to onnx or openvino instead"
+                f"{path} does not rank in 8 bits as in fp32: {alike}; R@1 may fall by {MAX_LOSS:.0%}, and"
+                f" {MIN_OVERLAP:.0%} of the best ten must stay; export to onnx or openvino instead"
             )
         return alike
     worst = worst_cosine(reference, open_export(folder, document, artifact), *sample_texts())

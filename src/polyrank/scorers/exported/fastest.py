@@ -1,4 +1,4 @@
-"""Which of a model's forms answers soonest on this machine, by a short measurement."""
+"""Which backend of a model is fastest on this machine, by a short measurement."""
 
 import importlib.util
 import statistics
@@ -15,15 +15,15 @@ from polyrank.scorers.exported.folder import load_exported
 from polyrank.scorers.exported.sessions import RUNTIME
 from polyrank.scorers.load import saved_scorer
 
-FAITHFUL: tuple[Backend, ...] = ("onnx", "openvino")  # int8 changes scores, and is for who asks for it by name
+FAITHFUL: tuple[Backend, ...] = ("onnx", "openvino")  # int8 changes scores, so it is used only if named
 ROUNDS = 7
 
 
 def fastest_backend(models: Sequence[Path], device: str = "auto") -> Backend:
-    """The backend in which models answer one context after the other soonest.
+    """The backend in which models answer single contexts fastest.
 
     Args:
-        models: folders of ours, which all need an export to a backend that is to be tried.
+        models: polyrank model folders; a backend is tried only if all of them have its export.
         device: see ``polyrank.load``; exports compute on the CPU.
     """
     if not models or device not in ("auto", "cpu"):
@@ -39,7 +39,7 @@ def fastest_backend(models: Sequence[Path], device: str = "auto") -> Backend:
 
 
 def _seconds(model: Path, backend: Backend, device: str) -> float:
-    """Median time of one context with a few candidates."""
+    """Median seconds for one context with a few candidates."""
     scorer = saved_scorer(model, device=device) if backend == "torch" else load_exported(model, backend, device=device)
     contexts, candidates = sample_texts()
     return statistics.median(_timed(scorer, context, candidates[:8]) for context in contexts[: ROUNDS + 2][2:])

@@ -1,4 +1,4 @@
-"""How near an exported network is to the fp32 network that it was made from."""
+"""How close an exported network is to the original in fp32."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -18,7 +18,7 @@ N_TEXTS = 32
 
 
 def sample_texts() -> tuple[list[Context], list[str]]:
-    """Contexts and candidates of the shipped sample, short and long, and two beyond any budget."""
+    """Contexts and candidates of the shipped sample, short and long; one of each exceeds every budget."""
     folder = Path(str(files("polyrank") / "sample"))
     contexts = [example.query for example in read_examples(folder / "test.jsonl").examples]
     candidates = [candidate.text for candidate in read_pool(folder / "replies.jsonl")]
@@ -33,14 +33,14 @@ def worst_cosine(
     contexts: Sequence[Context],
     candidates: Sequence[str],
 ) -> float:
-    """The least cosine between what two scorers of one model make of the same texts.
+    """The least cosine between the outputs of two scorers of one model for the same texts.
 
-    Of encoders: between vectors of the same text; -1 where they disagree which context vectors are real. Of
-    Cross-encoders: between the scores of all candidates for a context, without their mean, which ranks nothing.
+    For encoders: between vectors of the same text; -1 if they disagree which context vectors are real. For
+    Cross-encoders: between the scores of all candidates for a context, less their mean, which does not affect ranks.
 
     Args:
-        reference: in fp32.
-        exported: to be judged.
+        reference: the model in fp32.
+        exported: the export to judge.
         contexts: at least one.
         candidates: at least two.
     """
@@ -52,14 +52,13 @@ def worst_cosine(
     vectors, vectors_real = exported.encode_contexts(contexts)
     if (real.sum(1) != vectors_real.sum(1)).any():
         return -1.0
-    worst = cosine(
-        expected[real], vectors[vectors_real]
-    )  # masks differ in width where a graph's number of codes is fixed
+    # masks differ in width if a graph's number of codes is fixed
+    worst = cosine(expected[real], vectors[vectors_real])
     return min(worst, cosine(reference.encode_candidates(candidates), exported.encode_candidates(candidates)))
 
 
 def cosine(a: Floats, b: Floats) -> float:
-    """The least cosine between rows of ``[N, D]``; not-a-number counts as -1.
+    """The least cosine between rows of ``[N, D]``; NaN counts as -1.
 
     >>> cosine(np.array([[3.0, 4.0]]), np.array([[4.0, 3.0]]))
     0.96

@@ -1,7 +1,7 @@
-"""An export on disk: graphs and export.json, in the folder ``backends/NAME`` of the model that they were made from.
+"""An export on disk: graphs and export.json, in the folder ``backends/NAME`` of their model.
 
-export.json carries the fingerprint of the model and the SHA-256 of every file, so a damaged export is refused, and so
-is one of weights that the model no longer has.
+export.json holds the fingerprint of the model and the SHA-256 of every file, so that damaged exports and exports of
+other weights are refused.
 """
 
 from pathlib import Path
@@ -22,18 +22,18 @@ from polyrank.storage.document import DocumentKind, check_part, has_document, re
 from polyrank.storage.durable import sha256_file
 
 FILE = "export.json"
-OURS = (FILE, "*.onnx", "*.xml", "*.bin")  # all that an export holds
+OURS = (FILE, "*.onnx", "*.xml", "*.bin")  # all files of an export
 
 
 def write_manifest(folder: Path, *, backend: Backend, fingerprint: str, dimension: int, graphs: dict[str, str]) -> None:
-    """Write export.json beside the graphs that are in a folder.
+    """Write export.json next to the graphs in a folder.
 
     Args:
-        folder: of the export; every file in it counts.
-        backend: which runtime reads it.
-        fingerprint: of the model that it was made from.
+        folder: of the export; every file in it is listed.
+        backend: the runtime that reads it.
+        fingerprint: of the model.
         dimension: D of the vectors; 0 for scores.
-        graphs: file names by what they compute.
+        graphs: file names by output.
     """
     document: dict[str, Any] = {
         "backend": backend,
@@ -46,10 +46,10 @@ def write_manifest(folder: Path, *, backend: Backend, fingerprint: str, dimensio
 
 
 def read_manifest(folder: Path, *, model: Path, backend: Backend, fingerprint: str) -> dict[str, Any]:
-    """export.json, checked together with every file that it names.
+    """Read export.json, and verify every file that it lists.
 
     Raises:
-        UsageError: there is no such export.
+        UsageError: the export does not exist.
         ArtifactError: it is damaged, too new, or of other weights.
     """
     kind = _kind(model, backend)
@@ -75,18 +75,18 @@ def _kind(model: Path, backend: Backend) -> DocumentKind:
 def load_exported(
     path: Path, backend: Backend, *, device: str = "auto", precision: Precision = "auto"
 ) -> EncoderScorer | CrossScorer:
-    """A model folder as a Scorer that computes in an exported graph, and as an Encoder unless it is a Cross-encoder.
+    """A model folder as a Scorer that runs an exported graph; it is an Encoder unless the model is a Cross-encoder.
 
     Args:
         path: the model folder.
         backend: "onnx" or "openvino".
         device: "auto" or "cpu".
-        precision: "auto" is bf16 where the runtime and the processor have it.
+        precision: "auto" is bf16 if the runtime and the processor support it.
 
     Raises:
-        UsageError: there is no such export, or the device is not the CPU.
+        UsageError: the export does not exist, or the device is not the CPU.
         MissingExtraError: the runtime is not installed.
-        ArtifactError: model or export are damaged, or the export is of other weights.
+        ArtifactError: the model or the export is damaged, or the export is of other weights.
     """
     if device not in ("auto", "cpu"):
         raise UsageError(f"backend {backend} computes on the CPU, not on {device}; use `device=cpu` or `backend=torch`")
@@ -99,19 +99,18 @@ def load_exported(
 def open_export(
     folder: Path, document: dict[str, Any], artifact: Artifact, *, precision: Precision = "auto"
 ) -> EncoderScorer | CrossScorer:
-    """An export whose files are known to be sound as a Scorer.
+    """A verified export as a Scorer.
 
     Args:
         folder: of the export.
         document: its export.json.
-        artifact: the model that it was made from.
+        artifact: its model.
         precision: see ``load_exported``.
     """
-    texts = artifact.texts
-    dtype = choose_dtype(precision, torch.device("cpu"))
-    backend = document["backend"]
-    runs = {name: open_session(folder / file, backend, dtype) for name, file in document["graphs"].items()}
+    texts, backend = artifact.texts, document["backend"]
     cpu = torch.device("cpu")
+    dtype = choose_dtype(precision, cpu)
+    runs = {name: open_session(folder / file, backend, dtype) for name, file in document["graphs"].items()}
     if isinstance(artifact.config, CrossConfig):
         return CrossScorer(ExportedCross(runs["pairs"]), texts, fingerprint=artifact.fingerprint, device=cpu)
     network = ExportedEncoder(runs.get("contexts"), runs["candidates"], document["dimension"])

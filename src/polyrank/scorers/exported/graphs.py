@@ -1,14 +1,15 @@
 """Networks as graphs on disk: traced by torch, written as ONNX, or converted from that to OpenVINO's own form.
 
-A graph takes ``ids`` and ``mask`` ``[B, T]`` in int64 (1 on real tokens), of a Cross-encoder also ``segments``; B and T
-are free. It returns what the network returns, in fp32.
+The inputs of a graph are ``ids`` and ``mask`` ``[B, T]`` in int64 (1 on real tokens), and ``segments`` for a
+Cross-encoder; B and T are free. Its outputs are the network's, in fp32.
 """
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,32 +23,16 @@ from polyrank.text import Tokens
 OPSET = 17  # the first with layer normalisation as one operation
 
 
-class _Contexts(nn.Module):
-    def __init__(self, model: BiEncoder | PolyEncoder) -> None:
+class _Graph(nn.Module):
+    """A method of a network as a module with plain inputs, which torch can trace."""
+
+    def __init__(self, model: Network, compute: Callable[[Tokens], Any]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.compute = model, compute
 
-    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        vectors, real = self.model.encode_contexts(Tokens(ids, mask.bool(), torch.zeros_like(ids)))
-        return vectors, real.long()
-
-
-class _Candidates(nn.Module):
-    def __init__(self, model: BiEncoder | PolyEncoder) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.model.encode_candidates(Tokens(ids, mask.bool(), torch.zeros_like(ids)))
-
-
-class _Pairs(nn.Module):
-    def __init__(self, model: CrossEncoder) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-        return self.model(Tokens(ids, mask.bool(), segments))  # type: ignore[no-any-return]  # untyped call
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> Any:
+        outputs = self.compute(Tokens(ids, mask.bool(), torch.zeros_like(ids) if segments is None else segments))
+        return (outputs[0], outputs[1].long()) if isinstance(outputs, tuple) else outputs  # a mask is not bool in ONNX
 
 
 OUTPUTS = {"contexts": ["vectors", "vectors_mask"], "candidates": ["vectors"], "pairs": ["scores"]}
@@ -58,26 +43,26 @@ def write_graphs(model: Network, folder: Path, backend: Backend) -> dict[str, st
 
     Args:
         model: in fp32, on the CPU, in evaluation mode.
-        folder: where to.
+        folder: the folder to write to.
         backend: "onnx", "onnx-int8" or "openvino".
 
     Returns:
-        File names by what a graph computes: "contexts" and "candidates", or "pairs". A Bi-encoder with one network for
-        both sides has "candidates" only.
+        File names by output: "contexts" and "candidates", or "pairs". A Bi-encoder with one network for both sides has
+        only "candidates".
 
     Raises:
-        UsageError: it is a ConveRT.
+        UsageError: the model is a ConveRT.
         MissingExtraError: a library is not installed.
     """
     graphs: dict[str, nn.Module] = {}
     if isinstance(model, CrossEncoder):
-        graphs["pairs"] = _Pairs(model)
+        graphs["pairs"] = _Graph(model, model)
     elif isinstance(model, BiEncoder | PolyEncoder):
-        graphs["candidates"] = _Candidates(model)
+        graphs["candidates"] = _Graph(model, model.encode_candidates)
         if isinstance(model, PolyEncoder) or model.context_tower is not model.candidate_tower:
-            graphs["contexts"] = _Contexts(model)
+            graphs["contexts"] = _Graph(model, model.encode_contexts)
     else:
-        raise UsageError("a ConveRT packs its texts and has no graph of fixed form; it is small: use the torch backend")
+        raise UsageError("a ConveRT packs its texts, so it has no graph of a fixed form; use the torch backend")
     return {name: _write(graph.eval(), name, folder, backend, _length(model)) for name, graph in graphs.items()}
 
 
@@ -97,7 +82,7 @@ def _write(graph: nn.Module, name: str, folder: Path, backend: Backend, length: 
         free = free | {key: {0: "B", 1: "M"} for key in OUTPUTS[name]}
     path = folder / f"{name}.onnx"
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # tracing warns of each shape that it makes a constant; ours are checked after
+        warnings.simplefilter("ignore")  # tracing warns of shapes that become constants; the export is verified later
         torch.onnx.export(
             graph,
             tuple(inputs.values()),
@@ -116,20 +101,20 @@ def _write(graph: nn.Module, name: str, folder: Path, backend: Backend, length: 
 
 
 def _convert(path: Path) -> None:
-    """An ONNX file replaced by OpenVINO's form of it, which opens without being translated again."""
+    """Replace an ONNX file by OpenVINO's format, which opens without translation."""
     try:
         import openvino
     except ImportError as error:
         raise MissingExtraError("openvino", "openvino") from error
-    # read, not convert_model(): that one reports its use over the network
+    # not convert_model(), which reports its use over the network
     openvino.save_model(openvino.Core().read_model(str(path)), str(path.with_suffix(".xml")), compress_to_fp16=False)
     path.unlink()
 
 
 def _quantize(path: Path) -> None:
-    """An ONNX file with the weights of its products in 8 bits, a scale for each channel, activations as they come.
+    """Replace an ONNX file by one with matrix weights in 8 bits, with a scale for each channel and dynamic activations.
 
-    7 of the 8 bits are used: processors without VNNI add products of 8 bits in 16, where larger ones would saturate.
+    7 of the 8 bits are used: processors without VNNI add 8-bit products in 16 bits, where larger ones would saturate.
     """
     try:
         from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -145,7 +130,7 @@ def _quantize(path: Path) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the advice that the library gives to the root of all logs."""
+    """Suppress the library's advice to the root logger."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

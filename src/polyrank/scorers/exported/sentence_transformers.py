@@ -1,4 +1,4 @@
-"""A Bi-encoder as a folder that sentence-transformers loads. Written by hand: that library need not be installed."""
+"""A Bi-encoder as a folder that sentence-transformers loads, written without that library."""
 
 from pathlib import Path
 
@@ -16,23 +16,23 @@ from polyrank.text import BackboneTexts
 OURS = (
     "modules.json", "config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
     "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling", "2_Dense",
-)  # fmt: skip  # all that such a folder holds
+)  # fmt: skip  # all files of such a folder
 POOLING = {"first": "cls_token", "mean": "mean_tokens", "sqrt_n": "mean_sqrt_len_tokens"}
 
 
 def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool = False) -> None:
-    """Write a Bi-encoder so that ``SentenceTransformer(output).encode`` gives its vectors; their dot product scores.
+    """Write a Bi-encoder so that ``SentenceTransformer(output).encode`` returns its vectors; their dot product scores.
 
-    Turns of a context are to be joined by the model's turn separator. Texts are cut at the context's budget from their
-    end; here a longer context loses its start, and a candidate is cut at its own budget.
+    Join the turns of a context by the model's turn separator. sentence-transformers cuts the end of every text, at the
+    context's budget; polyrank cuts the start of a context, and a candidate at its own budget.
 
     Args:
         path: the model folder.
         output: the folder to make.
-        replace: an earlier one.
+        replace: whether an earlier one may be replaced.
 
     Raises:
-        UsageError: the model has no such form, or ``output`` exists and ``replace`` is false.
+        UsageError: the model does not fit that library, or ``output`` exists and ``replace`` is false.
         ArtifactError: the model is damaged.
     """
     check_replaceable(output, own_files=OURS, replace=replace)
@@ -54,7 +54,7 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
             f"{path} reduces by {config.reduction!r}, and sentence-transformers by {', '.join(POOLING)}; train with"
             " one of these, or export to onnx"
         )
-    assert isinstance(texts, BackboneTexts), "a Bi-encoder has these"
+    assert isinstance(texts, BackboneTexts), "every Bi-encoder has them"
     with new_folder(output, replace=replace, own_files=OURS) as folder:
         write_network(model.backbone.network, folder)
         write_tokenizer(texts.subwords, folder, _length(texts))
@@ -87,7 +87,7 @@ def _length(texts: BackboneTexts) -> int:
 
 
 def _write_last_layer(model: BiEncoder, folder: Path) -> bool:
-    """The output scale and the projection as one linear map; whether there is anything to map."""
+    """Write the output scale and the projection as one linear map; returns whether there is any."""
     tower = model.candidate_tower
     weight = getattr(tower.projection, "weight", None)
     if weight is None:

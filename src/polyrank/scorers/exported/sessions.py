@@ -1,7 +1,6 @@
-"""Runtimes for exported graphs: ONNX Runtime and OpenVINO on the CPU. The only importer of either.
+"""Runtimes for exported graphs: ONNX Runtime and OpenVINO on the CPU. No other module imports them.
 
-A session takes named int64 arrays and returns arrays that are the caller's own. Sessions may be called from several
-threads at once.
+The inputs of a session are named int64 arrays; it returns new arrays. Several threads may call a session at once.
 """
 
 import importlib.util
@@ -23,7 +22,7 @@ SUFFIX = {"onnx": ".onnx", "onnx-int8": ".onnx", "openvino": ".xml"}
 
 
 def check_installed(backend: Backend) -> None:
-    """Look for what making and running an export takes, before any work is done.
+    """Check that the libraries for making and running an export are installed, before any work.
 
     Args:
         backend: "onnx", "onnx-int8" or "openvino".
@@ -40,7 +39,7 @@ def open_session(path: Path, backend: Backend, dtype: torch.dtype) -> Run:
     """A graph on disk as a function, on as many threads as torch uses.
 
     Args:
-        path: of the graph.
+        path: the graph's file.
         backend: "onnx", "onnx-int8" or "openvino".
         dtype: of the large products. ONNX Runtime has only fp32 on CPUs; OpenVINO also bf16.
 
@@ -53,7 +52,7 @@ def open_session(path: Path, backend: Backend, dtype: torch.dtype) -> Run:
         return make(path, dtype)
     except (MissingExtraError, MemoryError):
         raise
-    except Exception as error:  # each runtime has its own tree of errors, all meaning: unreadable here
+    except Exception as error:  # each runtime has its own error classes; all mean that it cannot read the graph
         reason = str(error).strip().split("\n")[0]
         raise ArtifactError(
             f"{backend} cannot read {path} ({reason}); make the export again on this machine"
@@ -67,8 +66,8 @@ def _onnx(path: Path, _: torch.dtype) -> Run:
         raise MissingExtraError("onnxruntime", "onnx") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors; its warnings are about optimisations that it did
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a waiting thread leaves its core alone
+    options.log_severity_level = 3  # errors only; its warnings report optimisations
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads must not use their cores
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def run(arrays: Mapping[str, NDArray[np.int64]]) -> list[NDArray[np.generic]]:
@@ -85,7 +84,7 @@ def _openvino(path: Path, dtype: torch.dtype) -> Run:
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        # said in both cases: left alone it would choose bf16 by itself where the processor has it
+        # set in both cases: by default it chooses bf16 if the processor supports it
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
     }
     compiled = openvino.Core().compile_model(str(path), "CPU", settings)
