@@ -193,14 +193,14 @@ def test_named_columns_and_errors_for_missing_ones(write: Write) -> None:
         import_chats(path, **named | {"sender": "who"})
     with pytest.raises(DataError, match="for the text among 'Vorgang', 'wann', 'wer', 'was'; name it"):
         import_chats(path, sender="wer")
-    with pytest.raises(DataError, match="nobody is called 'Bob'; its senders are 'ACME', 'Kim'"):
+    with pytest.raises(DataError, match="has no sender 'Bob'; its senders are 'ACME', 'Kim'"):
         import_chats(path, **named, agent=["ACME", "Bob"])
 
 
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
-        ("1,soon,agent,x", "'soon' is no time that can be read; write times as 2024"),
+        ("1,soon,agent,x", "'soon' is not a readable time; write times as 2024"),
         (",2024-01-01,agent,x", "no conversation in 'conversation'; fill it in or remove the row"),
         ("1,2024-01-01,,x", "no sender in 'sender'; fill it in or remove the row"),
         ("1,2024-01-01,agent,x,y,z", "6 cells, but the header names 4; check its separators and quotes"),
@@ -799,7 +799,7 @@ def test_agents_are_recognized_by_usual_words(
     found = import_chats(messages_file(write, *rows))
     assert tuple(who for who, _ in talk(found)["1"]) == speakers
     assert any(
-        ("taken for agents" if "agent" in speakers else "no agent can be told") in note for note in found.report.notes
+        ("agents by role or name" if "agent" in speakers else "no agent found") in note for note in found.report.notes
     )
 
 
@@ -854,7 +854,7 @@ def test_messages_without_times_and_ids_form_limited_conversations(write: Write)
     path = messages_file(write, *rows[:5000], header="sender,text")
     found = import_chats(path)
     assert len(talk(found)["x:1"]) == 5000
-    assert "5,000 messages without a conversation divided nowhere: no times" in found.report.notes
+    assert "5,000 messages without a conversation not divided: no times" in found.report.notes
 
 
 def test_html_bodies_and_texts_that_look_like_html(write: Write) -> None:
@@ -901,7 +901,7 @@ def test_times_of_many_forms(value: Any, order: Any, expected: str) -> None:
 
 @pytest.mark.parametrize("value", ["noon", "10:15", "12", -5, 1e300, True, "2024-13-45", "May"])
 def test_values_that_are_not_times(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"is no time|has no date"):
+    with pytest.raises(ValueError, match=r"is not a|has no date"):
         read_time(value, "day")
     assert read_time("", "day") is read_time(None, "day") is read_time("  ", "day") is None
 
@@ -928,7 +928,7 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
     path = messages_file(write, ("1", "3/4/2024 9:00", "a", "x"), ("1", "3/4/2024 9:01", "b", "y"))
     found = import_chats(path)
     assert found.dialogues[0]["time"] == "2024-04-03T09:00:00"
-    assert any("dates can be read in several ways" in note for note in found.report.notes)
+    assert any("dates are ambiguous" in note for note in found.report.notes)
     named = import_chats(path, date_order="month")
     assert named.dialogues[0]["time"] == "2024-03-04T09:00:00"
     assert not any("dates" in note for note in named.report.notes)
@@ -958,7 +958,7 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         (
             "x.jsonl",
             '{"context": ["a"], "response": "b"}',
-            "holds examples, not chats; train and evaluate read it as it is",
+            "holds examples, not chats; use it with train and evaluate",
         ),
         ("x.csv", b"%PDF-1.7", "is a PDF; export the chats as"),
         ("x.db", b"SQLite format 3\0", "is a damaged SQLite database"),
@@ -979,18 +979,18 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         (
             "x.txt",
             "12/31/23, 9:15 PM - Encrypted.\n12/31/23, 9:16 PM - Ann left\n",
-            r"holds no message that can be used \(2 system lines\)",
+            r"holds no usable message \(2 system lines\)",
         ),
         (
             "x.txt",
             "12/31/23, 9:15 PM - Ann: a\n12/31/23, 9:16 PM - Ann: b\n",
             "all 2 messages are by 'Ann'; name the column of senders",
         ),
-        ("x.csv", "conversation,sender,text\n1,a,x\n2,b,y\n", "nobody answers anybody in 2 messages"),
+        ("x.csv", "conversation,sender,text\n1,a,x\n2,b,y\n", "none of 2 messages answers another"),
         (
             "x.csv",
             "1,2024-01-01,Ann,hi\n1,2024-01-01,Ben,yo\n",
-            "no column has a usual name for the sender among '1', .*add a heading",
+            "no column has a usual name for the sender among '1', .*add a header",
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_times_are_recognized_by_their_values(write: Write, column: str, newest_
     assert said(found) == [["Ann: is it on?", "Ben: yes it is", "Ann: thanks"], ["Cy: a new day", "Ben: indeed"]]
     assert began(found) == ["2024-05-13T09:00:00", "2024-05-14T09:03:00"]
     assert f"time in {column!r}" in notes(found)
-    assert "there are times in 'updated at' too" in notes(found)
+    assert "also times: 'updated at'" in notes(found)
 
 
 def test_rows_with_dates_only_are_ordered_by_the_file(write: Write) -> None:
@@ -133,7 +133,7 @@ def test_a_usual_name_with_unusual_values_is_not_trusted(write: Write) -> None:
     found = import_chats(write("x.csv", "\n".join(["thread,created,message,body text,from,on", *rows])))
     assert said(found)[0][:2] == ["Kim: Kim 0", "Lee: Kim 1"]
     assert began(found) == ["2024-05-13T09:00:00"]
-    assert "column 'created' holds no times that can be read, such as 'Kim'" in notes(found)
+    assert "column 'created' holds values that are not readable times, such as 'Kim'" in notes(found)
 
 
 def test_a_constant_sender_is_not_trusted(write: Write) -> None:
@@ -158,17 +158,17 @@ def test_channels_are_streams_not_conversations(write: Write) -> None:
     rows = [f"help,{'ab'[n % 2]},t {n},{AT + timedelta(hours=10 * (n // 40), minutes=n)}" for n in range(80)]
     found = import_chats(write("x.csv", "\n".join(["channel,user,text,ts", *rows])))
     assert [row["id"] for row in found.dialogues] == ["help:1", "help:2"]
-    assert "'channel' names streams, divided where they fall silent" in notes(found)
+    assert "'channel' names channels, which are divided at long pauses" in notes(found)
 
 
 def test_the_assumed_order_of_rows_without_times_is_reported(write: Write) -> None:
     rows = ["9,Ann,thanks", "8,Ben,yes", "7,Ann,is it on?"]
     found = import_chats(write("x.csv", "\n".join(["id,from,text", *rows])))
     assert said(found) == [["Ann: is it on?", "Ben: yes", "Ann: thanks"]]
-    assert "no column of times; 'id' counts down, so the last row is the oldest" in notes(found)
+    assert "no column of times; 'id' decreases, so the last row is the oldest" in notes(found)
     found = import_chats(write("y.csv", "\n".join(["from,text", *(row[2:] for row in rows)])))
     assert said(found)[0][0] == "Ann: thanks"
-    assert "no column of times: rows are taken oldest first" in notes(found)
+    assert "no column of times: assuming that the oldest row comes first" in notes(found)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ def test_flags_determine_the_speaker_without_other_columns(write: Write) -> None
 
 
 def test_a_text_of_unknown_format_is_not_read_as_a_table(write: Write) -> None:
-    with pytest.raises(DataError, match="is a text of a form that is not known"):
+    with pytest.raises(DataError, match="is text of an unknown form"):
         import_chats(write("x.txt", "Once upon a time\nthere was a router.\n"))
 
 
@@ -666,4 +666,4 @@ def test_languages_are_distinguished(texts: list[str], language: str | None) -> 
 def test_a_language_unknown_to_the_shipped_encoders_is_reported(write: Write) -> None:
     found = import_chats(write("x.csv", "chat,from,text\n1,a,Wo ist die Rechnung?\n1,b,Sie ist nicht da\n"))
     assert "most messages seem to be German" in notes(found)
-    assert "the shipped encoders were trained on English alone" in notes(found)
+    assert "the shipped encoders were trained only on English" in notes(found)

@@ -50,7 +50,9 @@ def chats(
         bool, typer.Option("--keep-system", help="Keep a system message at the start as background.")
     ] = False,
     encoding: Annotated[str | None, typer.Option(help="Encoding of text files, such as cp1252.")] = None,
-    sheet: Annotated[list[str] | None, typer.Option(help="A sheet of a workbook. Repeatable.")] = None,
+    sheet: Annotated[
+        list[str] | None, typer.Option(help="A sheet of a workbook, or a table of an SQLite database. Repeatable.")
+    ] = None,
     max_bytes: Annotated[int, typer.Option(min=1, help="Maximum size of a file, also unpacked, in bytes.")] = 2**30,
     redact: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A text file of names, one per line; [name] replaces them.")

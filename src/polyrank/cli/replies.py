@@ -16,7 +16,9 @@ def replies(
     output: JsonLines,
     text: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of replies.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Encoding of text files, such as cp1252.")] = None,
-    sheet: Annotated[str | None, typer.Option(help="The sheet of a workbook.")] = None,
+    sheet: Annotated[
+        str | None, typer.Option(help="The sheet of a workbook, or the table of an SQLite database.")
+    ] = None,
     from_dialogues: Annotated[
         bool, typer.Option("--from-dialogues", help="Use the most frequent replies in dialogues or pairs.")
     ] = False,

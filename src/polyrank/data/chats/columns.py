@@ -1,6 +1,6 @@
-"""Which column is which: by the names that the user gave, else by the columns' values, with usual names as hints.
+"""Detect the columns of a table of messages, from the user's options, from usual names, and from the values.
 
-A column of JSON is the path to a field, with dots: ``author.name``.
+For JSON, a column is the path to a field, with dots: ``author.name``.
 """
 
 import re
@@ -19,7 +19,7 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-# usual names, in small letters without blanks and accents; an earlier one is preferred
+# usual names, normalized as by ``normal``; earlier names are preferred
 CONVERSATION = words(
     """
     conversationid conversation convid conv dialogueid dialogid dialogue dialog sessionid session threadid
@@ -59,8 +59,8 @@ CHANNEL = words("channel channelid channelname room roomid group groupid")
 PEOPLE = words(
     "sender commenter author from by speaker who user name nick member person agent absender von wer autor de"
 )
-N_TO_JUDGE = 4
-"""Rows that show what a column without a usual name holds; fewer could be anything."""
+MIN_ROWS = 4
+"""Rows that are necessary to detect a column by its values."""
 SENDER = words(
     """
     sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
@@ -107,7 +107,7 @@ ANSWER = words(
 
 
 def normal(name: str) -> str:
-    """A name without what people write differently.
+    """Normalize a column name: remove case, accents and punctuation.
 
     >>> normal("Conversation_ID"), normal("Expéditeur"), normal("author.name")
     ('conversationid', 'expediteur', 'authorname')
@@ -117,7 +117,7 @@ def normal(name: str) -> str:
 
 
 def flat(row: Row, prefix: str = "") -> Row:
-    """Fields of objects as fields of the row.
+    """Flatten nested objects.
 
     >>> flat({"author": {"name": "Ann", "tags": [1]}, "body": "hi"})
     {'author.name': 'Ann', 'author.tags': [1], 'body': 'hi'}
@@ -129,12 +129,12 @@ def flat(row: Row, prefix: str = "") -> Row:
 
 
 def keys_of(rows: Iterable[Row]) -> list[str]:
-    """The columns of rows, in the order in which they come."""
+    """The columns of rows, in order of appearance."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def usual(keys: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The columns that have one of the names, in the order of the names."""
+    """The columns with one of these names, in the order of the names."""
     by_name: dict[str, str] = {}
     for key in keys:
         by_name.setdefault(normal(key), key)
@@ -143,9 +143,9 @@ def usual(keys: Iterable[str], names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table of messages: of each kind, those to look into, the first that is filled counts.
+    """The columns of a table of messages. If a kind has several columns, the first non-empty value of a row counts.
 
-    ``stream``: the column of conversations names channels, which are divided where they fall silent.
+    ``stream``: the column of conversations names channels, which are divided at long pauses.
     """
 
     conversation: str | None
@@ -166,22 +166,22 @@ class Columns:
 
 
 def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns:
-    """Settle which column is which by their values, with names as hints, and note what was guessed.
+    """Detect the columns from their names and values, and note the guesses.
 
     Args:
-        rows: the rows to look at.
-        options: what the user named.
+        rows: the first rows of the table.
+        options: the user's choices.
         where: the file, for messages.
 
     Raises:
-        DataError: no column can be taken for the sender's or the text's.
-        UsageError: a column that was named is not there.
+        DataError: the column of senders or of texts cannot be detected.
+        UsageError: a column of the options does not exist.
     """
     keys = keys_of(rows)
     check_columns(keys, (options.conversation, *options.time, options.sender, options.text), where)
     named = {options.conversation, *options.time, options.sender, options.text}
-    looked_at = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
-    free = [looked_at[key] for key in keys if key not in named]
+    profiles = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
+    free = [profiles[key] for key in keys if key not in named]
     role = usual((each.key for each in free), ROLE)
     time = list(options.time) or time_columns(free, options)
     free = [each for each in free if each.key not in time]
@@ -190,20 +190,20 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
     by_name = [options.conversation] if options.conversation else _conversation(free, options)
     flags = usual(keys, [*FROM_CUSTOMER, *FROM_AGENT])
     senders = senders or flags[:1]
-    if not options.sender and all(looked_at[key].n_distinct < 2 for key in senders):
+    if not options.sender and all(profiles[key].n_distinct < 2 for key in senders):
         others = [each for each in free if each.key not in (*text, *by_name)]
-        senders = _sender_by_values(others, looked_at, by_name) or senders
+        senders = _sender_by_values(others, profiles, by_name) or senders
     conversation = by_name or _conversation_by_values(
-        [each for each in free if each.key not in (*text, *senders, *role)], looked_at, senders
+        [each for each in free if each.key not in (*text, *senders, *role)], profiles, senders
     )
     columns = {"conversation": conversation, "time": time, "sender": senders, "text": text}
     for what in ("sender", "text"):
         if not columns[what]:
             raise DataError(
                 f"{where}: no column has a usual name for the {what} among {listed(keys)};"
-                f" name it with the option {what}, or add a heading if there is none"
+                f" name it with the option {what}, or add a header if the file has none"
             )
-    stream = bool(conversation) and not options.conversation and _is_stream(looked_at[conversation[0]], time)
+    stream = bool(conversation) and not options.conversation and _is_stream(profiles[conversation[0]], time)
     roles = [key for key in (*role, *flags) if key not in (*named, *senders)][:1]
     _note_guesses(columns | {"role": roles}, options, stream=stream)
     taken = {*text, *senders[:1], *conversation}
@@ -228,10 +228,10 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
 
 
 def check_columns(keys: Collection[str], named: Iterable[str | None], where: object) -> None:
-    """Refuse a column that is not there.
+    """Check that the columns of the options exist.
 
     Raises:
-        UsageError: there is no such column.
+        UsageError: a column does not exist.
     """
     for name in named:
         if name is not None and name not in keys:
@@ -251,15 +251,14 @@ def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stre
             by_name = what == "role" or usual(keys, usual_names[what])
             shown = " and ".join(map(repr, keys if what == "time" else keys[:1]))
             guesses["name" if by_name else "values"].append(f"{what} in {shown}")
-    told = [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]
-    if told:
-        options.log.note(f"guessed {'; '.join(told)}")
+    if shown := [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]:
+        options.log.note(f"guessed {'; '.join(shown)}")
     if stream:
-        options.log.note(f"{chosen['conversation'][0]!r} names streams, divided where they fall silent")
+        options.log.note(f"{chosen['conversation'][0]!r} names channels, which are divided at long pauses")
 
 
 def hinted(key: str, hints: Collection[str]) -> bool:
-    """Whether a word of a column's name is one of these, or a longer one of these is within it.
+    """Whether a word of the column name is a hint, or the name contains a hint of five or more letters.
 
     >>> hinted("dateSent", SAID_AT), hinted("Erstellt am", SAID_AT), hinted("state", SAID_AT)
     (True, True, False)
@@ -269,7 +268,7 @@ def hinted(key: str, hints: Collection[str]) -> bool:
 
 
 def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
-    """The column of times, with one of times of day if these are days; the surest name, then the most values."""
+    """The column of times, by its name and values; if it holds only dates, also a column of times of day."""
     exact = {key: rank for rank, key in enumerate(usual((each.key for each in free), TIME))}
 
     def is_time(each: Profile) -> bool:
@@ -289,52 +288,52 @@ def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     for each in free:
         if each.key in exact and each.n_distinct and each not in found:
             value = next(filter(None, each.values), "")
-            options.log.note(f"column {each.key!r} holds no times that can be read, such as {value[:40]!r}")
+            options.log.note(f"column {each.key!r} holds values that are not readable times, such as {value[:40]!r}")
     if not found:
         return []
     if clocks and not found[0].has_clock:
         return [found[0].key, clocks[0].key]
     if len(found) > 1:
-        options.log.note(f"there are times in {listed(each.key for each in found[1:])} too (the option time names one)")
+        options.log.note(f"also times: {listed(each.key for each in found[1:])} (choose a column with the option time)")
     return [found[0].key]
 
 
 def _text(free: Sequence[Profile]) -> list[str]:
-    """The columns of texts: those with a usual name that hold any, else the longest ones."""
+    """The columns of texts: those with a usual name and texts, else the one with the longest texts."""
     by_key = {each.key: each for each in free}
     names = usual(by_key, TEXT)
     good = [key for key in names if by_key[key].is_text]
-    long = [each for each in free if each.is_long_text and len(each.values) >= N_TO_JUDGE]
+    long = [each for each in free if each.is_long_text and len(each.values) >= MIN_ROWS]
     longest = max(long, key=lambda each: each.words, default=None)
     return good or ([longest.key] if longest else [key for key in names if by_key[key].times < 0.8])
 
 
 def _sender(free: Sequence[Profile], text: Sequence[str], n_rows: int) -> list[str]:
-    """The columns that have a usual name, those of several people before those of one."""
+    """The columns with a usual name; those with several senders come first."""
     by_key = {each.key: each for each in free if each.key not in text and (each.is_name or not each.n_distinct)}
     return sorted(usual(by_key, SENDER), key=lambda key: n_rows > 1 and by_key[key].n_distinct < 2)
 
 
 def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:
-    """A column that has a usual name, one whose values come again before others."""
+    """A column with a usual name; columns with repeated values are preferred."""
     by_key = {each.key: each for each in free}
     names = usual(by_key, CONVERSATION)
     for key in [key for key in names if by_key[key].filled < 0.5]:
-        options.log.note(f"{key!r} names no conversations, for most rows leave it empty")
+        options.log.note(f"{key!r} is not the column of conversations, because it is empty in most rows")
         names.remove(key)
     return sorted(names, key=lambda key: by_key[key].distinct >= 1)[:1]
 
 
 def _sender_by_values(
-    free: Sequence[Profile], looked_at: Mapping[str, Profile], conversation: Sequence[str]
+    free: Sequence[Profile], profiles: Mapping[str, Profile], conversation: Sequence[str]
 ) -> list[str]:
-    """The column of a few short names that change from message to message, one whose name hints at people first."""
+    """The column of a few short names that change between messages; a column name that hints at people wins."""
     n = len(free[0].values) if free else 0
-    groups = looked_at[conversation[0]].values if conversation else ("",) * n
+    groups = profiles[conversation[0]].values if conversation else ("",) * n
     found = [
         each
         for each in free
-        if n >= N_TO_JUDGE
+        if n >= MIN_ROWS
         and each.is_name
         and each.filled >= 0.8
         and each.maybe_times < 0.8
@@ -345,16 +344,16 @@ def _sender_by_values(
 
 
 def _conversation_by_values(
-    free: Sequence[Profile], looked_at: Mapping[str, Profile], senders: Sequence[str]
+    free: Sequence[Profile], profiles: Mapping[str, Profile], senders: Sequence[str]
 ) -> list[str]:
-    """The column of ids that come again, most of them with several senders."""
-    if not senders or not free or len(free[0].values) < N_TO_JUDGE:
+    """The column of repeated ids, most of which have several senders."""
+    if not senders or not free or len(free[0].values) < MIN_ROWS:
         return []
-    said = looked_at[senders[0]].values
+    sender_of = profiles[senders[0]].values
 
     def is_conversation(each: Profile) -> bool:
         groups: dict[str, set[str]] = {}
-        for name, sender in zip(each.values, said, strict=True):
+        for name, sender in zip(each.values, sender_of, strict=True):
             groups.setdefault(name, set()).add(sender)
         several = sum(len(group) > 1 for group in groups.values())
         ids = sum(any(map(str.isdigit, name)) for name in groups)
@@ -362,7 +361,7 @@ def _conversation_by_values(
             each.filled == 1
             and each.words <= 3
             and each.maybe_times < 0.8
-            and 2 <= each.n_distinct <= len(said) // 2
+            and 2 <= each.n_distinct <= len(sender_of) // 2
             and several >= 0.7 * len(groups)
             and ids >= 0.9 * len(groups)
         )
@@ -371,11 +370,11 @@ def _conversation_by_values(
 
 
 def _is_stream(column: Profile, time: Sequence[str]) -> bool:
-    """Whether it names channels rather than conversations: much is said in each."""
+    """Whether the column names channels instead of conversations: each value has many messages."""
     return bool(time and usual([column.key], CHANNEL)) and len(column.values) > 30 * max(1, column.n_distinct)
 
 
 def listed(keys: Iterable[str]) -> str:
-    """Columns in words, the first twenty of them."""
+    """The names of columns for messages, at most twenty."""
     names = [repr(key[:40]) for key in keys]
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

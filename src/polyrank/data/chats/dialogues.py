@@ -1,6 +1,6 @@
-"""Messages to rows of dialogues: dated, sorted, divided where a stream falls silent, and joined.
+"""Build rows of dialogues from messages: sort them by time, divide streams at long pauses, and join messages.
 
-Knows no forms of files; what a row of dialogues is, ``polyrank.data.examples`` says.
+This module does not know file formats; ``polyrank.data.examples`` defines the rows.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ from polyrank.data.rows import Row
 from polyrank.errors import DataError
 
 MAX_MESSAGES = 5_000
-"""Of one conversation: each is answered by the next with all before it, so a longer one is several without borders."""
+"""Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatedMessage:
-    """A message with its time, and as whom its sender spoke."""
+    """A message with its parsed time and its speaker."""
 
     message: Message
     time: datetime | None
@@ -30,7 +30,7 @@ class DatedMessage:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the messages."""
+    """Counts of the messages by outcome."""
 
     n_turns: int = 0
     n_joined: int = 0
@@ -39,22 +39,22 @@ class Counts:
 
 
 def dialogues(
-    said: Sequence[DatedMessage], counts: Counts, *, join: bool, gap: timedelta, keep_system: bool
+    messages: Sequence[DatedMessage], counts: Counts, *, join: bool, gap: timedelta, keep_system: bool
 ) -> Iterator[Row]:
-    """Rows of dialogues, in the order in which their first messages stand in the file.
+    """Rows of dialogues, in the order of their first messages in the file.
 
     Args:
-        said: all messages.
-        counts: where what becomes of them is counted.
-        join: make one turn of what a sender says without being interrupted.
-        gap: silence that ends a conversation of a stream.
-        keep_system: what a system says before all others is the conversation's background.
+        messages: all messages.
+        counts: updated with the outcome of each message.
+        join: make one turn of consecutive messages of a sender.
+        gap: a longer pause in a stream starts a new conversation.
+        keep_system: system messages before all others become the background of the conversation.
 
     Raises:
-        DataError: a conversation is too long to be one.
+        DataError: a conversation has more than ``MAX_MESSAGES`` messages.
     """
     groups: dict[tuple[str, str | None], list[DatedMessage]] = {}
-    for each in said:
+    for each in messages:
         groups.setdefault((each.message.stream, each.message.conversation), []).append(each)
     n_streams = Counter(name for _, name in groups)
     of_stream: dict[str, list[list[DatedMessage]]] = {}
@@ -71,8 +71,8 @@ def dialogues(
         for id_, part in parts:
             if len(part) > MAX_MESSAGES:
                 raise DataError(
-                    f"{part[0].message.where}: the conversation that begins here has {len(part):,} messages, over"
-                    f" {MAX_MESSAGES:,}; name the column of conversations or of times"
+                    f"{part[0].message.where}: the conversation that begins here has {len(part):,} messages, the limit"
+                    f" is {MAX_MESSAGES:,}; name the column of conversations or of times"
                 )
             row = dialogue(id_, part, counts, join=join, keep_system=keep_system)
             if row is not None:
@@ -80,15 +80,15 @@ def dialogues(
 
 
 def newest_first(groups: Iterable[Sequence[DatedMessage]]) -> bool:
-    """Whether times fall from message to message far more often than they rise."""
+    """Whether times decrease from message to message far more often than they increase."""
     pairs = [(a.time, b.time) for group in groups for a, b in pairwise(group) if a.time and b.time]
     return sum(a > b for a, b in pairs) > 2 * sum(a < b for a, b in pairs)
 
 
 def in_order(group: list[DatedMessage], counts: Counts, *, falling: bool) -> list[DatedMessage]:
-    """By time, oldest first; where times are equal, as in the file, or the other way where its newest come first.
+    """Sort by time, oldest first. Messages with equal times keep the order of the file, or its reverse if ``falling``.
 
-    What a sender repeats at one time is left out.
+    Identical messages of a sender at the same time are left out.
     """
     known: dict[object, DatedMessage] = {}
     for each in group:
@@ -100,16 +100,16 @@ def in_order(group: list[DatedMessage], counts: Counts, *, falling: bool) -> lis
     latest = datetime.min
     keys = []
     for each in kept:
-        latest = each.time or latest  # one without a time stays behind the one before it
+        latest = each.time or latest  # a message without a time stays after the one before it
         keys.append(latest)
     return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
 
 
-def divided(said: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[DatedMessage]]:
-    """A stream's conversations: one ends where nobody says anything for so long."""
+def divided(messages: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[DatedMessage]]:
+    """Divide a stream into conversations at pauses longer than ``gap``."""
     part: list[DatedMessage] = []
     last: datetime | None = None
-    for each in said:
+    for each in messages:
         if part and each.time and last and each.time - last > gap:
             yield part
             part = []
@@ -119,12 +119,12 @@ def divided(said: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[Dated
         yield part
 
 
-def dialogue(id_: str, said: list[DatedMessage], counts: Counts, *, join: bool, keep_system: bool) -> Row | None:
-    """The row of a conversation; None where nobody answers."""
-    talk = [each for each in said if not is_system(each.message)]
-    background = [each.message.text for each in said[: said.index(talk[0])]] if talk and keep_system else []
+def dialogue(id_: str, messages: list[DatedMessage], counts: Counts, *, join: bool, keep_system: bool) -> Row | None:
+    """The row of a conversation; None if it has fewer than two turns."""
+    talk = [each for each in messages if not is_system(each.message)]
+    background = [each.message.text for each in messages[: messages.index(talk[0])]] if talk and keep_system else []
     turns = list(_turns(talk, join=join))
-    counts.left_out[SYSTEM] += len(said) - len(talk) - len(background)
+    counts.left_out[SYSTEM] += len(messages) - len(talk) - len(background)
     if len(turns) < 2:
         counts.left_out[UNANSWERED] += len(talk)
         counts.left_out[SYSTEM] += len(background)

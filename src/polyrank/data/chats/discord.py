@@ -1,4 +1,4 @@
-"""Discord's JSON: DiscordChatExporter's files, and lists of messages as Discord's interface gives them."""
+"""Discord's JSON: files of DiscordChatExporter, and lists of messages of Discord's API."""
 
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
@@ -10,7 +10,7 @@ NAMES = ("nickname", "global_name", "name", "username", "id")
 
 
 def discord(file: File) -> Messages | None:
-    """A channel is a stream; lines about members and pins are the system's."""
+    """A channel is a stream; messages about members and pins are system messages."""
     outer = file.objects[0][1] if len(file.objects) == 1 else {}
     messages = objects_in(outer.get("messages")) or [row for _, row in file.objects]
     return _messages(file, outer, messages) if any(map(_is_message, messages[:20])) else None

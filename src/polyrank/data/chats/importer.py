@@ -1,4 +1,4 @@
-"""``import_chats``: from a place to dialogues and the report of what became of every message."""
+"""``import_chats``: read chats as dialogues, with a report that accounts for every message."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -45,43 +45,45 @@ def import_chats(
     keep_personal: bool = False,
     skip_bad: bool = False,
 ) -> Chats:
-    """Chats of a file, a folder or a zip as dialogues. An argument that is None is guessed, and noted in the report.
+    """Import chats of a file, a folder or a zip. polyrank guesses arguments that are None and notes it in the report.
 
     Args:
-        path: CSV, a sheet, Parquet, JSON, JSON lines or WhatsApp's text; or a folder or zip of such, or Slack's.
-        form: what it is read as, one of ``READERS``.
-        conversation: the column (or field; with dots: ``meta.id``) that names the conversation. Without one, each
-            channel, group or file is divided where it falls silent.
-        time: the column of times, or those of dates and of times of day.
+        path: CSV, a workbook, an SQLite database, Parquet, JSON, JSON lines, a transcript or a messenger's text; or a
+            folder or zip of such files.
+        form: form of the files, one of ``READERS``.
+        conversation: the column (or field, with dots: ``meta.id``) of conversation ids. Without one, each channel,
+            group or file is divided at long pauses.
+        time: the column of times, or the columns of dates and of times of day.
         sender: the column of senders.
         text: the column of texts.
-        question: of a table of questions and answers, the column of questions.
-        answer: of such a table, the column of answers.
-        agent: names, ids or roles of the senders whose turns are to be learnt; they speak as ``agent``, all others as
-            ``customer``. Empty: seen from roles and names; where nobody can be told, each speaks under their own name.
-        join: make one turn of what a sender says without being interrupted.
-        gap_hours: how long a silence ends a conversation where the file names none.
-        date_order: what comes first in a date such as 3/4/24.
-        keep_system: keep a system's text that comes before all others, as background.
-        encoding: of text files.
-        sheet: the sheets of a workbook; none: the largest and those with the same columns.
-        max_bytes: that a packed file (zip, gzip or a workbook) may unpack to.
-        redact: names that are replaced by ``[name]``, as mail addresses, numbers of phones, cards and accounts, and
-            links are by their placeholders.
+        question: the column of questions, in a table of questions and answers.
+        answer: the column of answers, in such a table.
+        agent: names, ids or roles of the agents, whose turns are responses; they become ``agent``, all others
+            ``customer``. Empty: detected from roles and names; if that fails, speakers keep their names.
+        join: make one turn of consecutive messages of a sender.
+        gap_hours: a longer pause ends a conversation, if the file has no conversation ids.
+        date_order: the number that comes first in a date such as 3/4/24.
+        keep_system: keep system texts before all others, as background.
+        encoding: encoding of text files.
+        sheet: sheets of a workbook, or tables and views of an SQLite database. Empty: the largest sheet and those with
+            the same columns, or the only table.
+        max_bytes: the limit for the unpacked size of a file (zip, gzip or a workbook).
+        redact: names to replace by ``[name]``. Mail addresses, links, and phone, card and account numbers are always
+            replaced by placeholders.
         keep_personal: replace nothing.
-        skip_bad: count bad rows in the report and go on, instead of stopping at the first.
+        skip_bad: count bad rows in the report and continue, instead of stopping at the first.
 
     Raises:
-        DataError: the file or a row of it is bad, or no two people talk in it.
-        MissingExtraError: a library of the extra ``chats`` is needed and is not installed.
-        UsageError: an argument is not possible, or names a column that is not there.
+        DataError: the file or a row is bad, or it has no conversation of two people.
+        MissingExtraError: a library of the extra ``chats`` is required but not installed.
+        UsageError: an argument is invalid, or a column or table does not exist.
     """
     path = Path(path)
     for name, value, possible in (("form", form, [*READERS]), ("date_order", date_order, get_args(DateOrder))):
         if value is not None and value not in possible:
             raise UsageError(f"{name} {value!r} is unknown; use {', '.join(possible)} or none")
     if redact and keep_personal:
-        raise UsageError("`redact` names what is replaced, and `keep_personal` keeps it; leave one of them out")
+        raise UsageError("`redact` replaces names, but `keep_personal` keeps them; leave one of them out")
     if not 0 < gap_hours < 1e6:
         raise UsageError(f"gap_hours is {gap_hours}; give the hours of silence, more than 0 and less than 1,000,000")
     log = ReadLog(skip_bad=skip_bad)
@@ -104,12 +106,10 @@ def import_chats(
     n_messages = len(messages) + log.skipped.total() + log.bad.n
     said = _with_speakers(_dated(messages, date_order, log), agents, log, path)
     if n_loose := sum(each.message.conversation is None for each in said):
-        where = (
-            f"where nobody says anything for {gap_hours:g} hours"
-            if any(each.time for each in said)
-            else "nowhere: no times"
+        how = (
+            f"divided at pauses of {gap_hours:g} hours" if any(each.time for each in said) else "not divided: no times"
         )
-        log.note(f"{counted(n_loose, 'message')} without a conversation divided {where}")
+        log.note(f"{counted(n_loose, 'message')} without a conversation {how}")
     counts = Counts(left_out=log.skipped)
     rows = list(dialogues(said, counts, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
     redactor = Redactor(redact)
@@ -118,8 +118,8 @@ def import_chats(
     language = language_of(turn["text"] for row in rows for turn in row["turns"])
     if language not in (None, "English"):
         log.note(
-            f"most messages seem to be {language}, by their commonest words; the shipped encoders were trained on"
-            " English alone, so start from a multilingual one (model.backbone)"
+            f"most messages seem to be {language}, by their most common words; the shipped encoders were trained only"
+            " on English, so start from a multilingual one (model.backbone)"
         )
     report = ChatsReport(
         form=" and ".join(forms),
@@ -141,9 +141,9 @@ def import_chats(
 
 
 def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
-    """Dialogues without what is personal; a speaker or an id that is gets a number in its place."""
+    """Replace personal data in dialogues; personal speakers and ids become numbers."""
     people: dict[str, str] = {}
-    quiet = Redactor(redactor.names)  # what speakers and ids hold is not counted
+    quiet = Redactor(redactor.names)  # replacements in speakers and ids do not count
 
     def speaker(name: str) -> str:
         return name if quiet(name) == name else people.setdefault(name, f"person {len(people) + 1}")
@@ -168,7 +168,9 @@ def _dated(
     if order is None:
         order, is_guess = order_of_dates(message.time for message in messages)
         if is_guess:
-            log.note(f"dates can be read in several ways: the {order} is taken as first (option date order names it)")
+            log.note(
+                f"dates are ambiguous: assuming that the {order} comes first (choose it with the option date order)"
+            )
     for message in messages:
         try:
             yield message, read_time(message.time, order)
@@ -186,13 +188,13 @@ def _with_speakers(
 
 
 def _why_nothing(said: Sequence[DatedMessage], report: ChatsReport) -> str:
-    """Why there is no dialogue, and what to do."""
+    """Why the import has no dialogue, and the fix."""
     senders = {each.message.sender for each in said}
     if report.n_bad and not said:
         return f"has no good row; the first bad one: {report.messages[0]}"
     if len(senders) == 1:
         return f"all {counted(len(said), 'message')} are by {senders.pop()!r}; name the column of senders"
     if said:
-        return f"nobody answers anybody in {counted(len(said), 'message')}; name the column of conversations"
+        return f"none of {counted(len(said), 'message')} answers another; name the column of conversations"
     reasons = ", ".join(counted(n, reason) for reason, n in report.left_out.items())
-    return f"holds no message that can be used{f' ({reasons})' if reasons else ''}; check the file, or name its form"
+    return f"holds no usable message{f' ({reasons})' if reasons else ''}; check the file, or choose its form"

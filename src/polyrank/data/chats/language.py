@@ -1,4 +1,4 @@
-"""Which language texts are in, by their script or by their commonest words: a plain check, which tells eight apart."""
+"""Detect the language of texts by their script or their most common words; a simple check for eight languages."""
 
 import re
 import unicodedata
@@ -32,7 +32,7 @@ SCRIPTS = {
 
 
 def language_of(texts: Iterable[str]) -> str | None:
-    """The language of most texts, None where none can be told.
+    """The language of most texts; None if unknown.
 
     >>> language_of(["Wo ist denn die Rechnung?", "Das ist nicht die Rechnung"]), language_of(["ok", "1234"])
     ('German', None)

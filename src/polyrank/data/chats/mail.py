@@ -1,6 +1,6 @@
-"""Mail: mbox, single messages (.eml) and folders of them; threads by In-Reply-To and References.
+"""Mail: mbox files, single messages (.eml) and folders of them; In-Reply-To and References form threads.
 
-Of each mail its own words stay: what it quotes, its signature and what programs send by themselves are left out.
+Quotations, signatures and automatic mails are left out.
 """
 
 import re
@@ -16,10 +16,10 @@ from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Mes
 from polyrank.data.chats.texts import from_html
 from polyrank.errors import DataError
 
-STREAM = "mail"  # one for all files, since threads go from the inbox to what was sent
+STREAM = "mail"  # one for all files, because a thread has mails in the inbox and in the outbox
 MBOX = re.compile(rb"(?:\A|\n\r?\n)From [^\n]*\d\d:\d\d[^\n]*\n")
 HEADERS = re.compile(rb"\A(?:[A-Za-z][A-Za-z0-9-]*:[^\n]*\n(?:[ \t][^\n]*\n)*){2,}\r?\n?")
-OURS = re.compile(rb"(?im)^(?:from|message-id|received|mime-version|return-path|date):")
+MAIL_HEADERS = re.compile(rb"(?im)^(?:from|message-id|received|mime-version|return-path|date):")
 ID = re.compile(r"<([^<>\s]+)>")
 QUOTED = re.compile(r"^\s*>")
 WROTE = r"(?:wrote|schrieb|a écrit|escribió|ha scritto|schreef|escreveu|skrev)"
@@ -42,13 +42,14 @@ SIGNATURE = re.compile(
 
 
 def mail(file: File) -> Messages | None:
-    """Each mail is a message; replies are found over all files of a folder."""
+    """Each mail is a message; threads may extend over all files of a folder."""
     data = file.data
     head = data[:20_000].replace(b"\r\n", b"\n")
     if MBOX.match(head):
         return _messages(file, MBOX.split(data)[1:])
     headers = HEADERS.match(head)
-    return _messages(file, [data]) if headers and len(set(map(bytes.lower, OURS.findall(headers[0])))) > 1 else None
+    n_known = len(set(map(bytes.lower, MAIL_HEADERS.findall(headers[0])))) if headers else 0
+    return _messages(file, [data]) if n_known > 1 else None
 
 
 def _messages(file: File, mails: list[bytes]) -> Messages:
@@ -58,7 +59,7 @@ def _messages(file: File, mails: list[bytes]) -> Messages:
         try:
             message = message_from_bytes(re.sub(rb"(?m)^>(>*From )", rb"\1", raw), policy=policy.default)
             found = _message(message, where)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:  # what the library raises of hostile ones
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # raised by the library for hostile mails
             log.bad.add(DataError(f"{where}: cannot be read ({error}); remove it"))
             continue
         if isinstance(found, str):
@@ -68,7 +69,7 @@ def _messages(file: File, mails: list[bytes]) -> Messages:
 
 
 def _message(mail: EmailMessage, where: str) -> Message | str:
-    """The message, or why there is none."""
+    """The message, or the reason for leaving it out."""
     name, address = parseaddr(str(mail.get("From", "")))
     if str(mail.get("Auto-Submitted", "no")).lower() != "no" or address.lower().startswith("mailer-daemon@"):
         return SYSTEM
@@ -114,7 +115,7 @@ def _decoded(payload: bytes, encoding: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """A mail's own words: without what it quotes, forwards and signs with.
+    """Remove quotations, forwarded mails and signatures.
 
     >>> unquoted("Yes.\\n\\nOn Mon, 6 May 2024, Ann\\n<ann@x.org> wrote:\\n> Is it on?\\n\\nAll of it.\\n-- \\nBen")
     'Yes.\\n\\nAll of it.'
@@ -137,6 +138,6 @@ def unquoted(text: str) -> str:
 
 
 def _behind_quotes(lines: list[str]) -> Iterator[str]:
-    """What stands below a quotation that follows a signature; nothing where none does."""
+    """The lines from the first quotation after a signature on; empty without a quotation."""
     n_signed = len(list(takewhile(lambda line: not QUOTED.match(line), lines)))
     yield from lines[n_signed:]

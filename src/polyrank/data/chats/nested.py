@@ -1,6 +1,6 @@
-"""JSON of conversations that hold their messages: OpenAI and ShareGPT records, help desks' exports, and others alike.
+"""JSON of conversations with lists of messages: OpenAI and ShareGPT records, exports of help desks, and similar files.
 
-Each message becomes a row that also names its conversation, and then goes the way of a table's.
+Each message becomes a row with the id of its conversation, which is then read like a row of a table.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ OWN = "(conversation)"
 
 
 def conversations(file: File) -> Messages | None:
-    """A row is a conversation; one alone, without an id, is a stream, such as a channel."""
+    """A row is a conversation; a single row without an id is a stream, such as a channel."""
     rows, people, bad = unwrapped(some_rows(file))
     if file.options.form is None and not any(messages_in(row) for row in first_rows(rows)):
         return None
@@ -36,12 +36,12 @@ def _all_messages(file: File, rows: Rows, people: dict[str, Row], bad: Sequence[
         options.log.bad.add(error)
     stream = len(rows) == 1 and _id(rows[0][1], options) is None
     messages: Rows = []
-    known: dict[str, list[list[Row]]] = {}  # under each id, the conversations that have it
+    known: dict[str, list[list[Row]]] = {}  # the conversations with each id
     for number, row in rows:
         held = messages_in(row)
         if held is None:
             problem = (
-                f"holds no messages with a text and a sender, but {listed(row)}; name what it is with the option as"
+                f"holds no messages with a text and a sender, but {listed(row)}; choose its form with the option as"
             )
             options.log.bad.add(row_error(file.path, number, problem))
             continue
@@ -53,11 +53,11 @@ def _all_messages(file: File, rows: Rows, people: dict[str, Row], bad: Sequence[
         same.append(held)
         name = name if len(same) == 1 else f"{name} ({len(same)})"
         messages += [(number, item if stream else item | {OWN: name}) for item in _messages(row, held, people)]
-    if not messages:  # nothing but bad rows
+    if not messages:  # all rows are bad
         return
     chosen = columns(first_rows(messages), replace(options, conversation=None if stream else OWN), file.path)
     if stream and not chosen.time:
-        options.log.note("no times: messages are taken oldest first")
+        options.log.note("no times: assuming that the oldest message comes first")
     for number, row in messages:
         if found := message(row, chosen, f"{file.path}:{number}", file.stem, options.log):
             yield found
@@ -69,12 +69,12 @@ def _id(row: Row, options: ReadOptions) -> str | None:
 
 
 def _first(row: Row, keys: Iterable[str], kind: Any) -> Any:
-    """The first field of a kind that is not empty."""
+    """The first field of a type that is not empty."""
     return next((row[key] for key in keys if isinstance(row[key], kind) and row[key] != ""), None)
 
 
 def _messages(row: Row, held: list[Row], people: dict[str, Row]) -> Iterator[Row]:
-    """The messages of a conversation as flat rows, with what the conversation says of their senders and times."""
+    """The messages of a conversation as flat rows, with senders and times that the conversation records."""
     asked_by = _first(row, usual(row, ASKED_BY), str | int)
     began = _first(row, usual(row, TIME), str | int | float)
     for position, item in enumerate((*_opening(row, held, asked_by), *held)):
@@ -91,7 +91,7 @@ def _messages(row: Row, held: list[Row], people: dict[str, Row]) -> Iterator[Row
 
 
 def _opening(row: Row, held: list[Row], asked_by: object) -> list[Row]:
-    """What was said before the messages: Intercom keeps it in ``source``, Freshdesk in ``description_text``."""
+    """The first message if it is not in the list: Intercom has it in ``source``, Freshdesk in ``description_text``."""
     began = {"created_at": row["created_at"]} if "created_at" in row else {}
     source = object_of(row.get("source"))
     if is_message(source):
@@ -105,7 +105,7 @@ def _opening(row: Row, held: list[Row], asked_by: object) -> list[Row]:
 
 
 def _decoded(values: Row) -> Row:
-    """Facebook's exports write the bytes of UTF-8 as if each were a character."""
+    """Fix Facebook's exports, which write each byte of UTF-8 as a character."""
     row = {}
     for key, value in values.items():
         row[key] = value

@@ -1,4 +1,4 @@
-"""What the values of a column look like: times, clocks, numbers, ids, names or texts. Knows no names of columns."""
+"""Describe the values of a column: times, times of day, numbers, ids, names or texts. Column names do not count."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ TimeKind = Literal["time", "maybe", "clock", ""]
 
 
 def kind_of_time(value: Any) -> TimeKind:
-    """Whether a value is a time, maybe one (a number, or a date of two-digit years alone), or a time of day.
+    """Whether a value is a time, possibly a time (a number, or a date with a two-digit year), or a time of day.
 
     >>> [kind_of_time(value) for value in ("2024-05-01T10:00:00Z", "1714557600", "10:15 PM", "see 10:15", "1.2.3")]
     ['time', 'maybe', 'clock', '', 'maybe']
@@ -49,19 +49,19 @@ def kind_of_time(value: Any) -> TimeKind:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The values of a column in the rows that are looked at.
+    """Statistics of the values of a column. Shares are of the non-empty values.
 
     Args:
-        key: the column's name.
-        values: as texts, one for each row; empty where nothing is filled in.
-        filled: the share of rows that have a value.
-        times: of the filled ones, the share of times.
-        maybe_times: the share of times and of what may be one.
-        clocks: the share of times of day.
-        has_clock: a time has a time of day.
-        numbers: the share of numbers.
-        n_distinct: different values.
-        words: words of a value on average.
+        key: name of the column.
+        values: the values as texts, one for each row; an empty text if the row has none.
+        filled: share of rows with a value.
+        times: share of times.
+        maybe_times: share of times and of possible times.
+        clocks: share of times of day.
+        has_clock: whether a time includes the time of day.
+        numbers: share of numbers.
+        n_distinct: number of different values.
+        words: average number of words.
     """
 
     key: str
@@ -77,27 +77,27 @@ class Profile:
 
     @property
     def distinct(self) -> float:
-        """Different values for each that is filled in."""
+        """Share of different values among the non-empty ones."""
         return self.n_distinct / max(1, sum(map(bool, self.values)))
 
     @property
     def is_text(self) -> bool:
-        """Whether nothing contradicts texts: no times, no numbers alone, no few words that come again and again."""
+        """Whether the values may be texts: not times, not numbers, and not a few repeated words."""
         repeated = len(self.values) >= 20 and self.distinct < 0.2 and self.words < 2
         return self.n_distinct > 0 and self.times < 0.8 and self.numbers < 0.9 and not repeated
 
     @property
     def is_long_text(self) -> bool:
-        """Whether these are sentences, mostly different ones."""
+        """Whether the values are sentences, most of them different."""
         return self.is_text and self.words >= 2 and self.distinct > 0.5
 
     @property
     def is_name(self) -> bool:
-        """Whether nothing contradicts names of people: short, and no times."""
+        """Whether the values may be names of people: short, and not times."""
         return self.n_distinct > 0 and self.times < 0.8 and self.clocks < 0.8 and self.words <= 6
 
     def changes(self, groups: Sequence[str]) -> float:
-        """How often the value changes from a row to the next one of the same group."""
+        """Share of rows whose value differs from that of the previous row of the same group."""
         last: dict[str, str] = {}
         n = n_changed = 0
         for group, value in zip(groups, self.values, strict=True):
@@ -109,7 +109,7 @@ class Profile:
 
 
 def profile(key: str, values: Iterable[Any]) -> Profile:
-    """Look at the values of a column.
+    """Compute the profile of a column.
 
     >>> profile("Sent on", ["3 May 2024 10:15", None]).times, profile("n", [1, 2, 2]).n_distinct
     (1.0, 2)
@@ -143,7 +143,7 @@ def _has_clock(value: Any) -> bool:
 
 
 def falls(values: Sequence[str]) -> bool:
-    """Whether whole numbers count down.
+    """Whether the values are decreasing whole numbers.
 
     >>> falls(["9", "7", "4"]), falls(["9"]), falls(["a", "b"])
     (True, False, False)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from polyrank.data.chats.discord import discord
 from polyrank.data.chats.files import File
+from polyrank.data.chats.line_kakaotalk import line_kakaotalk
 from polyrank.data.chats.mail import mail
 from polyrank.data.chats.members import members
 from polyrank.data.chats.messages import Messages, ReadOptions
@@ -31,6 +32,7 @@ READERS: dict[str, Reader] = {
         telegram,
         discord,
         whatsapp,
+        line_kakaotalk,
         webvtt,
         transcript,
         conversations,

@@ -1,7 +1,7 @@
-"""What a model should not learn: addresses, numbers and names of people, replaced by placeholders.
+"""Replace personal data, which a model should not learn, by placeholders: addresses, numbers and given names.
 
-Knows texts only. Numbers of cards and accounts have check digits; of phones only those are known that begin with +, 00
-or 0, or are grouped as in North America.
+Card and account numbers are recognized by their check digits. Phone numbers must begin with +, 00 or 0, or be grouped
+as in North America.
 """
 
 import re
@@ -15,8 +15,8 @@ ACCOUNT = re.compile(r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}\b")
 CARD = re.compile(r"(?<![\w.,/+-])[2-6]\d{3}(?:[ -]?\d){9,15}(?![\w-])")
 PHONE = re.compile(
     r"(?<![\w.,:/+-])(?:"
-    r"(?:\+|00)[ ]?[1-9](?:[ ./-]?(?:\(\d{1,4}\)|\d)){6,14}"  # with a country
-    r"|\(?0[1-9]\d{0,4}\)?[ /-]?\d(?:[ /-]?\d){4,9}"  # with an area
+    r"(?:\+|00)[ ]?[1-9](?:[ ./-]?(?:\(\d{1,4}\)|\d)){6,14}"  # with a country code
+    r"|\(?0[1-9]\d{0,4}\)?[ /-]?\d(?:[ /-]?\d){4,9}"  # with an area code
     r"|(?:1[ .-])?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}"  # North America
     r")(?![\w-]|[.,:]\d)"
 )
@@ -24,7 +24,7 @@ DATE = re.compile(r"\d{1,2}([ ./-])\d{1,2}\1(?:\d{4}|\d\d)(?!\d)")
 
 
 def is_card(digits: str) -> bool:
-    """Whether the check digit of a card is right (Luhn).
+    """Whether the check digit of a card number is right (Luhn).
 
     Source: ISO/IEC 7812-1, annex B.
 
@@ -47,10 +47,10 @@ def is_account(number: str) -> bool:
 
 
 class Redactor:
-    """Replaces what is personal, and counts it.
+    """Replaces personal data and counts the replacements.
 
     Args:
-        names: of people, places or firms, to be replaced too, whatever their case.
+        names: names of people, places or companies to replace; case is ignored.
 
     >>> redactor = Redactor(["Ann Lee"])
     >>> redactor("Ann Lee: call +44 20 7946 0958 or see www.shop.example/a?b, not 2024-05-13")
@@ -82,7 +82,7 @@ class Redactor:
         return text
 
     def _placeholder(self, what: str, n_personal: Callable[[str], int], found: re.Match[str]) -> str:
-        """What stands in the place of a match: a placeholder for its first ``n_personal`` letters, and the rest."""
+        """The replacement of a match: a placeholder for its first ``n_personal`` letters, and the rest."""
         n = n_personal(found[0])
         self.counts[what] += n > 0
         return f"[{what}]{found[0][n:]}" if n else found[0]
@@ -93,6 +93,6 @@ def _digits(text: str) -> str:
 
 
 def _n_of_account(text: str) -> int:
-    """How many letters in front are an account's number; words in capitals may follow it."""
+    """Length of the account number at the start of ``text``; capitalized words may follow it."""
     ends: Sequence[int] = [end for end in range(len(text), 14, -1) if end == len(text) or text[end] in " -"]
     return next((end for end in ends if is_account(re.sub(r"[ -]", "", text[:end]))), 0)

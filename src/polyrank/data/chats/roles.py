@@ -1,4 +1,4 @@
-"""Who is an agent: the ones that the user names, else by the roles that the file gives, else by the senders' names."""
+"""Determine the agents: from the user's option, else from the roles in the file, else from the senders' names."""
 
 import re
 from collections import Counter
@@ -31,58 +31,58 @@ SYSTEM_WORDS = {"system", "developer", "tool", "function", "service message", "n
 
 
 def part_of(word: str) -> str | None:
-    """The part that a role or a name tells of: agent, customer, bot, or None.
+    """The part that a role or a name implies: agent, customer, bot, or None.
 
     >>> part_of("assistant"), part_of("end-user"), part_of("Customer Support"), part_of("Ann")
     ('agent', 'customer', 'agent', None)
     """
-    said = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", word).casefold()))
-    if said & BOT_WORDS:
+    found = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", word).casefold()))
+    if found & BOT_WORDS:
         return BOT
-    if said & AGENT_WORDS:  # also of customer service
+    if found & AGENT_WORDS:  # before CUSTOMER, for "customer service"
         return AGENT
-    return CUSTOMER if said & CUSTOMER_WORDS else None
+    return CUSTOMER if found & CUSTOMER_WORDS else None
 
 
 def is_system(message: Message) -> bool:
-    """Whether a program said it, of a role that has no part in the conversation."""
+    """Whether the sender is a system, not a participant of the conversation."""
     return (message.role or message.sender).strip().casefold() in SYSTEM_WORDS
 
 
 def speakers(
     messages: Sequence[Message], agents: Sequence[str], note: Callable[[str], None], where: object
 ) -> list[str]:
-    """The speaker of each message: agent, customer or bot, or, where no agent can be told, the sender's name.
+    """The speaker of each message: agent, customer or bot; or the sender's name if no agent is found.
 
     Args:
-        messages: all of a file.
-        agents: names, ids or roles of those who are agents; none: seen from the file.
-        note: takes what was seen.
+        messages: all messages of a file.
+        agents: names, ids or roles of agents; empty: detected.
+        note: called with a note about the detected agents.
         where: the file, for messages.
 
     Raises:
-        DataError: one of ``agents`` is nobody's name.
+        DataError: one of ``agents`` is not a sender.
     """
     if agents:
         return _by_name(messages, agents, where)
-    told = [message.role if message.role and part_of(message.role) else message.sender for message in messages]
-    parts = {word: part_of(word) for word in set(told)}
-    if AGENT not in parts.values() and _alone_with_bots(messages, told, parts):
-        parts = {word: AGENT if part == BOT else part for word, part in parts.items()}
-    ours = Counter(word for word in told if parts[word] == AGENT)
-    if 0 < len(ours) < len(parts):
-        note(f"taken for agents by role or name: {_counted(ours)} (the option agent names others)")
-        return [parts[word] or CUSTOMER for word in told]
+    labels = [message.role if message.role and part_of(message.role) else message.sender for message in messages]
+    parts = {label: part_of(label) for label in set(labels)}
+    if AGENT not in parts.values() and _alone_with_bots(messages, labels, parts):
+        parts = {label: AGENT if part == BOT else part for label, part in parts.items()}
+    detected = Counter(label for label in labels if parts[label] == AGENT)
+    if 0 < len(detected) < len(parts):
+        note(f"agents by role or name: {_counted(detected)} (choose others with the option agent)")
+        return [parts[label] or CUSTOMER for label in labels]
     counts = Counter(message.sender for message in messages)
-    note(f"no agent can be told, so all speak under their own names: {_counted(counts)} (the option agent names some)")
+    note(f"no agent found, so speakers keep their names: {_counted(counts)} (choose agents with the option agent)")
     return [message.sender for message in messages]
 
 
-def _alone_with_bots(messages: Sequence[Message], told: Sequence[str], parts: Mapping[str, str | None]) -> bool:
-    """Whether people talk with programs only, so that these are the ones to learn from."""
+def _alone_with_bots(messages: Sequence[Message], labels: Sequence[str], parts: Mapping[str, str | None]) -> bool:
+    """Whether most conversations with a bot have only one person, so that the bots are the agents."""
     people: dict[tuple[str, str | None], set[str]] = {}
     with_bots = set()
-    for message, word in zip(messages, told, strict=True):
+    for message, word in zip(messages, labels, strict=True):
         group = (message.stream, message.conversation)
         if parts[word] == BOT:
             with_bots.add(group)
@@ -97,12 +97,12 @@ def _by_name(messages: Sequence[Message], agents: Sequence[str], where: object) 
     known = set[str]().union(*names)
     if unknown := [name for name in agents if name.strip().casefold() not in known]:
         senders = listed(name for name, _ in Counter(message.sender for message in messages).most_common())
-        raise DataError(f"{where}: nobody is called {unknown[0]!r}; its senders are {senders}")
+        raise DataError(f"{where}: has no sender {unknown[0]!r}; its senders are {senders}")
     bots = (part_of(message.role or message.sender) == BOT for message in messages)
     return [AGENT if own & wanted else BOT if bot else CUSTOMER for own, bot in zip(names, bots, strict=True)]
 
 
 def _counted(counts: Counter[str]) -> str:
-    """The most frequent ones, with how many messages they wrote."""
+    """The most frequent names with their numbers of messages."""
     shown = ", ".join(f"{name} ({n:,})" for name, n in counts.most_common(5))
     return shown + (f" and {len(counts) - 5:,} more" if len(counts) > 5 else "")

@@ -1,7 +1,7 @@
-"""How many cells a reader of sheets would hold: a file of a kilobyte may name cells that fill any memory.
+"""Estimate the memory of a workbook before reading it: a file of a kilobyte may declare cells that fill any memory.
 
-Readers hold the whole rectangle around the cells that are filled, for every sheet. An .xlsx names each cell, an .ods
-repeats cells and rows, an .xls is a chain of sectors with records. Knows nothing of chats, and reads no value.
+Readers allocate the whole rectangle around the non-empty cells of every sheet. An .xlsx names each cell, an .ods
+repeats cells and rows, an .xls is a chain of sectors with records. This module reads no values.
 """
 
 import io
@@ -14,23 +14,23 @@ from pathlib import Path
 from polyrank.data.chats.unpacking import check_archive
 from polyrank.errors import DataError
 
-MAX_CELLS = 20_000_000  # of all sheets of a file
+MAX_CELLS = 20_000_000  # in all sheets of a file
 _XLSX_CELL = re.compile(rb"""<(?:\w+:)?(?:c|row)\b[^<]*?\sr\s*=\s*["']([A-Za-z]{0,3})([0-9]{1,7})["']""")
 _XLSX_SHEET = re.compile(rb"<(?:\w+:)?sheet\s")
 _ODS_PART = re.compile(rb"<table:(table-row|table-cell|covered-table-cell|table)(?=[\s/>])([^<]*)(<text:)?")
 _ODS_REPEATED = re.compile(rb"""number-(?:rows|columns)-repeated\s*=\s*["']([0-9]{1,18})["']""")
 _XLS_CELLS = {2, 3, 4, 5, 6, 0xBD, 0xBE, 0xD6, 0xFD, 0x201, 0x203, 0x204, 0x205, 0x206, 0x27E, 0x406}
-_XLS_SEVERAL = {0xBD, 0xBE}  # cells of a row in one record, whose last number is the last column
-_XLS_SHEET, _XLS_END = 0x85, 0x0A  # a sheet's name and place; the end of its records
-_MINI = 4096  # bytes from which a stream has sectors of its own
+_XLS_SEVERAL = {0xBD, 0xBE}  # records with several cells of a row, which end in the last column
+_XLS_SHEET, _XLS_END = 0x85, 0x0A  # the name and offset of a sheet; the end of its records
+_MINI = 4096  # smaller streams are in mini sectors
 
 
 def check_workbook(path: Path, data: bytes, max_bytes: int) -> None:
-    """Refuse a workbook (.xlsx, .ods, .xls) that would fill the memory, by what it unpacks to or by its sheets' cells.
+    """Check the unpacked size and the number of cells of a workbook (.xlsx, .ods, .xls).
 
     Raises:
-        DataError: it would.
-        zipfile.BadZipFile, struct.error, IndexError: it is damaged.
+        DataError: the workbook is too large.
+        zipfile.BadZipFile, struct.error, IndexError: the workbook is damaged.
     """
     if data[:2] != b"PK":
         n = sum(map(_xls_cells, _xls_streams(data)))
@@ -41,7 +41,7 @@ def check_workbook(path: Path, data: bytes, max_bytes: int) -> None:
                 raise DataError(f"{path}: is a binary workbook (.xlsb); save it as .xlsx")
             sheets = [xlsx_cells(part) for name in archive.namelist() if b"sheetData" in (part := archive.read(name))]
             n_named = len(_XLSX_SHEET.findall(_part(archive, "xl/workbook.xml")))
-            n = sum(sheets) + max(sheets, default=0) * max(0, n_named - len(sheets))  # two names may be of one sheet
+            n = sum(sheets) + max(sheets, default=0) * max(0, n_named - len(sheets))  # two names may share a sheet
             n += ods_cells(_part(archive, "content.xml"))
     if n > MAX_CELLS:
         raise DataError(
@@ -55,7 +55,7 @@ def _part(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def xlsx_cells(sheet: bytes) -> int:
-    """Cells of the rectangle around those that are filled.
+    """Cells of the rectangle around the non-empty cells.
 
     >>> xlsx_cells(b'<row r="1"><c r="A1"/></row><row r="3"><c r="C3"/></row>')
     9
@@ -76,7 +76,7 @@ def _column(letters: bytes) -> int:
 
 
 def ods_cells(content: bytes) -> int:
-    """Cells up to the last that is filled, of all sheets.
+    """Cells up to the last non-empty cell, in all sheets.
 
     >>> row = b'<table:table-row table:number-rows-repeated="5"><table:table-cell office:value="1"/></table:table-row>'
     >>> ods_cells(b"<table:table>" + row + row + b'<table:table-row table:number-rows-repeated="9000"/></table:table>')
@@ -97,7 +97,7 @@ def ods_cells(content: bytes) -> int:
 
 
 def _xls_streams(data: bytes) -> list[bytes]:
-    """The streams of a compound file that hold sheets."""
+    """The streams of a compound file that contain sheets."""
     (shift,) = struct.unpack_from("<H", data, 30)
     directory_at, mini_at, more_at = (struct.unpack_from("<I", data, at)[0] for at in (48, 60, 68))
 
@@ -125,7 +125,7 @@ def _xls_streams(data: bytes) -> list[bytes]:
 
 
 def _chained(start: int, table: Sequence[int], piece: Callable[[int], bytes], most: int) -> bytes:
-    """The pieces of a chain, of which each entry of ``table`` names the next; a circle ends after ``most``."""
+    """The pieces of a chain; ``table`` holds the successor of each. A cycle ends after ``most`` pieces."""
     parts: list[bytes] = []
     while start < len(table) and len(parts) <= most:
         parts.append(piece(start))
@@ -138,9 +138,9 @@ def _words(part: bytes) -> tuple[int, ...]:
 
 
 def _xls_cells(stream: bytes) -> int:
-    """Cells of all sheets that the first records name, each by where its own records begin."""
+    """Cells of all sheets whose offsets are in the first records."""
     sheets = [stream[at : at + 4] for kind, at, _ in _records(stream, 0) if kind == _XLS_SHEET]
-    n_left = len(stream) // 4  # records that sound sheets have together
+    n_left = len(stream) // 4  # the most records that valid sheets can have in total
     cells: dict[bytes, int] = {}
     for start in set(sheets):
         rows, columns = [], []
@@ -157,7 +157,7 @@ def _xls_cells(stream: bytes) -> int:
 
 
 def _records(stream: bytes, start: int) -> Iterator[tuple[int, int, int]]:
-    """The kind of each record up to one that ends, where its body begins, and how long that is."""
+    """Kind, start and length of each record up to the end record."""
     while start + 4 <= len(stream):
         kind, n = struct.unpack_from("<HH", stream, start)
         if kind == _XLS_END:

@@ -1,4 +1,4 @@
-"""Slack's export: a folder for each channel, with a JSON file for each day, beside ``users.json``."""
+"""Slack's export: a folder for each channel with a JSON file for each day, and ``users.json``."""
 
 import html
 import re
@@ -17,12 +17,12 @@ MARKUP = re.compile(r"<([@#!]?)([^<>|]+)(?:\|([^<>]*))?>")
 
 
 def slack(file: File) -> Messages | None:
-    """Each channel is a stream, and each thread in it a conversation; of an export only its days hold messages."""
+    """Each channel is a stream, and each thread a conversation; only the files of days hold messages."""
     days = [other for other in file.others if DAY.fullmatch(other.path.name)]
     if days and not DAY.fullmatch(file.path.name):
         return iter(()) if file.path.suffix == ".json" else None
     if days and not file.data.strip(b" \r\n\t[]"):
-        return iter(())  # a day on which nobody said anything
+        return iter(())  # a day without messages
     first = next((row for _, row in file.objects), {})
     theirs = first.get("type") == "message" and isinstance(first.get("ts"), str)
     return _messages(file) if theirs or (days and file.objects) else None
@@ -38,7 +38,7 @@ def _messages(file: File) -> Messages:
 
 @lru_cache(maxsize=1)
 def _names(members: tuple[Member, ...]) -> dict[str, str]:
-    """What the users of an export are called; a bad one speaks by their id."""
+    """Names of the users of an export by id; bad entries are left out."""
     people = (File(member, ReadOptions(log=ReadLog(skip_bad=True))) for member in members)
     return {str(row.get("id")): _name(row) for each in people for _, row in each.objects}
 
@@ -80,7 +80,7 @@ def _message(where: str, channel: str, row: Row, names: dict[str, str], log: Rea
 
 
 def _plain(text: Any, names: dict[str, str]) -> str:
-    """Text without Slack's markup: people by name, links by their text."""
+    """Replace Slack's markup: users by their names, links by their texts."""
 
     def shown(match: re.Match[str]) -> str:
         sign, target, label = match.groups()

@@ -1,4 +1,4 @@
-"""Rows of one message each, and rows of a question and an answer, to messages."""
+"""Messages of tables: rows of one message each, and rows of a question and an answer."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -47,8 +47,8 @@ def table(file: File) -> Messages | None:
     rows, _, bad = unwrapped(some_rows(file))
     if file.text is not None and file.options.form is None and len(keys_of(first_rows(rows))) == 1:
         raise DataError(
-            f"{file.path}: is a text of a form that is not known: its lines begin with no times or names, and"
-            " nothing separates columns; export the chats as CSV or JSON, or name the form"
+            f"{file.path}: is text of an unknown form: its lines do not begin with times or names, and it has no"
+            " columns; export the chats as CSV or JSON, or choose a form"
         )
     return _messages(file, rows, bad)
 
@@ -75,20 +75,20 @@ def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
 
 
 def _oldest_first(rows: Rows, chosen: Columns, log: ReadLog) -> Rows:
-    """Rows without times: backwards where their ids count down, else as they are; either is noted."""
+    """Order rows without times: reversed if their ids decrease, else unchanged; add a note."""
     for key in chosen.ids[:1]:
         if falls([_plain_id(row.get(key)) for _, row in rows]):
-            log.note(f"no column of times; {key!r} counts down, so the last row is the oldest")
+            log.note(f"no column of times; {key!r} decreases, so the last row is the oldest")
             return rows[::-1]
-    log.note("no column of times: rows are taken oldest first (the option time names a column)")
+    log.note("no column of times: assuming that the oldest row comes first (choose a column with the option time)")
     return rows
 
 
 def some_rows(file: File) -> Rows:
-    """The rows of a file that has any.
+    """The rows of a file.
 
     Raises:
-        DataError: it has none, or holds examples.
+        DataError: the file has no rows, or they are examples.
     """
     log = file.options.log
     n_bad = log.bad.n
@@ -98,22 +98,22 @@ def some_rows(file: File) -> Rows:
         why = f"none of its {counted(n_bad, 'row')} is good; the first: {log.bad.messages[0]}" if n_bad else ""
         raise DataError(f"{file.path}: {why or 'holds no messages; give a file with some'}")
     if file.options.form is None and "context" in outer and ("response" in outer or "candidates" in outer):
-        raise DataError(f"{file.path}: holds examples, not chats; train and evaluate read it as it is")
+        raise DataError(f"{file.path}: holds examples, not chats; use it with train and evaluate without an import")
     return file.rows
 
 
 def first_rows(rows: Rows) -> list[Row]:
-    """The rows whose columns are looked at."""
+    """The rows from which columns are detected."""
     return [row for _, row in rows[:N_LOOKED_AT]]
 
 
 def _plain_id(value: Any) -> str:
-    """An id as a text; pandas writes whole numbers with gaps among them as 3.0."""
+    """An id as a text; pandas writes whole numbers as 3.0 if the column has empty cells."""
     return "" if value is None else str(value).strip().removesuffix(".0")
 
 
 def message(row: Row, chosen: Columns, where: str, stream: str, log: ReadLog) -> Message | None:
-    """The message of a row; None: the log says why there is none."""
+    """The message of a row; None if the row is left out or bad, which the log records."""
     kinds = {str(row[key]).casefold() for key in chosen.kind if row.get(key)}
     if kinds & NOTE_KINDS or _flag(row, chosen.private) is True or _flag(row, chosen.public) is False:
         log.skip(NOTE)
@@ -123,7 +123,7 @@ def message(row: Row, chosen: Columns, where: str, stream: str, log: ReadLog) ->
         log.skip(SYSTEM)
         return None
     if not text:
-        parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # of which none is a text
+        parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text
         with_file = parts or kinds & FILE_KINDS or any(row.get(key) for key in chosen.files)
         log.skip(ATTACHMENT if with_file else EMPTY)
         return None
@@ -149,13 +149,13 @@ def message(row: Row, chosen: Columns, where: str, stream: str, log: ReadLog) ->
 
 
 def time_of(row: Row, keys: Iterable[str]) -> Any:
-    """What a row has in the columns of times, as one value."""
+    """The time of a row, joined from the columns of times."""
     times = [row[key] for key in keys if row.get(key) not in (None, "")]
     return _day_and_clock(times) if len(times) > 1 else next(iter(times), None)
 
 
 def _day_and_clock(times: list[Any]) -> str:
-    """One text of a date and a time of day; a sheet has midnight behind the one, a date in front of the other."""
+    """Join a date and a time of day; sheets add midnight to the date, and a date to the time of day."""
     day, clock = (str(value).strip() for value in times[:2])
     clock = clock.split(" ")[-1] if clock[:4] in ("1899", "1900") else clock
     return f"{day.removesuffix(' 00:00:00').removesuffix('T00:00:00')} {clock}"
@@ -188,7 +188,7 @@ def _role(row: Row, chosen: Columns) -> str | None:
 
 
 def questions(file: File) -> Messages | None:
-    """A row is a conversation of two: a customer who asks and an agent who answers."""
+    """A row is a conversation: a question of a customer and the answer of an agent."""
     options = file.options
     rows, _, bad = unwrapped(some_rows(file))
     keys = keys_of(first_rows(rows))
@@ -202,8 +202,8 @@ def questions(file: File) -> Messages | None:
         return _exchanges(file, rows, bad, (asked[0], answers[0]))
     if wanted:
         raise DataError(
-            f"{file.path}: no columns of questions and answers; name them with the options question and answer:"
-            f" {listed(keys)}"
+            f"{file.path}: no columns of questions and answers among {listed(keys)}; name them with the options"
+            " question and answer"
         )
     return None
 

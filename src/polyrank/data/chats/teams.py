@@ -1,4 +1,4 @@
-"""Microsoft Teams as Graph gives it: pages of ``chatMessage``, of a channel or a chat, with replies inside or apart."""
+"""Microsoft Teams: pages of ``chatMessage`` of the Graph API, for a channel or a chat; replies may be nested."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def teams(file: File) -> Messages | None:
 
 
 def _held(rows: Iterator[Row]) -> Iterator[Row]:
-    """The messages of pages, and the replies that they hold."""
+    """The messages of pages, and their nested replies."""
     for row in rows:
         if "messageType" in row:
             yield row
@@ -43,7 +43,7 @@ def _messages(file: File, held: list[Row]) -> Messages:
         elif not (text := _text(object_of(row.get("body")))):
             log.skip(ATTACHMENT if row.get("attachments") or "<attachment" in str(row.get("body")) else EMPTY)
         elif not (name := who.get("displayName") or who.get("id")):
-            log.bad.add(DataError(f"{where}: nobody is named in its 'from'; fill it in or remove the message"))
+            log.bad.add(DataError(f"{where}: its field 'from' has no name; fill it in or remove the message"))
         else:
             post = row.get("replyToId") or row.get("id")
             yield Message(

@@ -1,4 +1,4 @@
-"""Telegram's export in JSON: ``result.json`` of one chat, or of all."""
+"""Telegram's JSON export: ``result.json`` of one chat or of all chats."""
 
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
@@ -7,19 +7,17 @@ from polyrank.data.rows import Row, object_of, objects_in, row_error
 
 FILES = ("photo", "file", "media_type", "sticker_emoji", "location_information", "contact_information", "poll")
 KINDS = ("message", "service")
-
-
 WHO = ("from", "from_id", "actor", "actor_id")
 
 
 def telegram(file: File) -> Messages | None:
-    """Each chat is a stream; older exports name senders without their ids."""
+    """Each chat is a stream; older exports have names of senders without ids."""
     chats = _chats(file.objects[0][1]) if len(file.objects) == 1 else None
     return None if chats is None else _messages(file, chats)
 
 
 def _chats(row: Row) -> list[Row] | None:
-    """The chats of an export; None: it is none."""
+    """The chats of an export; None if the file is something else."""
     listed = object_of(row.get("chats")).get("list")
     if listed is not None:
         return objects_in(listed)
@@ -42,7 +40,7 @@ def _messages(file: File, chats: list[Row]) -> Messages:
 def _message(file: File, stream: str, message: Row) -> Message | None:
     log = file.options.log
     if "id" not in message:
-        problem = f"a message of {stream!r} is no object with an id; export the chat again"
+        problem = f"a message of {stream!r} is not an object with an id; export the chat again"
         log.bad.add(row_error(file.path, 1, problem))
         return None
     if message.get("type") != "message":

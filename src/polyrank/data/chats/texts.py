@@ -1,10 +1,10 @@
-"""Plain text of what messages hold: HTML bodies and lists of parts."""
+"""Plain text of message bodies: HTML and lists of parts."""
 
 import re
 from html.parser import HTMLParser
 from typing import Any
 
-# a message that only speaks of <b> is left alone: a tag has to begin the text, or something has to be closed
+# a text that only mentions <b> is not HTML: it must begin with a tag, or contain a closing tag
 LOOKS_LIKE_HTML = re.compile(
     r"\A\s*<(?:!doctype|html|body|p|div|span|br|table|ul|ol|h\d|b|strong|i|em|a|font|img|blockquote)\b[^<>]*>"
     r"|</(?:p|div|span|li|table|a|b|strong|body|html)>|<br\s*/?>",
@@ -16,7 +16,7 @@ VOID = {"br", "img", "hr", "input", "meta", "link", "col", "area", "base", "wbr"
 
 
 def from_html(body: str) -> str:
-    """The text of an HTML body, without mail that it quotes; any other text as it is.
+    """The text of an HTML body without quoted mail; any other text unchanged.
 
     >>> from_html("<p>Hi Ann,</p><p>it is <b>5 &lt; 6</b>.<br>Bye</p>")
     'Hi Ann,\\nit is 5 < 6.\\nBye'
@@ -36,7 +36,7 @@ class _Text(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.pieces: list[str] = []
-        self.hidden: list[str] = []  # open elements since one that is not shown
+        self.hidden: list[str] = []  # the innermost hidden element and open elements inside it
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
@@ -59,7 +59,7 @@ class _Text(HTMLParser):
 
 
 def plain(value: Any) -> str:
-    """The text that a field holds: a text, a number, or a list of parts of which some have a text.
+    """The text of a field: a text, a number, or a list of parts, some of which have a text.
 
     >>> plain(["see ", {"type": "link", "text": "polyrank.org"}, {"type": "image_url", "image_url": {}}])
     'see polyrank.org'
@@ -77,7 +77,7 @@ def plain(value: Any) -> str:
 
 
 def plain_part(part: Any) -> str:
-    """As ``plain``, with the blanks that part it from its neighbours."""
+    """As ``plain``, but keeps the blanks between parts."""
     if isinstance(part, dict):
         part = part.get("text", "")
     return part if isinstance(part, str) else plain(part)

@@ -1,6 +1,7 @@
-"""Times as files write them: ISO 8601, seconds since 1970, days of a sheet, or a country's own form.
+"""Parse times: ISO 8601, seconds since 1970, days of a sheet, or the format of a country.
 
-A date such as 3/4/24 is settled by the whole file: by a number that can only be a day, else by the order of its rows.
+The order of day and month in a date such as 3/4/24 is determined from the whole file: by numbers that can only be a
+day, else by the order of the rows.
 """
 
 import re
@@ -17,15 +18,15 @@ THREE_NUMBERS = re.compile(r"(?:[^\W\d]+\.?,? )?(\d{1,2})([./-]) ?(\d{1,2})[./-]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 CLOCK = re.compile(r"(?:1(?:899|900)-\S+ )?\d{1,2}[:h]\d\d(?::\d\d(?:\.\d+)?)?(?: ?[ap]\.? ?m\.?)?", re.IGNORECASE)
 COMPACT = re.compile(r"(?:19|20)\d{6}(?:\d{6})?")
-UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # from so large a number on, so many of them are a second
-SHEET_DAYS = (20_000, 80_000)  # a sheet's days, counted from the end of 1899: the years 1954 to 2119
+UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # the least number of a unit, and how many are a second
+SHEET_DAYS = (20_000, 80_000)  # days of a sheet, counted from the end of 1899: the years 1954 to 2119
 HALVES = {
     **dict.fromkeys(("上午", "午前", "오전", "ص", "π.μ.", "पूर्वाह्न"), "AM"),
     **dict.fromkeys(("下午", "午後", "오후", "م", "μ.μ.", "अपराह्न"), "PM"),
 }
 HALF = re.compile(f"(?:{'|'.join(map(re.escape, HALVES))})(?![^\\W\\d])")
 AM_OR_PM = re.compile(r"\b([ap])\.? ?m\b\.?", re.IGNORECASE)
-MONTHS = {  # by their first letters in other languages than English
+MONTHS = {  # first letters of months in other languages than English
     **dict.fromkeys(("ene", "gen", "jän"), "Jan"),
     **dict.fromkeys(("fév", "fev"), "Feb"),
     **dict.fromkeys(("mär", "mrz", "maa"), "Mar"),
@@ -40,17 +41,17 @@ MONTHS = {  # by their first letters in other languages than English
 }
 WORD = re.compile(r"[^\W\d_]{3,}")
 FILLERS = re.compile(r"^[^\W\d_]+\.?, ?(?=\d)|\b(?:de|del|um|uhr|klo|kl|le|den|alle|às|à|h)\b\.?", re.IGNORECASE)
-NO_YEAR = 1904  # what dateutil takes for the year of a text without one; a leap year, in which nobody chatted
+NO_YEAR = 1904  # dateutil's default year in our calls: a leap year before all chats
 
 
 def read_time(value: Any, order: DateOrder) -> datetime | None:
-    """A time without zone: in UTC where the file names a zone or counts seconds, as written elsewhere.
+    """Parse a time. The result has no zone: it is in UTC if the value has a zone or counts seconds.
 
     >>> read_time("31.12.23, 21:15", "day").isoformat(), read_time(1704057300000, "day").isoformat()
     ('2023-12-31T21:15:00', '2023-12-31T21:15:00')
 
     Raises:
-        ValueError: it cannot be read; the message says what to do.
+        ValueError: the value is not a readable time; the message explains the fix.
     """
     if isinstance(value, str):
         value = _from_text(value.strip(), order)
@@ -63,7 +64,7 @@ def read_time(value: Any, order: DateOrder) -> datetime | None:
             return datetime.combine(value, time())
         case int() | float() if not isinstance(value, bool):
             return _from_number(float(value))
-    raise ValueError(f"{str(value)[:40]!r} is no time; write times as 2024-01-31T21:15:00")
+    raise ValueError(f"{str(value)[:40]!r} is not a time; write times as 2024-01-31T21:15:00")
 
 
 def _from_number(number: float) -> datetime:
@@ -75,7 +76,7 @@ def _from_number(number: float) -> datetime:
                 return datetime.fromtimestamp(number / per_second, UTC).replace(tzinfo=None)
     except (OverflowError, OSError, ValueError):
         pass
-    raise ValueError(f"{number:g} is no time; write seconds since 1970, or 2024-01-31T21:15:00")
+    raise ValueError(f"{number:g} is not a time; write seconds since 1970, or 2024-01-31T21:15:00")
 
 
 @lru_cache(maxsize=2**14)
@@ -98,7 +99,7 @@ def _parsed(text: str, order: DateOrder) -> datetime:
     plain = WORD.sub(_english, FILLERS.sub("", AM_OR_PM.sub(r"\1m", text)).strip())
     if half := HALF.search(text):
         plain = f"{HALF.sub(' ', text)} {HALVES[half[0]]}"
-    numbers = THREE_NUMBERS.match(plain)  # a year of four digits in front is none of these: its month comes next
+    numbers = THREE_NUMBERS.match(plain)  # does not match a year of four digits in front, which a month follows
     if numbers and order == "year":
         plain = f"20{plain[numbers.start(1) :]}"
     try:
@@ -109,7 +110,7 @@ def _parsed(text: str, order: DateOrder) -> datetime:
             tzinfos=_zone,
         )
     except (ValueError, OverflowError, TypeError) as error:
-        raise ValueError(f"{text[:40]!r} is no time that can be read; write times as 2024-01-31T21:15:00") from error
+        raise ValueError(f"{text[:40]!r} is not a readable time; write times as 2024-01-31T21:15:00") from error
     if time.year == NO_YEAR:
         raise ValueError(f"{text[:40]!r} has no date; join the columns of date and time, or name both")
     return time
@@ -130,7 +131,7 @@ def _zone(name: str | None, seconds: int | None) -> tzinfo | None:
 
 
 def order_of_dates(values: Iterable[Any]) -> tuple[DateOrder, bool]:
-    """Which number of a date comes first in a file, and whether that is a guess.
+    """The number that comes first in the dates of a file, and whether that is a guess.
 
     >>> order_of_dates(["3/4/24, 9:15", "4/13/24, 8:00"]), order_of_dates(["2024-04-03"])
     (('month', False), ('day', False))
@@ -154,7 +155,7 @@ def order_of_dates(values: Iterable[Any]) -> tuple[DateOrder, bool]:
 
 
 def _date(order: DateOrder, a: int, b: int, c: int) -> date | None:
-    """The date, if there is such a one."""
+    """The date; None if it does not exist."""
     day, month, year = {"day": (a, b, c), "month": (b, a, c), "year": (c, b, a)}[order]
     try:
         return date(year if year > 99 else 2000 + year, month, day)
@@ -163,6 +164,6 @@ def _date(order: DateOrder, a: int, b: int, c: int) -> date | None:
 
 
 def _rises(dates: Sequence[date | None]) -> bool:
-    """Whether each date is no earlier than the one before it, and not all are equal."""
+    """Whether the dates never decrease, and not all are equal."""
     known = [each for each in dates if each]
     return all(a <= b for a, b in pairwise(known)) and len(set(known)) > 1

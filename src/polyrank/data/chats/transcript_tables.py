@@ -1,4 +1,4 @@
-"""Tables of which a row is a conversation, with what was said in one cell: lines such as ``Agent: hello``."""
+"""Tables with a conversation in each row, as a transcript in one cell: lines such as ``Agent: hello``."""
 
 from polyrank.data.chats.columns import CONVERSATION, keys_of, time_columns, usual
 from polyrank.data.chats.files import File
@@ -10,7 +10,7 @@ from polyrank.data.rows import row_error
 
 
 def transcripts(file: File) -> Messages | None:
-    """Each row is a conversation; the column of transcripts is the one whose cells look like one."""
+    """Each row is a conversation; the column of transcripts is detected from its cells."""
     options = file.options
     if options.sender or options.question or options.answer:
         return None
@@ -35,6 +35,6 @@ def _messages(file: File, text: str) -> Messages:
                 row_error(file.path, number, f"no transcript in {text!r}; fill it in or remove the row")
             )
         name = next((str(row[key]) for key in names if row.get(key)), f"{file.stem}:{number}")
-        for position, (speaker, words) in enumerate(said):  # the row's time is the first one's, others follow it
+        for position, (speaker, words) in enumerate(said):  # the time of the row is that of the first message
             at = None if position else time_of(row, time)
             yield Message(f"{file.path}:{number}", file.stem, speaker, words, name, at)

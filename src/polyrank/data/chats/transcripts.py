@@ -1,17 +1,19 @@
-"""Plain text in which a line is ``Name: what they say``, and a blank line parts conversations."""
+"""Plain text with lines such as ``Name: text``; blank lines separate conversations."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from polyrank.data.chats.files import File
-from polyrank.data.chats.messages import Message, Messages, ReadOptions
+from polyrank.data.chats.messages import Message, Messages
 from polyrank.data.rows import row_error
 
 LINE = re.compile(r"(?:[\[(][\d:., APMapm]+[\])] *)?(?P<name>[^\W\d_][^:\n,;\t]{0,39}?) ?: +(?P<text>\S.*)")
+Lines = list[tuple[int, str]]
+"""Lines with their numbers."""
 
 
 def is_transcript(text: str) -> bool:
-    """Whether most lines begin with a name, and two names come more than once or all there are.
+    """Whether most lines begin with a name, and at least two names repeat or are all names.
 
     >>> is_transcript("Agent: hi\\nAnn: hello\\n\\nAgent: bye"), is_transcript("Dear Ann,\\nnote: all is well.")
     (True, False)
@@ -22,16 +24,12 @@ def is_transcript(text: str) -> bool:
 
 
 def transcript(file: File) -> Messages | None:
-    """Each block is a conversation; where no block has a second line, the whole file is one."""
+    """Each block is a conversation; if no block has two messages, the whole file is one conversation."""
     options = file.options
-    if file.text is None or (options.form is None and (_named(options) or not is_transcript(file.text))):
+    has_columns = any((options.sender, options.text, options.question, options.answer))
+    if file.text is None or (options.form is None and (has_columns or not is_transcript(file.text))):
         return None
     return _messages(file, file.text)
-
-
-def _named(options: ReadOptions) -> bool:
-    """Whether the user has named columns."""
-    return any((options.sender, options.text, options.question, options.answer))
 
 
 def _messages(file: File, text: str) -> Messages:
@@ -39,40 +37,43 @@ def _messages(file: File, text: str) -> Messages:
     alone = all(sum(LINE.match(line) is not None for _, line in block) < 2 for block in blocks)
     for block_number, block in enumerate(blocks, 1):
         conversation = file.stem if alone or len(blocks) == 1 else f"{file.stem}:{block_number}"
-        start, name, said = 0, "", list[str]()
-        for number, line in [*block, (0, "")]:
-            found = LINE.match(line)
-            if said and (found or not line):
-                yield Message(f"{file.path}:{start}", file.stem, name, "\n".join(said), conversation)
-                said = []
-            if found:
-                start, name, said = number, found["name"], [found["text"]]
-            elif line and said:
-                said.append(line)
-            elif line:
+        for number, name, words in _spoken(block):
+            if name:
+                yield Message(f"{file.path}:{number}", file.stem, name, words, conversation)
+            else:
                 file.options.log.bad.add(row_error(file.path, number, "begins with no name; write as: Ann: hello"))
 
 
-def spoken(text: str) -> Iterator[tuple[str, str]]:
-    """Who says what, line by line; a line without a name goes on with the one before.
+def spoken(text: str) -> list[tuple[str, str]]:
+    """Name and text of each message; a line without a name continues the message before.
 
-    >>> list(spoken("Agent: hi\\nall\\n\\nAnn: hello"))
+    >>> spoken("Agent: hi\\nall\\n\\nAnn: hello")
     [('Agent', 'hi\\nall'), ('Ann', 'hello')]
     """
-    name, words = "", list[str]()
-    for line in filter(None, map(str.strip, text.split("\n"))):
-        if found := LINE.match(line):
-            if words:
-                yield name, "\n".join(words)
-            name, words = found["name"], [found["text"]]
-        elif words:
+    lines = (line for block in _blocks(text) for line in block)
+    return [(name, words) for _, name, words in _spoken(lines) if name]
+
+
+def _spoken(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
+    """Line, name and text of each message; the name is empty for lines before the first name."""
+    start, name, words = 0, "", list[str]()
+    for number, line in lines:
+        found = LINE.match(line)
+        if name and not found:
             words.append(line)
-    if words:
-        yield name, "\n".join(words)
+            continue
+        if name:
+            yield start, name, "\n".join(words)
+        start, name, words = (number, found["name"], [found["text"]]) if found else (number, "", [])
+        if not found:
+            yield number, "", line
+    if name:
+        yield start, name, "\n".join(words)
 
 
-def _blocks(text: str) -> Iterator[list[tuple[int, str]]]:
-    block: list[tuple[int, str]] = []
+def _blocks(text: str) -> Iterator[Lines]:
+    """Blocks of stripped lines between blank lines."""
+    block: Lines = []
     for number, line in enumerate([*text.split("\n"), ""], 1):
         if line.strip():
             block.append((number, line.strip()))

@@ -1,6 +1,6 @@
-"""Timed transcripts: WebVTT, as meetings give it, SubRip, and texts of headings such as ``Ann Lee  0:03``.
+"""Timed transcripts: WebVTT of meetings, SubRip, and texts with headings such as ``Ann Lee  0:03``.
 
-A cue's speaker is in ``<v Name>`` or before a colon.
+The speaker of a cue is in ``<v Name>`` or before a colon.
 """
 
 import html
@@ -19,7 +19,7 @@ NAMED = re.compile(r"\[?(?P<name>[^\W\d_][^:\n,;\]]{0,39}?)\]? ?: +(?P<text>\S.*
 
 
 def webvtt(file: File) -> Messages | None:
-    """A file is a conversation without dates; cues of one speaker in a row are one message."""
+    """A file is a conversation without dates; consecutive cues of a speaker are one message."""
     text = file.text
     if text is not None and (text.startswith("WEBVTT") or CUE.search(text[:500])):
         return _messages(file, _cues(file, text))
@@ -30,7 +30,7 @@ def webvtt(file: File) -> Messages | None:
 
 
 def _headed(text: str) -> Iterator[tuple[int, str, str]]:
-    """What stands below each heading, with the heading's line and name."""
+    """Line, name and text below each heading."""
     found = list(HEADING.finditer(text))
     for heading, following in zip_longest(found, found[1:]):
         words = " ".join(text[heading.end() : following.start() if following else len(text)].split())
@@ -39,14 +39,14 @@ def _headed(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _cues(file: File, text: str) -> Iterator[tuple[int, str, str]]:
-    """The cues, with their line and their speaker, the last one's where a cue names none."""
+    """Line, speaker and text of each cue; a cue without a speaker has that of the cue before."""
     line, speaker = 1, ""
     for block in re.split(r"(\n\s*\n)", text):
         if found := CUE.search(block):
             name, words = _said(block[found.end() :].partition("\n")[2].strip())
             speaker = name or speaker
             if words and not speaker:
-                file.options.log.bad.add(row_error(file.path, line, "nobody is named in this cue; add <v Name>"))
+                file.options.log.bad.add(row_error(file.path, line, "this cue has no speaker; add <v Name>"))
             elif words:
                 yield line, speaker, words
         line += block.count("\n")
@@ -60,7 +60,7 @@ def _messages(file: File, cues: Iterable[tuple[int, str, str]]) -> Messages:
 
 
 def _said(cue: str) -> tuple[str, str]:
-    """The speaker and the words of a cue, on one line."""
+    """Speaker and text of a cue; the text becomes one line."""
     voice = VOICE.search(cue)
     named = None if voice else NAMED.match(cue)
     name, words = (voice[1], cue) if voice else (named["name"], named["text"]) if named else ("", cue)

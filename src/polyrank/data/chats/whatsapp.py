@@ -1,4 +1,7 @@
-"""WhatsApp's export of a chat: a line is ``12/31/23, 9:15 PM - Name: text`` or ``[31.12.23, 21:15:03] Name: text``."""
+"""WhatsApp's export of a chat: lines such as ``12/31/23, 9:15 PM - Name: text`` or ``[31.12.23, 21:15:03] Name: text``.
+
+KakaoTalk's mobile app writes lines of the same form.
+"""
 
 import re
 import unicodedata
@@ -24,7 +27,7 @@ STAMPS = [
 LINE = re.compile(rf"(?:{STAMPS[0][0]}(?: [-–]|,) |\[{STAMPS[1][0]}\] |{STAMPS[2][1]} [-–] )(?P<rest>.*)", re.DOTALL)
 BUDDHIST = re.compile(r"\b25\d\d\b")
 SENDER = re.compile(r"(?P<name>[^:\"“„«]{1,80}): ?(?P<text>.*)", re.DOTALL)
-# in every language what stands for a file is in angle brackets (Android), or marked as no text of the sender's (iPhone)
+# in every language a placeholder for a file is in angle brackets (Android), or has a mark before it (iPhone)
 PLACEHOLDER = re.compile(r"<[^<>\n]{3,60}>")
 ATTACHED = re.compile(r"\S[^\n]*\.\w{2,5} \([^()\n]{4,40}\)(?:\n(?P<caption>.*))?", re.DOTALL)
 EDITED = re.compile("\\s*\u200e?<\\w+(?: \\w+){2,5}>$")
@@ -38,13 +41,13 @@ GONE = re.compile(
     r"|това съобщение беше изтрито|tin nhắn này đã bị xóa|bạn đã xóa tin nhắn này"
     r"|삭제된 메시지입니다|이 메시지는 삭제되었습니다|(?:この)?メッセージ(?:は削除されました|を削除しました)"
     r"|(?:此|你已|您已)(?:删除此消息|刪除此訊息|消息已删除|訊息已刪除)|ข้อความนี้ถูกลบแล้ว|คุณลบข้อความนี้แล้ว"
-    r"|null)[.。]?",  # a message that is shown once
+    r"|null)[.。]?",  # a view-once message
     re.IGNORECASE,
 )
 
 
 def begins(line: str) -> bool:
-    """Whether a line is the first of a message.
+    """Whether a line is the first line of a message.
 
     >>> begins("31/12/2023, 21:15 - Ann: hi"), begins("[2023-12-31, 9:15:03 p.m.] Ann: hi"), begins("and more")
     (True, True, False)
@@ -53,7 +56,7 @@ def begins(line: str) -> bool:
 
 
 def _plain(line: str) -> str:
-    """Digits and blanks of every script as those of ASCII, without marks of direction."""
+    """Convert digits and blanks of every script to ASCII, and remove marks of direction."""
     return "".join(
         str(unicodedata.decimal(sign)) if sign.isdecimal() else " " if sign.isspace() else sign
         for sign in MARKS.sub("", line)
@@ -61,7 +64,7 @@ def _plain(line: str) -> str:
 
 
 def whatsapp(file: File) -> Messages | None:
-    """Messages of several lines go on until a line begins with a date; lines without a sender are the system's."""
+    """A message ends before the next line that begins with a date; messages without a sender are system messages."""
     looked_at = () if file.text is None else islice(file.text.split("\n"), N_LINES_LOOKED_AT)
     return _messages(file, file.text or "") if any(map(begins, looked_at)) else None
 
@@ -76,7 +79,7 @@ def _messages(file: File, text: str) -> Messages:
         elif lines:
             lines.append(line)
         elif line.strip():
-            file.options.log.bad.add(DataError(f"{file.path}:{number}: stands before the first date; remove it"))
+            file.options.log.bad.add(DataError(f"{file.path}:{number}: is before the first date; remove it"))
     for number, raw in [*parts[1:], (start, "\n".join(lines))] if lines else ():
         if found := _message(file, number, raw):
             yield found
@@ -112,12 +115,12 @@ def _message(file: File, number: int, raw: str) -> Message | None:
     day = re.sub(r"[년年월月]", "-", re.sub(r"[\s일日г]", "", date)).rstrip(".")
     day = BUDDHIST.sub(lambda year: str(int(year[0]) - 543), day)
     time = f"{day} {re.sub(r'(?<=[0-9])(?:[.]| h )(?=[0-9])', ':', clock)}"
-    sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks who is not in the phone's book
+    sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks senders who are not contacts
     return Message(f"{file.path}:{number}", file.stem, sender, said, time=time)
 
 
 def _behind(line: str, n: int) -> str:
-    """What follows the first ``n`` characters, marks not counted."""
+    """The rest of a line after ``n`` characters, not counting marks."""
     for position, sign in enumerate(line):
         if n == 0:
             return line[position:]

@@ -1,4 +1,4 @@
-"""Where in JSON the conversations and their messages are, whatever is wrapped around them."""
+"""Find conversations and messages in JSON, inside wrapping objects."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from polyrank.data.chats.messages import Rows
 from polyrank.data.rows import Row, object_of, objects_in, type_name
 from polyrank.errors import DataError
 
-N_LOOKED_AT = 200  # rows whose columns are looked at
+N_LOOKED_AT = 200  # rows from which columns are detected
 MESSAGES = words(
     """
     messages messagelist turns comments conversations conversation conversationparts dialogue dialog utterances replies
@@ -30,13 +30,13 @@ PEOPLE = words("users participants members agents profiles contacts")
 
 
 def is_message(row: Row) -> bool:
-    """Whether an object has a text and a sender."""
+    """Whether the object has a text and a sender."""
     keys = list(flat(row))
     return bool(usual(keys, TEXT) and usual(keys, [*SENDER, *ROLE]))
 
 
 def messages_in(row: Row) -> list[Row] | None:
-    """The messages that a conversation holds; None: it holds none.
+    """The messages in a conversation; None if it has none.
 
     >>> messages_in({"id": 1, "turns": [{"speaker": "a", "text": "hi"}]})
     [{'speaker': 'a', 'text': 'hi'}]
@@ -54,7 +54,7 @@ def messages_in(row: Row) -> list[Row] | None:
 
 
 def _branch(row: Row, nodes: dict[str, Any]) -> list[Row]:
-    """The messages of a ChatGPT export from the first to the current one: a tree, for questions can be asked again."""
+    """The messages of a ChatGPT export from the first to the current one; edited questions make it a tree."""
     messages: list[Row] = []
     node = object_of(nodes.get(row.get("current_node") or next(reversed(nodes), "")))
     while node and len(messages) <= len(nodes):
@@ -65,10 +65,9 @@ def _branch(row: Row, nodes: dict[str, Any]) -> list[Row]:
 
 
 def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
-    """Conversations or messages out of an object around all of them, the people that it knows by their ids, and what
-    is wrong with others that it holds.
+    """If one object wraps all conversations or messages: their rows, people by id, and errors of other items.
 
-    Such an object is a page of an interface ({"tickets": [...], "users": [...]}), or has conversations by their ids.
+    Such an object is a page of an API ({"tickets": [...], "users": [...]}), or has conversations by their ids.
     """
     if len(rows) != 1:
         return rows, {}, []
