@@ -723,7 +723,7 @@ def test_transcripts(write: Write) -> None:
     first = [("agent", "hello\nhow are you?"), ("customer", "fine:")]
     assert talk(import_chats(write("x.txt", text))) == {"x:1": first, "x:2": [("agent", "bye"), ("customer", "bye")]}
     spaced = text.replace("\n", "\n\n").replace("\n\n\n", "\n\n")
-    with pytest.raises(DataError, match=r"x\.txt:3: begins with no name"):
+    with pytest.raises(DataError, match=r"x\.txt:3: does not begin with a name"):
         import_chats(write("x.txt", spaced))
     assert talk(import_chats(write("x.txt", spaced), skip_bad=True)) == {
         "x": [("agent", "hello"), ("customer", "fine:"), ("agent", "bye"), ("customer", "bye")]

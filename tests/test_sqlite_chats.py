@@ -79,7 +79,7 @@ def test_damaged_and_large_databases_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="unpacks to more than 9,000 bytes"):
         import_chats(large, sheet="v", max_bytes=9_000)
     path.write_bytes(data[:4096])
-    with pytest.raises(DataError, match="x.db: is a damaged SQLite database .*; restore or export it again"):
+    with pytest.raises(DataError, match=r"x\.db: is a damaged SQLite database .*; restore or export it again"):
         import_chats(path)
 
 

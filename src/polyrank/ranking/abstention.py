@@ -21,7 +21,7 @@ N_SCORES = 10  # a measure uses this many of the best scores
 
 
 def confidence(scores: ArrayLike, measure: Measure) -> float:
-    """Confidence in the best reply; minus infinity if there are no replies.
+    """Confidence in the best reply; minus infinity without replies.
 
     Args:
         scores: scores of the replies to one context, best first.

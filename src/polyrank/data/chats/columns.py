@@ -251,8 +251,8 @@ def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stre
             by_name = what == "role" or usual(keys, usual_names[what])
             shown = " and ".join(map(repr, keys if what == "time" else keys[:1]))
             guesses["name" if by_name else "values"].append(f"{what} in {shown}")
-    if shown := [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]:
-        options.log.note(f"guessed {'; '.join(shown)}")
+    if parts := [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]:
+        options.log.note(f"guessed {'; '.join(parts)}")
     if stream:
         options.log.note(f"{chosen['conversation'][0]!r} names channels, which are divided at long pauses")
 

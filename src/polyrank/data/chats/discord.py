@@ -23,16 +23,15 @@ def _is_message(row: Row) -> bool:
 
 
 def _messages(file: File, outer: Row, messages: list[Row]) -> Messages:
-    log = file.options.log
     channel = str(object_of(outer.get("channel")).get("name") or file.stem)
     for number, row in enumerate(messages, 1):
         who = object_of(row.get("author"))
         name = next((str(who[key]) for key in NAMES if who.get(key)), "")
         text = str(row.get("content") or "").strip()
         if row.get("type") not in SAID or not name:
-            log.skip(SYSTEM)
+            yield SYSTEM
         elif not text:
-            log.skip(ATTACHMENT if any(row.get(key) for key in FILES) else EMPTY)
+            yield ATTACHMENT if any(row.get(key) for key in FILES) else EMPTY
         else:
             yield Message(
                 where=f"{file.path}: message {row.get('id', number)}",

@@ -34,7 +34,7 @@ def _match(line: str) -> re.Match[str] | None:
 
 
 def _messages(file: File, lines: list[str]) -> Messages:
-    day, log = "", file.options.log
+    day = ""
     entries: list[tuple[int, str, re.Match[str], list[str]]] = []
     for number, line in enumerate(lines, 1):
         if heading := DAY.fullmatch(line):
@@ -47,8 +47,8 @@ def _messages(file: File, lines: list[str]) -> Messages:
     for number, time, found, more in entries:
         text = "\n".join([found["text"] or "", *more]).strip().strip('"').strip()  # LINE quotes texts of several lines
         if not found["name"] or found["text"] is None:
-            log.skip(SYSTEM)
+            yield SYSTEM
         elif not text or PLACEHOLDER.fullmatch(text):
-            log.skip(ATTACHMENT)
+            yield ATTACHMENT
         else:
             yield Message(f"{file.path}:{number}", file.stem, found["name"].strip(), text, time=time)

@@ -53,19 +53,15 @@ def mail(file: File) -> Messages | None:
 
 
 def _messages(file: File, mails: list[bytes]) -> Messages:
-    log = file.options.log
     for number, raw in enumerate(mails, 1):
         where = f"{file.path}: mail {number}" if len(mails) > 1 else str(file.path)
+        found: Message | str | DataError
         try:
             message = message_from_bytes(re.sub(rb"(?m)^>(>*From )", rb"\1", raw), policy=policy.default)
             found = _message(message, where)
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # raised by the library for hostile mails
-            log.bad.add(DataError(f"{where}: cannot be read ({error}); remove it"))
-            continue
-        if isinstance(found, str):
-            log.skip(found)
-        else:
-            yield found
+            found = DataError(f"{where}: cannot be read ({error}); remove it")
+        yield found
 
 
 def _message(mail: EmailMessage, where: str) -> Message | str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from polyrank.data.chats.unpacking import MAX_BYTES
 from polyrank.data.read_report import BadRows
 from polyrank.data.rows import Row
+from polyrank.errors import DataError
 
 DateOrder = Literal["day", "month", "year"]
 Rows = list[tuple[int, Row]]
@@ -47,7 +48,8 @@ class Message:
     answers: tuple[str, ...] = ()
 
 
-Messages = Iterator[Message]
+Messages = Iterator[Message | str | DataError]
+"""The output of a reader: messages, reasons for leaving a message out, and errors of bad rows."""
 
 
 class ReadLog:
@@ -70,9 +72,16 @@ class ReadLog:
             self.notes[line] = None
             self._say(line)
 
-    def skip(self, reason: str, n: int = 1) -> None:
-        """Count rows that are not messages."""
-        self.skipped[reason] += n
+    def count(self, found: Messages) -> Iterator[Message]:
+        """The messages; reasons and bad rows are counted."""
+        for each in found:
+            match each:
+                case Message():
+                    yield each
+                case DataError():
+                    self.bad.add(each)
+                case reason:
+                    self.skipped[reason] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,7 @@ def conversations(file: File) -> Messages | None:
 
 def _all_messages(file: File, rows: Rows, people: dict[str, Row], bad: Sequence[DataError]) -> Messages:
     options = file.options
-    for error in bad:
-        options.log.bad.add(error)
+    yield from bad
     stream = len(rows) == 1 and _id(rows[0][1], options) is None
     messages: Rows = []
     known: dict[str, list[list[Row]]] = {}  # the conversations with each id
@@ -43,12 +42,12 @@ def _all_messages(file: File, rows: Rows, people: dict[str, Row], bad: Sequence[
             problem = (
                 f"holds no messages with a text and a sender, but {listed(row)}; choose its form with the option as"
             )
-            options.log.bad.add(row_error(file.path, number, problem))
+            yield row_error(file.path, number, problem)
             continue
         name = _id(row, options) or f"{file.stem}:{number}"
         same = known.setdefault(name, [])
         if held in same:
-            options.log.skip(REPEATED, len(held))
+            yield from [REPEATED] * len(held)
             continue
         same.append(held)
         name = name if len(same) == 1 else f"{name} ({len(same)})"
@@ -59,8 +58,7 @@ def _all_messages(file: File, rows: Rows, people: dict[str, Row], bad: Sequence[
     if stream and not chosen.time:
         options.log.note("no times: assuming that the oldest message comes first")
     for number, row in messages:
-        if found := message(row, chosen, f"{file.path}:{number}", file.stem, options.log):
-            yield found
+        yield message(row, chosen, f"{file.path}:{number}", file.stem)
 
 
 def _id(row: Row, options: ReadOptions) -> str | None:

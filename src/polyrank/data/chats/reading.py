@@ -1,6 +1,6 @@
 """Read files as messages: every reader checks whether a file has its form, the most specific reader first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from polyrank.data.chats.discord import discord
@@ -8,7 +8,7 @@ from polyrank.data.chats.files import File
 from polyrank.data.chats.line_kakaotalk import line_kakaotalk
 from polyrank.data.chats.mail import mail
 from polyrank.data.chats.members import members
-from polyrank.data.chats.messages import Messages, ReadOptions
+from polyrank.data.chats.messages import Message, Messages, ReadOptions
 from polyrank.data.chats.nested import conversations
 from polyrank.data.chats.slack import slack
 from polyrank.data.chats.tables import questions, table
@@ -44,7 +44,7 @@ READERS: dict[str, Reader] = {
 WITH_COLUMNS = (conversations, transcripts, questions, table)
 
 
-def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Messages:
+def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Iterator[Message]:
     """The messages of a file, a folder or an archive; the detected forms are added to ``forms``.
 
     Raises:
@@ -53,7 +53,7 @@ def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Messages:
     """
     parts = members(path, options.log.note, options.max_bytes)
     for member in parts:
-        yield from _messages(File(member, options, parts), forms)
+        yield from options.log.count(_messages(File(member, options, parts), forms))
 
 
 def _messages(file: File, forms: dict[str, None]) -> Messages:

@@ -32,8 +32,7 @@ def _messages(file: File) -> Messages:
     names = _names(tuple(other for other in file.others if other.path.name == "users.json"))
     channel = file.path.parent.name if len(file.others) > 1 else file.stem
     for number, row in file.objects:
-        if found := _message(f"{file.path}:{number}", channel, row, names, file.options.log):
-            yield found
+        yield _message(f"{file.path}:{number}", channel, row, names)
 
 
 @lru_cache(maxsize=1)
@@ -49,23 +48,19 @@ def _name(user: Row) -> str:
     return str(next(filter(None, names), ""))
 
 
-def _message(where: str, channel: str, row: Row, names: dict[str, str], log: ReadLog) -> Message | None:
+def _message(where: str, channel: str, row: Row, names: dict[str, str]) -> Message | str | DataError:
     if row.get("subtype") == "tombstone":
-        log.skip(DELETED)
-        return None
+        return DELETED
     if row.get("type") != "message" or row.get("subtype") not in SAID:
-        log.skip(SYSTEM)
-        return None
+        return SYSTEM
     text = _plain(row.get("text"), names)
     if not text:
-        log.skip(ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY)
-        return None
+        return ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY
     user = str(row.get("user") or row.get("bot_id") or row.get("username") or "")
     profile = object_of(row.get("user_profile") or row.get("bot_profile"))
     known = names.get(user) or row.get("username") or (_name({"profile": profile, **profile}) if profile else "")
     if not (user or known):
-        log.bad.add(DataError(f"{where}: a message without a user; remove it"))
-        return None
+        return DataError(f"{where}: a message without a user; remove it")
     thread = row.get("thread_ts")
     return Message(
         where=where,

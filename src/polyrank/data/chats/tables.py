@@ -55,8 +55,7 @@ def table(file: File) -> Messages | None:
 
 def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
     log = file.options.log
-    for error in bad:
-        log.bad.add(error)
+    yield from bad
     rows = [(number, flat(row)) for number, row in held]
     chosen = columns(first_rows(rows), file.options, file.path)
     threads = chosen.conversation is None and bool(chosen.ids and chosen.reply_to)
@@ -65,13 +64,14 @@ def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
     if not chosen.time and not file.options.conversation:
         rows = _oldest_first(rows, chosen, log)
     for number, row in rows:
-        filled = any(value not in (None, "") for value in row.values())
-        if filled and (found := message(row, chosen, f"{file.path}:{number}", file.stem, log)):
-            if threads:
-                ids = [_plain_id(row.get(key)) for key in (chosen.ids[0], chosen.reply_to[0])]
-                bare = ids[1].partition("_")[2]  # Reddit's have their kind in front: t1_abc
-                found = replace(found, id=ids[0], answers=tuple(filter(None, (ids[1], bare))))
-            yield found
+        if all(value in (None, "") for value in row.values()):
+            continue
+        found = message(row, chosen, f"{file.path}:{number}", file.stem)
+        if threads and isinstance(found, Message):
+            ids = [_plain_id(row.get(key)) for key in (chosen.ids[0], chosen.reply_to[0])]
+            bare = ids[1].partition("_")[2]  # Reddit's ids have a prefix: t1_abc
+            found = replace(found, id=ids[0], answers=tuple(filter(None, (ids[1], bare))))
+        yield found
 
 
 def _oldest_first(rows: Rows, chosen: Columns, log: ReadLog) -> Rows:
@@ -112,30 +112,25 @@ def _plain_id(value: Any) -> str:
     return "" if value is None else str(value).strip().removesuffix(".0")
 
 
-def message(row: Row, chosen: Columns, where: str, stream: str, log: ReadLog) -> Message | None:
-    """The message of a row; None if the row is left out or bad, which the log records."""
+def message(row: Row, chosen: Columns, where: str, stream: str) -> Message | str | DataError:
+    """The message of a row, or the reason for leaving it out, or an error."""
     kinds = {str(row[key]).casefold() for key in chosen.kind if row.get(key)}
     if kinds & NOTE_KINDS or _flag(row, chosen.private) is True or _flag(row, chosen.public) is False:
-        log.skip(NOTE)
-        return None
-    text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
+        return NOTE
     if kinds & SYSTEM_KINDS:
-        log.skip(SYSTEM)
-        return None
+        return SYSTEM
+    text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text
         with_file = parts or kinds & FILE_KINDS or any(row.get(key) for key in chosen.files)
-        log.skip(ATTACHMENT if with_file else EMPTY)
-        return None
+        return ATTACHMENT if with_file else EMPTY
     sender = _scalar(row, chosen.sender)
     role = _role(row, chosen)
     if not (sender or role):
-        log.bad.add(DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row"))
-        return None
+        return DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
     conversation = _scalar(row, (chosen.conversation,)) if chosen.conversation else None
     if chosen.conversation and not conversation:
-        log.bad.add(DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row"))
-        return None
+        return DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row")
     return Message(
         where=where,
         stream=conversation if chosen.stream and conversation else stream,
@@ -210,8 +205,7 @@ def questions(file: File) -> Messages | None:
 
 def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[str, str]) -> Messages:
     options, keys = file.options, keys_of(first_rows(rows))
-    for error in bad:
-        options.log.bad.add(error)
+    yield from bad
     check_columns(keys, options.time, file.path)
     if not (options.question and options.answer):
         options.log.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
@@ -220,7 +214,7 @@ def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[s
         texts = [plain(row.get(key)) for key in chosen]
         if not all(texts):
             problem = f"no text in {chosen[texts.index('')]!r}; fill it in or remove the row"
-            options.log.bad.add(row_error(file.path, number, problem))
+            yield row_error(file.path, number, problem)
             continue
         where, conversation = f"{file.path}:{number}", _scalar(row, ids) or f"{file.stem}:{number}"
         time = time_of(row, options.time)

@@ -31,19 +31,18 @@ def _held(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _messages(file: File, held: list[Row]) -> Messages:
-    log = file.options.log
     for number, row in enumerate(held, 1):
         where = f"{file.path}: message {row.get('id', number)}"
         said_by = object_of(row.get("from"))
         who = next(filter(None, (object_of(said_by.get(kind)) for kind in ("user", "application", "device"))), {})
         if row.get("deletedDateTime"):
-            log.skip(DELETED)
+            yield DELETED
         elif row.get("messageType") != "message" or not said_by:
-            log.skip(SYSTEM)
+            yield SYSTEM
         elif not (text := _text(object_of(row.get("body")))):
-            log.skip(ATTACHMENT if row.get("attachments") or "<attachment" in str(row.get("body")) else EMPTY)
+            yield ATTACHMENT if row.get("attachments") or "<attachment" in str(row.get("body")) else EMPTY
         elif not (name := who.get("displayName") or who.get("id")):
-            log.bad.add(DataError(f"{where}: its field 'from' has no name; fill it in or remove the message"))
+            yield DataError(f"{where}: its field 'from' has no name; fill it in or remove the message")
         else:
             post = row.get("replyToId") or row.get("id")
             yield Message(

@@ -4,6 +4,7 @@ from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank.data.chats.texts import plain
 from polyrank.data.rows import Row, object_of, objects_in, row_error
+from polyrank.errors import DataError
 
 FILES = ("photo", "file", "media_type", "sticker_emoji", "location_information", "contact_information", "poll")
 KINDS = ("message", "service")
@@ -33,23 +34,18 @@ def _messages(file: File, chats: list[Row]) -> Messages:
     for chat in chats:
         stream = str(chat.get("name") or chat.get("id") or file.stem)
         for message in chat.get("messages") or ():
-            if found := _message(file, stream, object_of(message)):
-                yield found
+            yield _message(file, stream, object_of(message))
 
 
-def _message(file: File, stream: str, message: Row) -> Message | None:
-    log = file.options.log
+def _message(file: File, stream: str, message: Row) -> Message | str | DataError:
     if "id" not in message:
         problem = f"a message of {stream!r} is not an object with an id; export the chat again"
-        log.bad.add(row_error(file.path, 1, problem))
-        return None
+        return row_error(file.path, 1, problem)
     if message.get("type") != "message":
-        log.skip(SYSTEM)
-        return None
+        return SYSTEM
     text = plain(message.get("text"))
     if not text:
-        log.skip(ATTACHMENT if any(message.get(name) for name in FILES) else EMPTY)
-        return None
+        return ATTACHMENT if any(message.get(name) for name in FILES) else EMPTY
     sender_id = str(message.get("from_id") or "")
     return Message(
         where=f"{file.path}: message {message['id']}",

@@ -29,11 +29,9 @@ def _messages(file: File, text: str) -> Messages:
     time = options.time or time_columns([profile(key, (row.get(key) for row in rows)) for key in keys], options)
     options.log.note(f"each row is a conversation, with its transcript in {text!r}")
     for number, row in file.rows:
-        said = list(spoken(str(row.get(text) or "")))
+        said = spoken(str(row.get(text) or ""))
         if not said:
-            options.log.bad.add(
-                row_error(file.path, number, f"no transcript in {text!r}; fill it in or remove the row")
-            )
+            yield row_error(file.path, number, f"no transcript in {text!r}; fill it in or remove the row")
         name = next((str(row[key]) for key in names if row.get(key)), f"{file.stem}:{number}")
         for position, (speaker, words) in enumerate(said):  # the time of the row is that of the first message
             at = None if position else time_of(row, time)

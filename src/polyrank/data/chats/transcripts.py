@@ -41,7 +41,7 @@ def _messages(file: File, text: str) -> Messages:
             if name:
                 yield Message(f"{file.path}:{number}", file.stem, name, words, conversation)
             else:
-                file.options.log.bad.add(row_error(file.path, number, "begins with no name; write as: Ann: hello"))
+                yield row_error(file.path, number, "does not begin with a name; write lines such as Ann: hello")
 
 
 def spoken(text: str) -> list[tuple[str, str]]:

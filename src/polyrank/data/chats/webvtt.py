@@ -22,7 +22,7 @@ def webvtt(file: File) -> Messages | None:
     """A file is a conversation without dates; consecutive cues of a speaker are one message."""
     text = file.text
     if text is not None and (text.startswith("WEBVTT") or CUE.search(text[:500])):
-        return _messages(file, _cues(file, text))
+        return _messages(file, _cues(text))
     names = [] if text is None else HEADING.findall(text[:20_000])
     if text is not None and len(set(names)) > 1 and 6 * len(names) > text[:20_000].count("\n"):
         return _messages(file, _headed(text))
@@ -38,16 +38,14 @@ def _headed(text: str) -> Iterator[tuple[int, str, str]]:
             yield text.count("\n", 0, heading.start()) + 1, heading[1].strip(), words
 
 
-def _cues(file: File, text: str) -> Iterator[tuple[int, str, str]]:
-    """Line, speaker and text of each cue; a cue without a speaker has that of the cue before."""
+def _cues(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line, speaker and text of each cue; a cue without a speaker has that of the cue before, or an empty one."""
     line, speaker = 1, ""
     for block in re.split(r"(\n\s*\n)", text):
         if found := CUE.search(block):
             name, words = _said(block[found.end() :].partition("\n")[2].strip())
             speaker = name or speaker
-            if words and not speaker:
-                file.options.log.bad.add(row_error(file.path, line, "this cue has no speaker; add <v Name>"))
-            elif words:
+            if words:
                 yield line, speaker, words
         line += block.count("\n")
 
@@ -56,7 +54,10 @@ def _messages(file: File, cues: Iterable[tuple[int, str, str]]) -> Messages:
     for speaker, group in groupby(cues, key=lambda cue: cue[1]):
         own = list(group)
         words = " ".join(words for _, _, words in own)
-        yield Message(f"{file.path}:{own[0][0]}", file.stem, speaker, words, file.stem)
+        if speaker:
+            yield Message(f"{file.path}:{own[0][0]}", file.stem, speaker, words, file.stem)
+        else:
+            yield from (row_error(file.path, line, "this cue has no speaker; add <v Name>") for line, _, _ in own)
 
 
 def _said(cue: str) -> tuple[str, str]:

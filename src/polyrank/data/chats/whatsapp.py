@@ -79,39 +79,32 @@ def _messages(file: File, text: str) -> Messages:
         elif lines:
             lines.append(line)
         elif line.strip():
-            file.options.log.bad.add(DataError(f"{file.path}:{number}: is before the first date; remove it"))
+            yield DataError(f"{file.path}:{number}: is before the first date; remove it")
     for number, raw in [*parts[1:], (start, "\n".join(lines))] if lines else ():
-        if found := _message(file, number, raw):
-            yield found
+        yield _message(file, number, raw)
 
 
-def _message(file: File, number: int, raw: str) -> Message | None:
-    log = file.options.log
+def _message(file: File, number: int, raw: str) -> Message | str:
     first, _, more = raw.partition("\n")
     stamp = LINE.match(_plain(first))
     assert stamp is not None  # how the line was found
     date, clock = (next(filter(None, map(stamp.group, (f"{what}{n}" for n in range(3))))) for what in ("date", "clock"))
     rest = _behind(first, stamp.start("rest"))
     if not SENDER.match(MARKS.sub("", rest)):
-        log.skip(SYSTEM)
-        return None
+        return SYSTEM
     name, _, said = f"{rest}\n{more}".partition(":")
     said = EDITED.sub("", said.strip())
     text = MARKS.sub("", said).strip()
     if GONE.fullmatch(text):
-        log.skip(DELETED)
-        return None
+        return DELETED
     if attached := ATTACHED.fullmatch(text):
         said = text = (attached["caption"] or "").strip()
     if (attached and not text) or PLACEHOLDER.fullmatch(text):
-        log.skip(ATTACHMENT)
-        return None
+        return ATTACHMENT
     if said.startswith("\u200e"):
-        log.skip(ATTACHMENT if len(text.split()) < 5 else SYSTEM)
-        return None
+        return ATTACHMENT if len(text.split()) < 5 else SYSTEM
     if not text:
-        log.skip(EMPTY)
-        return None
+        return EMPTY
     day = re.sub(r"[년年월月]", "-", re.sub(r"[\s일日г]", "", date)).rstrip(".")
     day = BUDDHIST.sub(lambda year: str(int(year[0]) - 543), day)
     time = f"{day} {re.sub(r'(?<=[0-9])(?:[.]| h )(?=[0-9])', ':', clock)}"
