@@ -849,7 +849,9 @@ def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: P
 def test_messages_without_times_and_ids_form_limited_conversations(write: Write) -> None:
     rows = [(f"{'ab'[i % 2]}", f"text {i}") for i in range(5001)]
     path = messages_file(write, *rows, header="sender,text")
-    with pytest.raises(DataError, match=r"x\.csv:2: the conversation that begins here has 5,001 messages, over 5,000;"):
+    with pytest.raises(
+        DataError, match=r"x\.csv:2: the conversation that begins here has 5,001 messages, the limit is 5,000;"
+    ):
         import_chats(path)
     path = messages_file(write, *rows[:5000], header="sender,text")
     found = import_chats(path)

@@ -252,7 +252,7 @@ def test_foreign_files_in_an_index_folder_are_not_lost(trained: dict[str, Path],
     (index / "notes.txt").write_text("mine", "utf-8")
     command = ["index", "build", trained["bi"], trained["folder"] / "replies.txt", "-o", index, "--overwrite"]
     refused = run(*command)
-    assert (refused.returncode, "which would be lost: notes.txt; move it away" in refused.stderr) == (2, True)
+    assert (refused.returncode, "which would be lost: notes.txt; move them away" in refused.stderr) == (2, True)
     assert (index / "notes.txt").read_text("utf-8") == "mine"
     (index / "notes.txt").unlink()
     assert run(*command).returncode == 0
