@@ -59,7 +59,9 @@ def texts(places: list[Path]) -> Iterator[tuple[Path, str]]:
     for place in places:
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
             if path.is_file() and path.suffix in KINDS and not SKIPPED & set(path.relative_to(ROOT).parts):
-                yield path, path.read_text("utf-8")
+                data = path.read_bytes()
+                if b"\0" not in data:  # a model, not a text
+                    yield path, data.decode("utf-8")
 
 
 def turns(text: str) -> Iterator[tuple[int, str, str]]:
