@@ -1,5 +1,6 @@
 """Generated pages are current, links lead somewhere, and the pages keep to their limits."""
 
+import ast
 import re
 import runpy
 import subprocess
@@ -46,6 +47,20 @@ def test_links_have_targets(page: Path) -> None:
 def test_the_reference_describes_every_public_name() -> None:
     text = (DOCS / "api.md").read_text("utf-8").replace("answering.pipeline.open_pipeline", "open")
     assert sorted(re.findall(r"^::: polyrank\.(\w+)$", text, re.MULTILINE)) == polyrank.__all__
+
+
+def test_quoted_messages_exist() -> None:
+    """The first column of each table in messages.md is a part of a message in the package."""
+    strings = []
+    for path in (ROOT / "src/polyrank").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            strings.append("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts))
+    known = "\n".join(strings)
+    tables = (DOCS / "messages.md").read_text("utf-8").partition("## Arguments")[2]
+    quoted = re.findall(r"^\| `([^`]+)` \|", tables, re.MULTILINE)
+    assert len(quoted) > 30
+    assert not [text for text in quoted if text not in known and not text.startswith("file:line")]
 
 
 def test_every_public_name_has_an_example() -> None:
