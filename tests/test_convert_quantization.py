@@ -200,7 +200,7 @@ def rounded_parts(dtype: torch.dtype | None) -> list[tuple[str, Rounding, torch.
         for module in (linear, norm, table, embedding):
             for parameter in module.parameters():
                 parameter.copy_(torch.rand(parameter.shape) + 0.1)
-    embedding.look()
+    embedding.update_range()
     x, places = torch.randn(2, 4), torch.tensor([4, 1, 4])
     return [("linear", linear, x), ("norm", norm, x), ("table", table, places), ("embedding", embedding, places)]
 
@@ -274,11 +274,11 @@ def test_the_range_contains_zero_and_all_earlier_values() -> None:
     ):
         with torch.no_grad():
             embedding.weight.copy_(torch.tensor(values))
-        embedding.look()
+        embedding.update_range()
         assert embedding.seen.tolist() == range_
     assert "seen" in embedding.state_dict()
     exact = Embedding(2, 2, None)
-    exact.look()
+    exact.update_range()
     assert "seen" not in exact.state_dict()
 
 

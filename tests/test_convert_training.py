@@ -258,7 +258,7 @@ def test_fine_tuning_starts_from_weights_and_vocabulary(task: dict[str, Path], t
 def test_an_initial_model_determines_the_vocabulary(task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(task, tmp_path / "run", init_from="shipped:convert")
     text = dataclasses.replace(POLICY, vocabulary=str(tmp_path / "other.json"))
-    with pytest.raises(ConfigError, match=r"other\.json, but train\.init_from brings"):
+    with pytest.raises(ConfigError, match=r"other\.json, but train\.init_from has"):
         train(dataclasses.replace(plan, text=text), device="cpu")
 
 

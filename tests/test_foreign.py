@@ -341,15 +341,15 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("config_sentence_transformers.json", lambda v: v | {"model_type": "SparseEncoder"}, "is a SparseEncoder"),
         ("1_Pooling/config.json", lambda v: v | {"pooling_mode": "best"}, "pools by best"),
         ("modules.json", lambda v: [v[0], v[1] | {"path": "3_Pooling"}], r"3_Pooling/config\.json is missing"),
-        ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "names the activation torch.save"),
+        ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "uses the activation torch.save"),
         ("2_Dense/config.json", lambda v: v | {"module_input_name": "token_embeddings"}, "reads token_embeddings"),
         ("sentence_bert_config.json", lambda v: v | {"transformer_task": "text-generation"}, "by text-generation"),
         ("sentence_bert_config.json", lambda v: v | {"modality_config": {"image": {}}}, "media instead of texts"),
-        ("config.json", lambda v: [], "is no JSON object"),
+        ("config.json", lambda v: [], "is not a JSON object"),
         ("config.json", lambda v: v | {"is_encoder_decoder": True}, "encoder-decoder"),
         ("config.json", lambda v: v | {"model_type": "nosuch"}, "transformers cannot read .*nosuch"),
-        ("config.json", lambda v: v | {"hidden_size": 64}, "transformers cannot read|not those of a BertModel"),
-        ("config.json", lambda v: v | {"num_hidden_layers": 3}, "not those of a BertModel .encoder.layer.2"),
+        ("config.json", lambda v: v | {"hidden_size": 64}, "transformers cannot read|do not fit a BertModel"),
+        ("config.json", lambda v: v | {"num_hidden_layers": 3}, "do not fit a BertModel .encoder.layer.2"),
     ],
 )
 def test_unsupported_models_are_refused_with_the_reason(file: str, change: Any, reason: str, bi: Path) -> None:
@@ -393,20 +393,20 @@ def test_a_tokenizer_without_its_fast_form_is_the_reason(bi: Path) -> None:
 
 def test_missing_heads_are_never_initialized_randomly(network: Any) -> None:
     plain = network("Bert")
-    with pytest.raises(ArtifactError, match="holds a BertModel without a head that scores"):
+    with pytest.raises(ArtifactError, match="holds a BertModel without a scoring head"):
         load(plain)
-    with pytest.raises(ArtifactError, match="not those of a BertForSequenceClassification"):
+    with pytest.raises(ArtifactError, match="do not fit a BertForSequenceClassification"):
         load(edited(plain, "config.json", lambda v: v | {"architectures": ["BertForSequenceClassification"],
                                                          "id2label": {"0": "x"}}))  # fmt: skip
     two = network("Bert", "ForSequenceClassification", id2label={0: "no", 1: "maybe", 2: "yes"})
-    with pytest.raises(ArtifactError, match=r"gives 3 scores to a pair \(no, maybe, yes\)"):
+    with pytest.raises(ArtifactError, match=r"has 3 labels \(no, maybe, yes\)"):
         load(two)
     one = network("Bert", "ForSequenceClassification", num_labels=1)
     with pytest.raises(UsageError, match="is a BertForSequenceClassification, whose head untuned: ignores"):
         load(f"untuned:{one}")
     with pytest.raises(UsageError, match="has no onnx export"):
         load(one, backend="onnx")
-    with pytest.raises(ArtifactError, match=r"is a Hugging Face model, .* takes a model folder of polyrank"):
+    with pytest.raises(ArtifactError, match=r"is a Hugging Face model, .* needs a polyrank model folder"):
         load_model(one)
 
 

@@ -163,7 +163,7 @@ def test_plain_files_and_folders(tmp_path: Path) -> None:
         ("a.json", "{", "not JSON"),
         ("a.json", '{"val": []}', 'has no list "train"'),
         ("a.json", '{"train": [["hi", "greet"], ["hi"]]}', "train item 2 is no"),
-        ("trainset/b.csv", "scenario;intent;answer_from_anno\na;b\n", r"b.csv:2: .*get the file again"),
+        ("trainset/b.csv", "scenario;intent;answer_from_anno\na;b\n", r"b.csv:2: .*download the file again"),
         ("trainset/b.csv", "scenario;intent\na;b\n", r'b.csv:2: missing field "answer_from_anno"'),
         ("other.txt", "hi", "holds no train.csv"),
     ],
@@ -199,7 +199,7 @@ def test_few_shot_has_exactly_n_and_is_nested() -> None:
     assert five != few_shot(pool, 5, seed=4)
     # an intent's draw does not depend on the order in which the file names the others
     assert set(few_shot(pool, 20, seed=3)) == {u for u in pool if u.intent}
-    with pytest.raises(DataError, match=r"'bill' has 20 utterances, fewer than the 21 asked for"):
+    with pytest.raises(DataError, match=r"'bill' has 20 utterances, fewer than the requested 21"):
         few_shot(pool, 21, seed=3)
 
 
@@ -361,7 +361,7 @@ def test_the_grid_keeps_the_best_and_skips_diverging_settings() -> None:
     assert best.config.lr == 0.1
     assert [trial.config.lr for trial in trials] == [1e-4, 0.1]
     assert seen == [(1, 3), (2, 3)]
-    with pytest.raises(DivergedError, match="every learning rate"):
+    with pytest.raises(DivergedError, match="every point of the grid"):
         search(train, dev, 3, replace(grid, lr=(1e30,)), seed=1)
     with pytest.raises(ConfigError, match="the grid is empty"):
         search(train, dev, 3, replace(grid, lr=()), seed=1)
@@ -404,9 +404,9 @@ def test_no_other_threshold_is_better(aim: str) -> None:
 
 def test_a_threshold_needs_both_kinds() -> None:
     scores = np.zeros((2, 3), np.float32)
-    with pytest.raises(DataError, match="is out of scope; a threshold needs both"):
+    with pytest.raises(DataError, match="is out of scope, and a threshold needs both"):
         calibrate_rejection(scores, np.array([0, 1]))
-    with pytest.raises(DataError, match="is in scope; a threshold needs both"):
+    with pytest.raises(DataError, match="is in scope, and a threshold needs both"):
         calibrate_rejection(scores, np.array([-1, -1]))
     with pytest.raises(UsageError, match="unknown aim of a threshold 'best'"):
         read_aim("best")
@@ -493,7 +493,7 @@ def test_a_classifier_on_a_sum_stores_all_encoders(models: dict[str, Path], tmp_
     texts = [utterance.text for utterance in utterances(1)]
     assert load_intents(tmp_path / "c", device="cpu").predict(texts) == result.classifier.predict(texts)
     shutil.rmtree(tmp_path / "convert")
-    with pytest.raises(UsageError, match=r"needs the encoder .*convert, which is not there"):
+    with pytest.raises(UsageError, match=r"needs the encoder .*convert, which does not exist"):
         load_intents(tmp_path / "c")
     shutil.copytree(models["multi"], tmp_path / "convert")
     with pytest.raises(ArtifactError, match=r"was made of encoder .*convert is"):
@@ -538,7 +538,7 @@ def test_a_precision_out_of_reach_costs_no_training(bi: Encoder) -> None:
     assert result.classifier.abstention is None
     assert "no threshold reaches a precision of 90%" in result.unreached
     outside = IntentSplits(utterances(), (*dev, Utterance("c", None)))
-    with pytest.raises(UsageError, match=r"precision 0\.9 is asked for, but the development part has"):
+    with pytest.raises(UsageError, match=r"precision 0\.9 is set, but the development part has"):
         train_intents(outside, bi, encoder_name="x", grid=GRID, precision=0.9)
 
 
@@ -546,7 +546,7 @@ def test_impossible_settings_of_intents_are_refused(bi: Encoder) -> None:
     def run(splits: IntentSplits, **options: object) -> None:
         train_intents(splits, bi, encoder_name="x", grid=GRID, **options)  # type: ignore[arg-type]
 
-    with pytest.raises(ConfigError, match="no seeds"):
+    with pytest.raises(ConfigError, match="seeds is empty"):
         run(IntentSplits(utterances()), seeds=())
     with pytest.raises(UsageError, match="0 utterances per intent"):
         run(IntentSplits(utterances()), n_few_shot=0)
@@ -562,9 +562,9 @@ def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict
     result = train_intents(IntentSplits(utterances()), bi, encoder_name=str(models["bi"]), grid=GRID, max_epochs=2)
     place = tmp_path / "c"
     save_intents(place, result.classifier)
-    with pytest.raises(ArtifactError, match="give the right one with --encoder"):
+    with pytest.raises(ArtifactError, match="give the right encoder with --encoder"):
         load_intents(place, encoder=str(models["other"]))
-    with pytest.raises(UsageError, match="which is not there; give its folder with --encoder"):
+    with pytest.raises(UsageError, match="which does not exist; give its folder with --encoder"):
         load_intents(place, encoder=str(tmp_path / "gone"))
     with pytest.raises(UsageError, match="already exists"):
         save_intents(place, result.classifier)

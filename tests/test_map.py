@@ -19,7 +19,7 @@ from polyrank.frozen.maps import (
     MapConfig,
     Pairs,
     Ranking,
-    _check_room,
+    _check_memory,
     _encode_contexts,
     _encode_texts,
     _first_scale,
@@ -206,7 +206,7 @@ def test_the_folder_moves_with_its_encoder_and_refuses_another(models: dict[str,
     place = tmp_path / "moved" / "map"
     assert load_encoder(place, device="cpu").fingerprint == made.fingerprint
     shutil.rmtree(tmp_path / "moved" / "bi")
-    with pytest.raises(UsageError, match="which is not there"):
+    with pytest.raises(UsageError, match="which does not exist"):
         load(str(place))
     shutil.copytree(models["other"], tmp_path / "moved" / "bi")
     with pytest.raises(ArtifactError, match="was fitted on encoder"):
@@ -225,7 +225,7 @@ def test_impossible_settings_are_refused(models: dict[str, Path]) -> None:
     encoder = encoder_of(models, "bi")
     pair = Example(("hi",), ("hello",), (0,))
     lists = Example(("hi",), ("hello", "no"), (0,))
-    with pytest.raises(DataError, match="a map needs two at least"):
+    with pytest.raises(DataError, match="a map needs at least 2"):
         fit_response_map(encoder, [pair], [lists], QUICK)
     with pytest.raises(DataError, match="give candidate lists with --valid"):
         fit_response_map(encoder, [pair, pair], [pair], QUICK)
@@ -364,9 +364,9 @@ def test_contexts_keep_their_order_in_any_batches() -> None:
 
 
 def test_encodings_that_exceed_memory_are_refused_first() -> None:
-    assert _check_room(2**20, 2, 1024) is None  # 8 GiB
-    with pytest.raises(ResourceError, match=r"1,048,577 contexts of 2 vectors take 8 GiB, more than 8"):
-        _check_room(2**20 + 1, 2, 1024)
+    assert _check_memory(2**20, 2, 1024) is None  # 8 GiB
+    with pytest.raises(ResourceError, match=r"1,048,577 contexts of 2 vectors need 8 GiB, above the limit of 8"):
+        _check_memory(2**20 + 1, 2, 1024)
 
 
 def test_a_pool_larger_than_one_part(models: dict[str, Path]) -> None:

@@ -307,7 +307,7 @@ def test_the_scale_is_fitted_to_the_first_256_nonempty_texts(tiny_backbone: Path
     wanted = 3.0 / pstdev(sizes) if what == "match_output_std" else (3.0 / fmean(sizes)) ** 0.5
     assert found == pytest.approx(wanted, rel=1e-4)
     assert fit_output_scale(model.backbone, texts, BiConfig(reduction="mean"), []) == 1.0
-    with pytest.raises(ConfigError, match="no text to fit the output scale on"):
+    with pytest.raises(ConfigError, match="no candidate text to fit the output scale on"):
         fit_output_scale(model.backbone, texts, config, ["", ""])
 
 

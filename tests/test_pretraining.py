@@ -31,7 +31,7 @@ from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.learner import Learner
 from polyrank.training.loop import fit
 from polyrank.training.optimizer import make_optimizer
-from polyrank.training.pretraining import pretrain
+from polyrank.training.pretraining import PretrainFit, pretrain
 from polyrank.training.pretraining.batches import (
     NO_TARGET,
     Batch,
@@ -450,7 +450,7 @@ def test_out_of_memory_suggests_half_of_the_tokens(
     network.transform.register_forward_pre_hook(lambda *_: torch.empty(2**60))
     learner = Learner(model=network, settings=NetworkTraining(), folder=tmp_path, save_best=lambda _: None)
     with pytest.raises(ResourceError, match=r"tokens do not fit into memory; try train\.micro_batch_tokens=150, "):
-        fit([learner], PretrainStep(network, CPU), source, seed=1, folder=tmp_path, device=CPU)
+        fit([learner], PretrainStep(network, CPU), source, PretrainFit, seed=1, folder=tmp_path, device=CPU)
 
 
 def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:
@@ -502,6 +502,18 @@ def test_a_resumed_run_equals_the_uninterrupted_one(crash_at: int, dialogues: Pa
     clock = [row["seconds"] for row in lines if "seconds" in row]
     assert clock == sorted(clock)
     assert before < clock[-1] <= fit.seconds
+
+
+def test_a_run_that_its_time_limit_ended_resumes_to_the_same_bits(dialogues: Path, tmp_path: Path) -> None:
+    pretrain(plan(dialogues, tmp_path / "whole"))
+    limited, lines = plan(dialogues, tmp_path / "cut", "train.minutes=1e-9"), list[str]()
+    for done in (1, 2):
+        fit = pretrain(limited, resume=True, notify=lines.append).fit
+        assert (fit.finished, fit.n_steps, fit.best_step) == (False, done, done)
+    assert (tmp_path / "cut" / "model" / "config.json").exists()
+    assert lines[-1] == "stopped after 1e-09 minutes (train.minutes) at step 2; continue with --resume"
+    assert pretrain(plan(dialogues, tmp_path / "cut"), resume=True).fit.finished
+    assert outcome(tmp_path / "cut")[1:] == outcome(tmp_path / "whole")[1:]  # its records have two more validations
 
 
 def _pretrain(dialogues: str, output: str) -> None:

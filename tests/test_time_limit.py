@@ -16,8 +16,9 @@ from polyrank.errors import ConfigError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import Network
 from polyrank.training import RunResult, train
+from polyrank.training.fitting import FitResult
 from polyrank.training.learner import Figures, Learner, LossParts
-from polyrank.training.loop import Fit, duration, fit
+from polyrank.training.loop import duration, fit
 from train_settings import train_config
 
 
@@ -71,7 +72,7 @@ class Steps:
     def clock(self) -> float:
         return self.time
 
-    def fit(self, folder: Path, lines: list[str], **settings: Any) -> tuple[Fit, list[float], list[int]]:
+    def fit(self, folder: Path, lines: list[str], **settings: Any) -> tuple[FitResult, list[float], list[int]]:
         """The result, the weights, and the steps after which a model was saved."""
         saved: list[int] = []
         folder.mkdir(exist_ok=True)
@@ -83,7 +84,7 @@ class Steps:
             evaluate=lambda: {"loss": 1.0, "R@1": self.time},
         )
         (own,) = fit(
-            [learner], self, self, seed=1, folder=folder, device=torch.device("cpu"), precision="fp32",
+            [learner], self, self, FitResult, seed=1, folder=folder, device=torch.device("cpu"), precision="fp32",
             notify=lines.append, clock=self.clock, **settings,
         )  # fmt: skip
         return own, self.network.weight.tolist(), saved
@@ -111,7 +112,7 @@ def test_a_time_limit_keeps_the_best_model_and_the_run_resumes_exactly(tmp_path:
         "the remaining 9 steps take about 27 s, validations not included",
     ]
     assert (own.finished, own.n_steps, resumed) == (True, 50, weights)
-    assert own.counts == whole.counts
+    assert own.n_examples == whole.n_examples
 
 
 def test_a_limit_reached_at_the_last_step_has_no_effect(tmp_path: Path) -> None:

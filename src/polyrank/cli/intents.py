@@ -77,7 +77,7 @@ def intents_train(
     if hold_out is not None:
         check_share(hold_out)
     trained, wanted = numbers(seeds, _seed, "--seeds"), intents.read_aim(aim)
-    intents.check_path(output, replace=overwrite)
+    intents.check_classifier_path(output, replace=overwrite)
     check_output(plot, inputs=(data, output, dev, test), overwrite=overwrite)
     splits = intents.read_intents(data, out_of_scope=out_of_scope)
     if dev is not None:

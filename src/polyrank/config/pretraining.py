@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from polyrank.config.checked import (
     Count,
     NotNegative,
+    Positive,
     Settings,
     Several,
     Share,
@@ -129,6 +130,8 @@ class PretrainSteps(Updates):
         objectives: the losses of words and of pairs in alternation ("alternate"), both on the same batch ("joint", as
             in BERT), or one of them, "masked_lm" or "next_utterance".
         steps: number of updates.
+        minutes: stop after so many minutes and keep the best network so far; ``--resume`` continues, for as many
+            minutes again. None: no limit.
         batch_tokens: tokens in the batch of an update, padding included.
         micro_batch_tokens: tokens to compute at a time; the update is that of the whole batch. None: all at once.
         length_window: number of pairs to sort by length together; 1: no sorting.
@@ -142,6 +145,7 @@ class PretrainSteps(Updates):
 
     objectives: Literal["alternate", "joint", "masked_lm", "next_utterance"] = "alternate"
     steps: Count = 100_000
+    minutes: Positive | None = None
     batch_tokens: Count = 32_000
     micro_batch_tokens: Count | None = None
     length_window: Count = 10_000

@@ -3,7 +3,7 @@
 Every process runs the same program on the same data, reaches the same calls in the same order, and continues with the
 same results. Encoding texts is what the processes share; only rank 0 writes files and logs. Outside ``process_group``
 each process works alone, and nothing here costs anything. torch is imported inside functions, because the command line
-asks for its rank before it loads anything.
+needs its rank before it loads anything.
 """
 
 import atexit
@@ -26,7 +26,7 @@ TIMEOUT = timedelta(minutes=30)  # for a process that is alive but silent; torch
 class _State:
     def __init__(self) -> None:
         self.joined = False
-        self.failed = False  # a process is lost, so there is no group left to destroy
+        self.failed = False  # a process is lost, and the group with it
 
 
 _state = _State()

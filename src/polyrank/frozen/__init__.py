@@ -1,1 +1,1 @@
-"""What is learnt on top of a frozen encoder: intents, and a map of response vectors."""
+"""Models on a frozen encoder: intent classifiers, linear maps of response vectors, and weights of a sum."""

@@ -1,4 +1,4 @@
-"""Trying every point of a grid of settings; those that diverge are left out."""
+"""Grid search: fit every point of a grid of settings, and leave out those that diverge."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -10,15 +10,15 @@ F = TypeVar("F")
 
 
 def fit_grid(points: Sequence[P], fit: Callable[[P], F], report: Callable[[F, int, int], None]) -> list[F]:
-    """What fitting each point gave, in their order.
+    """The fits of all points, in order, without those that diverged.
 
     Args:
         points: the settings to try.
-        fit: fits one; DivergedError leaves it out.
-        report: told each fit, how many points are done, and of how many.
+        fit: fits a point; raises DivergedError to leave it out.
+        report: called with each fit, the number of points done, and the number of all points.
 
     Raises:
-        ConfigError: there are no points.
+        ConfigError: ``points`` is empty.
         DivergedError: every point diverged.
 
     >>> fit_grid([1, 2], lambda point: 10 * point, lambda fit, done, total: print(fit, done, total))
@@ -36,5 +36,5 @@ def fit_grid(points: Sequence[P], fit: Callable[[P], F], report: Callable[[F, in
             continue
         report(fits[-1], number, len(points))
     if not fits:
-        raise DivergedError(f"every learning rate of the grid diverged, such as {points[0]}; give smaller ones")
+        raise DivergedError(f"every point of the grid diverged, such as {points[0]}; give smaller learning rates")
     return fits

@@ -1,4 +1,4 @@
-"""Fitting the map on encodings that were computed once: softmax over the batch's responses, decay towards no map.
+"""Fitting a linear map on frozen encodings: in-batch softmax, with decay towards the identity.
 
 Shapes: N pairs, U distinct responses, V validation contexts, M vectors per context, D dimensions, B pairs of a batch.
 """
@@ -25,19 +25,19 @@ from polyrank.scorers.protocols import Encoder, Floats
 
 TEXTS_AT_A_TIME = 256
 MAX_BYTES = 8 * 2**30
-SELF_SCORE = 20.0  # where scores start: the range of cosine x 20, in which a softmax over a batch learns well
+SELF_SCORE = 20.0  # scores start in the range of cosine x 20, in which a softmax over a batch learns well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapConfig:
-    """How to fit. Each learning rate is tried with each decay; the best on validation counts.
+    """How to fit. Every learning rate is tried with every decay, and the best on validation is kept.
 
     Args:
         lr: of Adam.
-        l2: weight of ``|A|^2`` in the loss: how hard the map is pulled towards the identity.
+        l2: weight of ``|A|^2`` in the loss, which pulls the map towards the identity.
         batch_size: pairs per step; the other responses are the negatives.
-        max_epochs: most passes over the pairs.
-        patience: epochs without a better validation R@1 before it stops.
+        max_epochs: the maximum number of passes over the pairs.
+        patience: epochs without a better validation R@1 before fitting stops.
         seed: of the order.
     """
 
@@ -64,9 +64,9 @@ class Pairs:
     Args:
         contexts: ``[N, M, D]``.
         mask: ``[N, M]``.
-        responses: distinct ones, ``[U, D]``.
+        responses: the distinct ones, ``[U, D]``.
         keys: ``[N]``, the row of each context's response.
-        groups: ``[N]``, a number for each context, the same for equal ones.
+        groups: ``[N]``, a number per context, the same for equal contexts.
     """
 
     contexts: Floats
@@ -76,9 +76,9 @@ class Pairs:
     groups: NDArray[np.int64]
 
     def wrong(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whose response answers none of whose contexts, in a batch ``[B]``: ``[B, B]``.
+        """Which responses of a batch ``[B]`` are negatives of which contexts: ``[B, B]``.
 
-        What answers a context somewhere else in the data is not wrong for it here.
+        A response that answers the same context anywhere in the data is not a negative.
         """
         n_responses = len(self.responses)
         right = np.unique(self.groups * n_responses + self.keys)
@@ -93,7 +93,7 @@ class Ranking:
     Args:
         contexts: ``[V, M, D]``.
         mask: ``[V, M]``.
-        candidates: distinct ones, ``[U, D]``.
+        candidates: the distinct ones, ``[U, D]``.
         rows: for each context, the rows of its candidates.
         relevant: for each context, the positions of the right ones in its list.
     """
@@ -119,7 +119,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class MapFit:
-    """What fitting gave.
+    """The result of fitting.
 
     Args:
         matrix: W of the best epoch of the best trial, ``[D, D]``.
@@ -137,16 +137,16 @@ class MapFit:
 def fit_map(
     pairs: Pairs, valid: Ranking, config: MapConfig, *, report: Callable[[str, int, int], None] = lambda *_: None
 ) -> MapFit:
-    """``W = s (I + A)`` that makes responses score above the others of their batch.
+    """Fit ``W = s (I + A)`` so that responses score above the others of their batch.
 
-    ``loss = -log softmax_r(h_c . W h_r) + l2 |A|^2``, where no right answer to c is a negative. A starts at
-    zero, so that the first ranking is that of plain similarity, and a map that never beats it is not taken.
+    ``loss = -log softmax_r(h_c . W h_r) + l2 |A|^2``, where no right answer to c is a negative. A starts at zero, so
+    the first ranking is plain similarity. If no map ranks better than that, A stays zero.
 
     Args:
-        pairs: to learn from.
-        valid: to choose and to stop by.
-        config: how.
-        report: told what is being done, and how much of it is done.
+        pairs: to train on.
+        valid: for early stopping and the choice of the best map.
+        config: how to fit.
+        report: called with the name of the work, the amount done, and the total.
     """
     similarity = valid.accuracy(np.eye(pairs.responses.shape[1], dtype=np.float32))
     start = _first_scale(pairs)
@@ -179,7 +179,7 @@ class _Trial:
 
 
 def _first_scale(pairs: Pairs) -> float:
-    """s to start from. Several vectors per context attend by their scores, so these keep their size."""
+    """The initial s. With several vectors per context attention depends on the size of scores, so it is kept."""
     if pairs.contexts.shape[1] > 1:
         return 1.0
     size = np.linalg.norm(pairs.contexts[:, 0], axis=1).mean() * np.linalg.norm(pairs.responses, axis=1).mean()
@@ -207,10 +207,10 @@ def _fit_one(pairs: Pairs, valid: Ranking, config: MapConfig, lr: float, l2: flo
             optimizer.zero_grad()
             (loss + l2 * change.square().sum()).backward()  # type: ignore[no-untyped-call]  # torch's own
             optimizer.step()
-        learnt: Floats = (log_scale.exp() * (identity + change)).detach().numpy()
-        accuracy = valid.accuracy(learnt) if np.isfinite(learnt).all() else -1.0
+        current: Floats = (log_scale.exp() * (identity + change)).detach().numpy()
+        accuracy = valid.accuracy(current) if np.isfinite(current).all() else -1.0
         if accuracy > best.accuracy:
-            best = _Trial(lr, l2, epoch, accuracy, learnt)
+            best = _Trial(lr, l2, epoch, accuracy, current)
         elif epoch - best.n_epochs >= config.patience:
             break
     return best
@@ -224,27 +224,27 @@ def fit_response_map(
     *,
     report: Callable[[str, int, int], None] = lambda *_: None,
 ) -> tuple[MapEncoder, dict[str, Any]]:
-    """Encode pairs and lists once, fit the map, and bind it to its encoder.
+    """Encode pairs and lists once, fit the map, and return the encoder with it.
 
     Args:
         encoder: frozen.
         examples: with a right answer.
         valid: candidate lists with a right answer.
-        config: how; None: the defaults.
-        report: told what is being done, and how much of it is done.
+        config: how to fit; None: the defaults.
+        report: called with the name of the work, the amount done, and the total.
 
     Returns:
         The encoder with its map, and figures ready for JSON.
 
     Raises:
-        DataError: there is nothing to learn from, or to choose by.
-        ResourceError: the encodings would not fit into memory.
+        DataError: too few examples, or no validation list, have a right answer.
+        ResourceError: the encodings do not fit into memory.
     """
     config = config or MapConfig()
     answered = [example for example in examples if example.relevant]
     lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
     if len(answered) < 2:
-        raise DataError(f"{len(answered)} examples have a right answer; a map needs two at least, give more")
+        raise DataError(f"{len(answered)} examples have a right answer, and a map needs at least 2; give more")
     if not lists:
         raise DataError("no validation example has a right answer among candidates; give candidate lists with --valid")
     pairs = encode_pairs(encoder, answered, report)
@@ -263,7 +263,7 @@ def fit_response_map(
 
 
 def encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Pairs:
-    """Each context, and each distinct response, once."""
+    """Encode each context and each distinct response once."""
     texts = [example.candidates[example.relevant[0]] for example in examples]
     rows = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     contexts, mask = _encode_contexts(encoder, [example.query for example in examples], "training contexts", report)
@@ -274,7 +274,7 @@ def encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callable
 
 
 def encode_lists(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Ranking:
-    """Each context, and each distinct candidate, once."""
+    """Encode each context and each distinct candidate once."""
     rows = {text: i for i, text in enumerate(dict.fromkeys(t for e in examples for t in e.candidates))}
     contexts, mask = _encode_contexts(encoder, [example.query for example in examples], "validation contexts", report)
     candidates = _encode_texts(encoder, list(rows), "validation candidates", report)
@@ -291,13 +291,13 @@ def _encode_contexts(
     encoder: Encoder, contexts: Sequence[Context], name: str, report: Callable[[str, int, int], None]
 ) -> tuple[Floats, NDArray[np.bool_]]:
     parts: list[tuple[Floats, NDArray[np.bool_]]] = []
-    # texts of like length are encoded together, here too: the longest context of a part decides how many are padded
+    # contexts of similar length are encoded together, because the longest context of a part decides its padding
     order = sorted(range(len(contexts)), key=lambda i: sum(map(len, contexts[i].turns)))
     done = 0
     for start in range(0, len(order), TEXTS_AT_A_TIME):
         rows = order[start : start + TEXTS_AT_A_TIME]
         parts.append(encoder.encode_contexts([contexts[i] for i in rows]))
-        _check_room(len(contexts), parts[-1][0].shape[1], encoder.dimension)
+        _check_memory(len(contexts), parts[-1][0].shape[1], encoder.dimension)
         done += len(rows)
         report(name, done, len(order))
     width = max(vectors.shape[1] for vectors, _ in parts)
@@ -311,12 +311,12 @@ def _encode_contexts(
     return result, mask
 
 
-def _check_room(n: int, width: int, dimension: int) -> None:
+def _check_memory(n: int, width: int, dimension: int) -> None:
     n_bytes = n * width * dimension * 4
     if n_bytes > MAX_BYTES:
         raise ResourceError(
-            f"{n:,} contexts of {width} vectors take {n_bytes / 2**30:.0f} GiB, more than {MAX_BYTES / 2**30:.0f};"
-            " use fewer with --max-train"
+            f"{n:,} contexts of {width} vectors need {n_bytes / 2**30:.0f} GiB, above the limit of"
+            f" {MAX_BYTES / 2**30:.0f}; use fewer with --max-train"
         )
 
 

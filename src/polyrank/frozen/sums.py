@@ -1,4 +1,4 @@
-"""Choosing how much each encoder of a sum counts, on validation lists that each of them scores once."""
+"""Choosing the weights of a sum of encoders on validation lists, which each encoder scores once."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -27,14 +27,14 @@ def fit_sum(
     Args:
         encoders: frozen.
         valid: candidate lists with a right answer.
-        progress: is told the name of each encoder, and wraps the list of its batches.
+        progress: called with the name of each encoder and the list of its batches, which it wraps.
 
     Returns:
         The sum, with weight 1 for its first encoder or for the one with several vectors, and figures ready for JSON.
 
     Raises:
-        UsageError: two of them give a context several vectors, or there is only one.
-        DataError: there is nothing to choose by.
+        UsageError: two encoders have several vectors per context, or there is only one encoder.
+        DataError: no validation list has a right answer.
     """
     unit = attending_part(encoders)
     lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
@@ -47,7 +47,7 @@ def fit_sum(
     scores = [[record.scores for record in records if record.scores is not None] for records in parts]
     relevant = [record.relevant for record in parts[0]]
     chosen = relative_weights(choose_weights(scores, relevant), unit)
-    weights = [float(f"{weight:.4g}") for weight in chosen]  # as they are shown, so that they can be given again
+    weights = [float(f"{weight:.4g}") for weight in chosen]  # as they are printed, so users can give the same again
     totals = [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
     figures: dict[str, Any] = {
         "n_valid": len(relevant),
@@ -60,8 +60,8 @@ def fit_sum(
 
 
 def _gain(records: Sequence[Record], totals: Sequence[Floats], alone: Sequence[Floats]) -> dict[str, Any]:
-    """What the sum adds to R@1 of its best part on the lists that its weights were chosen by: see ``paired_test``."""
-    distinct = len({record.id for record in records}) == len(records)  # else ids do not tell lists apart
+    """The gain in R@1 over the best part, on the lists that chose the weights; see ``paired_test``."""
+    distinct = len({record.id for record in records}) == len(records)  # else numbers replace ids
     named = [record if distinct else replace(record, id=str(number)) for number, record in enumerate(records)]
     sides = [
         Evaluation(

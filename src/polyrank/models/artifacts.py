@@ -99,7 +99,7 @@ def save_model(
 
 
 def sign_card(text: str) -> str:
-    """A card with a checksum at its end, which tells whether somebody has edited it."""
+    """A card with a checksum at its end, which reveals whether somebody has edited it."""
     return text + SIGNATURE.format(hashlib.sha256(text.encode()).hexdigest())
 
 

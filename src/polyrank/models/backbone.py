@@ -1,6 +1,6 @@
-"""Transformer backbones: any Hugging Face encoder, by local folder, hub name, or "embedded".
+"""Transformer backbones: any Hugging Face encoder, from a local folder, the Hub, or "embedded".
 
-Tokens ``[B, T]`` in, outputs ``[B, T, D]`` out. Weights are read from safetensors only and no code of a model is run.
+Tokens ``[B, T]`` in, outputs ``[B, T, D]`` out. Weights come from safetensors only. A model's code is never run.
 """
 
 import shutil
@@ -17,7 +17,7 @@ from polyrank.models.packed_linear import pack_linear_layers
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.text import Tokens
 
-DROPOUTS = (  # what configurations of Hugging Face encoders call it
+DROPOUTS = (  # the names of dropout in the configurations of Hugging Face encoders
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "hidden_dropout",
     "embedding_dropout", "mlp_dropout",
 )  # fmt: skip
@@ -34,7 +34,7 @@ class Backbone(nn.Module):
         super().__init__()
         untyped: Any = network
         if getattr(network, "pooler", None) is not None:
-            untyped.pooler = None  # unused weights would be trained by nothing and saved for nothing
+            untyped.pooler = None  # polyrank does not use it, so its weights would be saved but never trained
         self.network = network
         self.config: Any = untyped.config
         self.dimension = int(self.config.hidden_size)
@@ -44,20 +44,20 @@ class Backbone(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:
         """Token outputs ``[B, T, D]``."""
         segments = {"token_type_ids": tokens.segments} if self.takes_segments else {}
-        # without padding our attention is faster; what others do without a mask is their business
+        # without padding polyrank's BERT is faster without a mask; other networks may need one
         mask = None if tokens.is_full and isinstance(self.network, BertModel) else tokens.mask.long()
         output = self.network(input_ids=tokens.ids, attention_mask=mask, **segments).last_hidden_state
         return output.float() if self._narrow else output  # type: ignore[no-any-return]  # untyped library
 
     def narrow(self) -> None:
-        """Hold the weights in bf16 from now on. Outputs are fp32, so what reduces and compares them stays exact."""
+        """Hold the weights in bf16 from now on. Outputs stay fp32, so reductions and scores are computed exactly."""
         self.network.to(torch.bfloat16)
         pack_linear_layers(self.network)
         self._narrow = True
 
     @property
     def max_positions(self) -> int:
-        """The longest input in tokens. RoBERTa-style models count positions from behind the padding id."""
+        """The longest input in tokens."""
         return max_positions(self.network)
 
     def layers(self) -> list[nn.Module]:
@@ -78,7 +78,7 @@ def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
     """A backbone with its trained weights, in fp32.
 
     Raises:
-        ConfigError: ``dropout`` is given, and the network's configuration names none that we know.
+        ConfigError: ``dropout`` is given, and the network's configuration has no known dropout.
     """
     if (bert := BertConfig.read(folder)) is not None:
         _set_dropout(bert, dropout)
@@ -98,7 +98,7 @@ def _set_dropout(config: Any, dropout: float | None) -> None:
 
 
 def empty_backbone(config: dict[str, Any], dropout: float | None = None) -> Backbone:
-    """A backbone of the same shape, from a saved configuration, for weights to be restored into."""
+    """A backbone from a saved configuration, for weights to be restored into."""
     if is_plain_bert(config):
         bert = BertConfig(**config)
         _set_dropout(bert, dropout)
@@ -112,10 +112,10 @@ def empty_backbone(config: dict[str, Any], dropout: float | None = None) -> Back
 
 
 def save_random_base(folder: Path) -> str:
-    """Save a network of BERT-base's size with random weights and the embedded backbone's words, to measure speed with.
+    """Save a network of BERT-base's size with random weights and the embedded vocabulary, for measuring speed.
 
     Returns:
-        The name by which a model's settings can ask for it.
+        Its name for a model's settings.
     """
     from transformers import BertConfig, BertModel
 

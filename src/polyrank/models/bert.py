@@ -1,7 +1,7 @@
-"""BERT as the transformers library computes it, number by number, without that library.
+"""BERT with exactly the outputs of the transformers library, without importing that library.
 
-Most encoders are BERTs, and importing transformers takes longer than a torch process takes to answer. Weights have the
-names that they have there, so files of either are files of both. Other kinds of encoders are left to that library.
+Most encoders are BERTs, and importing transformers takes longer than a torch process needs to answer. Weights have the
+same names, so either library reads the files of the other. Other encoders use the transformers library.
 
 Shapes: B texts, T tokens, D dimensions, H heads, V words.
 """
@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "pad_token_id": 0,
     "is_decoder": False,
 }
-OTHERWISE = {  # settings of other networks of this name, with the values that they have in this one
+SUPPORTED = {  # settings that change the network, with the only values that this module supports
     "model_type": "bert",
     "hidden_act": "gelu",
     "is_decoder": False,
@@ -44,18 +44,18 @@ OTHERWISE = {  # settings of other networks of this name, with the values that t
     "chunk_size_feed_forward": 0,
     "pruned_heads": {},
 }
-NOT_READ = ("pooler.", "cls.", "classifier.", "embeddings.position_ids")  # weights of a file that outputs need not
+UNUSED = ("pooler.", "cls.", "classifier.", "embeddings.position_ids")  # weights that the outputs do not depend on
 
 
 class BertConfig(SimpleNamespace):
-    """The settings of a config.json of Hugging Face; what it leaves out has BERT's defaults."""
+    """The settings of a Hugging Face config.json; missing settings have BERT's defaults."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**{**DEFAULTS, **values})
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """That of a folder; None where it has none, or one of another network."""
+        """The settings of a folder; None if it has no config.json, or another network's."""
         try:
             values = json.loads((folder / "config.json").read_text("utf-8"))
         except (OSError, ValueError):
@@ -68,12 +68,12 @@ class BertConfig(SimpleNamespace):
 
 
 def is_plain_bert(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a network which is computed here.
+    """Whether a config.json describes a network that this module computes.
 
     >>> is_plain_bert({"model_type": "bert"}), is_plain_bert({"model_type": "bert", "hidden_act": "relu"})
     (True, False)
     """
-    return "model_type" in values and all(values.get(name, value) == value for name, value in OTHERWISE.items())
+    return "model_type" in values and all(values.get(name, value) == value for name, value in SUPPORTED.items())
 
 
 class BertModel(nn.Module):
@@ -94,7 +94,7 @@ class BertModel(nn.Module):
     def forward(
         self, *, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> SimpleNamespace:
-        """``last_hidden_state`` ``[B, T, D]`` of ids and a mask ``[B, T]``, 1 on real tokens; None: all are."""
+        """``last_hidden_state`` ``[B, T, D]`` from ids and a mask ``[B, T]``, 1 on real tokens; None: no padding."""
         mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
         hidden = self.encoder(self.embeddings(input_ids, token_type_ids), mask)
         return SimpleNamespace(last_hidden_state=hidden)
@@ -104,7 +104,7 @@ class BertModel(nn.Module):
         return self.embeddings.word_embeddings
 
     def resize_token_embeddings(self, n_words: int, **_: object) -> None:
-        """Make room for more words; their vectors are the caller's business."""
+        """Resize the table of words; the caller sets the vectors of new words."""
         words = self.embeddings.word_embeddings
         new = words.weight.new_zeros(n_words, words.embedding_dim)
         new[: len(words.weight)] = words.weight.detach()
@@ -112,21 +112,21 @@ class BertModel(nn.Module):
 
     @classmethod
     def empty(cls, config: BertConfig) -> Self:
-        """Without memory for its weights; ``load_state_dict(..., assign=True)`` brings them."""
+        """A network without memory for its weights; ``load_state_dict(..., assign=True)`` assigns them."""
         with torch.device("meta"):
             return cls(config)
 
     @classmethod
     def read(cls, folder: Path, config: BertConfig) -> Self | None:
-        """With the weights of a Hugging Face folder; None where they lie in another form than most do."""
+        """A network with the weights of a Hugging Face folder; None if the file has an unusual layout."""
         if not (folder / "model.safetensors").is_file():
             return None
         tensors, _ = read_file(folder / "model.safetensors")
         tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
         tensors = {
-            name: tensor.to(torch.float32, copy=True)  # into memory of torch's own, which is aligned
+            name: tensor.to(torch.float32, copy=True)  # into memory that torch allocates, which is aligned
             for name, tensor in tensors.items()
-            if not name.startswith(NOT_READ)
+            if not name.startswith(UNUSED)
         }
         network = cls.empty(config)
         if {name: t.shape for name, t in tensors.items()} != {n: t.shape for n, t in network.state_dict().items()}:
@@ -147,13 +147,13 @@ class _Embeddings(nn.Module):
     def forward(self, ids: Tensor, segments: Tensor | None) -> Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)[None]
         segments = torch.zeros_like(ids) if segments is None else segments
-        # the sums in the order in which the library has them
+        # in the order of the transformers library, for equal bits
         sums = self.word_embeddings(ids) + self.token_type_embeddings(segments) + self.position_embeddings(positions)
         return self.dropout(self.LayerNorm(sums))  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
 
 def _empty_table(n: int, size: int, padding: int | None = None) -> nn.Embedding:
-    """Not drawn at random: without memory, torch would load its compiler for that, which takes seconds."""
+    """An uninitialized table: initializing on the meta device would load torch's compiler, which takes seconds."""
     return nn.Embedding(n, size, padding, _weight=torch.empty(n, size), _freeze=False)
 
 
@@ -179,7 +179,7 @@ class _Layer(nn.Module):
         return self.feed_forward_chunk(self.attention(hidden, mask))
 
     def feed_forward_chunk(self, attended: Tensor) -> Tensor:
-        """The layer behind its attention."""
+        """The feed-forward part of the layer."""
         return self.output(self.intermediate(attended), attended)  # type: ignore[no-any-return]
 
 
@@ -223,7 +223,7 @@ class _Intermediate(nn.Module):
 
 
 class _Output(nn.Module):
-    """Back to D, added to what came in, and normalised."""
+    """A linear map back to D, the skip connection, and layer normalization."""
 
     def __init__(self, size: int, config: BertConfig) -> None:
         super().__init__()

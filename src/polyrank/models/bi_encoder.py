@@ -1,4 +1,4 @@
-"""The Bi-encoder: a vector for the context, a vector for the candidate, their dot product the score.
+"""The Bi-encoder: the score is the dot product of the context's vector and the candidate's vector.
 
 Shapes: B contexts, N candidates, T tokens, D dimensions.
 """
@@ -24,9 +24,9 @@ class Tower(nn.Module):
 
     Args:
         backbone: the transformer.
-        projection_dim: D of a learnt linear map on reduced vectors, or None.
+        projection_dim: D of a learned linear map on reduced vectors; None: no map.
         scale: constant that multiplies token outputs (ICLR 2020, section 5.3).
-        length: of every vector; None: as it comes.
+        length: to which every vector is normalized; None: no normalization.
         dropout: before the projection.
     """
 
@@ -56,12 +56,12 @@ class Tower(nn.Module):
         return self.backbone(tokens).float() * self.scale  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
     def project(self, vectors: Tensor) -> Tensor:
-        """Vectors ``[..., H]`` through the learnt map, in fp32: ``[..., D]``."""
+        """Apply the learned map to vectors ``[..., H]``, in fp32: ``[..., D]``."""
         with full_precision(vectors):
             return self.projection(F.dropout(vectors, self.dropout, self.training))  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
     def finish(self, vectors: Tensor) -> Tensor:
-        """Reduced vectors ``[..., H]`` through the learnt map and to their length: ``[..., D]``."""
+        """Apply the learned map and the normalization to reduced vectors ``[..., H]``: ``[..., D]``."""
         vectors = self.project(vectors)
         return vectors if self.length is None else self.length * F.normalize(vectors, dim=-1)
 
@@ -71,28 +71,13 @@ class Tower(nn.Module):
         return mixture if self.length is None else mixture.unit(self.length)
 
 
-def backbones_of(*towers: Tower) -> list[Backbone]:
-    """The towers' transformers; a tower that stands for both sides counts once."""
-    return [tower.backbone for tower in dict.fromkeys(towers)]
-
-
-def tower_mixture(tower: Tower, tokens: Tokens, reduction: Reduction, n_tokens: int) -> Mixture | None:
-    """A tower's reduced vectors of their tokens; None by "first", whose one output says nothing of the others."""
-    if reduction == "first":
-        return None
-    weights = reduction_weights(tokens.mask, reduction, n_tokens)[:, None]
-    return tower.mixture(weights, tower(tokens), torch.ones_like(tokens.mask[:, :1]))
-
-
-class BiEncoder(EncoderNetwork):
-    """A Bi-encoder.
+class TwoTowers(EncoderNetwork):
+    """An encoder with a transformer for each side, whose candidates are reduced to one vector.
 
     Args:
-        context_tower, candidate_tower: the two sides; the same object when they share weights.
+        context_tower, candidate_tower: the two sides; the same object if they share weights.
         reduction: how outputs become one vector.
         reduction_tokens: for "mean_of_first".
-
-    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
 
     def __init__(
@@ -103,26 +88,25 @@ class BiEncoder(EncoderNetwork):
         self.reduction, self.reduction_tokens = reduction, reduction_tokens
         self.dimension = candidate_tower.dimension
 
-    def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Context vectors ``[B, 1, D]`` and their mask ``[B, 1]``."""
-        vector = self._reduced(self.context_tower, tokens)[:, None, :]
-        return vector, torch.ones(vector.shape[:2], dtype=torch.bool, device=vector.device)
-
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""
-        return self._reduced(self.candidate_tower, tokens)
+        return self.reduced(self.candidate_tower, tokens)
 
-    def _reduced(self, tower: Tower, tokens: Tokens) -> Tensor:
-        reduced = reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
-        return tower.finish(reduced)
+    def reduced(self, tower: Tower, tokens: Tokens) -> Tensor:
+        """One vector per text, ``[B, D]``."""
+        outputs = reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
+        return tower.finish(outputs)
 
-    def context_mixture(self, tokens: Tokens) -> Mixture | None:
-        """The context vector of its tokens; None by "first", which reads one output alone."""
-        return tower_mixture(self.context_tower, tokens, self.reduction, self.reduction_tokens)
+    def reduced_mixture(self, tower: Tower, tokens: Tokens) -> Mixture | None:
+        """``reduced`` as mixtures of token outputs; None for "first", which uses a single output."""
+        if self.reduction == "first":
+            return None
+        weights = reduction_weights(tokens.mask, self.reduction, self.reduction_tokens)[:, None]
+        return tower.mixture(weights, tower(tokens), torch.ones_like(tokens.mask[:, :1]))
 
     def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
-        """The candidate vector of its tokens; None by "first"."""
-        return tower_mixture(self.candidate_tower, tokens, self.reduction, self.reduction_tokens)
+        """The candidate vector as a mixture of token outputs; None for "first"."""
+        return self.reduced_mixture(self.candidate_tower, tokens)
 
     @property
     def backbone(self) -> Backbone:
@@ -134,15 +118,31 @@ class BiEncoder(EncoderNetwork):
         return dict(self.backbone.config.to_dict())
 
     def trunks(self) -> list[Backbone]:
-        """One transformer or two."""
-        return backbones_of(self.context_tower, self.candidate_tower)
+        """The transformers; a shared tower counts once."""
+        return [tower.backbone for tower in dict.fromkeys((self.context_tower, self.candidate_tower))]
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """The projections."""
+        return [*self.context_tower.projection.parameters(), *self.candidate_tower.projection.parameters()]
+
+
+class BiEncoder(TwoTowers):
+    """A Bi-encoder.
+
+    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
+    """
+
+    def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Context vectors ``[B, 1, D]`` and their mask ``[B, 1]``."""
+        vector = self.reduced(self.context_tower, tokens)[:, None, :]
+        return vector, torch.ones(vector.shape[:2], dtype=torch.bool, device=vector.device)
+
+    def context_mixture(self, tokens: Tokens) -> Mixture | None:
+        """The context vector as a mixture of token outputs; None for "first"."""
+        return self.reduced_mixture(self.context_tower, tokens)
 
     def read_first_outputs_only(self) -> None:
-        """Compute no more of the last layers than is read: by "first", one output."""
+        """Compute only the first output of the last layers, if the reduction is "first"."""
         if self.reduction == "first":
             for backbone in self.trunks():
                 shorten(backbone)
-
-    def new_parameters(self) -> list[nn.Parameter]:
-        """Parameters that did not come with the backbone."""
-        return [*self.context_tower.projection.parameters(), *self.candidate_tower.projection.parameters()]

@@ -1,4 +1,4 @@
-"""From settings to networks: the one place that resolves defaults which depend on the backbone."""
+"""Building networks from settings; only this module resolves defaults that depend on the backbone."""
 
 import copy
 import dataclasses
@@ -39,13 +39,13 @@ from polyrank.text import (
 
 BackboneConfig = BiConfig | PolyConfig | CrossConfig
 Model: TypeAlias = tuple[Network, Texts, ModelConfig]
-"""A network, its text policy at work, and its settings."""
+"""A network, its tokenized text policy, and its settings."""
 
 
 def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
-    """Fill the Nones. A backbone trained for similarity of mean-pooled outputs keeps what it knows: mean reduction,
-    codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Others get the
-    papers' settings.
+    """Replace each None by its default. A backbone trained for the similarity of mean-pooled outputs starts with mean
+    reduction, codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Other
+    backbones get the papers' settings.
     """
     if isinstance(config, CrossConfig):
         return config
@@ -73,18 +73,18 @@ def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
 def build_model(
     config: BackboneConfig, backbone: Backbone, new_dropout: float = 0.0
 ) -> BiEncoder | PolyEncoder | CrossEncoder:
-    """The network that a resolved configuration describes, around ``backbone``.
+    """The network of a resolved configuration, around ``backbone``.
 
-    Two towers start as copies, but for their projections where these are to start apart, and may drift apart.
+    Two towers start as copies, except for their projections if ``equal_projections`` is false.
 
     Raises:
-        ConfigError: there are no two projections to start apart.
+        ConfigError: ``equal_projections`` is false and there are not two projections.
     """
     if isinstance(config, CrossConfig):
         return CrossEncoder(backbone, head=config.head, dropout=new_dropout)
     if not config.equal_projections and (config.shared_towers or config.projection_dim is None):
         raise ConfigError(
-            "model.equal_projections = false is for two projections; set projection_dim, and leave shared_towers false"
+            "model.equal_projections = false needs two projections; set projection_dim, and leave shared_towers false"
         )
     assert config.reduction is not None, "resolve() comes first"
     scale = 1.0 if config.output_scale is None else config.output_scale
@@ -116,7 +116,7 @@ def empty_model(
 
     Args:
         config: resolved settings.
-        shape: what ``Network.shape`` gave for the model that was saved.
+        shape: ``Network.shape`` of the saved model.
         dropout, new_dropout: see ``new_model``.
     """
     if isinstance(config, ConvertConfig):
@@ -125,19 +125,19 @@ def empty_model(
 
 
 def saved_texts(network: Network, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts:
-    """The text policy of a saved model at work.
+    """The tokenized text policy of a saved model.
 
     Args:
-        network: says how long a text may be, or whether earlier turns are read.
+        network: limits the length of texts, and determines whether earlier turns are used.
         policy: its text settings.
-        tokenizer: what its vocabulary's ``to_bytes`` gave.
+        tokenizer: the bytes of its vocabulary.
         where: names the file in errors.
     """
     if isinstance(network, Convert):
-        assert isinstance(policy, ConvertText), "text_from_dict() gives a ConveRT its own"
+        assert isinstance(policy, ConvertText), "text_from_dict() returns ConvertText for a ConveRT"
         return ConvertTexts(read_convert_subwords(tokenizer, where), policy, network.multi_context)
     assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "all others have a backbone"
-    assert isinstance(policy, TextPolicy), "text_from_dict() gives them one"
+    assert isinstance(policy, TextPolicy), "text_from_dict() returns TextPolicy for networks with a backbone"
     return BackboneTexts(read_subwords(tokenizer, where), policy, network.backbone.max_positions)
 
 
@@ -152,34 +152,34 @@ def new_model(
     corpus: Iterable[str] = (),
     start: Model | None = None,
 ) -> Model:
-    """A fresh model: on a trained backbone, or a ConveRT.
+    """A new model: on a trained backbone, or a ConveRT.
 
     Args:
-        config: what to build; Nones are resolved by the backbone.
-        policy: how text becomes ids; None: the defaults, with budgets that the network can take.
-        seed: for codes and heads; for a ConveRT, all weights.
+        config: settings of the model; each None is resolved by the backbone.
+        policy: text settings; None: the defaults, with budgets within the network's limit.
+        seed: of codes and heads; for a ConveRT, of all weights.
         sample: some candidate texts of the data, to fit the output scale on.
-        dropout: of the backbone; None: its own.
+        dropout: of the backbone; None: the backbone's own value.
         new_dropout: before the linear layers of projections and heads.
-        corpus: of a ConveRT: texts to learn the vocabulary from.
-        start: a trained model whose weights will be taken over: it brings its vocabulary, and its transformer where
-            that once was the same backbone, which then need not be there.
+        corpus: for a ConveRT, texts to learn the vocabulary from.
+        start: a trained model whose weights will be copied. Its vocabulary is used, and its transformer too if it was
+            trained from the same backbone, whose files are then not needed.
 
     Returns:
-        The model, its text policy at work, and the resolved configuration to save.
+        The model, its tokenized text policy, and the resolved configuration to save.
 
     Raises:
-        ConfigError: the text settings are another kind of model's, or a value is impossible.
+        ConfigError: the text settings are for another kind of model, or a value is out of range.
     """
     if isinstance(config, ConvertConfig):
         policy = ConvertText() if policy is None else policy
         if not isinstance(policy, ConvertText):
-            raise ConfigError("a ConveRT has text settings of its own; give ConvertText instead of TextPolicy")
+            raise ConfigError("a ConveRT has its own text settings; give ConvertText instead of TextPolicy")
         texts = None if start is None else start[1]
         return *new_convert(config, policy, seed=seed, corpus=corpus, start=texts, dropout=dropout), config
     if isinstance(policy, ConvertText):
         raise ConfigError("ConvertText is for a ConveRT; give TextPolicy")
-    backbone, subwords, mean_pooled = _grown(config, start) or _found(config, dropout)
+    backbone, subwords, mean_pooled = _trained_backbone(config, start) or _published_backbone(config, dropout)
     if policy is None:
         usual, longest = TextPolicy(), backbone.max_positions
         budgets = min(usual.max_context_tokens, longest), min(usual.max_candidate_tokens, longest)
@@ -195,28 +195,28 @@ def new_model(
         return build_model(config, backbone, new_dropout), texts, config
 
 
-def _found(config: BackboneConfig, dropout: float | None) -> tuple[Backbone, Subwords, bool]:
-    """A backbone as it is published, its vocabulary, and whether it was trained for means of its outputs."""
+def _published_backbone(config: BackboneConfig, dropout: float | None) -> tuple[Backbone, Subwords, bool]:
+    """The published backbone, its vocabulary, and whether it was trained with mean-pooled outputs."""
     source = resolve_backbone(config.backbone, bare_hub_names=False)
     return load_backbone(source.folder, dropout), load_subwords(source.folder), source.mean_pooled
 
 
-def _grown(config: BackboneConfig, start: Model | None) -> tuple[Backbone, Subwords, bool] | None:
-    """The same of a trained model; None: it grew on another backbone, or does not say how its outputs are reduced."""
+def _trained_backbone(config: BackboneConfig, start: Model | None) -> tuple[Backbone, Subwords, bool] | None:
+    """The same from a trained model; None if it has another backbone, or an encoder would need its reduction."""
     if start is None or not isinstance(start[1], BackboneTexts):
         return None
     network, texts, trained = start
-    told = isinstance(config, CrossConfig) or isinstance(trained, BiConfig | PolyConfig)
-    if not (told and isinstance(trained, BackboneConfig) and trained.backbone == config.backbone):
+    has_reduction = isinstance(config, CrossConfig) or isinstance(trained, BiConfig | PolyConfig)
+    if not (has_reduction and isinstance(trained, BackboneConfig) and trained.backbone == config.backbone):
         return None
-    assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "these have a backbone"
-    assert isinstance(texts.subwords, Subwords), "and its vocabulary"
+    assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "models with BackboneTexts have a backbone"
+    assert isinstance(texts.subwords, Subwords), "and a backbone's vocabulary"
     mean_pooled = not isinstance(trained, CrossConfig) and trained.reduction == "mean"
     return copy.deepcopy(network.backbone), texts.subwords, mean_pooled
 
 
 def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
-    """New tokens start as words like any other, and unlike each other, for word embeddings may not be trained."""
+    """Draw the embeddings of new tokens like those of other words: distinct, because they may not be trained."""
     network: Any = backbone.network
     with torch.no_grad():
         old = network.get_input_embeddings().weight
@@ -230,22 +230,22 @@ def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
 def refit_output_scale(
     model: Network, texts: Texts, config: ModelConfig, settings: ModelConfig, sample: Sequence[str]
 ) -> ModelConfig:
-    """After other weights came into the transformers: the scale that ``settings`` ask of them, and its configuration.
+    """Fit the output scale again, after the transformers got other weights.
 
-    What has no such scale stays as it is.
+    Models without an output scale are not changed.
 
     Args:
         model: changed in place.
-        texts: the text policy at work.
-        config: resolved.
-        settings: as they were before they were resolved.
-        sample: some candidate texts, of which at least one is not empty.
+        texts: its tokenized text policy.
+        config: resolved settings.
+        settings: before they were resolved.
+        sample: some candidate texts; at least one must not be empty.
 
     Returns:
-        ``config`` with the scale that fits now; as it was where ``settings`` give one.
+        ``config`` with the new scale; unchanged if ``settings`` fix the scale.
 
     Raises:
-        ConfigError: there is no text to fit on.
+        ConfigError: every text is empty.
     """
     if not isinstance(model, BiEncoder | PolyEncoder) or not isinstance(config, BiConfig):
         return config
@@ -258,22 +258,22 @@ def refit_output_scale(
 
 
 def fit_output_scale(backbone: Backbone, texts: Texts, config: BiConfig, sample: Sequence[str]) -> float:
-    """The constant by which token outputs are multiplied so that they, or scores, have the size asked for.
+    """The constant that scales token outputs, so that outputs or scores have the size of the settings.
 
     ``match_output_std``: standard deviation, about their mean, of all numbers of the real tokens' outputs (Humeau et
     al., ICLR 2020, section 5.3). ``match_self_score``: mean of ``|reduced candidate|^2``.
 
     Args:
         backbone: the network.
-        texts: the text policy at work.
-        config: says which of the two, if any.
+        texts: the tokenized text policy.
+        config: sets one of the two, or neither.
         sample: texts to measure on; at most 256 are used.
     """
     if config.match_output_std is None and config.match_self_score is None:
         return 1.0
     chosen = [text for text in sample if text][:256]
     if not chosen:
-        raise ConfigError("no text to fit the output scale on; set model.output_scale to a number, such as 1.0")
+        raise ConfigError("no candidate text to fit the output scale on; set model.output_scale, for example to 1.0")
     was_training = backbone.training
     backbone.eval()
     total, squares, count = 0.0, 0.0, 0

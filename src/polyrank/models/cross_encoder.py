@@ -1,4 +1,4 @@
-"""The Cross-encoder: context and candidate read together by one network, one score out.
+"""The Cross-encoder: one network encodes context and candidate together and returns a score.
 
 Shapes: P pairs, T tokens.
 """
@@ -59,9 +59,9 @@ class CrossEncoder(Network):
         return [self.backbone]
 
     def read_first_outputs_only(self) -> None:
-        """Compute one output of the last layer: the head reads no other."""
+        """Compute only the first output of the last layer, which is the head's only input."""
         shorten(self.backbone)
 
     def new_parameters(self) -> list[nn.Parameter]:
-        """Parameters that did not come with the backbone."""
+        """The head."""
         return list(self.head.parameters())

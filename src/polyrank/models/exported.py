@@ -1,6 +1,6 @@
-"""Networks that run outside torch, with the surface of those that run in it.
+"""Exported networks, which run outside torch, with the interface of torch networks.
 
-They hold a function of arrays and know nothing of the runtime behind it. Shapes: B texts, T tokens, M vectors, D.
+They call a function of arrays, which hides the runtime. Shapes: B texts, T tokens, M vectors per context, D dimensions.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,8 +20,8 @@ class ExportedEncoder(nn.Module, MixtureSource):
     """A Bi- or Poly-encoder whose two sides are exported graphs.
 
     Args:
-        contexts: ``ids``, ``mask`` to context vectors ``[B, M, D]`` and their mask ``[B, M]``; None where both sides
-            are the same function of a text.
+        contexts: ``ids``, ``mask`` to context vectors ``[B, M, D]`` and their mask ``[B, M]``; None if both sides
+            encode a text in the same way.
         candidates: ``ids``, ``mask`` to candidate vectors ``[B, D]``.
         dimension: D.
     """
@@ -44,7 +44,7 @@ class ExportedEncoder(nn.Module, MixtureSource):
 
 
 class ExportedCross(nn.Module):
-    """A Cross-encoder that is an exported graph.
+    """A Cross-encoder as an exported graph.
 
     Args:
         pairs: ``ids``, ``mask``, ``segments`` to scores ``[B]``.

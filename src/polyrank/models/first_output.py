@@ -1,6 +1,6 @@
-"""The last layer of a BERT for those who read only the first output: the same number, for a sixth of the layer's work.
+"""The last layer of a BERT if only its first output is used: the same numbers with a sixth of the layer's work.
 
-Attention of one output needs the keys and values of all, but only its own query, projection and feed-forward part.
+The attention of one output needs all keys and values, but only its own query, projection and feed-forward part.
 Shapes: B texts, T tokens, D dimensions, H heads.
 """
 
@@ -13,7 +13,7 @@ from polyrank.models.backbone import Backbone
 
 
 class FirstOutput(nn.Module):
-    """A BERT layer that computes its first output alone. For inference: there is no dropout.
+    """A BERT layer that computes only its first output. For inference: it has no dropout.
 
     Args:
         layer: a ``BertLayer``.
@@ -24,7 +24,7 @@ class FirstOutput(nn.Module):
         self.layer: Any = layer
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: object, **__: object) -> Tensor:
-        """``[B, 1, D]`` of ``hidden`` ``[B, T, D]`` and a mask ``[B, 1, 1 or T, T]``, added or boolean."""
+        """``[B, 1, D]`` from ``hidden`` ``[B, T, D]`` and a mask ``[B, 1, 1 or T, T]``, additive or boolean."""
         own, first = self.layer.attention.self, hidden[:, :1]
         query, key, value = (
             projection(inputs).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
@@ -37,9 +37,9 @@ class FirstOutput(nn.Module):
 
 
 def shorten(backbone: Backbone) -> None:
-    """Change a BERT's last layer to compute its first output alone; others stay as they are."""
+    """Make a BERT's last layer compute only its first output; other networks are not changed."""
     encoder: Any = getattr(backbone.network, "encoder", None)
     if backbone.config.model_type != "bert" or backbone.config.is_decoder:
         return
-    if not isinstance(encoder.layer[-1], FirstOutput):  # two towers may be one
+    if not isinstance(encoder.layer[-1], FirstOutput):  # a shared tower is shortened once
         encoder.layer[-1] = FirstOutput(encoder.layer[-1])

@@ -1,4 +1,4 @@
-"""Losses: pure functions of score matrices. They hold no model and know nothing of text."""
+"""Losses as pure functions of score matrices."""
 
 import torch
 import torch.nn.functional as F
@@ -8,14 +8,14 @@ from torch import Tensor
 def cross_entropy(scores: Tensor, target: Tensor, allowed: Tensor, smoothing: float = 0.0) -> Tensor:
     """Mean over contexts of ``-log softmax(scores)[target]`` among the allowed candidates.
 
-    With smoothing s the right candidate is asked to have the probability 1 - s, and the n wrong ones s / n each:
+    With smoothing s the target probability of the right candidate is 1 - s, and that of each of n wrong ones s / n:
     ``-(1 - s) log p[target] - s mean(log p[wrong])``. (PyTorch's own option spreads s over all, the right one too.)
 
     Args:
         scores: ``[B, K]``, raw.
         target: ``[B]``, the column of the right candidate.
-        allowed: ``[B, K]``, false where a column takes no part. The target takes part always.
-        smoothing: s, from 0 to 1. A context without a wrong candidate has nothing to smooth.
+        allowed: ``[B, K]``, false for columns that are left out. The target is never left out.
+        smoothing: s, from 0 to 1. It has no effect on a context without a wrong candidate.
 
     Source of smoothing: Henderson et al., ConveRT (2020), footnote 10.
 
@@ -38,9 +38,9 @@ def cross_entropy(scores: Tensor, target: Tensor, allowed: Tensor, smoothing: fl
 
 
 def distinct(keys: Tensor, n_contexts: int) -> Tensor:
-    """Which candidates may be negatives of which context: those whose text is not the right response's.
+    """Which candidates may be negatives of which context: those whose text differs from the right response.
 
-    In a batch the same response may follow two contexts ("thanks!"); counting it as wrong would teach nonsense.
+    In a batch the same response may follow two contexts ("thanks!"), and is then not a negative of either.
 
     Args:
         keys: ``[K]``, equal for equal texts; the first ``n_contexts`` are the responses in order.
@@ -59,15 +59,15 @@ def distinct(keys: Tensor, n_contexts: int) -> Tensor:
 def imitation(student: Tensor, teacher: Tensor, allowed: Tensor, temperature: float) -> Tensor:
     """``KL(softmax(teacher / T) || softmax(student / T))``, mean over contexts; never below 0.
 
-    A temperature T above 1 shows what the teacher thinks of the wrong candidates beside each other. It also makes the
-    gradient smaller, by T^2 where scores are small beside it: as in Tao et al. that is left to the weight of this
-    loss (Hinton et al. multiply by T^2).
+    A temperature T above 1 raises the teacher's probabilities of wrong candidates, so that they can be compared. It
+    also makes the gradient smaller, by T^2 if scores are small compared with T. As in Tao et al., the weight of the
+    loss has to compensate for that (Hinton et al. multiply by T^2).
 
     No gradient reaches the teacher.
 
     Args:
-        student, teacher: ``[B, K]``, raw; their softmax is made in fp32.
-        allowed: ``[B, K]``, false where a column takes no part; each row has one that does.
+        student, teacher: ``[B, K]``, raw; their softmax is computed in fp32.
+        allowed: ``[B, K]``, false for columns that are left out; each row keeps at least one.
         temperature: T, above 0.
 
     Source: Hinton et al., Distilling the Knowledge in a Neural Network (2015); Tao et al., Efficient and Effective
@@ -81,7 +81,7 @@ def imitation(student: Tensor, teacher: Tensor, allowed: Tensor, temperature: fl
     """
     p = _log_probabilities(student, allowed, temperature)
     q = _log_probabilities(teacher.detach(), allowed, temperature)
-    # columns that take no part hold -inf in both, and 0 * (-inf + inf) is no number
+    # columns that are left out hold -inf in both, and 0 * (-inf + inf) is NaN
     terms = torch.where(allowed, q.exp() * (q.masked_fill(~allowed, 0.0) - p.masked_fill(~allowed, 0.0)), 0.0)
     return terms.sum(1).mean()
 
@@ -93,12 +93,13 @@ def _log_probabilities(scores: Tensor, allowed: Tensor, temperature: float) -> T
 def margin_mse(student: Tensor, teacher: Tensor, target: Tensor, allowed: Tensor) -> Tensor:
     """Mean square error of ``score(right) - score(wrong)`` against the teacher's, over all pairs of right and wrong.
 
-    Scores of two networks need not be on one level, only their differences. No gradient reaches the teacher.
+    Only differences of scores are compared, so the two networks may have different levels. No gradient reaches the
+    teacher.
 
     Args:
         student, teacher: ``[B, K]``, raw.
         target: ``[B]``, the column of the right candidate.
-        allowed: ``[B, K]``, false where a column takes no part.
+        allowed: ``[B, K]``, false for columns that are left out.
 
     Source: Hofstätter et al., Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge
         Distillation (2020), eq. 6.

@@ -1,4 +1,4 @@
-"""Vectors as weighted sums of token outputs, for networks whose vectors are such: what says how much each token adds.
+"""Vectors as weighted sums of token outputs, which show how much each token contributes.
 
 Shapes: B texts, T tokens, M vectors per text, D dimensions.
 """
@@ -16,8 +16,8 @@ class Mixture:
 
     Args:
         weights: ``[B, M, T]``, zero on padding.
-        outputs: of the tokens, ``[B, T, D]``, behind every linear map.
-        mask: ``[B, M]``, true where a vector is real.
+        outputs: of the tokens, ``[B, T, D]``, after all linear maps.
+        mask: ``[B, M]``, true for real vectors.
     """
 
     weights: Tensor
@@ -25,18 +25,18 @@ class Mixture:
     mask: Tensor
 
     def unit(self, length: float = 1.0) -> "Mixture":
-        """The same vectors with this length."""
+        """The mixture with its vectors scaled to ``length``."""
         norms = (self.weights @ self.outputs).norm(dim=-1, keepdim=True).clamp(min=1e-12)
         return Mixture(length * self.weights / norms, self.outputs, self.mask)
 
 
 class MixtureSource:
-    """A network with two sides that says, where it can, of what its vectors are mixed."""
+    """A network with two sides that can return its vectors as mixtures, if they are such."""
 
     def context_mixture(self, tokens: Tokens) -> Mixture | None:
-        """Context vectors as weighted sums of token outputs; None where they are something else."""
+        """Context vectors as weighted sums of token outputs; None if they are not such sums."""
         return None
 
     def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
-        """Candidate vectors (M = 1) as weighted sums of token outputs; None where they are something else."""
+        """Candidate vectors (M = 1) as weighted sums of token outputs; None if they are not such sums."""
         return None

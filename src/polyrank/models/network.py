@@ -1,7 +1,6 @@
-"""What every network here offers to those who train it, store it and rank with it. They are told apart nowhere else.
+"""The interfaces of all networks, for training, storing and ranking.
 
-Interfaces, with the few lines that are the same for all. Shapes: B contexts, N candidates, T tokens, M vectors per
-context, D dimensions.
+Shapes: B contexts, N candidates, T tokens, M vectors per context, D dimensions.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +16,7 @@ from polyrank.text import Tokens
 
 
 class Trunk(Protocol):
-    """A transformer in the parts that may be kept from training (a ``Backbone`` is one)."""
+    """A transformer, such as a ``Backbone``, in the parts that can be frozen."""
 
     def embeddings(self) -> nn.Module:
         """The word embeddings."""
@@ -28,7 +27,7 @@ class Trunk(Protocol):
         ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """All of it, layers and what is below them."""
+        """All parameters, those of layers and embeddings."""
         ...
 
 
@@ -36,47 +35,47 @@ class Network(nn.Module, ABC):
     """Any network: can be trained, stored and restored."""
 
     new_rate = 1.0
-    """How many times the learning rate new parameters start with, unless a recipe says otherwise."""
+    """The learning rate of new parameters as a multiple of ``lr``, unless a recipe sets ``new_lr``."""
 
     @abstractmethod
     def shape(self) -> dict[str, Any]:
-        """What it takes besides the settings to build the network again."""
+        """The values that building the network again needs in addition to its settings."""
 
     @abstractmethod
     def trunks(self) -> Sequence[Trunk]:
-        """Its transformers, each once."""
+        """The network's transformers, each once."""
 
     @abstractmethod
     def new_parameters(self) -> list[nn.Parameter]:
-        """Parameters that did not come with a backbone."""
+        """The parameters that are not from a backbone."""
 
     def stored(self) -> dict[str, Tensor]:
-        """The state as a file holds it: each tensor once, though a shared tower has two names for its own."""
+        """The tensors for a file, each once: a shared tower has two names in the state dict."""
         once = {name for name, _ in (*self.named_parameters(), *self.named_buffers())}
         return {name: tensor.detach() for name, tensor in self.state_dict().items() if name in once}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what ``stored`` gave; an empty network, whose weights have no memory yet, takes that of copies.
+        """Load copies of the tensors that ``stored`` returned, also into a network without memory for its weights.
 
         Raises:
-            ArtifactError: the tensors are another network's.
+            ArtifactError: the tensors belong to another network.
         """
         own = self.stored()
         check_tensor_names(tensors, own)
         copies = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
-        # a shared tower has two names in the module and one in the file
+        # not strict: a shared tower has two names in the module and one in the file
         self.load_state_dict(copies, strict=False, assign=True)
 
     def observe_weights(self) -> None:
-        """Take in that the weights have moved, where something depends on their range."""
+        """Update anything that depends on the range of the weights; called before each update of a training."""
 
     def read_first_outputs_only(self) -> None:
-        """Compute no more of the last layers than is read. Scores stay; training and saving are over."""
+        """Skip outputs of the last layers that are not used. The network can no longer be trained or saved."""
 
     def hold_in_bf16(self) -> bool:
-        """Hold the transformers' weights in bf16 from now on; false where there are none of that kind.
+        """Hold the transformers' weights in bf16 from now on; false if the network has no Backbone.
 
-        What is behind them stays fp32. Training and saving are over.
+        Everything after the transformers stays fp32. The network can no longer be trained or saved.
         """
         backbones = [module for module in self.modules() if isinstance(module, Backbone)]
         if backbones:
@@ -87,28 +86,28 @@ class Network(nn.Module, ABC):
 
 
 class EncoderNetwork(Network, MixtureSource):
-    """A network whose two sides are computed apart."""
+    """A network that encodes contexts and candidates separately."""
 
     dimension: int
     """D, the length of each vector."""
 
     inner_layers: tuple[str, ...] = ()
-    """Names of encodings before the last one that ``inner`` gives."""
+    """The names of inner encodings that ``inner`` returns."""
 
     @abstractmethod
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Context vectors ``[B, M, D]`` and their mask ``[B, M]``, true where a vector is real."""
+        """Context vectors ``[B, M, D]`` and their mask ``[B, M]``, true for real vectors."""
 
     @abstractmethod
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""
 
     def inner(self, layer: str, tokens: Tokens) -> Tensor:
-        """One of ``inner_layers`` for contexts: ``[B, R]``."""
+        """The encoding ``[B, R]`` of contexts by one of ``inner_layers``."""
         raise NotImplementedError(f"this network has no layer {layer!r}")
 
 
 def check_tensor_names(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raises ArtifactError unless both hold tensors of the same names."""
+    """Raise ArtifactError unless both have tensors of the same names."""
     if odd := sorted(set(expected) ^ set(given))[:3]:
         raise ArtifactError(f"the weights do not fit the configuration: {', '.join(odd)} on one side only")

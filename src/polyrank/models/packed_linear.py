@@ -1,8 +1,8 @@
-"""Linear layers whose bf16 weights lie as the processor multiplies them, for inference on a CPU.
+"""Linear layers whose bf16 weights have the memory layout of the processor's instructions, for inference on a CPU.
 
-Otherwise oneDNN lays the weights out anew in every pass, which for one context of a hundred words is a third of the
-time. The two functions are those that torch's own compiler puts in place of a linear layer; they are not documented,
-so where a torch has none, or the processor no instructions for bf16, layers stay as they are.
+Otherwise oneDNN reorders the weights in every forward pass, which for one context of a hundred words takes a third of
+the time. torch's compiler replaces linear layers by the same two functions. They are not documented, so if torch lacks
+them, or the processor has no bf16 instructions, layers are not changed.
 """
 
 from typing import Any
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from polyrank.devices.choice import cpu_has_bf16
 
-TYPICAL_TOKENS = 256  # of a pass, between one context and a batch; others are right too, and hardly slower
+TYPICAL_TOKENS = 256  # per pass, between one context and a batch; other numbers are correct, and hardly slower
 
 
 class PackedLinear(nn.Module):
-    """A linear layer that can be neither trained nor saved.
+    """A linear layer for inference; it cannot be trained or saved.
 
     Args:
         layer: in bf16, on a CPU.
@@ -35,9 +35,9 @@ class PackedLinear(nn.Module):
 
 
 def pack_linear_layers(network: nn.Module) -> None:
-    """Replace a network's linear layers in bf16 by packed ones, where torch and the processor can.
+    """Replace a network's bf16 linear layers by packed ones, if torch and the processor support it.
 
-    A subclass of a linear layer may compute something else, and is left alone.
+    Subclasses of ``nn.Linear`` are not replaced, because they may compute something else.
     """
     library: Any = torch.ops.mkldnn
     if not cpu_has_bf16() or not hasattr(library, "_reorder_linear_weight"):

@@ -1,39 +1,35 @@
-"""The Poly-encoder: m vectors for the context, one for the candidate, attention between them at the very end.
+"""The Poly-encoder: m vectors for the context and one for the candidate, compared by attention.
 
 Shapes: B contexts, N candidates, T tokens, M vectors per context, D dimensions.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from polyrank.config.models import Reduction
 from polyrank.devices.choice import full_precision
-from polyrank.models.backbone import Backbone
-from polyrank.models.bi_encoder import Tower, backbones_of, tower_mixture
+from polyrank.models.bi_encoder import Tower, TwoTowers
 from polyrank.models.first_output import shorten
 from polyrank.models.mixture import Mixture
-from polyrank.models.network import EncoderNetwork
-from polyrank.models.reductions import each_alone, first_outputs, last_outputs, reduce
+from polyrank.models.reductions import each_alone, first_outputs, last_outputs
 from polyrank.text import Tokens
 
-NEAR_ZERO = 0.1  # codes of this deviation attend almost evenly
-RATE_OF_CODES = 25.0  # times the learning rate, for codes that start near zero: they have a way to go (runs/recipes)
+NEAR_ZERO = 0.1  # codes with at most this standard deviation attend almost evenly
+RATE_OF_CODES = 25.0  # times the learning rate, for codes that start near zero and have to grow (runs/recipes)
 Codes = Literal["learnt", "first", "last", "last_h1"]
 
 
-class PolyEncoder(EncoderNetwork):
+class PolyEncoder(TwoTowers):
     """A Poly-encoder.
 
-    With learnt codes c_i, ``y_i = sum_j softmax(c_i . h)_j h_j``: plain dot products, no scaling, no projections.
-    The other kinds take outputs as they are; a context with fewer tokens than m has fewer vectors.
+    With learned codes c_i, ``y_i = sum_j softmax(c_i . h)_j h_j``: plain dot products, no scaling, no projections.
+    The other kinds use token outputs as vectors; a context with fewer tokens than m has fewer vectors.
 
     Args:
-        context_tower, candidate_tower: the two sides; the same object when they share weights.
-        reduction: how the candidate's outputs become one vector.
-        reduction_tokens: for "mean_of_first".
-        codes: where the context vectors come from.
+        context_tower, candidate_tower, reduction, reduction_tokens: as for ``TwoTowers``; only candidates are reduced.
+        codes: the source of the context vectors.
         n_codes: m.
         code_init: "uniform" on [0, 1), or "normal".
         code_std: standard deviation for "normal".
@@ -53,11 +49,8 @@ class PolyEncoder(EncoderNetwork):
         code_init: Literal["uniform", "normal"],
         code_std: float,
     ) -> None:
-        super().__init__()
-        self.context_tower, self.candidate_tower = context_tower, candidate_tower
-        self.reduction, self.reduction_tokens = reduction, reduction_tokens
+        super().__init__(context_tower, candidate_tower, reduction=reduction, reduction_tokens=reduction_tokens)
         self.kind, self.n_codes = codes, n_codes
-        self.dimension = candidate_tower.dimension
         self.codes: nn.Parameter | None = None
         near_zero = codes == "learnt" and code_init == "normal" and code_std <= NEAR_ZERO
         self.new_rate = RATE_OF_CODES if near_zero else 1.0
@@ -76,18 +69,13 @@ class PolyEncoder(EncoderNetwork):
         return self.context_tower.finish(vectors), mask
 
     def _chosen(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Some outputs as they are, ``[B, M, D]`` of ``[B, T, D]``, and their mask ``[B, M]``."""
+        """Select outputs ``[B, M, D]`` from ``[B, T, D]``, with their mask ``[B, M]``."""
         if self.kind == "first":
             return first_outputs(outputs, mask, self.n_codes)
         return last_outputs(outputs, mask, self.n_codes, self.kind == "last_h1")
 
-    def encode_candidates(self, tokens: Tokens) -> Tensor:
-        """Candidate vectors ``[N, D]``."""
-        reduced = reduce(self.candidate_tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
-        return self.candidate_tower.finish(reduced)
-
     def context_mixture(self, tokens: Tokens) -> Mixture:
-        """Context vectors of their tokens: by the codes' attention, or each of a single one."""
+        """Context vectors as mixtures of token outputs: by the codes' attention, or each of a single output."""
         outputs = self.context_tower(tokens)
         if self.codes is not None:
             weights = attention(self.codes, outputs, tokens.mask)
@@ -96,32 +84,15 @@ class PolyEncoder(EncoderNetwork):
             weights, mask = self._chosen(each_alone(tokens.mask), tokens.mask)
         return self.context_tower.mixture(weights, outputs, mask)
 
-    def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
-        """The candidate vector of its tokens; None by "first", which reads one output alone."""
-        return tower_mixture(self.candidate_tower, tokens, self.reduction, self.reduction_tokens)
-
-    @property
-    def backbone(self) -> Backbone:
-        """The context side's transformer."""
-        return self.context_tower.backbone
-
-    def shape(self) -> dict[str, Any]:
-        """The backbone's configuration."""
-        return dict(self.backbone.config.to_dict())
-
-    def trunks(self) -> list[Backbone]:
-        """One transformer or two."""
-        return backbones_of(self.context_tower, self.candidate_tower)
-
     def read_first_outputs_only(self) -> None:
-        """Compute no more of the candidates' last layer than is read; contexts need all outputs."""
+        """Compute only the first output of the candidates' last layer, if it suffices; contexts need all outputs."""
         if self.reduction == "first" and self.candidate_tower is not self.context_tower:
             shorten(self.candidate_tower.backbone)
 
     def new_parameters(self) -> list[nn.Parameter]:
-        """Parameters that did not come with the backbone."""
+        """The codes and projections."""
         own = [] if self.codes is None else [self.codes]
-        return [*own, *self.context_tower.projection.parameters(), *self.candidate_tower.projection.parameters()]
+        return [*own, *super().new_parameters()]
 
 
 def attend(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
@@ -143,7 +114,7 @@ def attend(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
 
 
 def attention(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
-    """How much of each token's output is in each code's vector, ``[B, M, T]``: ``softmax(codes . outputs)``, in fp32.
+    """The weight of each token's output in each code's vector, ``[B, M, T]``: ``softmax(codes . outputs)``, in fp32.
 
     Args:
         codes, outputs, mask: see ``attend``.

@@ -1,7 +1,4 @@
-"""Networks of the transformers library with their trained weights, which come from safetensors alone.
-
-No code of a model is run.
-"""
+"""Loading networks of the transformers library, with weights from safetensors only. A model's code is never run."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ def read_pretrained_config(folder: Path) -> Any:
 
     try:
         return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the library has many kinds: of a file, of a value, of a kind of model
+    except Exception as error:  # the library raises many kinds of errors
         raise _unreadable(folder, error) from error
 
 
@@ -32,17 +29,17 @@ def load_pretrained(folder: Path, config: Any, kind: str) -> nn.Module:
     Args:
         folder: of the model.
         config: its configuration.
-        kind: the class of transformers, such as "AutoModel".
+        kind: a class of transformers, such as "AutoModel".
 
     Raises:
-        ArtifactError: transformers cannot read it, or the weights are those of another network.
+        ArtifactError: transformers cannot read it, or the weights do not fit the network.
     """
     import transformers
     from transformers.utils import logging
 
     bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()  # a bar of its own for 100 tensors would cut through ours
-    logging.set_verbosity_error()  # what it reports of weights is looked at here
+    logging.disable_progress_bar()  # a second bar would break polyrank's
+    logging.set_verbosity_error()  # its report on weights is checked below
     try:
         network, report = getattr(transformers, kind).from_pretrained(
             str(folder),
@@ -63,19 +60,21 @@ def load_pretrained(folder: Path, config: Any, kind: str) -> nn.Module:
     if unknown or report["mismatched_keys"]:
         names = sorted(unknown) or [str(key) for key in report["mismatched_keys"]]
         raise ArtifactError(
-            f"the weights in {folder} are not those of a {type(network).__name__} ({names[0]} is missing or of another"
-            " shape); get the model again"
+            f"the weights in {folder} do not fit a {type(network).__name__} ({names[0]} is missing or has another"
+            " shape); download the model again"
         )
     return network  # type: ignore[no-any-return]  # untyped library
 
 
 def _unreadable(folder: Path, error: Exception) -> ArtifactError:
     reason = " ".join(str(error).split())[:200]
-    return ArtifactError(f"transformers cannot read {folder} ({type(error).__name__}: {reason}); get the model again")
+    return ArtifactError(
+        f"transformers cannot read {folder} ({type(error).__name__}: {reason}); download the model again"
+    )
 
 
 def max_positions(network: nn.Module) -> int:
-    """The longest input in tokens. RoBERTa and its like count positions from behind the padding id."""
+    """The longest input in tokens. RoBERTa and similar networks count positions from the padding id + 1."""
     config: Any = network.config
     positions = int(getattr(config, "max_position_embeddings", 512) or 512)
     for name, module in network.named_modules():

@@ -1,4 +1,4 @@
-"""BERT's two heads on a backbone, for pre-training: which word a masked token was, and whether a response follows.
+"""BERT's two heads on a backbone, for pre-training: the word of a masked token, and whether a response follows.
 
 Shapes: B pairs, T tokens, P masked tokens, D outputs, E word embeddings, V words.
 """
@@ -26,7 +26,7 @@ from polyrank.text import Subwords, Tokens, load_subwords
 
 POOLING = "1_Pooling/config.json"
 BACKBONE_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling")
-"""All that a folder of a pre-trained backbone holds."""
+"""The files of a pre-trained backbone's folder."""
 
 
 class PretrainingNetwork(Network):
@@ -56,11 +56,11 @@ class PretrainingNetwork(Network):
         return words.weight  # type: ignore[no-any-return]
 
     def word_logits(self, outputs: Tensor) -> Tensor:
-        """``[P, V]`` of outputs ``[P, D]``: how likely each word stood there."""
+        """Scores ``[P, V]`` of the words for outputs ``[P, D]`` of masked tokens."""
         return F.linear(self.norm(F.gelu(self.transform(outputs))), self._words(self.backbone), self.bias)
 
     def pair_logits(self, outputs: Tensor) -> Tensor:
-        """``[B, 2]`` of outputs ``[B, T, D]``: that the response follows, and that it is a random one."""
+        """Scores ``[B, 2]`` from outputs ``[B, T, D]``: the response follows, and it is random."""
         return self.relationship(torch.tanh(self.pooler(outputs[:, 0])))  # type: ignore[no-any-return]
 
     def forward(self, tokens: Tokens) -> Tensor:
@@ -68,7 +68,7 @@ class PretrainingNetwork(Network):
         return self.backbone(tokens)  # type: ignore[no-any-return]
 
     def shape(self) -> dict[str, Any]:
-        """The backbone's settings."""
+        """The backbone's configuration."""
         return dict(self.backbone.config.to_dict())
 
     def trunks(self) -> Sequence[Trunk]:
@@ -82,12 +82,12 @@ class PretrainingNetwork(Network):
 
 
 def new_bert(sizes: ScratchModel, n_words: int, *, padding: int, dropout: float, seed: int) -> Backbone:
-    """A BERT whose weights are drawn as BERT's were: normal with std 0.02, biases 0.
+    """A new BERT with BERT's initialization: normal with std 0.02, biases 0.
 
     Args:
         sizes: of the network.
         n_words: V.
-        padding: id of the token behind a text, whose embedding is 0.
+        padding: id of the padding token, whose embedding is 0.
         dropout: of outputs and attention.
         seed: of the weights.
     """
@@ -118,12 +118,12 @@ def _draw(module: nn.Module) -> None:
 
 
 def continued_backbone(model: ContinuedModel, separator: str, *, dropout: float | None, seed: int) -> "Start":
-    """A trained backbone with its vocabulary, which gets a token for masks where it has none.
+    """A trained backbone with its vocabulary; a mask token and the separator are added if they are missing.
 
     Args:
-        model: names it.
-        separator: a token that the vocabulary is to have; what it lacks is added.
-        dropout: of the backbone; None: its own.
+        model: names the backbone.
+        separator: token between turns.
+        dropout: of the backbone; None: the backbone's own value.
         seed: of the new tokens' embeddings.
     """
     source = resolve_backbone(model.backbone, bare_hub_names=False)
@@ -135,39 +135,39 @@ def continued_backbone(model: ContinuedModel, separator: str, *, dropout: float 
 
 
 Start = tuple[Backbone, Subwords, Path | None]
-"""A backbone, its vocabulary, and the file that says how sentences are pooled of it, if there is one."""
+"""A backbone, its vocabulary, and the file of its pooling, if it has one."""
 
 
 def pretraining_network(backbone: Backbone, seed: int) -> PretrainingNetwork:
-    """With heads drawn by ``seed``.
+    """A backbone with new heads.
 
     Raises:
         ConfigError: the network's word embeddings cannot be found.
     """
     if not isinstance(getattr(backbone.embeddings(), "weight", None), Tensor):
-        raise ConfigError(f"a {backbone.config.model_type} network has no table of words to tell masked ones by")
+        raise ConfigError(f"a {backbone.config.model_type} network has no table of words; choose another backbone")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return PretrainingNetwork(backbone)
 
 
 def save_backbone(path: Path, backbone: Backbone, subwords: Subwords, pooling: Path | None = None) -> None:
-    """Write a Hugging Face folder, whole or not at all, over any earlier one of ours.
+    """Write a Hugging Face folder atomically, over any earlier one that polyrank wrote.
 
     Args:
         path: the folder.
         backbone: without heads.
         subwords: its vocabulary.
-        pooling: a file of sentence-transformers that says how it was trained to be pooled; goes along.
+        pooling: the sentence-transformers file of its pooling, to copy; None: none.
 
     Raises:
-        UsageError: the folder holds what is not ours.
+        UsageError: the folder holds other files.
         ResourceError: the disk is full or failing.
     """
     with new_folder(path, replace=True, own_files=BACKBONE_FILES) as folder:
         write_network(backbone.network, folder)
         write_tokenizer(subwords, folder, backbone.max_positions, segments=backbone.takes_segments)
         if pooling is not None:
-            json.loads(pooling.read_text("utf-8"))  # a damaged one is not passed on
+            json.loads(pooling.read_text("utf-8"))  # raises if it is damaged
             (folder / POOLING).parent.mkdir()
             shutil.copyfile(pooling, folder / POOLING)

@@ -1,4 +1,4 @@
-"""How a sequence of token outputs becomes one vector. Padding never counts; boundary tokens do."""
+"""Reducing token outputs to vectors. Padding is left out; boundary tokens are included."""
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -
 
 
 def reduction_weights(mask: Tensor, reduction: Reduction, n_tokens: int) -> Tensor:
-    """How much of each token's output is in the reduced vector: ``reduce`` is linear, so it is what it makes of ones.
+    """The weight of each token's output in the reduced vector. ``reduce`` is linear, so unit vectors reveal it.
 
     Args:
         mask, reduction, n_tokens: see ``reduce``.
@@ -59,20 +59,20 @@ def reduction_weights(mask: Tensor, reduction: Reduction, n_tokens: int) -> Tens
 
 
 def each_alone(mask: Tensor) -> Tensor:
-    """Outputs ``[B, T, T]`` of T dimensions, in each of which one token is 1."""
+    """Unit vectors as token outputs: ``[B, T, T]``."""
     B, T = mask.shape
     return torch.eye(T, device=mask.device).expand(B, T, T)
 
 
 def first_outputs(outputs: Tensor, mask: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """The first m outputs; shorter rows have fewer, said by the mask. ``[B, min(m, T), D]`` and ``[B, min(m, T)]``."""
+    """The first m outputs ``[B, min(m, T), D]`` and their mask ``[B, min(m, T)]``, false in shorter rows."""
     return outputs[:, :m], mask[:, :m]
 
 
 def last_outputs(outputs: Tensor, mask: Tensor, m: int, with_first: bool) -> tuple[Tensor, Tensor]:
-    """The last m real outputs of each row, in order, optionally with the first output before them.
+    """The last m real outputs of each row, in order, optionally after the first output.
 
-    A row with no more than m tokens has its first output among the last m already; it is not repeated.
+    In a row with at most m tokens the last m include the first output, which is not repeated.
 
     Returns:
         ``[B, M, D]`` and its mask ``[B, M]`` with M = min(m, T), plus 1 with the first output.

@@ -1,6 +1,6 @@
-"""The one scoring function, for Bi- and Poly-encoders alike.
+"""The scoring function of all encoders.
 
-B contexts, M vectors each, G candidate groups (1: shared by all contexts; B: each its own), K candidates, D dimensions.
+B contexts, M vectors each, G candidate groups (1: shared by all contexts; B: one for each), K candidates, D dimensions.
 """
 
 import torch
@@ -13,14 +13,14 @@ def scores(contexts: Tensor, candidates: Tensor, mask: Tensor) -> Tensor:
     """Score candidates: the softmax-weighted mean of their dot products with the context's vectors.
 
     With s_i = y_i . c, the candidate attends over the context vectors with weights softmax(s), and the attended
-    vector's product with the candidate is the same weighted sum of the products already there:
-    ``score = sum_i softmax(s)_i s_i``. The attended vectors ``[B, K, D]`` are never formed. One vector (M = 1) is the
-    Bi-encoder. Always ``max(s) - log M <= score <= max(s)``.
+    vector's product with the candidate is the same weighted sum of these products: ``score = sum_i softmax(s)_i s_i``.
+    The attended vectors ``[B, K, D]`` are never computed. M = 1 is the Bi-encoder. Always
+    ``max(s) - log M <= score <= max(s)``.
 
     Args:
         contexts: ``[B, M, D]``.
         candidates: ``[G, K, D]`` with G = 1 or B.
-        mask: ``[B, M]``, true where a context vector is real; each row has at least one.
+        mask: ``[B, M]``, true for real context vectors; each row has at least one.
 
     Returns:
         ``[B, K]`` raw fp32 scores, higher is better.

@@ -1,4 +1,4 @@
-"""A model to be trained: fresh, or started from the weights of a trained one, all that both have."""
+"""Models to train: new, or with the weights that they have in common with a trained model."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,17 +22,17 @@ def start_model(
     corpus: Iterable[str] = (),
     start: Path | None = None,
 ) -> tuple[Network, Texts, ModelConfig]:
-    """A model as the settings say, with the weights of the model folder ``start`` where there is one.
+    """A model by its settings, with the weights of the model folder ``start`` if it is given.
 
     Args:
         config, policy, seed, sample, dropout, new_dropout, corpus: see ``new_model``.
         start: the folder of a trained model.
 
     Returns:
-        The model, its text policy at work, and the resolved configuration to save.
+        The model, its tokenized text policy, and the resolved configuration to save.
 
     Raises:
-        ConfigError: the weights to start from do not fit.
+        ConfigError: the weights do not fit the model.
     """
     trained = None if start is None else load_model(start, dropout=dropout)
     model, texts, resolved = new_model(
@@ -45,39 +45,37 @@ def start_model(
         corpus=corpus,
         start=None if trained is None else (trained.model, trained.texts, trained.config),
     )
-    if trained is not None:
-        taken = transfer_weights(model, trained.model, f"{start}")
-        if "context_tower.scale" not in taken:
-            resolved = refit_output_scale(model, texts, resolved, config, sample)
+    if trained is not None and "context_tower.scale" not in transfer_weights(model, trained.model, f"{start}"):
+        resolved = refit_output_scale(model, texts, resolved, config, sample)
     return model, texts, resolved
 
 
 def transfer_weights(model: Network, trained: Network, where: str) -> frozenset[str]:
-    """Put a trained model's weights into another one.
+    """Copy a trained model's weights into another model.
 
-    A Poly-encoder started from a Bi-encoder keeps its own codes. A Cross-encoder takes the transformer of an encoder's
-    context side and keeps its own head; an encoder takes a Cross-encoder's transformer on both sides.
+    A Poly-encoder that starts from a Bi-encoder keeps its codes. A Cross-encoder gets the transformer of an encoder's
+    context side and keeps its head; an encoder gets a Cross-encoder's transformer on both sides.
 
     Args:
         model: changed in place.
         trained: has the weights.
-        where: names it in errors.
+        where: names the trained model in errors.
 
     Returns:
-        Names of the weights that were taken.
+        The names of the copied weights.
 
     Raises:
         ConfigError: no weight has a counterpart, or one has another shape.
     """
     own, saved = model.state_dict(), trained.state_dict()
-    taken = {}
+    copied = {}
     for name in own:
         for source in (name, f"context_tower.{name}", name.partition("_tower.")[2]):
             if source in saved:
-                taken[name] = saved[source]
+                copied[name] = saved[source]
                 break
-    odd = [name for name, tensor in taken.items() if tensor.shape != own[name].shape]
-    if odd or not taken:
+    odd = [name for name, tensor in copied.items() if tensor.shape != own[name].shape]
+    if odd or not copied:
         raise ConfigError(f"the weights in {where} do not fit this model ({(odd or ['no common part'])[0]})")
-    model.load_state_dict(taken, strict=False)
-    return frozenset(taken)
+    model.load_state_dict(copied, strict=False)
+    return frozenset(copied)

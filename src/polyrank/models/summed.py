@@ -1,4 +1,4 @@
-"""Encoders that are trained together, as one network: its score is the weighted sum of theirs.
+"""Encoders that are trained together as one network, whose score is the weighted sum of their scores.
 
 Shapes: B contexts, N candidates, M vectors per context, D dimensions; P parts.
 """
@@ -15,20 +15,20 @@ from polyrank.text import Tokens, split_parts
 
 
 class SumNetwork(EncoderNetwork):
-    """``score = sum_p w_p score_p``, with the parts' vectors side by side and ``sqrt(w_p)`` on both sides.
+    """``score = sum_p w_p score_p``: the parts' vectors are concatenated, scaled by ``sqrt(w_p)`` on both sides.
 
-    ``scorers.summed.SumEncoder`` says why that is the sum exactly, and is what a trained one is ranked with. A weight
-    is its start times ``exp(growth)``, so it stays above 0.
+    ``scorers.summed.SumEncoder`` explains why this is exactly the sum, and ranks with a trained network. A weight is
+    its start times ``exp(growth)``, so it stays above 0.
 
     Args:
         parts: the networks.
         weights: to start from.
-        pad_ids: what the padding of each part's rows consists of.
-        attending: the part that gives a context several vectors, whose weight stays 1; None: there is none.
-        train_weights: whether the other weights move.
+        pad_ids: the padding id of each part.
+        attending: the part with several vectors per context, whose weight stays 1; None: no part has several.
+        train_weights: whether the other weights are trained.
     """
 
-    new_rate = 25.0  # in a thousand steps at 5e-5 a weight can become three times as large, and not just 5% larger
+    new_rate = 25.0  # so in a thousand steps at 5e-5 a weight can triple instead of growing by 5%
     free: Tensor
 
     def __init__(
@@ -41,7 +41,7 @@ class SumNetwork(EncoderNetwork):
         train_weights: bool,
     ) -> None:
         super().__init__()
-        self.parts: Sequence[EncoderNetwork] = nn.ModuleList(parts)  # type: ignore[assignment]  # it is one to read
+        self.parts: Sequence[EncoderNetwork] = nn.ModuleList(parts)  # type: ignore[assignment]  # it reads as one
         self.start, self.pad_ids = tuple(weights), tuple(pad_ids)
         self.growth = nn.Parameter(torch.zeros(len(parts)), requires_grad=train_weights)
         free = [float(number != attending) for number in range(len(parts))]
@@ -50,7 +50,7 @@ class SumNetwork(EncoderNetwork):
 
     @property
     def weights(self) -> list[float]:
-        """Those of now."""
+        """The current weights."""
         growth = (self.growth.detach() * self.free).tolist()
         return [start * math.exp(grown) for start, grown in zip(self.start, growth, strict=True)]
 
@@ -59,7 +59,7 @@ class SumNetwork(EncoderNetwork):
         return torch.tensor(self.start, device=self.growth.device).sqrt() * (self.growth * self.free / 2).exp()
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Context vectors ``[B, M, D]``, D being the sum of the dimensions, and their mask ``[B, M]``."""
+        """Context vectors ``[B, M, D]`` and their mask ``[B, M]``; D is the sum of the parts' dimensions."""
         encoded = [
             part.encode_contexts(own) for part, own in zip(self.parts, split_parts(tokens, self.pad_ids), strict=True)
         ]
@@ -78,7 +78,7 @@ class SumNetwork(EncoderNetwork):
         return torch.cat([root * vectors for root, vectors in zip(self._roots(), encoded, strict=True)], dim=-1)
 
     def shape(self) -> dict[str, Any]:
-        """Those of the parts."""
+        """The shapes of the parts."""
         return {"parts": [part.shape() for part in self.parts]}
 
     def trunks(self) -> list[Trunk]:
@@ -86,10 +86,10 @@ class SumNetwork(EncoderNetwork):
         return [trunk for part in self.parts for trunk in part.trunks()]
 
     def new_parameters(self) -> list[nn.Parameter]:
-        """The weights: the parts come trained, with their codes and projections."""
+        """The weights; the parts, with their codes and projections, are already trained."""
         return [self.growth]
 
     def observe_weights(self) -> None:
-        """As each part does."""
+        """Call it on each part."""
         for part in self.parts:
             part.observe_weights()

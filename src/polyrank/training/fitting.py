@@ -159,10 +159,11 @@ def fit_together(
     Raises:
         DivergedError, ResourceError, InterruptedTraining: as ``loop.fit``.
     """
-    fits = fit(
+    return fit(
         learners,
         ExampleStep(step, settings.loss),
         ExampleBatches(examples, step, settings, seed),
+        FitResult,
         seed=seed,
         folder=folder,
         device=device,
@@ -174,10 +175,6 @@ def fit_together(
         memory=memory,
         notify=notify,
     )
-    return [
-        FitResult(own.n_steps, own.counts["n_examples"], own.best, own.best_step, own.seconds, own.finished)
-        for own in fits
-    ]
 
 
 def count_steps(settings: TrainConfig, n_examples: int) -> tuple[int, int]:

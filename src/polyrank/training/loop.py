@@ -9,7 +9,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -28,6 +27,7 @@ TIMED_STEPS = 20  # after so many steps the remaining time is estimated; the fir
 OUT_OF_TIME = 1  # as a reason to stop, among signal numbers: polyrank handles no signal of this number
 Batch = TypeVar("Batch")
 Read = TypeVar("Read", contravariant=True)
+Result = TypeVar("Result")
 
 
 class BatchSource(Protocol[Batch]):
@@ -66,31 +66,11 @@ class BatchStep(Protocol[Read]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """How the training of one network went.
-
-    Args:
-        n_steps: updates made, skipped ones included.
-        counts: sums of the source's counts.
-        best: validation figures of the best model; empty without validation.
-        best_step: the step after which the best model was saved.
-        seconds: wall time of the steps; a resumed run adds the time up to its checkpoint.
-        finished: false if the time limit ended the training.
-    """
-
-    n_steps: int
-    counts: dict[str, int]
-    best: dict[str, float]
-    best_step: int
-    seconds: float
-    finished: bool
-
-
 def fit(
     learners: Sequence[Learner],
     step: BatchStep[Batch],
     source: BatchSource[Batch],
+    result: Callable[..., Result],
     *,
     seed: int,
     folder: Path,
@@ -103,13 +83,14 @@ def fit(
     memory: Memory | None = None,
     notify: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Fit]:
+) -> list[Result]:
     """Train networks on the same batches, in turns, and keep the best version of each by its own validation.
 
     Args:
         learners: the networks, each with its settings.
         step: the training method.
         source: of batches.
+        result: the class of results, such as ``fitting.FitResult``, whose fields include the source's counts.
         seed: of dropout.
         folder: for ``checkpoint.safetensors``, which holds all networks; must exist.
         device: where to compute.
@@ -203,7 +184,8 @@ def fit(
         raise DivergedError(
             f"no loss was finite when a model was due to be saved, so {folder} has none; lower train.lr"
         )
-    return [Fit(done, dict(counts), own.best, own.best_step, clock() - started, not stop) for own in states]
+    ended = {"n_steps": done, **counts, "seconds": clock() - started, "finished": not stop}
+    return [result(**ended, best=own.best, best_step=own.best_step) for own in states]
 
 
 def duration(seconds: float) -> str:

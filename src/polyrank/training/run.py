@@ -35,7 +35,7 @@ from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_t
 from polyrank.training.learner import METRICS, Learner, Report
 from polyrank.training.methods import make_step
 from polyrank.training.ranker import Ranker, make_learner, new_ranker
-from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates
+from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
 from polyrank.training.sums import SUM_FILES, new_sum
 from polyrank.training.tensorboard import TensorBoard
 
@@ -261,8 +261,7 @@ class Run:
             if all(own.finished for own in fits):
                 distributed.on_rank_zero(partial(self._end, fits))
             else:
-                minutes = f"{self.plan.recipe.train.minutes:g} minutes (train.minutes)"
-                self.notify(f"stopped after {minutes} at step {fits[0].n_steps:,}; continue with --resume")
+                self.notify(stopped_by_minutes(self.plan.recipe.train.minutes, fits[0].n_steps))
         return [
             RunResult(self.seed, self.folder / network.name / MODEL, own, network.name)
             for network, own in zip(self.plan.networks, fits, strict=True)

@@ -177,6 +177,11 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
+def stopped_by_minutes(minutes: float | None, n_steps: int) -> str:
+    """The message of a run that its time limit ended."""
+    return f"stopped after {minutes:g} minutes (train.minutes) at step {n_steps:,}; continue with --resume"
+
+
 def dotted(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one table with dotted keys."""
     flat: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """Distributed batches: each process encodes a share of the texts, and all processes gather the vectors of the batch.
 
 Every process then computes the loss of the whole batch, with the same candidates, masks and queue as a single process,
-and propagates the gradients of its own texts' vectors. The sum over processes is exactly the gradient of the batch.
+and propagates the gradients of the vectors that it encoded. The sum over processes is exactly the batch's gradient.
 This works with any loss and network.
 """
 

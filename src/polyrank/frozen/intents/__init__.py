@@ -1,9 +1,9 @@
-"""Intents: a small classifier on frozen encodings, with few-shot parts and a threshold for what is out of scope."""
+"""Intents: a small classifier on frozen encodings, with few-shot training and a threshold for out-of-scope texts."""
 
 from polyrank.frozen.intents.classifier import (
     IntentClassifier,
     Prediction,
-    check_path,
+    check_classifier_path,
     load_intents,
     open_encoder,
     save_intents,
@@ -27,7 +27,7 @@ __all__ = [
     "Rejection",
     "Utterance",
     "calibrate_rejection",
-    "check_path",
+    "check_classifier_path",
     "confusion",
     "encode",
     "evaluate_rejection",

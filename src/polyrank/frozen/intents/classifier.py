@@ -1,4 +1,4 @@
-"""An intent classifier: a frozen encoder, the small network on it, a threshold; and its folder."""
+"""An intent classifier (a frozen encoder, a small network on it, a threshold) and its folder."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.frozen.intents.confusion import predicted
+from polyrank.frozen.intents.confusion import predict_labels
 from polyrank.frozen.intents.encoding import Floats, Layer, encode, read_layer
 from polyrank.frozen.intents.head import Head
 from polyrank.loading.models import model_exists, portable_name, resolved_name
@@ -25,12 +25,12 @@ KIND = "intent"
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What an utterance is for.
+    """The predicted intent of an utterance.
 
     Args:
         intent: None: out of scope.
         confidence: by the measure of the threshold; without a threshold, the probability of the best intent.
-        best: the best intents with their probabilities, best first, whether rejected or not.
+        best: the best intents with their probabilities, best first, also if the threshold rejects them.
     """
 
     intent: str | None
@@ -44,12 +44,12 @@ class IntentClassifier:
 
     Args:
         encoder: frozen.
-        encoder_name: by which it is opened again.
-        layer: which of its encodings.
+        encoder_name: to open it again.
+        layer: the encoding that is used.
         head: the network.
         intents: their names, in the order of the network's outputs.
-        abstention: when an utterance is out of scope; None: never.
-        metadata: what training wrote about itself.
+        abstention: the threshold below which an utterance is out of scope; None: no utterance is.
+        metadata: written by the training.
     """
 
     encoder: Encoder
@@ -71,15 +71,15 @@ class IntentClassifier:
         return self.scores_of(encode(self.encoder, texts, self.layer))
 
     def predict(self, texts: Sequence[str | Context], k: int = 3) -> list[Prediction]:
-        """The intent of each utterance, with the best ``k``.
+        """Predict the intent of each utterance, with the best ``k``.
 
         Raises:
             UsageError: ``k`` is less than one.
         """
         if k < 1:
-            raise UsageError(f"k is {k}; ask for one intent at least")
+            raise UsageError(f"k is {k}; give at least 1")
         scores = self.scores(texts).astype(np.float64)
-        labels = predicted(scores.astype(np.float32), self.abstention)
+        labels = predict_labels(scores.astype(np.float32), self.abstention)
         predictions = []
         for row, number in zip(scores, labels.tolist(), strict=True):
             order = np.argsort(-row, kind="stable")
@@ -91,8 +91,8 @@ class IntentClassifier:
         return predictions
 
 
-def check_path(path: Path, *, replace: bool) -> None:
-    """Refuse a path that a classifier must not be written to, before the work is done."""
+def check_classifier_path(path: Path, *, replace: bool) -> None:
+    """Check that a classifier can be written to a path, before any work."""
     check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
@@ -100,7 +100,7 @@ def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = Fa
     """Write a classifier as intent.json and intent.safetensors, without its encoder.
 
     Raises:
-        UsageError: the path is taken.
+        UsageError: the path exists already.
         ResourceError: the disk is full.
     """
     head = classifier.head
@@ -116,26 +116,26 @@ def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = Fa
 
 
 def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto") -> IntentClassifier:
-    """A classifier's folder, with the encoder that it was trained on.
+    """Read a classifier from its folder, with the encoder that it was trained on.
 
     Args:
         path: the folder.
-        encoder: the encoder, where it has moved.
+        encoder: the new folder of an encoder that has moved.
         device: for the encoder.
 
     Raises:
-        ArtifactError: the folder is damaged, or the encoder is another one.
-        UsageError: the encoder is not where it should be.
+        ArtifactError: the folder is damaged, or the encoder is a different one.
+        UsageError: the encoder does not exist.
     """
     document, tensors = read_tensors(path, KIND)
     name = encoder or resolved_name(document["encoder"], path)
     if not model_exists(name):
-        raise UsageError(f"{path} needs the encoder {name}, which is not there; give its folder with --encoder")
+        raise UsageError(f"{path} needs the encoder {name}, which does not exist; give its folder with --encoder")
     opened = open_encoder(name, device=device)
     if opened.fingerprint != document["encoder_fingerprint"]:
         raise ArtifactError(
-            f"{path} was made with encoder {document['encoder_fingerprint'][:12]}, {name} is"
-            f" {opened.fingerprint[:12]}; give the right one with --encoder or train it again"
+            f"{path} was trained on encoder {document['encoder_fingerprint'][:12]}, and {name} is"
+            f" {opened.fingerprint[:12]}; give the right encoder with --encoder, or train the classifier again"
         )
     head = Head(tensors["hidden.weight"].shape[1], tensors["hidden.weight"].shape[0], len(document["intents"]))
     head.load_state_dict(tensors)
@@ -152,16 +152,16 @@ def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto"
 
 
 def open_encoder(name: str, *, device: str = "auto") -> Encoder:
-    """A model folder or an untuned backbone as a frozen Encoder.
+    """Open a model folder or an untuned backbone as a frozen Encoder.
 
     Raises:
-        UsageError: it has no vectors.
+        UsageError: the model is not an encoder.
     """
     if is_folder_of(Path(name), KIND):
-        raise UsageError(f"{name} is an intent classifier; give the encoder that it is to be trained on")
+        raise UsageError(f"{name} is an intent classifier; give an encoder to train on")
     scorer = load(name, device=device)
     if not isinstance(scorer, Encoder):
         raise UsageError(
-            f"{name} has no vectors to learn from; give a Bi- or Poly-encoder, a ConveRT or an untuned one"
+            f"{name} has no vectors to train on; give a Bi- or Poly-encoder, a ConveRT or an untuned backbone"
         )
     return scorer

@@ -1,4 +1,4 @@
-"""Per-intent figures and what is taken for what. numpy only.
+"""Per-intent figures and confusions of intents. numpy only.
 
 Shapes: N utterances, L intents. A label of -1 is out of scope, and so is a prediction of -1.
 """
@@ -16,8 +16,8 @@ from polyrank.ranking.abstention import Abstention
 Labels = NDArray[np.int64]
 
 
-def predicted(scores: NDArray[np.float32], abstention: Abstention | None) -> Labels:
-    """The number of the best intent ``[N]``, or -1 where the threshold rejects; scores ``[N, L]``."""
+def predict_labels(scores: NDArray[np.float32], abstention: Abstention | None) -> Labels:
+    """The numbers of the best intents ``[N]`` from scores ``[N, L]``; -1 if the threshold rejects."""
     best: Labels = scores.argmax(1).astype(np.int64)
     if abstention is not None:
         best[confidences(scores, abstention.measure) < abstention.threshold] = -1
@@ -25,7 +25,7 @@ def predicted(scores: NDArray[np.float32], abstention: Abstention | None) -> Lab
 
 
 def confusion(labels: Labels, predictions: Labels, n_intents: int) -> NDArray[np.int64]:
-    """Counts ``[L + 1, L + 1]``: rows are what it was, columns what it was taken for; the last is out of scope.
+    """Counts ``[L + 1, L + 1]``: rows are labels, columns predictions; the last of each is out of scope.
 
     >>> confusion(np.array([0, 0, 1]), np.array([0, 1, -1]), 2)
     array([[1, 1, 0],
@@ -38,7 +38,7 @@ def confusion(labels: Labels, predictions: Labels, n_intents: int) -> NDArray[np
 
 
 def per_intent(matrix: NDArray[np.int64], intents: Sequence[str]) -> list[dict[str, Any]]:
-    """Precision, recall, F1 and support of each intent that was there or was predicted, weakest F1 first.
+    """Precision, recall, F1 and support of each intent that is labelled or predicted, lowest F1 first.
 
     >>> rows = per_intent(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]), ["a", "b"])
     >>> [(row["intent"], row["precision"], row["recall"], row["support"]) for row in rows]
@@ -61,7 +61,7 @@ def per_intent(matrix: NDArray[np.int64], intents: Sequence[str]) -> list[dict[s
 
 
 def most_confused(matrix: NDArray[np.int64], intents: Sequence[str], n: int = 10) -> list[dict[str, Any]]:
-    """The mistakes that were made most often.
+    """The most frequent mistakes.
 
     >>> most_confused(np.array([[1, 2, 0], [0, 3, 1], [0, 0, 0]]), ["a", "b"], n=1)
     [{'intent': 'a', 'taken_for': 'b', 'count': 2}]

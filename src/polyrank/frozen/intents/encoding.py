@@ -1,4 +1,4 @@
-"""Frozen encodings of utterances, of one encoder or of several side by side: computed once, kept in a cache if given.
+"""Frozen encodings of utterances by one encoder or a sum of encoders, computed once and optionally cached.
 
 Shapes: N utterances, D dimensions.
 """
@@ -26,12 +26,12 @@ TEXTS_AT_A_TIME = 512
 
 
 def read_layer(name: str, encoder: Encoder) -> Layer:
-    """A layer by its name; "auto" is r for a ConveRT, as the paper found better, and the final encoding for others.
+    """A layer by its name; "auto" is r for a ConveRT, which is better in the paper, and else the final encoding.
 
-    A sum has r where one of its encoders has it; its other encoders then give their final encoding.
+    A sum has r if one of its encoders has it; its other encoders then use their final encoding.
 
     Raises:
-        UsageError: there is none of that name, or this encoder does not have it.
+        UsageError: the name is unknown, or the encoder has no such layer.
     """
     inner = _has_inner(encoder)
     if name == "auto":
@@ -56,23 +56,23 @@ def encode(
     cache: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Floats:
-    """Encodings ``[N, D]`` as contexts.
+    """Encode texts as contexts: ``[N, D]``.
 
-    "final" is the context vector, or the mean of the vectors where an encoder gives several; "r" is what a ConveRT's
-    reduction gives (Henderson et al., ConveRT, section 4, "Intent Classification: Task, Data, Setup"). Of a sum, the
-    encodings of its encoders stand side by side, each of length one, so that none drowns the others; the weights are
-    of scores and say nothing here.
+    "final" is the context vector, or the mean if an encoder has several vectors; "r" is the output of a ConveRT's
+    reduction (Henderson et al., ConveRT, section 4, "Intent Classification: Task, Data, Setup"). A sum concatenates the
+    encodings of its encoders, each normalized to length 1, so that none dominates; its weights are for scores and are
+    not used here.
 
     Args:
         encoder: frozen.
         texts: utterances, or contexts of several turns.
-        layer: which encoding.
-        cache: a folder of encodings, by encoder, layer and texts; made where it is absent.
-        progress: told how many texts are encoded, and of how many.
+        layer: the encoding.
+        cache: folder of encodings by encoder, layer and texts; created if it does not exist.
+        progress: called with the number of texts encoded and of all texts.
     """
     contexts = [text if isinstance(text, Context) else Context(turns_of(text)) for text in texts]
     if isinstance(encoder, SumEncoder):
-        return _side_by_side(encoder, contexts, layer, cache, progress)
+        return _concatenated(encoder, contexts, layer, cache, progress)
     path = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.encodings"
     if path is not None and (cached := _read_cache(path)) is not None:
         return cached
@@ -92,7 +92,7 @@ def encode(
     return encoded
 
 
-def _side_by_side(
+def _concatenated(
     encoder: SumEncoder,
     contexts: Sequence[Context],
     layer: Layer,
@@ -113,7 +113,7 @@ def _side_by_side(
 
 
 def _read_cache(path: Path) -> Floats | None:
-    """What a cache holds; a damaged part of it is as good as none."""
+    """The encodings of a cache file; None if it is missing or damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

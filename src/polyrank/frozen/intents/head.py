@@ -1,4 +1,4 @@
-"""The network on top of frozen encodings: two layers with dropout, trained by SGD with early stopping.
+"""The network on frozen encodings: two layers with dropout, trained by SGD with early stopping.
 
 Shapes: N utterances, D dimensions of the encoding, H of the hidden layer, L intents.
 """
@@ -41,12 +41,12 @@ class HeadConfig:
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout = {self.dropout} is outside 0 to 1; give for example 0.3")
         if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ConfigError(f"lr = {self.lr} is no positive number; give for example 0.1")
+            raise ConfigError(f"lr = {self.lr} must be a number above 0; give for example 0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The values that are tried, each with each.
+    """The values to try, in every combination.
 
     >>> len(list(Grid(hidden_dim=(8, 16), dropout=(0.1,), lr=(0.1, 0.3)).points()))
     4
@@ -65,8 +65,8 @@ class Grid:
 class Head(nn.Module):
     """Encodings to one raw score per intent: ``W2 dropout(relu(W1 (x - mean) / scale + b1)) + b2``.
 
-    Encoders differ much in the size of their vectors; the mean and the scale of the training encodings take that out,
-    so that one grid of learning rates fits all.
+    The vectors of different encoders differ much in size. The mean and the scale of the training encodings remove the
+    difference, so one grid of learning rates fits all encoders.
 
     Args:
         dimension: D.
@@ -90,7 +90,7 @@ class Head(nn.Module):
         self.dropout = dropout
 
     def fit_scale(self, vectors: Tensor) -> None:
-        """Take the mean, and the root mean square of what is left, from training encodings ``[N, D]``."""
+        """Set the mean of training encodings ``[N, D]``, and their root mean square after subtracting it."""
         self.mean.copy_(vectors.mean(0))
         self.scale.copy_((vectors - self.mean).square().mean().sqrt().clamp(min=1e-12))
 
@@ -103,14 +103,14 @@ class Head(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class HeadFit:
-    """How a training went.
+    """The result of a training.
 
     Args:
         head: with the weights of the best epoch, in evaluation mode.
         config: its sizes.
         accuracy: on the development part.
-        loss: cross-entropy there.
-        n_epochs: until the best one.
+        loss: cross-entropy on the development part.
+        n_epochs: the best epoch.
     """
 
     head: Head
@@ -127,7 +127,7 @@ class HeadFit:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Encodings ``[N, D]`` and the number of each one's intent ``[N]``."""
+    """Encodings ``[N, D]`` and the numbers of their intents ``[N]``."""
 
     vectors: Floats
     labels: Labels
@@ -144,9 +144,9 @@ def fit_head(
     patience: int = 5,
     max_epochs: int = 200,
 ) -> HeadFit:
-    """Train until the development part has not gained for ``patience`` epochs; the best epoch's weights count.
+    """Train until the development part has not improved for ``patience`` epochs, and keep the best epoch's weights.
 
-    A gain is a higher accuracy, or the same with a lower loss. Weights, order and dropout are functions of the seed.
+    Better means a higher accuracy, or the same with a lower loss. Weights, order and dropout depend only on the seed.
 
     Raises:
         DivergedError: the loss is not finite.
@@ -157,7 +157,7 @@ def fit_head(
         torch.manual_seed(seed)
         head = Head(vectors.shape[1], config.hidden_dim, n_intents, config.dropout)
         head.fit_scale(vectors)
-        # one pass over the data scales them all; the steps then see them scaled
+        # scaled once, instead of in every step
         inputs = (vectors - head.mean) / head.scale
         parameters: list[Tensor] = list(head.parameters())
         best, best_state, best_epoch = (-1.0, -math.inf), {}, 0
@@ -184,7 +184,7 @@ def fit_head(
 
 
 def _loss_and_accuracy(head: Head, vectors: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Accuracy and negative loss."""
+    """Accuracy and negative loss, both higher for a better head."""
     head.eval()
     with torch.no_grad():
         scores = head(vectors)
@@ -202,7 +202,7 @@ def search(
     max_epochs: int = 200,
     report: Callable[[HeadFit, int, int], None] = lambda fit, done, total: None,
 ) -> tuple[HeadFit, list[HeadFit]]:
-    """The best point of the grid, and all of them; points that diverge are left out.
+    """Fit every point of the grid; returns the best fit and all fits, without points that diverge.
 
     Raises:
         ConfigError: the grid is empty.

@@ -11,13 +11,13 @@ from polyrank.frozen.intents.reading import OUT_OF_SCOPE
 
 
 def plot_confusion(matrix: NDArray[np.int64], intents: Sequence[str], path: Path, *, n_shown: int = 20) -> None:
-    """What is taken for what, in percent of each intent; of many intents, those with the most mistakes.
+    """Plot the confusions in percent of each intent; of many intents, only those with the most mistakes.
 
     Args:
-        matrix: of ``confusion``: ``[L + 1, L + 1]``.
+        matrix: from ``confusion``, ``[L + 1, L + 1]``.
         intents: their L names.
         path: .png or .svg.
-        n_shown: most intents that are drawn.
+        n_shown: the maximum number of intents.
     """
     try:
         from matplotlib.figure import Figure
@@ -37,13 +37,13 @@ def plot_confusion(matrix: NDArray[np.int64], intents: Sequence[str], path: Path
         colour = "white" if shares[i, j] > 60 else "black"
         axes.text(j, i, f"{shares[i, j]:.0f}", ha="center", va="center", fontsize=5, color=colour)
     title = f"the {len(shown)} most confused of {len(intents)} intents" if len(shown) < len(intents) else ""
-    axes.set(xlabel="taken for", ylabel="intent", title=title)
+    axes.set(xlabel="predicted", ylabel="intent", title=title)
     figure.colorbar(image, ax=axes, label="% of the intent's utterances", shrink=0.8)
     figure.savefig(path)
 
 
 def shown_intents(matrix: NDArray[np.int64], n_shown: int) -> list[int]:
-    """Those with the most mistakes, made or suffered, in their own order; what never occurs is left out.
+    """The intents with the most mistakes, in their own order; intents that never occur are left out.
 
     >>> shown_intents(np.array([[5, 0, 0], [0, 3, 2], [0, 0, 4]]), 2)
     [1, 2]

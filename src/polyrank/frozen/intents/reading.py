@@ -1,11 +1,11 @@
-"""Utterances with their intents, from plain files and from the published files of banking77, clinc150 and hwu64.
+"""Reading utterances with their intents, from plain files and the published files of banking77, clinc150 and hwu64.
 
     plain       CSV, JSON lines (both also .gz) or Parquet: "text" (or "utterance") and "intent" ("category", "label")
     banking77   a folder with train.csv and test.csv
-    clinc150    data_full.json: train, val and test, and the same of utterances that are out of scope
+    clinc150    data_full.json: train, val and test, each also with utterances that are out of scope
     hwu64       a folder with trainset/ and testset/ of files separated by semicolons; scenario_intent is the intent
 
-A folder of plain files is read by their names: train, dev (valid, val) and test.
+In a folder of plain files, the names are the parts: train, dev (valid, val) and test.
 """
 
 import csv
@@ -28,11 +28,11 @@ SPLITS = {"train": "train", "dev": "dev", "valid": "dev", "val": "dev", "validat
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """What somebody says, and what for.
+    """A text and its intent.
 
     Args:
         text: one turn.
-        intent: None: out of scope, it has none of the intents.
+        intent: None: out of scope, none of the intents.
     """
 
     text: str
@@ -44,7 +44,7 @@ Utterances = tuple[Utterance, ...]
 
 @dataclass(frozen=True, slots=True)
 class IntentSplits:
-    """The parts of a data set; those that it does not have are empty."""
+    """The parts of a data set; missing parts are empty."""
 
     train: Utterances = ()
     dev: Utterances = ()
@@ -67,7 +67,7 @@ class IntentSplits:
 
 
 def read_intents(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> IntentSplits:
-    """A data set of intents, by what is found at ``path``; one plain file is a training part.
+    """Read a data set of intents, in the format found at ``path``; a single plain file is a training part.
 
     Args:
         path: a file or a folder, see above.
@@ -102,7 +102,7 @@ def read_intents(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Inten
 
 
 def read_utterances(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Utterances:
-    """One plain file.
+    """Read one plain file.
 
     Args:
         path: CSV, JSON lines (both also ``.gz``) or Parquet.
@@ -146,7 +146,7 @@ def _clinc150(path: Path, out_of_scope: str) -> IntentSplits:
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error}); get the file again") from error
+        raise DataError(f"{path}: not JSON ({error}); download the file again") from error
     if not isinstance(document, dict) or not isinstance(document.get("train"), list):
         raise DataError(f'{path}: has no list "train"; give the data set\'s own data_full.json, or JSON lines')
 
@@ -159,7 +159,7 @@ def _clinc150(path: Path, out_of_scope: str) -> IntentSplits:
 def _pairs(path: Path, document: dict[str, Any], name: str, out_of_scope: str) -> Iterator[Utterance]:
     for number, pair in enumerate(document.get(name) or [], 1):
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(value, str) for value in pair):
-            raise DataError(f"{path}: {name} item {number} is no [text, intent]; get the file again")
+            raise DataError(f"{path}: {name} item {number} is not [text, intent]; download the file again")
         text, intent = pair
         try:
             yield _utterance(text, out_of_scope if name.startswith("oos_") else intent, out_of_scope)
@@ -179,5 +179,5 @@ def _hwu64(folder: Path) -> Utterances:
                 intent = f"{fields.text(row, 'scenario')}_{fields.text(row, 'intent')}"
                 utterances.append(_utterance(fields.text(row, "answer_from_anno"), intent, ""))
         except (ValueError, csv.Error) as error:
-            raise row_error(path, reader.line_num, f"{error}; get the file again") from error
+            raise row_error(path, reader.line_num, f"{error}; download the file again") from error
     return _some(folder, utterances)

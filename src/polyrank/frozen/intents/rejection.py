@@ -1,4 +1,4 @@
-"""When an utterance has none of the intents: a threshold on confidence, calibrated on utterances of both kinds.
+"""Rejecting out-of-scope utterances: a threshold on confidence, calibrated on utterances in and out of scope.
 
 numpy only. Shapes: N utterances, L intents. A label of -1 is out of scope.
 """
@@ -20,14 +20,14 @@ Aim = Literal["balanced", "accuracy", "f1"]
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """What a threshold does to utterances of both kinds.
+    """The effect of a threshold on utterances in and out of scope.
 
     Args:
-        n_in_scope, n_out_of_scope: how many there were.
-        in_scope_accuracy: share of those in scope that are not rejected and get the right intent.
-        recall: share of those out of scope that are rejected.
-        precision: share of the rejected that are out of scope; 1 where none is rejected.
-        accuracy: share of all that are treated rightly.
+        n_in_scope, n_out_of_scope: numbers of utterances.
+        in_scope_accuracy: share of utterances in scope that are not rejected and get the right intent.
+        recall: share of utterances out of scope that are rejected.
+        precision: share of rejected utterances that are out of scope; 1 if none is rejected.
+        accuracy: share of all utterances with the right result.
     """
 
     n_in_scope: int
@@ -48,7 +48,7 @@ class Rejection:
         return 2 * self.precision * self.recall / total if total else 0.0
 
     def value(self, aim: Aim) -> float:
-        """What is made as large as possible: see ``calibrate_rejection``."""
+        """The figure that ``calibrate_rejection`` maximizes for an aim."""
         if aim == "f1":
             return self.f1
         return self.accuracy if aim == "accuracy" else (self.in_scope_accuracy + self.recall) / 2
@@ -62,14 +62,14 @@ def read_aim(name: str) -> Aim:
     """An aim by its name.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the name is unknown.
     """
     aim: Aim = read_choice(name, Aim, "aim of a threshold")
     return aim
 
 
 def confidences(scores: Floats, measure: Measure) -> NDArray[np.float64]:
-    """Of the best intent of each utterance ``[N]``; scores ``[N, L]``.
+    """The confidence in the best intent of each utterance, ``[N]``, from scores ``[N, L]``.
 
     >>> confidences(np.array([[0.0, 2.0, 1.5]], np.float32), "margin")
     array([0.5])
@@ -79,7 +79,7 @@ def confidences(scores: Floats, measure: Measure) -> NDArray[np.float64]:
 
 
 def evaluate_rejection(scores: Floats, labels: Labels, abstention: Abstention) -> Rejection:
-    """What a threshold does.
+    """Measure the effect of a threshold.
 
     Args:
         scores: ``[N, L]``.
@@ -107,25 +107,25 @@ def _rejection(rejected: NDArray[np.bool_], right: NDArray[np.bool_], outside: N
 def calibrate_rejection(
     scores: Floats, labels: Labels, *, aim: Aim = "balanced", measure: Measure | None = None
 ) -> tuple[Abstention, Rejection]:
-    """The measure of confidence and the threshold that do best.
+    """Choose the best measure of confidence and threshold.
 
-    Thresholds lie half-way between two neighbouring confidences; of equally good ones the one that rejects least wins.
+    Thresholds are midpoints between neighbouring confidences; of equally good ones the lowest is chosen.
 
     Args:
         scores: ``[N, L]``.
         labels: ``[N]``, -1 for out of scope.
-        aim: "balanced": mean of the accuracy in scope and the recall out of scope, whatever their numbers;
-            "accuracy": share of all that are treated rightly; "f1": of those out of scope.
-        measure: None: the best of all.
+        aim: "balanced": mean of the accuracy in scope and the recall out of scope; "accuracy": share of all utterances
+            with the right result; "f1": F1 of rejection.
+        measure: None: try all.
 
     Raises:
-        DataError: one of the two kinds is missing.
+        DataError: all utterances are in scope, or none is.
     """
     outside = labels < 0
     if outside.all() or not outside.any():
         kind = "in scope" if outside.all() else "out of scope"
         raise DataError(
-            f"none of the {len(labels):,} development utterances is {kind}; a threshold needs both kinds, give some"
+            f"none of the {len(labels):,} development utterances is {kind}, and a threshold needs both kinds; give some"
         )
     right = scores.argmax(1) == labels
     best: tuple[float, Abstention] | None = None

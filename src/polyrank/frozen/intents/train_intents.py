@@ -1,4 +1,4 @@
-"""A classifier from labelled utterances: parts made, encodings computed once, a grid searched, seeds compared.
+"""Training a classifier on labelled utterances: split the data, encode once, search the grid, compare seeds.
 
 Shapes: N utterances, D dimensions, L intents.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.frozen.intents.classifier import IntentClassifier
-from polyrank.frozen.intents.confusion import confusion, most_confused, per_intent, predicted
+from polyrank.frozen.intents.confusion import confusion, most_confused, per_intent, predict_labels
 from polyrank.frozen.intents.encoding import Floats, encode, read_layer
 from polyrank.frozen.intents.head import Encoded, Grid, HeadFit, Labels, fit_head, search
 from polyrank.frozen.intents.reading import IntentSplits, Utterance, Utterances
@@ -27,13 +27,13 @@ DEV_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class IntentResult:
-    """What a training gave.
+    """The result of a training.
 
     Args:
         classifier: of the seed that did best on the development part.
         figures: ready for JSON: counts, the grid, each seed, test, out of scope, per intent.
         matrix: confusion ``[L + 1, L + 1]`` on the test part, else on the development part.
-        unreached: why there is no threshold, where a precision was asked for that none reaches.
+        unreached: the reason, if no threshold reaches the requested precision; else empty.
     """
 
     classifier: IntentClassifier
@@ -43,20 +43,21 @@ class IntentResult:
 
 
 def few_shot(utterances: Sequence[Utterance], n: int, *, seed: int) -> Utterances:
-    """``n`` utterances of each intent, drawn by the seed; those of a smaller n are among those of a larger one.
+    """Draw ``n`` utterances of each intent by the seed; a smaller ``n`` draws a subset of a larger one.
 
     Utterances that are out of scope are left out.
 
     Raises:
-        DataError: an intent has fewer.
+        DataError: an intent has fewer than ``n``.
     """
     return tuple(utterances[i] for i in _few_shot_rows(utterances, n, seed))
 
 
 def split_off(utterances: Sequence[Utterance], share: float, *, seed: int) -> tuple[Utterances, Utterances]:
-    """The rest and a development part: this share of each intent and of those out of scope, at least one of each.
+    """Split off a part: this share of each intent and of the out-of-scope utterances, at least one of each.
 
-    Copies of a text stay together: a text that was trained on would judge nothing. An intent of a single text keeps it.
+    Returns the rest and the part. Copies of a text stay together, so no text is in both. An intent with a single text
+    keeps it in the rest.
 
     >>> rest, part = split_off([Utterance(text, "x") for text in "aabb"], 0.5, seed=1)
     >>> sorted({u.text for u in rest} & {u.text for u in part}), len(rest), len(part)
@@ -90,8 +91,8 @@ def _few_shot_rows(utterances: Sequence[Utterance], n: int, seed: int) -> list[i
     if small:
         name, count = min(small, key=lambda item: item[1])
         raise DataError(
-            f"intent {name!r} has {count:,} utterances, fewer than the {n:,} asked for"
-            " (where there is no dev part, one is taken from them first); ask for fewer"
+            f"intent {name!r} has {count:,} utterances, fewer than the requested {n:,}"
+            " (without a dev part, some are split off for it first); request fewer"
         )
     return sorted(i for number, group in enumerate(groups.values()) for i in _shuffled(group, seed, number)[:n])
 
@@ -102,26 +103,26 @@ def _shuffled(group: list[int], seed: int, number: int) -> list[int]:
 
 
 def check_share(share: float) -> None:
-    """Refuse a share that cannot be held out twice.
+    """Check a share that will be held out twice.
 
     Raises:
-        UsageError: nothing would be left, or nothing held out.
+        UsageError: the share is outside (0, 0.5).
     """
     if not 0 < share < 0.5:
-        raise UsageError(f"{share} to hold out twice leaves nothing to train on; give a share above 0 and below 0.5")
+        raise UsageError(f"the share {share} to hold out twice is outside 0 to 0.5; give a number between")
 
 
 def held_out(splits: IntentSplits, share: float) -> IntentSplits:
-    """The training part in three: ``share`` of it for development, as much for a test, the rest to train on.
+    """Split the training part in three: ``share`` for development, ``share`` for a test, the rest for training.
 
-    With 0.1, the 80/10/10 of ConveRT (2020), section 3. Drawn by ``split_off``, the same in every run.
+    With 0.1, this is the 80/10/10 of ConveRT (2020), section 3. ``split_off`` draws the same parts in every run.
 
     Args:
-        splits: with a training part alone.
-        share: above 0 and below one half.
+        splits: with only a training part.
+        share: above 0 and below 0.5.
 
     Raises:
-        UsageError: there are other parts, or the share is impossible.
+        UsageError: the data has other parts, or the share is out of range.
 
     >>> parts = held_out(IntentSplits(tuple(Utterance(f"{i}", "x") for i in range(10))), 0.1)
     >>> len(parts.train), len(parts.dev), len(parts.test)
@@ -129,7 +130,7 @@ def held_out(splits: IntentSplits, share: float) -> IntentSplits:
     """
     check_share(share)
     if splits.dev or splits.test:
-        raise UsageError("the data has a development or test part of its own; leave out what is to be held out")
+        raise UsageError("the data already has a development or test part; do not hold out a share")
     rest, test = split_off(splits.train, share, seed=0)
     train, dev = split_off(rest, share / (1 - share), seed=1)
     return IntentSplits(train, dev, test)
@@ -151,46 +152,46 @@ def train_intents(
     cache: Path | None = None,
     report: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> IntentResult:
-    """Encode once, search the grid with the first seed, train the chosen sizes with every seed, judge on the test part.
+    """Encode once, search the grid with the first seed, train the best sizes with every seed, evaluate on the test.
 
-    Without a development part, a tenth of the training part becomes it (by the first seed, whatever the others). For
-    few-shot training both are cut to n per intent, drawn anew with each seed: more labels than that are not looked at.
-    Utterances out of scope are never trained on; in the development part they calibrate the threshold.
+    Without a development part, a tenth of the training part becomes it, drawn by the first seed. For few-shot training
+    both parts are cut to n per intent, drawn again with each seed, so no other labels are used. Out-of-scope utterances
+    are never trained on; in the development part they calibrate the threshold.
 
     Args:
         splits: the data.
         encoder: frozen.
-        encoder_name: by which it is opened again.
+        encoder_name: to open it again.
         layer: see ``read_layer``.
-        grid: of sizes; None: the default one.
+        grid: of sizes; None: the default grid.
         n_few_shot: utterances per intent; None: all.
         seeds: of weights, order, dropout and few-shot samples.
         aim: of the threshold, see ``calibrate_rejection``.
-        precision: where no development utterance is out of scope: reject so much that this share of answers is
-            right; None: reject nothing. Where no threshold does, there is none.
-        patience: epochs without a gain on the development part.
-        max_epochs: most epochs.
+        precision: if no development utterance is out of scope: choose the threshold so that this share of answers is
+            right; None, or if no threshold reaches it: no threshold.
+        patience: epochs without an improvement on the development part.
+        max_epochs: the maximum number of epochs.
         cache: folder of encodings.
-        report: told what is being done, and how much of it is done.
+        report: called with the name of the work, the amount done, and the total.
 
     Raises:
-        ConfigError: no seeds, or an impossible size.
-        DataError: too little data, or intents that were never trained on.
-        DivergedError: no learning rate works.
+        ConfigError: no seeds, or a size out of range.
+        DataError: too little data, or an intent without training utterances.
+        DivergedError: every learning rate diverges.
     """
     if not seeds:
-        raise ConfigError("there are no seeds; give at least one")
+        raise ConfigError("seeds is empty; give at least one")
     if n_few_shot is not None and n_few_shot < 1:
         raise UsageError(f"{n_few_shot} utterances per intent are too few; give at least 1")
     train, dev = (splits.train, splits.dev) if splits.dev else split_off(splits.train, DEV_SHARE, seed=seeds[0])
     intents = tuple(_by_intent(train))
     if precision is not None and any(utterance.intent is None for utterance in dev):
         raise UsageError(
-            f"precision {precision} is asked for, but the development part has utterances out of scope, which draw the"
-            " threshold; leave it out"
+            f"precision {precision} is set, but the development part has out-of-scope utterances, which determine the"
+            " threshold; leave precision out"
         )
     if len(intents) < 2:
-        raise DataError(f"the training part has {len(intents)} intents; there is nothing to tell apart, give two")
+        raise DataError(f"the training part has {len(intents)} intents; give at least two")
     layer_name = read_layer(layer, encoder)
 
     def encoded(part: Utterances, name: str) -> tuple[Floats, Labels]:
@@ -232,7 +233,7 @@ def train_intents(
     abstention, unreached = None, ""
     try:
         abstention = _threshold(classifier, _encoded_rows(parts["dev"], judges), aim, precision)
-    except DataError as error:  # the training is worth keeping without
+    except DataError as error:  # the classifier is kept without a threshold
         unreached = str(error)
     figures: dict[str, Any] = {
         "encoder": encoder_name,
@@ -260,17 +261,16 @@ def _labels(part: Utterances, intents: Sequence[str], name: str) -> Labels:
     for utterance in part:
         if utterance.intent is not None and utterance.intent not in numbers:
             raise DataError(
-                f"intent {utterance.intent!r} of the {name} part has no training utterance; add some, or remove it"
+                f"intent {utterance.intent!r} of the {name} part has no training utterance; add one, or remove it"
             )
     return np.array([-1 if u.intent is None else numbers[u.intent] for u in part], np.int64)
 
 
 def _rows(train: Utterances, dev: Utterances, n: int | None, seed: int) -> tuple[list[int], list[int]]:
-    """Places of the utterances in scope that this seed trains on and is stopped by."""
+    """The rows of in-scope utterances that this seed trains on, and of those that stop it early."""
     if n is None:
-        return [i for i, u in enumerate(train) if u.intent is not None], [
-            i for i, u in enumerate(dev) if u.intent is not None
-        ]
+        rows, dev_rows = ([i for i, own in enumerate(part) if own.intent is not None] for part in (train, dev))
+        return rows, dev_rows
     rows = [i for number, group in enumerate(_by_intent(dev).values()) for i in _shuffled(group, seed, number)[:n]]
     return _few_shot_rows(train, n, seed), sorted(rows)
 
@@ -290,7 +290,7 @@ def _threshold(classifier: IntentClassifier, dev: Encoded, aim: Aim, precision: 
 
 
 def _interval(shares: NDArray[np.float64], *, n_bootstrap: int = 2000) -> list[float]:
-    """95% of the mean over utterances, by resampling them; each share is the mean over seeds."""
+    """The 95% bootstrap interval of the mean over utterances; each share is the mean over seeds."""
     generator = np.random.Generator(np.random.PCG64(0))
     means = [
         shares[generator.integers(len(shares), size=len(shares))].mean() for _ in range(n_bootstrap * bool(len(shares)))
@@ -301,7 +301,7 @@ def _interval(shares: NDArray[np.float64], *, n_bootstrap: int = 2000) -> list[f
 def _figures(
     classifier: IntentClassifier, parts: dict[str, tuple[Floats, Labels]], fits: Sequence[tuple[int, HeadFit, Any]]
 ) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """Accuracy in scope by seed; for the chosen one, the threshold's figures and each intent's."""
+    """Accuracy in scope by seed; for the chosen seed also the figures of the threshold and of each intent."""
     name = "test" if len(parts["test"][1]) else "dev"
     vectors, labels = parts[name]
     inside = labels >= 0
@@ -314,7 +314,7 @@ def _figures(
         for (seed, fit, _), value in zip(fits, values, strict=True)
     ]
     scores = classifier.scores_of(vectors)
-    matrix = confusion(labels, predicted(scores, classifier.abstention), len(classifier.intents))
+    matrix = confusion(labels, predict_labels(scores, classifier.abstention), len(classifier.intents))
     figures: dict[str, Any] = {
         "judged_on": name,
         "seeds": seeds,

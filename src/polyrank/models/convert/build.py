@@ -1,4 +1,4 @@
-"""From ConveRT's settings to its network and vocabulary."""
+"""Building a ConveRT's network and vocabulary from its settings."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -15,37 +15,33 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "none": None}
 
 
 def build_convert(config: ConvertConfig, n_subwords: int, dropout: float | None = None) -> Convert:
-    """The network that the settings describe, its weights not yet set.
+    """The network of a configuration, with uninitialized weights.
 
     Args:
         config: sizes and ablations.
         n_subwords: rows of the embedding table.
-        dropout: instead of the configuration's.
+        dropout: replaces the configuration's.
 
     Raises:
-        ConfigError: a size is below 1, there is no layer, or the dropout is no probability below 1.
+        ConfigError: a span is below 1, a list is empty, or the dropout is not below 1.
     """
-    for name, value in asdict(config).items():
-        sizes = value if isinstance(value, tuple) else (value,)
-        for size in sizes:
-            if isinstance(size, int) and not isinstance(size, bool) and size < 1:
-                raise ConfigError(f"model.{name} = {value!r} is below 1; give at least 1")
-    if not config.spans or not config.position_periods:
+    if not config.spans or min(config.spans) < 1 or not config.position_periods:
         raise ConfigError(
-            "model.spans and model.position_periods must not be empty; give one number per layer or table"
+            f"model.spans = {list(config.spans)} and model.position_periods = {list(config.position_periods)} need a"
+            " number of at least 1 for each layer or table"
         )
     values = asdict(config)
     dtype = DTYPES[values.pop("quantization")]
     own_dropout = values.pop("dropout")
-    values.pop("equal_sides")  # says how weights start, which is new_convert's business
+    values.pop("equal_sides")  # new_convert uses it when it initializes weights
     used = own_dropout if dropout is None else dropout
     if not 0 <= used < 1:
-        raise ConfigError(f"model.dropout = {used} is outside 0 to 1; give a share below 1, such as 0.2")
+        raise ConfigError(f"model.dropout = {used} is outside 0 to 1; give a number below 1, such as 0.2")
     return Convert(n_subwords, dropout=used, dtype=dtype, **values)
 
 
 def empty_convert(config: ConvertConfig, n_subwords: int, dropout: float | None = None) -> Convert:
-    """A network for saved weights to be restored into, which has no memory for them yet."""
+    """A network without memory for its weights, to restore saved weights into."""
     with torch.device("meta"):
         return build_convert(config, n_subwords, dropout)
 
@@ -59,27 +55,26 @@ def new_convert(
     start: Texts | None = None,
     dropout: float | None = None,
 ) -> tuple[Convert, ConvertTexts]:
-    """A fresh ConveRT.
+    """A new ConveRT.
 
     Args:
         config: sizes and ablations.
         policy: text settings.
         seed: of the weights.
-        corpus: texts to learn the vocabulary from, when there is none.
-        start: of a ConveRT whose weights will be taken over, since embeddings mean nothing with another vocabulary.
-        dropout: instead of the configuration's.
+        corpus: texts to learn the vocabulary from, if neither ``start`` nor ``policy`` has one.
+        start: the texts of a ConveRT whose weights will be copied: its embeddings need its vocabulary.
+        dropout: replaces the configuration's.
 
     Returns:
-        The model and its text policy at work; the policy no longer names a vocabulary file, for it is saved with it.
+        The model and its tokenized text policy, which no longer names a vocabulary file: the model folder will hold it.
     """
     if start is not None:
         if policy.vocabulary is not None:
             raise ConfigError(
-                f"text.vocabulary = {policy.vocabulary}, but train.init_from brings a vocabulary of its own; give one"
-                " of them"
+                f"text.vocabulary = {policy.vocabulary}, but train.init_from has its own vocabulary; give one of them"
             )
         if not isinstance(start, ConvertTexts):
-            raise ConfigError("train.init_from names no ConveRT, which this model is; give one or leave it out")
+            raise ConfigError("train.init_from is not a ConveRT, and this model is; name a ConveRT or leave it out")
         subwords = start.subwords
     elif policy.vocabulary is not None:
         subwords = load_convert_subwords(Path(policy.vocabulary))

@@ -1,6 +1,6 @@
-"""The parts of a ConveRT network: attention with a span, its layer, the reduction, and a side's own network.
+"""The parts of a ConveRT network: attention with a span, its layer, the reduction, and the network of a side.
 
-Real subwords of a batch are kept in one packed row after another, so nothing but attention is computed on padding.
+The real subwords of a batch are packed without padding, so only attention is computed on padding.
 Shapes: B texts, T subwords of the longest, N real subwords of all, D dimensions, H heads.
 """
 
@@ -17,11 +17,11 @@ from polyrank.models.convert.quantization import Linear, Norm, Table
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where the real subwords of a padded batch are.
+    """The positions of real subwords in a padded batch.
 
     Args:
         mask: ``[B, T]``, true on real subwords.
-        positions: ``[N]``, their numbers in the flattened batch.
+        positions: ``[N]``, of real subwords in the flattened batch.
         offsets: ``[T, T]``, key position minus query position.
     """
 
@@ -56,16 +56,16 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def attention_weights(queries: Tensor, keys: Tensor, packing: Packing, span: int | None, bias: Tensor | None) -> Tensor:
-    """``softmax(queries . keys / sqrt(d) + bias[offset])`` over real keys not further away than ``span``, in fp32.
+    """``softmax(queries . keys / sqrt(d) + bias[offset])`` over real keys at most ``span`` away, in fp32.
 
     Args:
         queries, keys: ``[B, H, T, d]``.
         packing: of the batch.
-        span: the furthest offset that counts; None for no limit.
+        span: the largest offset; None: no limit.
         bias: ``[2 span + 1, H]`` by offset, from ``-span`` to ``span``, or None.
 
     Returns:
-        ``[B, H, T, T]``. Rows of padding queries are finite and mean nothing.
+        ``[B, H, T, T]``. The rows of padding queries are finite and not used.
     """
     dots = (queries @ keys.transpose(-1, -2)).float() / math.sqrt(queries.shape[-1])
     allowed = packing.mask[:, None, None, :]
@@ -73,7 +73,7 @@ def attention_weights(queries: Tensor, keys: Tensor, packing: Packing, span: int
         if bias is not None:
             dots = dots + bias[(packing.offsets.clamp(-span, span) + span)].permute(2, 0, 1)
         allowed = allowed & (packing.offsets.abs() <= span)
-    # the lowest number instead of minus infinity: a padding query may have no key at all, and must not make NaNs
+    # the lowest number instead of minus infinity: a padding query may have no key, and must not produce NaN
     return torch.softmax(dots.masked_fill(~allowed, torch.finfo(dots.dtype).min), dim=-1)
 
 
@@ -84,17 +84,17 @@ def split_heads(packed: Tensor, packing: Packing, n_heads: int) -> Tensor:
 
 
 class Layer(nn.Module):
-    """A transformer layer: attention, then a feed-forward network, each with a skip and a norm behind it.
+    """A transformer layer: attention, then a feed-forward network, each followed by a skip connection and a norm.
 
-    One head weighs the layer's inputs themselves; several weigh projected values, which are projected back.
+    A single head averages the layer's inputs; several heads average projected values, which are projected back.
 
     Args:
         dimension: D.
         attention_dim: of queries and keys, per head.
         ffn_dim: inside the feed-forward network.
-        span: the furthest subword that is attended to.
+        span: the largest distance that is attended to.
         n_heads: H.
-        relative_bias: whether scores get a learnt bias by offset.
+        relative_bias: whether attention scores get a learned bias by offset.
         dropout: after attention.
         dtype: that weights are rounded to.
 
@@ -146,7 +146,7 @@ class Layer(nn.Module):
 class Reduction(nn.Module):
     """Square-root-of-N reduction: each head attends, and the attended sequence is summed and divided by sqrt(n).
 
-    The weights are reduced before they are applied: ``r_h = sum_j (sum_i A_ij / sqrt(n)) x_j``; their sum is sqrt(n).
+    The weights are summed before they are applied: ``r_h = sum_j (sum_i A_ij / sqrt(n)) x_j``; they add up to sqrt(n).
 
     Args:
         dimension: D of the sequence.
@@ -164,7 +164,7 @@ class Reduction(nn.Module):
         self.keys = Linear(dimension, n_heads * attention_dim, dtype, bias=False)
 
     def forward(self, packed: Tensor, packing: Packing) -> Tensor:
-        """``[N, D]`` to r ``[B, H D]``; an empty text has zeros."""
+        """``[N, D]`` to r ``[B, H D]``, which is zero for an empty text."""
         queries = split_heads(self.queries(packed), packing, self.n_heads)
         keys = split_heads(self.keys(packed), packing, self.n_heads)
         weights = attention_weights(queries, keys, packing, None, None)
@@ -174,13 +174,13 @@ class Reduction(nn.Module):
 
 
 class SideNetwork(nn.Module):
-    """What each side has for itself: layers with skips and norms, then a linear map; length one.
+    """The network of one side: layers with skips and norms, then a linear map to unit vectors.
 
     Args:
-        n_inputs: of r.
+        n_inputs: the dimension of r.
         dimension: of the layers.
         n_layers: how many.
-        skips: whether a layer adds its input; projected in the first layer where widths differ.
+        skips: whether a layer adds its input, which the first layer projects if the widths differ.
         output_dim: D of the encodings.
         dtype: that weights are rounded to.
 

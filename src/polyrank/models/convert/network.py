@@ -1,4 +1,4 @@
-"""ConveRT: subwords to vectors of length one, by one small transformer for both sides and a network for each side.
+"""ConveRT: from subwords to unit vectors, by a small transformer for both sides and a network for each side.
 
 Shapes: B contexts or candidates, T subwords, D dimensions, R dimensions of r.
 """
@@ -29,13 +29,13 @@ Probe = Literal["immediate", "earlier", "both"]
 
 
 class ContextEncodings(NamedTuple):
-    """What a multi-context ConveRT says of a context.
+    """The encodings of a context by a multi-context ConveRT.
 
     Args:
         immediate: h_x ``[B, D]``, of the last turn.
-        earlier: h_z ``[B, D]``, of the turns before it; zeros where there are none.
+        earlier: h_z ``[B, D]``, of the turns before it; zeros without earlier turns.
         both: h_xz ``[B, D]``.
-        has_earlier: ``[B]``, true where there are earlier turns.
+        has_earlier: ``[B]``, true if the context has earlier turns.
     """
 
     immediate: Tensor
@@ -47,7 +47,7 @@ class ContextEncodings(NamedTuple):
 class Convert(EncoderNetwork):
     """A single- or multi-context ConveRT.
 
-    A context's row of ids may hold the boundary id (one past the embeddings); what is behind it are the earlier turns.
+    A context's ids may contain the boundary id (one past the embeddings), after which the earlier turns follow.
 
     Args:
         n_subwords: rows of the embedding table, buckets included.
@@ -60,8 +60,8 @@ class Convert(EncoderNetwork):
         reduction_heads: weighted sums in r.
         side_dim, side_layers, side_skips: of the side networks.
         output_dim: D.
-        multi_context: whether earlier turns are read.
-        combination: of h_x and h_z: their mean, or one more side network on it.
+        multi_context: whether earlier turns are used.
+        combination: of h_x and h_z: their mean, or another side network on it.
         dropout: after embeddings and attention.
         dtype: 16-bit type that weights are rounded to (embeddings: 8 bits), or None.
 
@@ -71,7 +71,7 @@ class Convert(EncoderNetwork):
     scale: Tensor
     inner_layers = ("r",)
     probe: Probe = "both"
-    """Which of a context's encodings it ranks by."""
+    """The context encoding that is ranked by."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Convert(EncoderNetwork):
         return self.reduction(packed, packing)  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
     def split(self, tokens: Tokens) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Ids and mask of the immediate contexts, and of the earlier turns behind the boundary."""
+        """Ids and mask of the immediate contexts, and of the earlier turns after the boundary."""
         width = tokens.ids.shape[1]
         if width == 0:  # texts without a visible character
             return (tokens.ids, tokens.mask), (tokens.ids, tokens.mask)
@@ -167,7 +167,7 @@ class Convert(EncoderNetwork):
         return _trimmed(tokens.ids, immediate), _trimmed(tokens.ids.gather(1, positions), earlier)
 
     def context_encodings(self, tokens: Tokens) -> ContextEncodings:
-        """h_x, h_z and h_xz, all of length one. Without earlier turns the mean is h_x alone."""
+        """h_x, h_z and h_xz, all unit vectors. Without earlier turns the mean is h_x."""
         (ids, mask), (earlier_ids, earlier_mask) = self.split(tokens)
         immediate = self.context_side(self.reduced(ids, mask))
         has_earlier = earlier_mask.any(1)
@@ -183,14 +183,14 @@ class Convert(EncoderNetwork):
         return ContextEncodings(immediate, earlier, both, has_earlier)
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Context vectors ``[B, 1, D]``, as long as the scale of the cosine, and their mask ``[B, 1]``."""
+        """Context vectors ``[B, 1, D]``, whose length is the scale of the cosine, and their mask ``[B, 1]``."""
         encodings = self.context_encodings(tokens)
         chosen: Tensor = getattr(encodings, self.probe)
         vector = (chosen * self.scale)[:, None, :]
         return vector, torch.ones(vector.shape[:2], dtype=torch.bool, device=vector.device)
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
-        """Candidate vectors ``[N, D]`` of length one."""
+        """Candidate unit vectors ``[N, D]``."""
         return self.response_side(self.reduced(tokens.ids, tokens.mask))  # type: ignore[no-any-return]  # untyped call
 
     def inner(self, layer: str, tokens: Tokens) -> Tensor:
@@ -199,23 +199,23 @@ class Convert(EncoderNetwork):
         return self.reduced(ids, mask)
 
     def shape(self) -> dict[str, Any]:
-        """Rows of the embeddings."""
+        """The number of embeddings."""
         return {"n_subwords": self.n_subwords}
 
     def trunks(self) -> list[Trunk]:
-        """Embeddings and layers; what is above them is no part of the transformer."""
+        """Embeddings and layers; the reduction and the side networks are not part of the transformer."""
         return [_SharedLayers(self)]
 
     def observe_weights(self) -> None:
-        """Look at the range of the embeddings, which rounding needs."""
-        self.subwords.look()
+        """Update the range of the embeddings, which rounding needs."""
+        self.subwords.update_range()
 
     def new_parameters(self) -> list[nn.Parameter]:
-        """Parameters that did not come with a backbone: there is none, so none of them stands out."""
+        """Empty: a ConveRT has no backbone."""
         return []
 
     def stored(self) -> dict[str, Tensor]:
-        """The state as the file holds it: int8 embeddings, 16-bit weights, and the few other numbers in fp32."""
+        """The tensors for a file: int8 embeddings, 16-bit weights, and the few other numbers in fp32."""
         state = {name: tensor.detach() for name, tensor in self.state_dict().items()}
         if self.dtype is None:
             return state
@@ -225,7 +225,7 @@ class Convert(EncoderNetwork):
         return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of ``stored``. The weights then are what a forward pass of training would make of them."""
+        """Load tensors from ``stored``. The weights are then rounded as in a forward pass of training."""
         own = self.state_dict()
         check_tensor_names(tensors, own)
         if self.dtype is not None:
@@ -238,10 +238,10 @@ class Convert(EncoderNetwork):
 
     @torch.no_grad()
     def start(self, equal_sides: bool = False) -> None:
-        """Fresh weights: embeddings of variance one once scaled, Glorot layers, orthogonal side networks, no bias.
+        """Initialize the weights: embeddings of variance 1 after scaling, Glorot layers, orthogonal sides, zero biases.
 
         Args:
-            equal_sides: give the response's and the earlier turns' networks the weights of the context's.
+            equal_sides: copy the weights of the context's network to those of the response and the earlier turns.
         """
         for module in self.modules():
             if isinstance(module, Linear):
@@ -264,7 +264,7 @@ class Convert(EncoderNetwork):
             for other in (self.response_side, self.earlier_side):
                 if other is not None:
                     other.load_state_dict(self.context_side.state_dict())
-        self.subwords.look()
+        self.subwords.update_range()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +285,6 @@ class _SharedLayers:
 
 
 def _trimmed(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Without the columns that are padding in every row."""
+    """Drop the columns that are padding in every row."""
     width = int(mask.sum(1).max()) if mask.numel() else 0
     return ids[:, :width], mask[:, :width]

@@ -1,8 +1,8 @@
-"""Weights that are rounded wherever they are used, so that training meets the numbers that the file will hold.
+"""Weights that are rounded where they are used, so training computes with the numbers that the file will hold.
 
-The parameters themselves stay 32-bit ("shadows"): the forward pass sees them rounded, and the gradient goes straight
-through the rounding. Embeddings are rounded to 8 bits within a range that grows with them, the rest to a 16-bit type.
-Rounding twice changes nothing, so weights read from a file are used as they are.
+The parameters stay 32-bit ("shadows"): the forward pass rounds them, and the gradient passes straight through the
+rounding. Embeddings are rounded to 8 bits within a range that grows with them, other weights to a 16-bit type.
+Rounding twice changes nothing, so weights from a file are not rounded again.
 
 Source: Henderson et al., ConveRT (2020), section 2.1 ("Quantization"); Micikevicius et al., Mixed precision training.
 """
@@ -14,32 +14,32 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 N_STEPS = 255  # between the 256 values of 8 bits
-ROOM_SHARE, LEAST_ROOM = 0.1, 0.01
+MARGIN, LEAST_MARGIN = 0.1, 0.01
 
 
 def grid(seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Lowest value and step of the 8-bit range: all values seen, with room of 10% of them or 0.01 on both sides.
+    """Lowest value and step of the 8-bit range: the range so far, with a margin of 10% or at least 0.01 on both sides.
 
     Args:
         seen: ``[2]``, the smallest and the largest value so far.
 
-    >>> low, step = grid(torch.tensor([0.0, 2.125]))  # room 0.2125, so -0.2125 to 2.3375 in 255 steps
+    >>> low, step = grid(torch.tensor([0.0, 2.125]))  # margin 0.2125, so -0.2125 to 2.3375 in 255 steps
     >>> round(low.item(), 4), round(step.item(), 4)
     (-0.2125, 0.01)
     """
-    room = ((seen[1] - seen[0]) * ROOM_SHARE).clamp(min=LEAST_ROOM)
-    low = seen[0] - room
-    return low, (seen[1] + room - low) / N_STEPS
+    margin = ((seen[1] - seen[0]) * MARGIN).clamp(min=LEAST_MARGIN)
+    low = seen[0] - margin
+    return low, (seen[1] + margin - low) / N_STEPS
 
 
 def to_eight_bits(values: Tensor, seen: Tensor) -> Tensor:
-    """The number of the nearest step, minus 128, as int8; values outside the range go to its ends."""
+    """The number of the nearest step, minus 128, as int8; values outside the range are clamped."""
     low, step = grid(seen)
     return (((values - low) / step).round().clamp(0, N_STEPS) - 128).to(torch.int8)
 
 
 def from_eight_bits(codes: Tensor, seen: Tensor) -> Tensor:
-    """The values that ``to_eight_bits`` stands for.
+    """The inverse of ``to_eight_bits``.
 
     >>> seen = torch.tensor([-1.0, 1.0])
     >>> values = from_eight_bits(to_eight_bits(torch.tensor([0.5, 7.0]), seen), seen)
@@ -71,7 +71,7 @@ class _SixteenBits(torch.autograd.Function):
 
 
 class Rounding(nn.Module):
-    """A module that rounds its parameters where it uses them.
+    """A module that rounds its parameters whenever it uses them.
 
     Args:
         dtype: the 16-bit type, or None for no rounding.
@@ -81,15 +81,15 @@ class Rounding(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.on_grid = False
-        """Whether the parameters are rounded already, as those read from a file are."""
+        """Whether the parameters are rounded already, as after reading a file."""
 
     def train(self, mode: bool = True) -> "Rounding":
-        """As usual; parameters that may move are rounded again."""
+        """Set the mode; in training mode parameters change, so they are rounded again."""
         self.on_grid = self.on_grid and not mode
         return super().train(mode)
 
     def rounded(self, parameter: Tensor) -> Tensor:
-        """The parameter as the file will hold it, in fp32; the gradient goes straight through."""
+        """The parameter as the file will hold it, in fp32; the gradient passes straight through."""
         if self.dtype is None or self.on_grid:
             return parameter
         return _SixteenBits.apply(parameter, self.dtype)  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
@@ -129,16 +129,16 @@ class Table(Rounding):
         self.weight = nn.Parameter(torch.empty(n_rows, dimension))
 
     def forward(self, positions: Tensor) -> Tensor:
-        """``[N]`` positions to ``[N, D]``; behind the last row the first comes again."""
+        """``[N]`` positions to ``[N, D]``; positions wrap around after the last row."""
         return self.rounded(F.embedding(positions % self.n_rows, self.weight))
 
 
 class Embedding(Rounding):
-    """Subword embeddings, rounded to 8 bits. Only the rows that are looked up are rounded.
+    """Subword embeddings, rounded to 8 bits; only the rows that are looked up are rounded.
 
     Args:
         n_rows, dimension: of the table.
-        dtype: None for no rounding; the 16-bit type is not used here.
+        dtype: None: no rounding; any other type means 8 bits.
     """
 
     seen: Tensor
@@ -150,8 +150,8 @@ class Embedding(Rounding):
             self.register_buffer("seen", torch.zeros(2))
 
     @torch.no_grad()
-    def look(self) -> None:
-        """Let the range hold all values of now, besides those that it held before."""
+    def update_range(self) -> None:
+        """Extend the range to the current values."""
         if self.dtype is not None:
             low, high = torch.aminmax(self.weight.detach())
             self.seen[0], self.seen[1] = torch.minimum(self.seen[0], low), torch.maximum(self.seen[1], high)

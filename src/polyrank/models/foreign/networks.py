@@ -1,4 +1,4 @@
-"""The networks that such folders describe: a transformer of the transformers library, and the layers behind it.
+"""The networks of Hugging Face folders: a transformer of the transformers library, and the layers after it.
 
 Shapes: B texts or pairs, T tokens, H dimensions of the transformer, D of a vector.
 """
@@ -27,12 +27,12 @@ MEANS = ("mean", "mean_sqrt_len_tokens", "weightedmean")
 
 
 class SentenceEncoder(nn.Module, MixtureSource):
-    """One vector for each text, context or candidate.
+    """An encoder with one vector per text, for contexts and candidates.
 
     Args:
         backbone: the transformer.
-        layers: what makes a vector of its outputs.
-        unit: whether vectors get length one at the end, so that their products are cosines.
+        layers: from its outputs to a vector.
+        unit: whether vectors are normalized at the end, so that dot products are cosines.
     """
 
     def __init__(self, backbone: Backbone, layers: "Layers", *, unit: bool) -> None:
@@ -60,7 +60,7 @@ class SentenceEncoder(nn.Module, MixtureSource):
         return self.candidate_mixture(tokens)
 
     def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
-        """Vectors of their tokens; None where the layers are not linear."""
+        """Vectors as mixtures of token outputs; None if the layers are not linear."""
         mixture = self.layers.mixture(self.backbone(tokens).float(), tokens.mask)
         return mixture.unit() if mixture is not None and self.unit else mixture
 
@@ -71,11 +71,11 @@ class SentenceEncoder(nn.Module, MixtureSource):
 
 
 class PairEncoder(nn.Module):
-    """A Cross-encoder: the score of a context and a candidate read together.
+    """A Cross-encoder.
 
     Args:
-        network: of transformers, with a classification head; or a Backbone, with ``layers`` that end in one number.
-        layers: behind a Backbone.
+        network: of the transformers library, with a classification head; or a Backbone.
+        layers: after a Backbone, ending in one number.
         activation: of the scores.
     """
 
@@ -121,10 +121,10 @@ def _widen_outputs(module: nn.Module, inputs: Any, outputs: Any) -> Any:
 
 
 class Layers(nn.Module):
-    """The modules behind a transformer, one after the other: token outputs ``[B, T, H]`` to vectors ``[B, D]``.
+    """The modules after a transformer, from token outputs ``[B, T, H]`` to vectors ``[B, D]``.
 
     Args:
-        descriptions: of a Pooling, and of what follows.
+        descriptions: a Pooling and the layers after it.
         dimension: H.
     """
 
@@ -132,7 +132,10 @@ class Layers(nn.Module):
         super().__init__()
         pooling, *others = [layer for layer in descriptions if layer.kind != "Dropout"]
         if pooling.kind != "Pooling":
-            raise ArtifactError(f"{pooling.folder} is a {pooling.kind} before the Pooling, which is not read")
+            raise ArtifactError(
+                f"{pooling.folder} is a {pooling.kind} before the Pooling, which polyrank does not support; choose"
+                " another model"
+            )
         self.poolings = poolings(pooling)
         self.dimension = dimension * len(self.poolings)
         self.others = nn.ModuleList()
@@ -143,8 +146,8 @@ class Layers(nn.Module):
                 dense = Dense(layer)
                 if dense.linear.in_features != self.dimension:
                     raise ArtifactError(
-                        f"{layer.folder} takes vectors of dimension {dense.linear.in_features}, and gets"
-                        f" {self.dimension}; get the model again"
+                        f"{layer.folder} needs vectors of dimension {dense.linear.in_features}, and gets"
+                        f" {self.dimension}; download the model again"
                     )
                 self.others.append(dense)
                 self.dimension = dense.linear.out_features
@@ -162,7 +165,7 @@ class Layers(nn.Module):
         return vectors
 
     def mixture(self, outputs: Tensor, mask: Tensor) -> Mixture | None:
-        """The vectors of the outputs; None unless one mean of all makes them, with nothing but a length behind it."""
+        """The vectors as mixtures; None unless they are a single mean, at most normalized."""
         if len(self.poolings) > 1 or self.poolings[0] not in MEANS or not all(isinstance(x, Unit) for x in self.others):
             return None
         weights = pool(each_alone(mask), mask, self.poolings[0])[:, None]
@@ -171,7 +174,7 @@ class Layers(nn.Module):
 
 
 class Dense(nn.Module):
-    """A linear layer with an activation, and maybe the inputs added to its outputs."""
+    """A linear layer with an activation and an optional skip connection."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -183,7 +186,7 @@ class Dense(nn.Module):
             self.residual = nn.Linear(n_in, n_out, bias=False) if "residual.weight" in tensors else None
             self.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
         except (ValueError, KeyError, RuntimeError) as error:
-            raise ArtifactError(f"{layer.folder} is damaged ({error}); get the model again") from error
+            raise ArtifactError(f"{layer.folder} is damaged ({error}); download the model again") from error
         self.adds_inputs = bool(layer.settings.get("use_residual"))
         name = layer.settings.get("activation_function")
         self.activation = activation(str(name), layer.folder) if str(name).startswith("torch.") else nn.Tanh()
@@ -197,7 +200,7 @@ class Dense(nn.Module):
 
 
 class Unit(nn.Module):
-    """Vectors of length one."""
+    """Normalizes vectors to length 1."""
 
     def forward(self, vectors: Tensor) -> Tensor:
         """``[B, D]`` to ``[B, D]``."""
@@ -205,7 +208,7 @@ class Unit(nn.Module):
 
 
 def pool(outputs: Tensor, mask: Tensor, mode: str) -> Tensor:
-    """Token outputs ``[B, T, H]`` with their mask ``[B, T]`` as one vector each ``[B, H]``, as the library's modes do.
+    """Reduce token outputs ``[B, T, H]`` with their mask ``[B, T]`` to vectors ``[B, H]``, by a mode of the library.
 
     >>> h = torch.tensor([[[1.0], [4.0], [99.0]]]); real = torch.tensor([[True, True, False]])
     >>> [pool(h, real, mode).item() for mode in ("cls", "mean", "max", "lasttoken", "weightedmean")]
@@ -228,14 +231,14 @@ def pool(outputs: Tensor, mask: Tensor, mode: str) -> Tensor:
 
 
 def activation(name: str, folder: Path) -> nn.Module:
-    """A function of torch.nn by its full name.
+    """A module of torch.nn by its full name.
 
     Raises:
-        ArtifactError: there is none of that name.
+        ArtifactError: torch.nn has no module of that name.
     """
     kind = getattr(nn, name.rpartition(".")[2], None)
     if not name.startswith("torch.nn.") or not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise ArtifactError(f"{folder} names the activation {name}, which torch.nn does not have; choose another model")
+        raise ArtifactError(f"{folder} uses the activation {name}, which torch.nn does not have; choose another model")
     return kind()
 
 
@@ -243,7 +246,7 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
     """The network with its weights.
 
     Raises:
-        ArtifactError: a file is damaged or does not fit the others, or the network gives more than one score.
+        ArtifactError: a file is damaged or does not fit the others, or the network returns more than one score.
     """
     folder = description.transformer
     config = read_pretrained_config(folder)
@@ -251,8 +254,8 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
         if config.num_labels != 1:
             labels = ", ".join(map(str, list(config.id2label.values())[:5]))
             raise ArtifactError(
-                f"{folder} gives {config.num_labels} scores to a pair ({labels}), and a ranking needs one; choose a"
-                " model with one label"
+                f"{folder} has {config.num_labels} labels ({labels}), and ranking needs a single score; choose a model"
+                " with one label"
             )
         network = load_pretrained(folder, config, "AutoModelForSequenceClassification")
         return PairEncoder(network, None, activation(description.output, folder))
@@ -261,5 +264,7 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
     if description.kind == "sentences":
         return SentenceEncoder(backbone, layers, unit=description.output == "cosine")
     if layers.dimension != 1:
-        raise ArtifactError(f"{folder} gives {layers.dimension} scores to a pair; choose a model with one label")
+        raise ArtifactError(
+            f"{folder} has {layers.dimension} scores per pair, and ranking needs one; choose a model with one label"
+        )
     return PairEncoder(backbone, layers, activation(description.output, folder))

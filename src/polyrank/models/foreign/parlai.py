@@ -47,7 +47,7 @@ MODULES = {  # of a layer: ParlAI's name, and BERT's
     "ffn.lin2": "output.dense",
     "norm2": "output.LayerNorm",
 }
-SIDES = {  # the first name of a checkpoint's tensors says which network it is: its two transformers, or its one
+SIDES = {  # by network, the names of its transformers, which begin the names of a checkpoint's tensors
     "bi": ("context_encoder", "cand_encoder"),
     "poly": ("encoder_ctxt", "encoder_cand"),
     "cross": ("encoder",),

@@ -169,7 +169,7 @@ class Batch:
 
         Args:
             lengths: ``[B]`` in tokens, ascending.
-            budget: tokens per part; a longer pair is a part of its own.
+            budget: tokens per part; a longer pair is a separate part.
         """
         if budget is None:
             return [self]

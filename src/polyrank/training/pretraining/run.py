@@ -36,7 +36,7 @@ from polyrank.training.learner import METRICS, Learner
 from polyrank.training.loop import fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
-from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder
+from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, stopped_by_minutes
 
 VOCABULARY, TOKENS = "tokenizer.json", "tokens"
 RECIPE, RESULT = (
@@ -51,7 +51,11 @@ PRETRAINING = RunKind(
     begun=(CHECKPOINT, RESULT.file, METRICS, MODEL),
     other=(VOCABULARY, TOKENS),
     cleared=(CHECKPOINT, RESULT.file, METRICS, VOCABULARY, RECIPE.file, TOKENS),
-    may_differ=("output", "data.cache", "train.steps", "train.checkpoint_steps", "train.micro_batch_tokens"),
+    may_differ=(
+        "output",
+        "data.cache",
+        *(f"train.{key}" for key in ("steps", "minutes", "checkpoint_steps", "micro_batch_tokens")),
+    ),
 )
 
 
@@ -65,6 +69,7 @@ class PretrainFit:
         best: validation figures of the saved network; empty without validation.
         best_step: the step after which it was saved.
         seconds: wall time of the steps; a resumed run adds the time up to its checkpoint.
+        finished: false if ``train.minutes`` ended the training; ``--resume`` continues it.
     """
 
     n_steps: int
@@ -72,6 +77,7 @@ class PretrainFit:
     best: dict[str, float]
     best_step: int
     seconds: float
+    finished: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,9 @@ def pretrain(
             return PretrainResult(folder / MODEL, ended)
         tell = notify if distributed.is_rank_zero() else lambda text: None
         result = _fit(recipe, folder, chosen, resume, report, tell)
-        if distributed.is_rank_zero():
+        if not result.finished:
+            tell(stopped_by_minutes(recipe.train.minutes, result.n_steps))
+        elif distributed.is_rank_zero():
             PRETRAINING.end(folder, dataclasses.asdict(result))
     return PretrainResult(folder / MODEL, result)
 
@@ -192,19 +200,21 @@ def _fit(
         best_by="loss",
         report=report,
     )
-    (own,) = fit(
+    (result,) = fit(
         [learner],
         PretrainStep(network, device),
         batches,
+        PretrainFit,
         seed=recipe.train.seed,
         folder=folder,
         device=device,
         precision=recipe.train.precision,
         checkpoint_steps=recipe.train.checkpoint_steps,
+        minutes=recipe.train.minutes,
         resume=resume,
         notify=notify,
     )
-    return PretrainFit(own.n_steps, own.counts["n_tokens"], own.best, own.best_step, own.seconds)
+    return result
 
 
 def _start(recipe: PretrainRecipe, folder: Path, notify: Callable[[str], None]) -> Start:
