@@ -249,8 +249,8 @@ def _transformer(
             for own, bert in MODULES.items()
         }
         return state | {
-            f"{ours}.{part}": weights[f"{theirs}.{part}"]
-            for theirs, ours in names.items()
+            f"{own}.{part}": weights[f"{theirs}.{part}"]
+            for theirs, own in names.items()
             for part in ("weight", "bias")
         }
     except KeyError as error:
