@@ -15,13 +15,13 @@ from polyrank.errors import ArtifactError, DataError, PolyrankError
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
 
 
-def ask(*arguments: str | Path, stdin: str | bytes = "") -> Any:
+def invoke(*arguments: str | Path, stdin: str | bytes = "") -> Any:
     return CliRunner().invoke(app, [*map(str, arguments)], input=stdin)
 
 
 def refusal(*arguments: str | Path, stdin: str | bytes = "") -> str:
     """The message of polyrank's error, or of the command line's."""
-    result = ask(*arguments, stdin=stdin)
+    result = invoke(*arguments, stdin=stdin)
     assert result.exit_code != 0
     if isinstance(result.exception, PolyrankError):
         return str(result.exception)
@@ -117,7 +117,7 @@ def test_refusals_name_the_cause(
     ],
 )
 def test_lines_to_rank_are_read_strictly(line: bytes, problem: str) -> None:
-    result = ask("rank", "bm25", stdin=b"\n" + line + b"\n")
+    result = invoke("rank", "bm25", stdin=b"\n" + line + b"\n")
     assert isinstance(result.exception, DataError)
     assert str(result.exception).startswith("stdin:2: ")
     assert problem in str(result.exception)
@@ -133,7 +133,7 @@ def test_lines_to_rank_are_read_strictly(line: bytes, problem: str) -> None:
     ],
 )
 def test_lines_to_answer_are_read_strictly(files: Path, line: str, problem: str) -> None:
-    result = ask("respond", files / "index", "--device", "cpu", stdin=f"\ufeffhello\n\n{line}\n")
+    result = invoke("respond", files / "index", "--device", "cpu", stdin=f"\ufeffhello\n\n{line}\n")
     assert isinstance(result.exception, DataError)
     assert problem in str(result.exception)
     assert str(result.exception).startswith("stdin:3: ")
@@ -148,7 +148,7 @@ def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("my bill is high\nand the wifi\n", "utf-8")
 
     def ids(*arguments: str | Path) -> tuple[list[str], str]:
-        result = ask("rank", "bm25", "my bill", *arguments, "--json")
+        result = invoke("rank", "bm25", "my bill", *arguments, "--json")
         assert result.exit_code == 0, result.exception
         found = json.loads(result.stdout)
         return [row["id"] for row in found["results"]], result.stderr
@@ -171,21 +171,21 @@ def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
 
 def test_verify_reports_whether_an_index_is_sound(files: Path, tmp_path: Path) -> None:
     copy = tmp_path / "i"
-    assert ask("index", "snapshot", files / "index", "-o", copy).exit_code == 0
-    found = ask("index", "verify", copy)
+    assert invoke("index", "snapshot", files / "index", "-o", copy).exit_code == 0
+    found = invoke("index", "verify", copy)
     assert (found.exit_code, found.stderr) == (0, f"{copy}: sound\n")
-    info = json.loads(ask("index", "info", copy).stdout)
+    info = json.loads(invoke("index", "info", copy).stdout)
     assert (info["n"], info["dimension"]) == (4, 32)
     block = next(path for path in sorted(copy.rglob("*")) if path.suffix not in (".db", ".lock", "") and path.is_file())
     block.write_bytes(block.read_bytes()[:-1])
-    found = ask("index", "verify", copy)
+    found = invoke("index", "verify", copy)
     assert isinstance(found.exception, ArtifactError)
     assert str(found.exception) == f"{copy} has {len(found.stderr.splitlines())} problem(s), listed above"
 
 
 def test_a_split_prints_counts_and_the_next_command(files: Path, tmp_path: Path) -> None:
     out = tmp_path / "parts"
-    result = ask("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3", "--json")
+    result = invoke("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3", "--json")
     assert result.exit_code == 0, result.exception
     counts = json.loads(result.stdout)
     assert (counts["by"], counts["speaker"], counts["n_candidates"], counts["n_repeated"]) == ("id", "agent", 3, 0)
@@ -201,8 +201,10 @@ def test_a_split_prints_counts_and_the_next_command(files: Path, tmp_path: Path)
     assert 'speaker = "agent"' in recipe
     assert all(f'{name} = "{name}.jsonl"' in recipe for name in parts)
     assert f"wrote {out}; next: polyrank train {out / 'recipe.toml'}" in " ".join(result.stderr.split())
-    same = ask("split", files / "dialogues.jsonl", "-o", tmp_path / "same", "--speaker", "agent", "--candidates", "3")
-    other = ask(
+    same = invoke(
+        "split", files / "dialogues.jsonl", "-o", tmp_path / "same", "--speaker", "agent", "--candidates", "3"
+    )
+    other = invoke(
         "split", files / "dialogues.jsonl", "-o", tmp_path / "other", "--speaker", "agent", "--candidates", "2",
         "--seed", "5", "--valid", "0.3",
     )  # fmt: skip
@@ -213,21 +215,21 @@ def test_a_split_prints_counts_and_the_next_command(files: Path, tmp_path: Path)
     assert "random by id; each valid and test example has 3 candidates from its part" in " ".join(same.stdout.split())
     again = ("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3")
     assert "already exists" in refusal(*again)
-    assert ask(*again, "--overwrite").exit_code == 0
+    assert invoke(*again, "--overwrite").exit_code == 0
 
 
 def test_frequent_replies_become_a_catalogue(files: Path, tmp_path: Path) -> None:
     out = tmp_path / "replies.jsonl"
     arguments = ("import", "replies", files / "dialogues.jsonl", "--from-dialogues", "--speaker", "agent")
-    result = ask(*arguments, "-o", out)
+    result = invoke(*arguments, "-o", out)
     assert result.exit_code == 0, result.exception
     said = " ".join(result.stderr.split())
     assert f"wrote {out}: 3 replies; next: polyrank index build MODEL {out} -o INDEX" in said
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert sorted(row["text"] for row in rows) == sorted(REPLIES[:3])
-    assert ask(*arguments, "-o", out, "--overwrite", "--top", "2").exit_code == 0
+    assert invoke(*arguments, "-o", out, "--overwrite", "--top", "2").exit_code == 0
     assert len(out.read_text().splitlines()) == 2
-    assert isinstance(ask(*arguments, "-o", out, "--overwrite", "--min-count", "11").exception, DataError)
+    assert isinstance(invoke(*arguments, "-o", out, "--overwrite", "--min-count", "11").exception, DataError)
 
 
 def test_validation_figures_by_epoch(tmp_path: Path) -> None:
@@ -235,7 +237,7 @@ def test_validation_figures_by_epoch(tmp_path: Path) -> None:
     run.mkdir()
     rows = [{"step": 5 * n, "epoch": n / 2, "valid": {"R@1": n / 10, "MRR": n / 5}} for n in (1, 2)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = ask("curves", run)
+    result = invoke("curves", run)
     assert result.exit_code == 0, result.exception
     assert [line.split("\t")[1:] for line in result.stdout.splitlines()] == [
         ["epoch 0.5", "R@1 0.1000"],
@@ -245,7 +247,7 @@ def test_validation_figures_by_epoch(tmp_path: Path) -> None:
 
 
 def test_an_answer_reports_its_search(files: Path) -> None:
-    result = ask("respond", files / "index", "hi", "my wifi", "-k", "2", "--filter", "n >= 1", "--device", "cpu")
+    result = invoke("respond", files / "index", "hi", "my wifi", "-k", "2", "--filter", "n >= 1", "--device", "cpu")
     assert result.exit_code == 0, result.exception
     row = json.loads(result.stdout)
     assert row["context"] == ["hi", "my wifi"]
@@ -256,10 +258,10 @@ def test_an_answer_reports_its_search(files: Path) -> None:
     assert row["n_scored"] >= 2
     assert row["ways"]
     assert "confidence" not in row
-    listed = ask("respond", files / "index", stdin='["hi", "my wifi"]\n')
+    listed = invoke("respond", files / "index", stdin='["hi", "my wifi"]\n')
     assert (
         json.loads(listed.stdout)["results"][0]["id"]
-        == json.loads(ask("respond", files / "index", "hi", "my wifi").stdout)["results"][0]["id"]
+        == json.loads(invoke("respond", files / "index", "hi", "my wifi").stdout)["results"][0]["id"]
     )
 
 

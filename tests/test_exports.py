@@ -39,7 +39,7 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def said(chats: Chats) -> list[list[str]]:
+def turns_of(chats: Chats) -> list[list[str]]:
     """The turns of each conversation as lines with their speakers."""
     return [[f"{turn['speaker']}: {turn['text']}" for turn in row["turns"]] for row in chats.dialogues]
 
@@ -85,7 +85,7 @@ def test_times_are_recognized_by_their_values(write: Write, column: str, newest_
     ]
     header = f"no;updated at;order;author;{column};body"
     found = import_chats(write("x.csv", "\n".join([header, *(rows[::-1] if newest_first else rows)])))
-    assert said(found) == [["Ann: is it on?", "Ben: yes it is", "Ann: thanks"], ["Cy: a new day", "Ben: indeed"]]
+    assert turns_of(found) == [["Ann: is it on?", "Ben: yes it is", "Ann: thanks"], ["Cy: a new day", "Ben: indeed"]]
     assert began(found) == ["2024-05-13T09:00:00", "2024-05-14T09:03:00"]
     assert f"time in {column!r}" in notes(found)
     assert "also times: 'updated at'" in notes(found)
@@ -96,9 +96,9 @@ def test_rows_with_dates_only_are_ordered_by_the_file(write: Write) -> None:
     rows += ["c8,16 mai 2024,Cy,yo Ben", "c8,16 mai 2024,Ben,yes Cy?"]
     down = [*rows[::-1], "c9,14 mai 2024,Ben,b it is", "c9,13 mai 2024,Ann,a or b"]
     expected = [["Ann: hi all", "Ben: hello you"], ["Cy: yo Ben", "Ben: yes Cy?"]]
-    assert sorted(said(import_chats(write("up.csv", "\n".join(["case,Day,Who,Said", *rows]))))) == expected
+    assert sorted(turns_of(import_chats(write("up.csv", "\n".join(["case,Day,Who,Said", *rows]))))) == expected
     found = import_chats(write("down.csv", "\n".join(["case,Day,Who,Said", *down])))
-    assert sorted(said(found)) == [["Ann: a or b", "Ben: b it is"], *expected]
+    assert sorted(turns_of(found)) == [["Ann: a or b", "Ben: b it is"], *expected]
     assert (
         "guessed by its name: conversation in 'case', sender in 'Who'; by its values: time in 'Day', text in 'Said'"
         in notes(found)
@@ -120,7 +120,7 @@ def test_columns_without_usual_names(write: Write) -> None:
     ]
     text = "\n".join("\t".join(map(str, row)) for row in [("Ref", "w", "p", "state", "prio", "c"), *rows])
     found = import_chats(write("x.tsv", text))
-    assert said(found)[1] == ["Ada L: it was said 3", "Help 1: it was said 4", "Ada L: it was said 5"]
+    assert turns_of(found)[1] == ["Ada L: it was said 3", "Help 1: it was said 4", "Ada L: it was said 5"]
     assert [row["id"] for row in found.dialogues] == ["R-0", "R-1", "R-2", "R-3"]
     assert "guessed by its values: conversation in 'Ref', time in 'w', sender in 'p', text in 'c'" in notes(found)
 
@@ -131,7 +131,7 @@ def test_a_usual_name_with_unusual_values_is_not_trusted(write: Write) -> None:
         f",Kim,{['sent', 'read'][n % 2]},Kim {n},{['Kim', 'Lee'][n % 2]},{AT + timedelta(minutes=n)}" for n in range(24)
     ]
     found = import_chats(write("x.csv", "\n".join(["thread,created,message,body text,from,on", *rows])))
-    assert said(found)[0][:2] == ["Kim: Kim 0", "Lee: Kim 1"]
+    assert turns_of(found)[0][:2] == ["Kim: Kim 0", "Lee: Kim 1"]
     assert began(found) == ["2024-05-13T09:00:00"]
     assert "column 'created' holds values that are not readable times, such as 'Kim'" in notes(found)
 
@@ -139,7 +139,7 @@ def test_a_usual_name_with_unusual_values_is_not_trusted(write: Write) -> None:
 def test_a_constant_sender_is_not_trusted(write: Write) -> None:
     rows = [f"4,lamp,Ann,Bo,said {n},{AT + timedelta(minutes=n)},{['Ann', 'Bo'][n % 2]}" for n in range(6)]
     found = import_chats(write("x.csv", "\n".join(["ticket,subject,user,agent,comment,at,commenter", *rows])))
-    assert said(found) == [[f"{['Ann', 'Bo'][n % 2]}: said {n}" for n in range(6)]]
+    assert turns_of(found) == [[f"{['Ann', 'Bo'][n % 2]}: said {n}" for n in range(6)]]
 
 
 def test_json_with_unusual_names_becomes_a_table(write: Write) -> None:
@@ -150,7 +150,7 @@ def test_json_with_unusual_names_becomes_a_table(write: Write) -> None:
     ]  # fmt: skip
     found = import_chats(write("x.json", {"data": items[::-1], "next": None}))
     assert [(row["id"], len(row["turns"])) for row in found.dialogues] == [("r-2", 4), ("r-1", 4), ("r-0", 4)]
-    assert said(found)[2][:2] == ["Ann: it is number 0", "Bo: it is number 1"]
+    assert turns_of(found)[2][:2] == ["Ann: it is number 0", "Bo: it is number 1"]
     assert began(found)[2] == "2024-05-13T09:00:00"
 
 
@@ -164,10 +164,10 @@ def test_channels_are_streams_not_conversations(write: Write) -> None:
 def test_the_assumed_order_of_rows_without_times_is_reported(write: Write) -> None:
     rows = ["9,Ann,thanks", "8,Ben,yes", "7,Ann,is it on?"]
     found = import_chats(write("x.csv", "\n".join(["id,from,text", *rows])))
-    assert said(found) == [["Ann: is it on?", "Ben: yes", "Ann: thanks"]]
+    assert turns_of(found) == [["Ann: is it on?", "Ben: yes", "Ann: thanks"]]
     assert "no column of times; 'id' decreases, so the last row is the oldest" in notes(found)
     found = import_chats(write("y.csv", "\n".join(["from,text", *(row[2:] for row in rows)])))
-    assert said(found)[0][0] == "Ann: thanks"
+    assert turns_of(found)[0][0] == "Ann: thanks"
     assert "no column of times: assuming that the oldest row comes first" in notes(found)
 
 
@@ -228,7 +228,7 @@ def test_teams_chat_from_the_graph_api(write: Write) -> None:
     for each in page:
         each["chatId"] = "19:a"
     found = import_chats(write("chat.json", {"@odata.context": "https://graph", "value": page}))
-    assert said(found) == [
+    assert turns_of(found) == [
         ["Ann: is it on?", "Ben: Ann yes,\nit is", "Polly: poll!"],
         ["Ann: next morning", "Ben: bye 👋"],
     ]
@@ -250,7 +250,7 @@ def test_teams_channel_of_posts_and_replies(write: Write, inside: bool) -> None:
         for post in posts:
             post["replies"] = [reply for reply in replies if reply["replyToId"] == post["id"]]
     found = import_chats(write("c.json", {"value": posts if inside else [*posts, *replies]}), agent="Ben")
-    threads = {row["id"]: lines for row, lines in zip(found.dialogues, said(found), strict=True)}
+    threads = {row["id"]: lines for row, lines in zip(found.dialogues, turns_of(found), strict=True)}
     assert threads == {
         "10": ["customer: first", "agent: done", "customer: great"],
         "20": ["customer: second", "agent: on it"],
@@ -333,7 +333,7 @@ def mbox(*mails: str) -> str:
 
 def test_a_mailbox_of_threads(write: Write) -> None:
     found = import_chats(write("INBOX", mbox(AWAY, OUTLOOK, BACK, ANSWER, FIRST)))
-    assert said(found) == [THREAD]
+    assert turns_of(found) == [THREAD]
     assert began(found) == ["2024-05-13T07:00:00"]
     assert (found.report.form, found.report.left_out) == ("mail", {"system line": 1})
     assert found.report.speakers == {"customer": 2, "agent": 2}
@@ -343,7 +343,7 @@ def test_threads_continue_across_files_and_folders(write: Write, tmp_path: Path)
     write("all/inbox.mbox", mbox(FIRST, BACK).replace("\n", "\r\n"))
     write("all/sent/cur/171.M5.host:2,S", ANSWER)
     write("all/sent/b2.eml", OUTLOOK)
-    assert said(import_chats(tmp_path / "all")) == [THREAD]
+    assert turns_of(import_chats(tmp_path / "all")) == [THREAD]
     with pytest.raises(DataError, match="all 1 message"):
         import_chats(tmp_path / "all/sent/b2.eml")
 
@@ -380,7 +380,7 @@ def test_discord(write: Write) -> None:
         ],
     }
     found = import_chats(write("Wool - knitting [2].json", export))
-    assert said(found) == [["Ida: which needles?", "Mo: size 4", "Dyno: rank up!"]]
+    assert turns_of(found) == [["Ida: which needles?", "Mo: size 4", "Dyno: rank up!"]]
     assert ([row["id"] for row in found.dialogues], began(found)) == (["knitting:1"], ["2024-05-13T10:00:00.500"[:19]])
     assert (found.report.form, found.report.left_out) == ("discord", {"system line": 2, "attachment": 1})
     bare = [
@@ -389,7 +389,7 @@ def test_discord(write: Write) -> None:
         {"id": "8", "channel_id": "2", "type": 0, "timestamp": "2024-05-13T09:00:00+00:00", "content": "which?",
          "author": {"id": "2", "username": "ida", "global_name": None}},
     ]  # fmt: skip
-    assert said(import_chats(write("api.json", bare))) == [["ida: which?", "Mo: 4"]]
+    assert turns_of(import_chats(write("api.json", bare))) == [["ida: which?", "Mo: 4"]]
 
 
 def test_telegram_without_ids_of_senders_is_divided(write: Write) -> None:
@@ -405,7 +405,7 @@ def test_telegram_without_ids_of_senders_is_divided(write: Write) -> None:
     chat = {"name": "Garden", "type": "personal_chat", "id": 77}
     lines = [line(2 * m + h, "ZF"[h], m, 9 + h) for m in range(1, 11) for h in range(2)]
     found = import_chats(write("result.json", {**chat, "messages": lines}))
-    assert said(found) == [[f"Z: t{2 * m}", f"F: t{2 * m + 1}"] for m in range(1, 11)]
+    assert turns_of(found) == [[f"Z: t{2 * m}", f"F: t{2 * m + 1}"] for m in range(1, 11)]
     assert (found.report.form, began(found)[9]) == ("telegram", "2023-10-05T09:00:00")
 
 
@@ -414,10 +414,10 @@ def test_webvtt_and_subrip(write: Write) -> None:
     stamps = [f"00:00:0{n}.000 --> 00:00:0{n}.900 align:start" for n in range(3)]
     blocks = [f"{extra}{stamp}\n{text}" for stamp, (text, extra) in zip(stamps, cues, strict=True)]
     found = import_chats(write("call.vtt", "\n\n".join(["WEBVTT - call", "NOTE made up", *blocks])))
-    assert said(found) == [["Ann Lee: So, is it on & up?", "Ben: It is."]]
+    assert turns_of(found) == [["Ann Lee: So, is it on & up?", "Ben: It is."]]
     assert found.report.form == "webvtt"
     srt = "1\n00:00:01,000 --> 00:00:02,000\nAnn: hello\nthere\n\n2\n00:00:02,000 --> 00:00:03,000\nBen: hi\n"
-    assert said(import_chats(write("call.srt", srt))) == [["Ann: hello there", "Ben: hi"]]
+    assert turns_of(import_chats(write("call.srt", srt))) == [["Ann: hello there", "Ben: hi"]]
 
 
 def test_transcripts_in_a_column(write: Write) -> None:
@@ -426,7 +426,7 @@ def test_transcripts_in_a_column(write: Write) -> None:
         '2,2024-05-13 10:00,"Visitor: yo\nAgent: yes?\nVisitor: yo"',
     ]
     found = import_chats(write("x.csv", "\n".join(["Chat ID,Started,What was said", *rows])))
-    assert said(found) == [
+    assert turns_of(found) == [
         ["agent: hello", "customer: hi there\nand you"],
         ["customer: yo", "agent: yes?", "customer: yo"],
     ]
@@ -448,7 +448,7 @@ def test_quoted_mail_of_many_programs(above: str) -> None:
 def test_transcripts_of_headings_with_times(write: Write) -> None:
     text = "Ann Lee  0:03\nSo,\nis it on?\n\nBen  0:09\nYes.\n\nAnn Lee  1:00:12\nGood.\n"
     found = import_chats(write("call.txt", text))
-    assert said(found) == [["Ann Lee: So, is it on?", "Ben: Yes.", "Ann Lee: Good."]]
+    assert turns_of(found) == [["Ann Lee: So, is it on?", "Ben: Yes.", "Ann Lee: Good."]]
     assert found.report.form == "webvtt"
 
 
@@ -459,14 +459,14 @@ def test_reddit_s_comments_name_their_parents_with_a_kind(write: Write) -> None:
         for n in range(6)
     ]  # fmt: skip
     found = import_chats(write("x.jsonl", "\n".join(map(json.dumps, rows[::-1]))), join=False)
-    assert said(found) == [[f"{'uv'[n % 2]}: c {n}" for n in range(6)]]
+    assert turns_of(found) == [[f"{'uv'[n % 2]}: c {n}" for n in range(6)]]
     assert began(found) == ["2024-05-13T09:00:00"]
 
 
 def test_flags_determine_the_speaker_without_other_columns(write: Write) -> None:
     rows = [f"{n},is it {n},{n % 2},{1715590800 + 60 * n}" for n in range(5)]
     found = import_chats(write("sms.csv", "\n".join(["ROWID,text,is_from_me,date", *rows])))
-    assert said(found)[0][:2] == ["customer: is it 0", "agent: is it 1"]
+    assert turns_of(found)[0][:2] == ["customer: is it 0", "agent: is it 1"]
 
 
 def test_a_text_of_unknown_format_is_not_read_as_a_table(write: Write) -> None:
@@ -496,7 +496,7 @@ def test_whatsapp_of_more_countries(write: Write, locale: str) -> None:
         form.format(*each) for each in [("홍길동", "hi\nthere: 1"), ("Ben", "<Media>"), ("Ben", "yo"), ("Ben", gone)]
     ]
     found = import_chats(write("chat.txt", "\n".join(lines)))
-    assert said(found) == [["홍길동: hi\nthere: 1", "Ben: yo"]]
+    assert turns_of(found) == [["홍길동: hi\nthere: 1", "Ben: yo"]]
     assert began(found)[0][:16] == "2024-05-13T15:05"
     assert found.report.left_out == {"attachment": 1, "deleted message": 1}
 
@@ -511,7 +511,7 @@ TABLE = "Ticket;Sent on;Who wrote;Body\n7;13.05.2024 09:01;Agent 1;certainly; \n
 def test_lines_before_the_header_are_passed_over(write: Write, pad: str) -> None:
     text = ABOVE.replace("\n", f"{pad}\n") + TABLE.replace("certainly; ", "certainly")
     found = import_chats(write("x.csv", text), sender="Who wrote")
-    assert said(found) == [["customer: can I?", "agent: certainly"]]
+    assert turns_of(found) == [["customer: can I?", "agent: certainly"]]
     assert "x.csv: skipped 2 rows above the header in row 4" in notes(found)
 
 
@@ -537,7 +537,7 @@ def test_a_workbook_with_a_cover_and_a_sheet_for_each_month(write: Write) -> Non
         "x.xlsx", book(Cover=[["All chats"], [None, "of 2024"]], **months, Key=[["Case", "Topic"], ["Jan", "x"]])
     )
     found = import_chats(path, text="Reply text")
-    assert said(found) == [["Ann: hello?", "Bo: yes"]] * 2
+    assert turns_of(found) == [["Ann: hello?", "Bo: yes"]] * 2
     assert began(found) == ["2024-01-02T08:00:00", "2024-02-02T08:00:00"]
     assert "read 'Jan' and 'Feb' of the sheets Cover, Jan, Feb, Key" in notes(found)
     assert [row["id"] for row in import_chats(path, text="Reply text", sheet=["Feb"]).dialogues] == ["Feb"]
@@ -629,14 +629,14 @@ def test_dialogues_hold_personal_data_only_on_request(write: Write, tmp_path: Pa
     rows += ["a@b.example,2024-05-13 09:01,Kim,call 0170 1234567"]
     path, names = write("x.csv", "\n".join(["chat,at,from,text", *rows])), write("names.txt", "Kim\n\nLee\n")
     found = import_chats(path, redact=["Kim"])
-    assert said(found) == [["person 1: I am [name]: [address]", "person 2: call [phone]"]]
+    assert turns_of(found) == [["person 1: I am [name]: [address]", "person 2: call [phone]"]]
     assert [row["id"] for row in found.dialogues] == ["conversation 1"]
     assert (found.report.redacted, found.report.speakers) == (
         {"name": 1, "address": 1, "phone": 1}, {"person 1": 1, "person 2": 1}
     )  # fmt: skip
     assert "; replaced: 1 [address], 1 [name], 1 [phone]" in str(found.report)
     kept = import_chats(path, keep_personal=True)
-    assert said(kept) == [["+49 170 1234567: I am Kim: k@x.example", "Kim: call 0170 1234567"]]
+    assert turns_of(kept) == [["+49 170 1234567: I am Kim: k@x.example", "Kim: call 0170 1234567"]]
     with pytest.raises(UsageError, match="leave one of them out"):
         import_chats(path, redact=["Kim"], keep_personal=True)
     done = run("import", "chats", path, "-o", tmp_path / "out.jsonl", "--redact", names, "--yes")

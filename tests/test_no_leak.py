@@ -63,7 +63,7 @@ class StepScalars:
         return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
-def said(vector: np.ndarray) -> str:
+def text_of(vector: np.ndarray) -> str:
     return json.dumps([round(float(value), 4) for value in vector])
 
 
@@ -71,10 +71,10 @@ def utterances(n: int, seed: int, *, spread: float = 0.8, turned: int = 0, n_out
     """Utterances of three intents, each near its own direction; ``turned`` shifts the intents' names."""
     generator = np.random.Generator(np.random.PCG64(seed))
     inside = [
-        Utterance(said(2 * np.eye(D)[i % 3] + spread * generator.normal(size=D)), "abc"[(i + turned) % 3])
+        Utterance(text_of(2 * np.eye(D)[i % 3] + spread * generator.normal(size=D)), "abc"[(i + turned) % 3])
         for i in range(n)
     ]
-    return (*inside, *(Utterance(said(spread * generator.normal(size=D)), None) for _ in range(n_outside)))
+    return (*inside, *(Utterance(text_of(spread * generator.normal(size=D)), None) for _ in range(n_outside)))
 
 
 def vectors_of(part: Sequence[Utterance]) -> np.ndarray:
@@ -182,9 +182,11 @@ def test_a_development_part_that_is_split_off_is_not_trained_on(seeds: tuple[int
 def test_few_shot_training_uses_only_the_drawn_utterances() -> None:
     seed = 4
     drawn = few_shot(TRAIN, 5, seed=seed)
-    garbled = tuple(u if u in drawn else Utterance(said(np.full(D, 9.0)), u.intent) for u in TRAIN)
+    garbled = tuple(u if u in drawn else Utterance(text_of(np.full(D, 9.0)), u.intent) for u in TRAIN)
     kept = few_shot(DEV, 5, seed=seed)
-    other_dev = tuple(u if u in kept or u.intent is None else Utterance(said(np.full(D, 9.0)), u.intent) for u in DEV)
+    other_dev = tuple(
+        u if u in kept or u.intent is None else Utterance(text_of(np.full(D, 9.0)), u.intent) for u in DEV
+    )
     results = [
         trained(IntentSplits(train, dev, TEST), n_few_shot=5, seeds=(seed,))
         for train, dev in ((TRAIN, DEV), (garbled, DEV), (TRAIN, other_dev))
@@ -268,7 +270,7 @@ def config(tmp_path: Path) -> PipelineConfig:
     return PipelineConfig(index=str(tmp_path / "index"), retriever="bm25")
 
 
-def asked(repeats: Callable[[int], int], n: int = 12) -> list[Example]:
+def examples_with(repeats: Callable[[int], int], n: int = 12) -> list[Example]:
     """Contexts with a right reply; repeated words raise its score."""
     return [
         Example((" ".join([REPLIES[i % 6]] * repeats(i)),), relevant_ids=(f"r{i % 6}",), id=str(i)) for i in range(n)
@@ -276,7 +278,7 @@ def asked(repeats: Callable[[int], int], n: int = 12) -> list[Example]:
 
 
 def test_a_threshold_is_chosen_on_the_given_examples(config: PipelineConfig) -> None:
-    valid, fresh = asked(lambda i: 2), asked(lambda i: 4)
+    valid, fresh = examples_with(lambda i: 2), examples_with(lambda i: 4)
     (low, seen), (high, _) = (choose_settings(config, part, precision=1.0) for part in (valid, fresh))
     assert low.threshold is not None
     assert high.threshold is not None
@@ -308,7 +310,7 @@ def test_an_ensemble_is_chosen_on_the_given_examples() -> None:
 
 
 def test_the_command_uses_its_validation_file(config: PipelineConfig, tmp_path: Path) -> None:
-    rows = {"valid": asked(lambda i: 2), "fresh": asked(lambda i: 4)}
+    rows = {"valid": examples_with(lambda i: 2), "fresh": examples_with(lambda i: 4)}
     for name, part in rows.items():
         lines = [{"context": list(e.context), "relevant_ids": list(e.relevant_ids), "id": e.id} for e in part]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
@@ -376,7 +378,7 @@ def test_a_map_is_trained_on_the_examples_and_evaluated_on_the_lists() -> None:
     generator = np.random.Generator(np.random.PCG64(3))
     turn, _ = np.linalg.qr(generator.normal(size=(D, D)))
     contexts = generator.normal(size=(120, D))
-    texts = [(said(row), said(row @ turn)) for row in contexts]
+    texts = [(text_of(row), text_of(row @ turn)) for row in contexts]
     examples = [Example((a,), (b,), (0,)) for a, b in texts[:80]]
     replies = [b for _, b in texts[80:90]]
     lists = [Example((a,), tuple(replies), (i,)) for i, (a, _) in enumerate(texts[80:90])]
@@ -418,7 +420,7 @@ def lists_decided_by(half: slice, seed: int) -> list[Example]:
         candidates[0, half] += 1.2
         right = number % 5
         order = np.roll(np.arange(5), right)
-        examples.append(Example(("hi",), tuple(said(candidates[i]) for i in order), (right,)))
+        examples.append(Example(("hi",), tuple(text_of(candidates[i]) for i in order), (right,)))
     return examples
 
 

@@ -26,7 +26,7 @@ def recipe(train: Path, backbone: Path, output: Path, **settings: Any) -> dict[s
     }
 
 
-def asked(client: httpx.Client, context: list[str], k: int = 12) -> dict[str, Any]:
+def respond(client: httpx.Client, context: list[str], k: int = 12) -> dict[str, Any]:
     answer = client.post("/v1/respond", json={"context": context, "k": k})
     assert answer.status_code == 200, answer.text
     result: dict[str, Any] = answer.json()
@@ -37,7 +37,7 @@ def mrr(client: httpx.Client, right: dict[str, str], firsts: tuple[str, ...]) ->
     ranks = []
     for turn, text in right.items():
         for first in firsts:
-            texts = [reply["text"] for reply in asked(client, [first, turn])["results"]]
+            texts = [reply["text"] for reply in respond(client, [first, turn])["results"]]
             ranks.append(1 / (1 + texts.index(text)))
     return sum(ranks) / len(ranks)
 
@@ -54,7 +54,7 @@ def test_taken_replies_improve_the_server(task: dict[str, Path], tiny_backbone: 
         scores = mrr(client, right, FIRST), mrr(client, right, HELD_OUT)
         for first in FIRST:
             for turn, text in right.items():
-                answer = asked(client, [first, turn], k=6)
+                answer = respond(client, [first, turn], k=6)
                 liked = [reply["id"] for reply in answer["results"] if reply["text"] == text]
                 said = {"action": "taken", "candidate_id": liked[0]} if liked else {"action": "refused"}
                 said |= {} if liked else {"final_text": text}

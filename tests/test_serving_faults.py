@@ -150,7 +150,7 @@ def held(server: Running) -> Iterator[None]:
         os.kill(worker, signal.SIGCONT)
 
 
-def asked(context: str, candidates: list[str] = REPLIES) -> bytes:
+def score_request(context: str, candidates: list[str] = REPLIES) -> bytes:
     return post({"context": context, "candidates": candidates})
 
 
@@ -375,11 +375,11 @@ def test_excess_requests_are_refused_at_once_and_accepted_ones_answered(server: 
     before = figure(client, 'polyrank_requests_total{route="/v1/score",status="200"}')
     with contextlib.ExitStack() as stack:
         with held(server):
-            first = stack.enter_context(talk(server, asked("hi")))  # the worker has begun with it
+            first = stack.enter_context(talk(server, score_request("hi")))  # the worker has begun with it
             until(client, "polyrank_waiting_requests", 0)
             taken = []
             for number in range(QUEUE):
-                taken.append(stack.enter_context(talk(server, asked(f"hi {number}"))))
+                taken.append(stack.enter_context(talk(server, score_request(f"hi {number}"))))
                 until(client, "polyrank_waiting_requests", number + 1)
             started = time.monotonic()
             for _ in range(20):
@@ -397,11 +397,11 @@ def test_requests_of_gone_clients_are_not_computed(server: Running, client: http
     before, since = figure(client, computed), len(server.lines)
     with talk(server) as first, talk(server) as stays:
         with held(server):
-            first.sendall(asked("one"))
+            first.sendall(score_request("one"))
             server_has(client, 0)
-            leaves = talk(server, asked("two"))
+            leaves = talk(server, score_request("two"))
             until(client, "polyrank_waiting_requests", 1)
-            stays.sendall(asked("three"))
+            stays.sendall(score_request("three"))
             until(client, "polyrank_waiting_requests", 2)
             leaves.close()
             server.wait_for('"status": 499', since)
@@ -536,7 +536,7 @@ def test_a_full_disk_is_reported_and_nothing_is_added(server: Running, client: h
 def test_a_killed_process_loses_nothing(server: Running, client: httpx.Client) -> None:
     with contextlib.ExitStack() as stack:
         with held(server):
-            waiting = [stack.enter_context(talk(server, asked("hi"))) for _ in range(4)]
+            waiting = [stack.enter_context(talk(server, score_request("hi"))) for _ in range(4)]
             until(client, "polyrank_waiting_requests", 3)
             (worker,) = server.workers
             os.kill(worker, signal.SIGKILL)

@@ -30,15 +30,15 @@ def database(path: Path, *statements: str) -> Path:
     return path
 
 
-def said(chats: Chats) -> list[list[str]]:
+def turns_of(chats: Chats) -> list[list[str]]:
     return [[f"{turn['speaker']}: {turn['text']}" for turn in row["turns"]] for row in chats.dialogues]
 
 
-def test_the_only_table_of_a_database_is_read_and_the_file_stays_as_it_is(tmp_path: Path) -> None:
+def test_the_only_table_of_a_database_is_read_without_changing_the_file(tmp_path: Path) -> None:
     path = database(tmp_path / "chats.db", *MESSAGES)
     before = path.read_bytes()
     found = import_chats(path)
-    assert said(found) == [["customer: Is it on?", "agent: It is ☃"], ["customer: My bill?", "agent: It is 10."]]
+    assert turns_of(found) == [["customer: Is it on?", "agent: It is ☃"], ["customer: My bill?", "agent: It is 10."]]
     assert [row["time"] for row in found.dialogues] == ["2024-05-01T10:00:00", "2024-05-01T10:03:00"]
     assert found.report.left_out == {"empty text": 1}
     assert path.read_bytes() == before
@@ -55,7 +55,7 @@ def test_one_of_several_tables_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"has no table 'message'; it has {listed}"):
         import_chats(path, sheet="message")
     assert len(import_chats(path, sheet="messages").dialogues) == 2
-    assert said(import_chats(path, sheet="late")) == [["customer: My bill?", "agent: It is 10."]]
+    assert turns_of(import_chats(path, sheet="late")) == [["customer: My bill?", "agent: It is 10."]]
     assert [reply.text for reply in read_replies(path, sheet='strange "name')] == ["Restart the router.", "Try port 2."]
 
 
@@ -92,7 +92,7 @@ def test_a_log_that_is_not_merged_is_an_error(tmp_path: Path) -> None:
                 connection.execute(statement)
         with pytest.raises(DataError, match=r"recent rows are only in its log live\.db-wal; close the program"):
             import_chats(path)
-    assert len(import_chats(path).dialogues) == 2  # the file still says that it has a log
+    assert len(import_chats(path).dialogues) == 2  # the header still has the flag of a log
 
 
 LINE = """[LINE] Chat history with Ann
@@ -170,7 +170,7 @@ def test_line_and_kakaotalk(tmp_path: Path, text: str, form: str, left_out: dict
     path.write_text(text, "utf-8")
     found = import_chats(path, agent="Kim", date_order="month" if "5/1/" in text else None, skip_bad=form == "whatsapp")
     assert found.report.form == form
-    assert said(found) == [
+    assert turns_of(found) == [
         ["customer: Is it on?", "agent: It is.\n\nTry again"],
         ["customer: My bill?", "agent: It is 10."],
     ]

@@ -190,7 +190,7 @@ def without_c5(path: Path) -> set[str]:
         return set(content(index))
 
 
-def ask(path: Path) -> Any:
+def query_all(path: Path) -> Any:
     """All queries of an index; a damaged one must not answer any of them wrongly."""
     with open_index(path) as index:
         found = search(vector(7)[None, None], np.ones((1, 1), np.bool_), index.blocks(), 2)[0]
@@ -199,7 +199,7 @@ def ask(path: Path) -> Any:
 
 def test_every_flipped_bit_and_truncation_is_detected_or_harmless(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
-    want = ask(path)
+    want = query_all(path)
     n_found = 0
     for file in sorted(p for p in path.rglob("*") if p.is_file() and p.stat().st_size):
         data = file.read_bytes()
@@ -209,19 +209,19 @@ def test_every_flipped_bit_and_truncation_is_detected_or_harmless(tmp_path: Path
             damaged = bytearray(data)
             damaged[i] ^= 1 << (i % 8)
             file.write_bytes(damaged)
-            answer = or_error(lambda: ask(path))
+            answer = or_error(lambda: query_all(path))
             n_found += answer == 4
             assert answer in (4, want), (file.name, i)
         for length in (0, 1, len(data) // 2, len(data) - 1):
             file.write_bytes(data[:length])
-            answer = or_error(lambda: ask(path))
+            answer = or_error(lambda: query_all(path))
             harmless = file.name == LOCK or length == len(data) - 1
             assert answer == 4 or (answer == want and harmless), (file.name, length)
             assert verify_index(path) or harmless
         file.write_bytes(data)
     assert n_found > 100
     assert verify_index(path) == []
-    assert ask(path) == want
+    assert query_all(path) == want
 
 
 def test_a_damaged_list_of_ids_is_detected_before_a_change(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_damaged_list_of_ids_is_detected_before_a_change(tmp_path: Path) -> No
 
 def test_a_lost_matrix_is_rebuilt_and_a_damaged_one_refused(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
-    want = ask(path)
+    want = query_all(path)
     (matrix,) = path.glob("matrix-*")
     data = (matrix / "vectors.npy").read_bytes()
     (matrix / "vectors.npy").write_bytes(data[:-1] + b"x")
@@ -247,11 +247,11 @@ def test_a_lost_matrix_is_rebuilt_and_a_damaged_one_refused(tmp_path: Path) -> N
     assert any("vectors.npy" in problem for problem in verify_index(path))
     with LocalWriter(path) as writer:
         writer.compact()
-    assert ask(path) == want
+    assert query_all(path) == want
     assert verify_index(path) == []
     (matrix,) = path.glob("matrix-*")
     shutil.rmtree(matrix)
-    assert ask(path) == want
+    assert query_all(path) == want
     assert verify_index(path) == []
 
 
@@ -357,7 +357,7 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
     for name in ("matrix-9-dead", ".matrix-9-dead.tmp"):
         (path / name).mkdir()
         (path / name / "vectors.npy").write_bytes(b"half")
-    assert len(ask(path)[0]) == 3
+    assert len(query_all(path)[0]) == 3
     LocalWriter(path).close()
     assert sorted(p.name.split("-")[0] for p in path.iterdir()) == ["candidates.db", "matrix", "writer.lock"]
 
@@ -716,7 +716,7 @@ def test_a_matrix_of_another_index_is_refused(tmp_path: Path) -> None:
         shutil.rmtree(place)
         shutil.copytree(source, place)
         if foreign == tmp_path / "kept":
-            assert len(ask(path)[0]) == 3
+            assert len(query_all(path)[0]) == 3
         else:
             with pytest.raises(ArtifactError, match="belongs to another index"):
                 open_index(path)
