@@ -99,7 +99,7 @@ def test_bad_input(vectors: np.ndarray) -> None:
     with pytest.raises(UsageError, match=f"use flat below {CODES_FROM}"):
         build_ann(vectors[:5], "ivfpq")
     ann = build_ann(vectors[:5])
-    with pytest.raises(UsageError, match=r"takes \[M, 16\]"):
+    with pytest.raises(UsageError, match=r"needs \[M, 16\]"):
         ann.search(vectors[:, :3], 1)
     with pytest.raises(UsageError, match="k is 0"):
         ann.search(vectors, 0)

@@ -194,7 +194,7 @@ def test_an_index_is_changed_from_the_command_line(trained: dict[str, Path], tmp
         f'{{"id": "m", "text": "purple elephant"}}\n{{"id": "{first}", "text": "new one"}}\n'
     )
     refused = run("index", "add", tmp_path / "i", tmp_path / "more.jsonl")
-    assert (refused.returncode, f"candidate 1: id '{first}' is in the index" in refused.stderr) == (3, True)
+    assert (refused.returncode, f"candidate 1: id '{first}' is already in the index" in refused.stderr) == (3, True)
     added = run("index", "add", tmp_path / "i", tmp_path / "more.jsonl", "--replace")
     assert added.returncode == 0, added.stderr
     assert "added 2, now 5 candidates" in added.stderr

@@ -616,7 +616,7 @@ def test_a_pipeline_explains_by_id_by_text_or_its_best(index: Path) -> None:
             "my wifi is down", candidate_id="b"
         )
         pipeline.explain("my wifi", "a reply that is not there")
-        with pytest.raises(UsageError, match="has no candidate 'd'; give the id of one"):
+        with pytest.raises(UsageError, match="has no candidate 'd'; use an id that polyrank respond prints"):
             pipeline.explain("my wifi", candidate_id="d")
         with pytest.raises(UsageError, match="excludes a text; give one of them"):
             pipeline.explain("my wifi", "thanks", candidate_id="a")

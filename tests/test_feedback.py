@@ -103,7 +103,7 @@ def test_a_repeated_record_changes_nothing_and_a_different_one_is_refused(tmp_pa
             replace(SHOWN, replies=(replace(REPLIES[0], text="another text"), *REPLIES[1:])),
             replace(SHOWN, context=Context("hi")),
         ):
-            with pytest.raises(DataError, match=r"of request 'r1' another .* under another id"):
+            with pytest.raises(DataError, match=r"request 'r1' already has another .* under another id"):
                 store.record(shown("r2"), other)
         assert [*store.requests()] == before
     with FeedbackStore(tmp_path / "feedback.db", keep_text=not keep_text) as store:
@@ -112,13 +112,13 @@ def test_a_repeated_record_changes_nothing_and_a_different_one_is_refused(tmp_pa
 
 def test_an_outcome_must_refer_to_a_shown_reply(tmp_path: Path) -> None:
     with FeedbackStore(tmp_path / "feedback.db", keep_text=True) as store:
-        with pytest.raises(DataError, match="request 'r1' is not known; send what was shown"):
+        with pytest.raises(DataError, match="request 'r1' is unknown; send the shown replies"):
             store.record(TAKEN)
-        with pytest.raises(DataError, match="is not known"):
+        with pytest.raises(DataError, match="is unknown"):
             store.record(TAKEN, SHOWN)
-        with pytest.raises(DataError, match="reply 'z' was not shown for request 'r1'; name one that was"):
+        with pytest.raises(DataError, match="reply 'z' was not shown for request 'r1'; use a reply that was"):
             store.record(SHOWN, replace(TAKEN, reply_id="z"))
-        with pytest.raises(DataError, match="without a final text; give the text"):
+        with pytest.raises(DataError, match="without a final text; send the text"):
             store.record(SHOWN, Outcome("r1", "edited", "a"))
         assert len(store) == 0
         assert store.record(Shown("none", ()), Outcome("none", "refused", final_text="my own words")) == 2
@@ -147,7 +147,7 @@ def test_records_cannot_be_changed_or_removed(tmp_path: Path) -> None:
         connection.close()
         with pytest.raises(ArtifactError, match="entry 2 is not what was written"):
             [*store.requests()]
-    with pytest.raises(ArtifactError, match="tables are not those that were made"):
+    with pytest.raises(ArtifactError, match="tables are not those that polyrank made"):
         FeedbackStore(path)
 
 
@@ -163,18 +163,18 @@ def test_other_and_newer_files_are_refused_and_left_unchanged(tmp_path: Path) ->
     (tmp_path / "text.db").write_text("no database at all, but longer than SQLite's own header of a hundred bytes" * 3)
     (tmp_path / "folder").mkdir()
     for name, message in (
-        ("other.db", "other.db is no file of feedback"),
+        ("other.db", "other.db is not a feedback file"),
         ("newer.db", "written by polyrank 9.9 in format 2, this version reads up to 1; upgrade polyrank"),
-        ("damaged.db", "its settings or tables are not those that were made"),
+        ("damaged.db", "its settings or tables are not those that polyrank made"),
         ("text.db", "is damaged .* move it away"),
-        ("folder", "is a folder; name a file"),
+        ("folder", "is a folder; use the path of a file"),
     ):
         before = (tmp_path / name).read_bytes() if name != "folder" else b""
         for write in (True, False):
             with pytest.raises(ArtifactError, match=message):
                 FeedbackStore(tmp_path / name, write=write)
         assert name == "folder" or (tmp_path / name).read_bytes() == before
-    with pytest.raises(ArtifactError, match=r"there is no file .*none.db"):
+    with pytest.raises(ArtifactError, match=r"none\.db does not exist"):
         FeedbackStore(tmp_path / "none.db", write=False)
     assert not (tmp_path / "none.db").exists()
 
@@ -328,23 +328,23 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Reply(""), "a reply's id is ''; give a text of 1 to 512 characters"),
+        (lambda: Reply(""), "a reply's id is ''; it needs 1 to 512 characters"),
         (lambda: Reply("x" * 513), "a reply's id has 513 characters, the limit is 512"),
-        (lambda: Reply(7), "a reply's id is 7; give a text"),  # type: ignore[arg-type]
-        (lambda: Reply("a", float("nan")), "the score nan of reply 'a' is no finite number"),
-        (lambda: Reply("a", True), "the score True of reply 'a' is no finite number"),
-        (lambda: Reply("a", text=" "), "the text of a reply is ' '; give a text that is not empty"),
-        (lambda: Reply("a", text="\ud800"), "holds a lone surrogate at 0"),
+        (lambda: Reply(7), "a reply's id is 7; it needs"),  # type: ignore[arg-type]
+        (lambda: Reply("a", float("nan")), "the score nan of reply 'a' is not a finite number"),
+        (lambda: Reply("a", True), "the score True of reply 'a' is not a finite number"),
+        (lambda: Reply("a", text=" "), "the text of a reply is ' '; use a non-empty string"),
+        (lambda: Reply("a", text="\ud800"), "contains a lone surrogate at 0"),
         (lambda: shown("r", "hi", "aba"), "request 'r' shows reply 'a' twice"),
         (lambda: Shown("r", tuple(Reply(f"{i}") for i in range(1001))), "shows 1,001 replies, the limit is 1,000"),
         (lambda: shown("r", Context(())), "the context of request 'r' has no turns"),
         (lambda: shown("r", "x" * 1_000_001), "have 1,000,019 characters, the limit is 1,000,000"),
-        (lambda: shown("r", change=-1), "the index's change -1 is no number from 0"),
-        (lambda: shown("r", time="today"), "time 'today' is no datetime"),
+        (lambda: shown("r", change=-1), "the index's change -1 is not an integer from 0"),
+        (lambda: shown("r", time="today"), "time 'today' is not a datetime"),
         (lambda: Outcome("r", "liked"), "action 'liked' is unknown; use taken, edited, refused"),  # type: ignore[arg-type]
-        (lambda: Outcome("r", "taken"), "request 'r': taken names no reply; give its id"),
-        (lambda: Outcome("r", "refused", "a"), "request 'r': refused names a reply; leave out its id"),
-        (lambda: Outcome("r", "taken", "a", "other"), "what was taken has no final text; call it edited"),
+        (lambda: Outcome("r", "taken"), "request 'r': taken names no reply; add its id"),
+        (lambda: Outcome("r", "refused", "a"), "request 'r': refused names a reply; omit its id"),
+        (lambda: Outcome("r", "taken", "a", "other"), "taken with a final text; omit it, or send edited"),
         (lambda: Outcome("r", "edited", "a", ""), "the final text is ''"),
         (lambda: Outcome("", "refused"), "a request's id is ''"),
     ],
@@ -415,9 +415,9 @@ def test_skipped_records_are_counted_by_reason() -> None:
     assert exported.examples == []
     assert exported.n_requests == 6
     assert exported.left_out == {
-        "the text of the context is not known": 4,
-        "nobody said what became of them": 1,
-        "all replies were refused, and no other is known to be right": 1,
+        "the text of the context is unknown": 4,
+        "no outcome was recorded": 1,
+        "all replies were refused, and no right reply is known": 1,
     }
     contexts = {f"code of {id_}": Context(id_) for id_ in ("r", "s", "w")}
     exported = examples(bare, contexts=contexts, texts={"a": "text a", "b": "text b"})
@@ -425,8 +425,8 @@ def test_skipped_records_are_counted_by_reason() -> None:
         (("r",), ("text b", "text a")),
         (("s",), ("text b", "text a")),
     ]
-    assert exported.left_out["the text of the right reply is not known"] == 1
-    assert exported.left_out["the text of the context is not known"] == 1
+    assert exported.left_out["the text of the right reply is unknown"] == 1
+    assert exported.left_out["the text of the context is unknown"] == 1
     assert exported.n_unknown == 2
 
 
@@ -523,7 +523,7 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
     out = tmp_path / "used.jsonl"
     done = run("feedback", "export", kept, "-o", out, "--json")
     assert done.returncode == 0, done.stderr
-    why = "all replies were refused, and no other is known to be right"
+    why = "all replies were refused, and no right reply is known"
     assert json.loads(done.stdout) == {"n_examples": 3, "n_requests": 4, "left_out": {why: 1}, "n_unknown": 0}
     assert f"1 left out: {why}" in done.stderr
     assert [e.response for e in read_examples(out).examples] == ["text a", "text b", "text c"]
@@ -546,9 +546,9 @@ def test_commands_refuse_wrong_arguments(kept: Path, tmp_path: Path) -> None:
     for arguments, code, message in (
         (["report", kept, "--by", "day"], 2, "unknown breakdown 'day'; choose rank, week or model"),
         (["report", kept, "--since", "soon"], 2, "--since 'soon' is not a date; write 2026-05-31"),
-        (["report", tmp_path / "none.db"], 4, "there is no file"),
+        (["report", tmp_path / "none.db"], 4, "does not exist"),
         (["export", kept, "-o", kept], 2, "is read by this command; give another file"),
-        (["export", kept, "-o", tmp_path / "x.jsonl", "--index", tmp_path / "none"], 4, "is no index"),
+        (["export", kept, "-o", tmp_path / "x.jsonl", "--index", tmp_path / "none"], 4, "is not an index"),
         (["export", kept, "-o", tmp_path / "x.jsonl", "--since", "2999-01-01"], 3, "none of 0 requests"),
     ):
         done = run("feedback", *arguments)  # type: ignore[arg-type]
@@ -568,10 +568,10 @@ def test_texts_missing_from_the_file_are_looked_up(tmp_path: Path, tiny_backbone
         store.record(shown("elsewhere", "another question"), Outcome("elsewhere", "taken", "a"))
     command = ["feedback", "export", tmp_path / "bare.db", "-o", tmp_path / "used.jsonl"]
     done = run(*command, "--index", index)
-    assert (done.returncode, "3 left out: the text of the context is not known" in done.stderr) == (3, True)
+    assert (done.returncode, "3 left out: the text of the context is unknown" in done.stderr) == (3, True)
     done = run(*command, "--index", index, "--contexts", chats)
     assert done.returncode == 0, done.stderr
-    assert "1 left out: the text of the context is not known" in done.stderr
+    assert "1 left out: the text of the context is unknown" in done.stderr
     assert [(e.context, e.candidates) for e in read_examples(tmp_path / "used.jsonl").examples] == [
         (("my wifi is down",), ("text b", "text a", "text c")),
         (("my wifi is down", "text b"), ("text c", "text a", "text b")),

@@ -199,34 +199,34 @@ def test_the_page_of_filters(text: str, expected: bool | None) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "character 1: expected a name (a keyword, or one with other characters, in quotes), not the end"),
+        ("", "character 1: expected a name (put keywords and names with other characters in quotes), not the end"),
         ("lang", "character 5: expected"),
-        ("lang = en", "character 8: expected a text in quotes, a number, true, false or null, not 'en'; texts go in"),
-        ("lang == 'en'", "character 7: expected a text"),
-        ("lang = 'en", "character 8: this text has no closing quote"),
+        ("lang = en", "character 8: expected a string in quotes, a number, true, false or null, not 'en'; put strings"),
+        ("lang == 'en'", "character 7: expected a string"),
+        ("lang = 'en", "character 8: this string has no closing quote"),
         ("lang = 'en' and", "character 16: expected a name"),
         ("lang = 'en' tier = 2", 'character 13: expected "and", "or" or the end, not \'tier\''),
         ("(lang = 'en'", 'character 13: expected "and", "or" or ")", not the end'),
         ("lang in 'en'", 'character 9: expected "(", not "\'en\'"'),
-        ("lang in ()", "character 10: expected a text"),
+        ("lang in ()", "character 10: expected a string"),
         ("lang in ('en' 'fr')", 'character 15: expected "," or ")"'),
         ("lang not = 'en'", 'character 10: expected "in"'),
-        ("vip > true", "character 7: expected a text or a number"),
-        ("left <= null", "character 9: expected a text or a number"),
+        ("vip > true", "character 7: expected a string or a number"),
+        ("left <= null", "character 9: expected a string or a number"),
         ("tier = 1e999", "character 8: the number is too large"),
         ("tier = 007", 'character 9: expected "and", "or" or the end'),
-        ("tier = ٣", "character 8: '٣' means nothing here"),
+        ("tier = ٣", "character 8: '٣' is not allowed here"),
         ("in = 1", "character 1: expected a name"),
         ("'' = 1", "character 1: a name cannot be empty"),
         ("'a\"b' = 1", "character 1: a name cannot be"),
         ("'a\\nb' = 1", "character 1: a name cannot be"),
-        ("a = '\\x'", "character 5: the text has an escape"),
-        ("a = '\\ud800'", "character 5: the text has an escape"),
-        ("a = '\ud800'", "character 6: this is no Unicode text"),
-        ("a = '\\u0000'", "character 5: a text cannot hold the character NUL"),
-        ("a = 'x\0'", "character 5: a text cannot hold the character NUL"),
-        ("a = 1; DROP TABLE candidates", "character 6: ';' means nothing here"),
-        ("a = 1 -- ", "character 7: '-' means nothing here"),
+        ("a = '\\x'", "character 5: the string has an escape"),
+        ("a = '\\ud800'", "character 5: the string has an escape"),
+        ("a = '\ud800'", "character 6: this is not valid Unicode"),
+        ("a = '\\u0000'", "character 5: a string cannot contain the NUL character"),
+        ("a = 'x\0'", "character 5: a string cannot contain the NUL character"),
+        ("a = 1; DROP TABLE candidates", "character 6: ';' is not allowed here"),
+        ("a = 1 -- ", "character 7: '-' is not allowed here"),
         ("(" * (MAX_DEPTH + 1) + "a = 1", f"character {MAX_DEPTH + 1}: more than {MAX_DEPTH} parentheses"),
         ("not " * (MAX_DEPTH + 1) + "a = 1", f"more than {MAX_DEPTH} parentheses and nots"),
         (" or ".join(["a = 1"] * (MAX_TERMS + 1)), f"more than {MAX_TERMS} terms"),
@@ -400,7 +400,7 @@ def test_an_index_that_replaces_another_has_its_own_rows(tmp_path: Path) -> None
         assert index.rows_where(condition).tolist() == [3, 6, 9]
         assert index.opening == 2
         shutil.rmtree(tmp_path / "i")
-        with pytest.raises(ArtifactError, match="is no index"):
+        with pytest.raises(ArtifactError, match="is not an index"):
             index.rows_where(read_filter("n = 1"))
 
 
@@ -671,7 +671,7 @@ def test_a_wrong_filter_is_one_line(arguments: Sequence[str], catalogue: Path) -
     words = [*arguments[:1], catalogue, *arguments[1:]] if arguments[0] == "respond" else [*arguments, catalogue]
     refused = run(*words, "--filter", "team = 'x'); DROP TABLE candidates; --")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: filter, character 12: ';' means nothing here")
+    assert refused.stderr.startswith("error: filter, character 12: ';' is not allowed here")
     assert len(refused.stderr.splitlines()) == 1
     with open_index(catalogue) as index:
         assert len(index) == len(REPLIES)

@@ -169,8 +169,8 @@ def test_faulty_candidates_are_named_and_nothing_is_written(tmp_path: Path) -> N
     pool = [Candidate("a", "x"), Candidate("a", "y"), Candidate("c", "z"), Candidate("d", "z"), Candidate("e", " ")]
     with pytest.raises(DataError) as caught:
         write_index(tmp_path / "i", pool, vectors, fingerprint="f", model="m")
-    for part in ("candidate 1: id 'a'", "candidate 2: its vector holds NaN", "candidate 3: its vector is zero",
-                 "candidate 4: its text is empty"):  # fmt: skip
+    for part in ("candidate 1: candidate 0 has the same id 'a'", "candidate 2: its vector holds NaN",
+                 "candidate 3: its vector is zero", "candidate 4: its text is empty"):  # fmt: skip
         assert part in str(caught.value)
     with pytest.raises(DataError, match="vectors of shape"):
         write_index(tmp_path / "i", pool[:1], vectors, fingerprint="f", model="m")
@@ -282,7 +282,7 @@ def test_existing_candidates_are_left_unchanged(tmp_path: Path) -> None:
         assert writer.change == before
         assert add_to_index(writer, encoder, [*POOL, Candidate("n", "new")]) == 1
         for other in (Candidate("1", "other"), Candidate("1", POOL[1].text, {"k": 1})):
-            with pytest.raises(DataError, match=r"candidate 0: id '1' is in the index already .*replace=True"):
+            with pytest.raises(DataError, match=r"candidate 0: id '1' is already in the index .*replace=True"):
                 add_to_index(writer, encoder, [other])
             assert add_to_index(writer, encoder, [other], replace=True) == 1
             assert writer.find(["1", "nosuch", "\ud800"]) == {"1": other}

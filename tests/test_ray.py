@@ -25,7 +25,7 @@ from polyrank.errors import ConfigError, UsageError
 from polyrank.integrations.ray import cluster as connection
 from polyrank.integrations.ray import encode
 from polyrank.integrations.ray import train as train_on_ray
-from polyrank.integrations.ray.blocks import file_of, read_blocks
+from polyrank.integrations.ray.blocks import block_file, read_blocks
 from polyrank.training import train
 from processes import join, run, start
 from test_ranks import assert_alike
@@ -177,16 +177,16 @@ def test_an_encoding_resumes_with_missing_or_damaged_blocks(tiny_backbone: Path,
     model, folder, texts, said = f"untuned:{tiny_backbone}", tmp_path / "vectors", TEXTS[:60], []
     settings: dict[str, Any] = {"block_size": 20, "device": "cpu"}
     assert encode(model, texts, folder, **settings) == 60
-    before = {number: file_of(folder, number).stat().st_mtime_ns for number in range(3)}
+    before = {number: block_file(folder, number).stat().st_mtime_ns for number in range(3)}
     vectors = [vectors for _, vectors in read_blocks(folder)]
-    file_of(folder, 0).write_bytes(b"PAR1")
-    file_of(folder, 2).unlink()
+    block_file(folder, 0).write_bytes(b"PAR1")
+    block_file(folder, 2).unlink()
     done: list[tuple[int, int]] = []
     n = encode(model, texts, folder, **settings, progress=lambda *counts: done.append(counts), notify=said.append)
     assert n == 40
     assert done == [(40, 60), (60, 60)]
     assert said == [f"{folder}: 20 of 60 candidates are encoded already"]
-    assert file_of(folder, 1).stat().st_mtime_ns == before[1]
+    assert block_file(folder, 1).stat().st_mtime_ns == before[1]
     for (_, found), expected in zip(read_blocks(folder), vectors, strict=True):
         assert np.array_equal(found, expected)
     assert encode(model, texts, folder, **settings) == 0
@@ -273,7 +273,7 @@ def free_port() -> int:
 def test_a_missing_cluster_is_one_sentence(task: dict[str, Path], tmp_path: Path) -> None:
     for address, code, words in (
         ("127.0.0.1:1", 8, "no Ray cluster answers at '127.0.0.1:1'; start one with `ray start --head`"),
-        ("ray://127.0.0.1:1", 2, 'is no address of a Ray cluster; give "auto"'),
+        ("ray://127.0.0.1:1", 2, 'is not the address of a Ray cluster; use "auto"'),
     ):
         (tmp_path / "replies.txt").write_text("hello\n")
         command = ["ray", "encode", "shipped:convert", tmp_path / "replies.txt", "-o", tmp_path / "v"]
@@ -292,7 +292,7 @@ def test_other_machines_need_keys() -> None:
 
 @pytest.mark.parametrize("address", ["", "localhost", ":6379", "a/b:6379", "localhost:", "localhost:x", "http://h:1"])
 def test_invalid_addresses(address: str) -> None:
-    with pytest.raises(UsageError, match='is no address of a Ray cluster; give "auto"'), connection.connected(address):
+    with pytest.raises(UsageError, match='is not the address of a Ray cluster; use "'), connection.connected(address):
         pass
 
 
@@ -305,7 +305,7 @@ def test_relative_paths_are_resolved_where_the_command_runs(tmp_path: Path) -> N
     assert Path.cwd() == before
     missing = tmp_path / "none"
     with (
-        pytest.raises(UsageError, match=f"a node of the Ray cluster has no folder {missing}; start from one"),
+        pytest.raises(UsageError, match=f"a node of the Ray cluster has no folder {missing}; start from a folder"),
         connection.working_in(missing),
     ):
         pass
@@ -317,7 +317,7 @@ def test_options_that_replicas_lack_are_refused_before_connecting(tmp_path: Path
     from polyrank.integrations.ray.serving import deploy
 
     kept = ServingSettings(feedback=FeedbackSettings(file=str(tmp_path / "feedback.db")))
-    with pytest.raises(ConfigError, match="feedback is one file with one writer, and replicas are several; leave it"):
+    with pytest.raises(ConfigError, match="replicas cannot share a feedback file; omit it"):
         deploy({"tiny": "shipped:convert"}, kept)
     with pytest.raises(UsageError, match="key"):
         deploy({"tiny": "shipped:convert"}, ServingSettings(host="0.0.0.0"))

@@ -189,7 +189,7 @@ def test_changes_work_like_those_of_a_dictionary(make: Make) -> None:
                 assert writer.remove([*ids, "never there"]) == len(truth.keys() & set(ids))
                 truth = {id_: candidate for id_, candidate in truth.items() if id_ not in ids}
             elif kind == 1 and truth.keys() & set(ids):
-                with pytest.raises(DataError, match="is in the index already"):
+                with pytest.raises(DataError, match="is already in the index"):
                     writer.add(some, vectors_of(some))
             else:
                 change = writer.change
@@ -263,14 +263,14 @@ def test_ids_texts_and_metadata_survive_unchanged(make: Make) -> None:
 @pytest.mark.parametrize(
     ("candidates", "vectors", "problem"),
     [
-        ([Candidate("a", "x"), Candidate("a", "y")], np.ones((2, 8)), "candidate 2: id 'a' is that of candidate 1"),
+        ([Candidate("a", "x"), Candidate("a", "y")], np.ones((2, 8)), "candidate 2: candidate 1 has the same id 'a'"),
         ([Candidate("a", " ")], np.ones((1, 8)), "its text is empty"),
         ([Candidate("a", "x", {"n": float("nan")})], np.ones((1, 8)), "cannot be written as JSON"),
         ([Candidate("a", "\ud800")], np.ones((1, 8)), "cannot be written as JSON"),
-        ([Candidate("a", "x")], np.ones((1, 7)), "has 7 numbers, this index takes 8"),
+        ([Candidate("a", "x")], np.ones((1, 7)), "has 7 numbers, this index needs 8"),
         ([Candidate("a", "x")], np.zeros((1, 8)), "its vector is zero"),
         ([Candidate("a", "x")], np.full((1, 8), np.inf), "NaN or infinity"),
-        ([Candidate("a", "x")], np.ones((2, 8)), "give one for each"),
+        ([Candidate("a", "x")], np.ones((2, 8)), "pass one vector per candidate"),
     ],
     ids=["doubled", "empty", "nan", "surrogate", "dimension", "zero", "infinite", "number"],
 )
@@ -499,7 +499,7 @@ def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None
     assert read_address(path) == address
     with pytest.raises(UsageError, match="already exists"):
         build_index(path, encoder, ["other"], model="m", remote=str(address))
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         build_index(tmp_path / "another", encoder, ["other"], model="m", remote=str(address))
     with open_index(path) as index:
         retriever = Retriever(encoder, index)
@@ -515,7 +515,7 @@ def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None
         with pytest.raises(ArtifactError, match="was made by encoder"):
             retriever.respond(["one"])
         mine = address.collection + "_"
-        assert sum(name.startswith(mine) for name in index.server._ask("list_collections")) == 1
+        assert sum(name.startswith(mine) for name in index.server._call("list_collections")) == 1
 
 
 def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) -> None:
@@ -534,11 +534,11 @@ def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings_", "problem"),
     [
-        ({"remote": "ftp://host/replies"}, "is no address of a collection"),
-        ({"remote": "http://host:99999/replies"}, "is no address of a collection"),
-        ({"remote": "http://host"}, "'' is no name of a collection"),
-        ({"remote": "http://host/a-b"}, "'a-b' is no name of a collection"),
-        ({"remote": "http://me:secret@host/replies"}, "holds no password"),
+        ({"remote": "ftp://host/replies"}, "is not the address of a collection"),
+        ({"remote": "http://host:99999/replies"}, "is not the address of a collection"),
+        ({"remote": "http://host"}, "'' is not a collection name"),
+        ({"remote": "http://host/a-b"}, "'a-b' is not a collection name"),
+        ({"remote": "http://me:secret@host/replies"}, "contains a password"),
         ({"remote": "http://host/replies", "precision": "int8"}, "holds fp32, not int8"),
         ({"remote": "http://host/replies", "ann": "ivfpq"}, "keeps no ivfpq index"),
     ],
@@ -566,8 +566,8 @@ def test_a_server_that_lost_the_collection(milvus: Milvus, tmp_path: Path) -> No
     address = milvus.address()
     write_remote(tmp_path / "ix", address, pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
     with RemoteIndex(tmp_path / "ix") as index:
-        index.server._ask("drop_alias", address.collection)
-        with pytest.raises(ArtifactError, match="is not there; build it"):
+        index.server._call("drop_alias", address.collection)
+        with pytest.raises(ArtifactError, match="does not exist; build it"):
             index.refresh()
 
 
@@ -597,7 +597,7 @@ def test_values_too_long_for_the_server(milvus: Milvus, tmp_path: Path, what: st
         "metadata": Candidate("long", "x", {"a": "ü" * 33_000}),
         "facts": Candidate("long", "x", {"a": list(range(3000))}),
     }[what]
-    limits = {"text": "text has 66,000 bytes", "metadata": "metadata take 66,009 bytes", "facts": "to filter by"}
+    limits = {"text": "text has 66,000 bytes", "metadata": "metadata have 66,009 bytes", "facts": "to filter by"}
     with RemoteWriter(tmp_path / "ix") as writer:
         with pytest.raises(DataError, match=limits[what]):
             writer.add([Candidate("short", "x"), long], np.ones((2, 8), np.float32))

@@ -24,7 +24,7 @@ from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_addre
 from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.milvus import MilvusCollection
-from polyrank.index.remote.rows import checked, key_of, requests, rows_of
+from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
 from polyrank.records import Candidate
 from polyrank.storage.document import seal
 from polyrank.storage.time_limit import TimeLimit, limit_searches
@@ -100,18 +100,18 @@ def test_an_address_names_a_server_and_a_collection(text: str, uri: str, collect
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("ftp://h:1/replies", "is no address of a collection"),
-        ("h:1/replies", "is no address of a collection"),
-        ("http:///replies", "is no address of a collection"),
-        ("http://h:1/replies?a=b", "is no address of a collection"),
-        ("http://h:1/replies#a", "is no address of a collection"),
-        ("http://h:x/replies", "is no address of a collection"),
-        ("http://user@h:1/replies", "an address holds no password"),
-        ("http://:secret@h:1/replies", "an address holds no password"),
-        ("http://h:1/", "is no name of a collection"),
-        ("http://h:1/1a", "is no name of a collection"),
-        ("http://h:1/a/b", "is no name of a collection"),
-        (f"http://h:1/{'a' * 256}", "is no name of a collection"),
+        ("ftp://h:1/replies", "is not the address of a collection"),
+        ("h:1/replies", "is not the address of a collection"),
+        ("http:///replies", "is not the address of a collection"),
+        ("http://h:1/replies?a=b", "is not the address of a collection"),
+        ("http://h:1/replies#a", "is not the address of a collection"),
+        ("http://h:x/replies", "is not the address of a collection"),
+        ("http://user@h:1/replies", "the address contains a password"),
+        ("http://:secret@h:1/replies", "the address contains a password"),
+        ("http://h:1/", "is not a collection name"),
+        ("http://h:1/1a", "is not a collection name"),
+        ("http://h:1/a/b", "is not a collection name"),
+        (f"http://h:1/{'a' * 256}", "is not a collection name"),
     ],
 )
 def test_an_incomplete_address_is_refused(text: str, problem: str) -> None:
@@ -145,7 +145,7 @@ def one(text: str = "hi", id_: str = "a", **metadata: Any) -> Candidate:
 def test_a_row_holds_a_whole_candidate() -> None:
     vectors = np.array([[3.0, 4.0], [0.5, -0.5]], np.float32)
     candidates = [one("hello", "é", lang="en"), one("bye", "b", tier=[2, 7])]
-    rows, faults = rows_of(candidates, vectors, 41)
+    rows, faults = make_rows(candidates, vectors, 41)
     assert faults == {}
     assert [(row["row"], row["key"], row["id"], row["text"]) for row in rows] == [
         (41, key_of("é"), "é", "hello"),
@@ -156,7 +156,7 @@ def test_a_row_holds_a_whole_candidate() -> None:
         true = float(np.sqrt((vector.astype(np.float64) ** 2).sum()))
         assert true < row["norm"] <= true * (1 + 1e-11)
         assert facts(candidate.metadata).items() <= row.items()
-        number, again, found = checked(row, ADDRESS)
+        number, again, found = read_row(row, ADDRESS)
         assert (number, again, found.tolist()) == (row["row"], candidate, vector.tolist())
     assert key_of("é") != key_of("e")
     assert len(key_of("é")) == 32
@@ -165,28 +165,28 @@ def test_a_row_holds_a_whole_candidate() -> None:
 
 @pytest.mark.parametrize("field", ["row", "id", "text", "metadata", "digest", "vector"])
 def test_a_row_with_a_changed_field_is_damaged(field: str) -> None:
-    ((row,), _) = rows_of([one("hello", "name", lang="en")], np.ones((1, 2), np.float32), 7)
+    ((row,), _) = make_rows([one("hello", "name", lang="en")], np.ones((1, 2), np.float32), 7)
     other: dict[str, Any] = {
         "row": 8, "id": "name2", "text": "hell", "metadata": "{}", "digest": "0" * 64, "vector": [1.0, 2.0]
     }  # fmt: skip
     for damaged in ({**row, field: other[field]}, {key: row[key] for key in row if key != field}, {**row, field: None}):
         with pytest.raises(ArtifactError, match=rf"^{ADDRESS} is damaged: candidate '?[Nn].* is not what was written"):
-            checked(damaged, ADDRESS)
+            read_row(damaged, ADDRESS)
 
 
 def test_values_that_the_server_cannot_store_are_named() -> None:
     vectors = np.ones((1, 2), np.float32)
-    assert rows_of([one("a" * 65_535)], vectors, 1)[1] == {}
-    assert rows_of([one("é" * 32_768)], vectors, 1)[1] == {
-        0: "its text has 65,536 bytes, the limit of the server is 65,535"
+    assert make_rows([one("a" * 65_535)], vectors, 1)[1] == {}
+    assert make_rows([one("é" * 32_768)], vectors, 1)[1] == {
+        0: "its text has 65,536 bytes, the server's limit is 65,535"
     }
-    assert rows_of([one(id_="a" * 65_536)], vectors, 1)[1] == {
-        0: "its id has 65,536 bytes, the limit of the server is 65,535"
+    assert make_rows([one(id_="a" * 65_536)], vectors, 1)[1] == {
+        0: "its id has 65,536 bytes, the server's limit is 65,535"
     }
-    (fault,) = rows_of([one(**{f"k{i}": i for i in range(800)})], vectors, 1)[1].values()
+    (fault,) = make_rows([one(**{f"k{i}": i for i in range(800)})], vectors, 1)[1].values()
     assert fault.startswith("its metadata make ")
     assert fault.endswith(" bytes to filter by, the limit is 65,536")
-    assert rows_of([one(**{f"k{i}": i for i in range(300)})], vectors, 1)[1] == {}
+    assert make_rows([one(**{f"k{i}": i for i in range(300)})], vectors, 1)[1] == {}
 
 
 def sized(n: int, text: str = "hi", metadata: str = "{}", d: int = 2) -> list[dict[str, Any]]:
@@ -194,16 +194,16 @@ def sized(n: int, text: str = "hi", metadata: str = "{}", d: int = 2) -> list[di
 
 
 def test_a_request_is_limited_in_rows_and_bytes() -> None:
-    assert [len(part) for part in requests(sized(1025))] == [512, 512, 1]
-    assert [len(part) for part in requests(sized(1024))] == [512, 512]
-    assert list(requests([])) == []
+    assert [len(part) for part in request_batches(sized(1025))] == [512, 512, 1]
+    assert [len(part) for part in request_batches(sized(1024))] == [512, 512]
+    assert list(request_batches([])) == []
     most = 16 * 2**20
     for rows, size in (
         (sized(100, d=50_000), 12 * 50_000 + 8 + 16),
         (sized(100, text="a" * 200_000), 24 + 800_000 + 16),
         (sized(100, metadata="a" * 100_000), 24 + 8 + 800_000),
     ):
-        parts = list(requests(rows))
+        parts = list(request_batches(rows))
         assert [row["row"] for part in parts for row in part] == list(range(100))
         assert len(parts[0]) == most // size + 1  # the row that exceeds the limit is the last one
         assert len(parts) > 1
@@ -334,8 +334,8 @@ def test_a_scan_requests_each_key_once(script: Script, n: int, ranges: int) -> N
 
 def test_a_collection_fits_the_written_rows(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
-    server.create("replies_1", dimension=7, kind="HNSW", said="{}")
-    server.create("replies_2", dimension=7, kind="FLAT", said="{}")
+    server.create("replies_1", dimension=7, kind="HNSW", info="{}")
+    server.create("replies_2", dimension=7, kind="FLAT", info="{}")
     (_, names, made), (_, _, flat) = script.asked
     assert names == ("replies_1",)
     assert (made["consistency_level"], made["properties"]) == ("Strong", {"polyrank": "{}"})
@@ -364,7 +364,7 @@ def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
     assert server.describe() == ("replies_1", "said", 5)
     for less in ({"properties": None}, {"properties": {}}, {"fields": []}, {"fields": [vector, vector]}):
         script.answers["describe_collection"] = {**whole, **less}
-        with pytest.raises(ArtifactError, match=f"^{ADDRESS} is no index of polyrank's"):
+        with pytest.raises(ArtifactError, match=f"^{ADDRESS} is not an index of polyrank"):
             server.describe()
 
 
@@ -392,8 +392,8 @@ def test_an_alias_is_searched_in_every_collection(script: Script) -> None:
     script.answers["list_collections"] = ["a", "replies"]
     with pytest.raises(UsageError, match="is a collection that polyrank did not build; choose another name"):
         server.alias()
-    server.name("new", instead=None)
-    server.name("new", instead="old")
+    server.set_alias("new", replace=False)
+    server.set_alias("new", replace=True)
     assert [(name, arguments) for name, arguments, _ in script.asked[-2:]] == [
         ("create_alias", ("new", "replies")),
         ("alter_alias", ("new", "replies")),
@@ -406,7 +406,7 @@ def test_written_rows_are_counted(script: Script) -> None:
     server.write([{"key": "a"}, {"key": "b"}])
     server.write([{"key": "a"}, {"key": "b"}], collection="other")
     assert [arguments[0] for _, arguments, _ in script.asked] == ["replies", "other"]
-    with pytest.raises(ResourceError, match=f"^{ADDRESS} took 2 of 1 rows; do it again"):
+    with pytest.raises(ResourceError, match=f"^{ADDRESS} wrote 2 of 1 rows; try again"):
         server.write([{"key": "a"}])
     server.flush()
     server.flush(collection="other")
@@ -463,7 +463,7 @@ def test_a_collection_that_is_not_loaded_is_loaded_once(script: Script) -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
-        (100, ArtifactError, f"{ADDRESS} is not there; build it with polyrank index build --remote"),
+        (100, ArtifactError, f"{ADDRESS} does not exist; build it with polyrank index build --remote"),
         (65535, ResourceError, f"{ADDRESS} refuses to describe collection (no); see the server's log"),
     ],
 )
@@ -479,8 +479,8 @@ def test_each_refusal_is_an_error_of_its_kind(script: Script, code: int, kind: t
     ("code", "kind", "words"),
     [
         ("DEADLINE_EXCEEDED", OfflineError, "did not answer within 9 seconds"),
-        ("UNAUTHENTICATED", UsageError, "refuses whoever asks; set POLYRANK_MILVUS_TOKEN"),
-        ("PERMISSION_DENIED", UsageError, "refuses whoever asks; set POLYRANK_MILVUS_TOKEN"),
+        ("UNAUTHENTICATED", UsageError, "refuses the credentials; set POLYRANK_MILVUS_TOKEN"),
+        ("PERMISSION_DENIED", UsageError, "refuses the credentials; set POLYRANK_MILVUS_TOKEN"),
     ],
 )
 def test_errors_of_the_connection(script: Script, code: str, kind: type[Exception], words: str) -> None:
@@ -563,7 +563,7 @@ def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> 
         RemoteIndex(folder)
     for said in ("[]", "{", '{"model": "m"}', '{"fingerprint": "f", "model": "m", "more": 1}'):
         script.answers["describe_collection"]["properties"] = {"polyrank": said}
-        with pytest.raises(ArtifactError, match="does not say how it was made; build it again with `overwrite=True`"):
+        with pytest.raises(ArtifactError, match="lacks a valid description; build it again with `overwrite=True`"):
             RemoteIndex(folder)
 
 
@@ -578,7 +578,7 @@ def test_a_bound_of_norms_grows_until_no_vector_is_longer(script: Script, folder
 
 def test_rows_are_fetched_in_parts_and_in_their_order(script: Script, folder: Path) -> None:
     candidates = [one(f"text {i}", f"c{i}") for i in range(1100)]
-    rows, _ = rows_of(candidates, np.arange(5500, dtype=np.float32).reshape(1100, 5) + 1, 10)
+    rows, _ = make_rows(candidates, np.arange(5500, dtype=np.float32).reshape(1100, 5) + 1, 10)
     by_key = {row["key"]: row for row in rows}
     script.answers["get"] = lambda _, ids, **__: [by_key[key] for key in reversed(ids) if key in by_key]
     index = RemoteIndex(folder)
@@ -588,7 +588,7 @@ def test_rows_are_fetched_in_parts_and_in_their_order(script: Script, folder: Pa
     fields = ["row", "id", "text", "metadata", "digest", "vector"]
     assert all(settings["output_fields"] == fields for settings in script.of("get"))
     assert index.candidate("c3") == candidates[3]
-    with pytest.raises(UsageError, match="has no candidate 'none'; give the id of one"):
+    with pytest.raises(UsageError, match="has no candidate 'none'; use an id that polyrank respond prints"):
         index.candidate("none")
     engine = index.engine()
     block = engine.fetch([key_of(f"c{i}") for i in (5, 2, 9)] + [key_of("none")])
@@ -642,8 +642,8 @@ def test_lists_of_the_server_are_keys_and_products(script: Script, folder: Path)
 def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> None:
     from polyrank.index import verify_index
 
-    rows, _ = rows_of([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 5), np.float32), 1)
-    wrong, _ = rows_of([one("d", "w")], np.ones((1, 4), np.float32), 4)
+    rows, _ = make_rows([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 5), np.float32), 1)
+    wrong, _ = make_rows([one("d", "w")], np.ones((1, 4), np.float32), 4)
     n = [5]
     there = [rows[0], {**rows[1], "text": "B"}, {**rows[2], "key": key_of("q")}, *wrong]
     script.answers["query"] = lambda _, output_fields, **__: (
@@ -652,9 +652,9 @@ def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> N
     problems = verify_index(folder)
     assert [problem.removeprefix(str(ADDRESS)) for problem in problems] == [
         " is damaged: candidate 'y' is not what was written; add it again, or build the index again",
-        ": candidate 'z' is stored as another; add it again",
-        ": candidate 'w' is stored as another; add it again",
-        " lists 4 candidates and counts 5; build it again",
+        ": candidate 'z' has the wrong key; add it again",
+        ": candidate 'w' has the wrong key; add it again",
+        " lists 4 candidates but counts 5; build it again",
     ]
     there, n[0] = rows, 3
     assert verify_index(folder) == []
@@ -693,7 +693,7 @@ def test_changes_are_counted_and_keep_their_order(script: Script, folder: Path, 
         numbers = [held[key_of(candidate.id)]["row"] for candidate in pool]
         assert numbers == list(range(numbers[0], numbers[0] + 600))
         with pytest.raises(
-            DataError, match=r"candidate 1: id 'c7' is in the index already with other content; set `replace=True`"
+            DataError, match=r"candidate 1: id 'c7' is already in the index with other content; set `replace=True`"
         ):
             writer.add([one("new", "new"), one("x", "c7")], vectors[:2])
         assert len(held) == 600
@@ -709,7 +709,7 @@ def test_changes_are_counted_and_keep_their_order(script: Script, folder: Path, 
         assert held == {}
         writer.compact()
         assert len(script.of("flush")) == 1
-        with pytest.raises(UsageError, match=f"lives in {ADDRESS}; back up the server, or write"):
+        with pytest.raises(UsageError, match=f"is on {ADDRESS}; back up the server, or write"):
             writer.snapshot("copy")
         with pytest.raises(LockedError, match="is being written to"):
             RemoteWriter(folder)
@@ -781,7 +781,7 @@ def test_an_index_replaces_another(script: Script, tmp_path: Path, held: dict[st
     script.answers["list_collections"] = ["old"]
     script.answers["list_aliases"] = {"aliases": ["replies"]}
     pool, vectors = [one("a", "a")], np.ones((1, 5), np.float32)
-    with pytest.raises(UsageError, match=f"{ADDRESS} is there already; choose another name or pass `overwrite=True`"):
+    with pytest.raises(UsageError, match=f"{ADDRESS} already exists; choose another name or pass `overwrite=True`"):
         write(tmp_path / "new", pool, vectors)
     assert script.of("create_collection") == []
     script.asked.clear()
@@ -816,8 +816,8 @@ def test_a_failed_build_leaves_nothing(
 def test_wrong_settings_are_refused_before_the_first_request(script: Script, tmp_path: Path) -> None:
     vectors = np.ones((1, 5), np.float32)
     for pool, settings, problem in (
-        ([one("a")], {"ann": "sq8"}, "a remote index keeps no sq8 index; use flat or hnsw"),
-        ([], {}, "cannot be built of 0 candidates; give one at least"),
+        ([one("a")], {"ann": "sq8"}, "a remote index cannot have a sq8 index; use flat or hnsw"),
+        ([], {}, "cannot be built from 0 candidates; pass at least one"),
     ):
         with pytest.raises(UsageError, match=problem):
             write(tmp_path / "new", pool, vectors, **settings)

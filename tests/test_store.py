@@ -98,7 +98,7 @@ class StoreMachine(RuleBasedStateMachine):
         vectors = np.stack([vector(1000 * self.version + i) for i in range(len(new))]) if new else np.zeros((0, D))
         if any(name in self.want for name in chosen):
             before = self.writer.change
-            with pytest.raises(DataError, match="is in the index already"):
+            with pytest.raises(DataError, match="is already in the index"):
                 self.writer.add(new, vectors.astype(np.float32))
             assert self.writer.change == before
         else:
@@ -367,7 +367,7 @@ def test_an_empty_index_gets_the_dimension_of_its_first_vectors(tmp_path: Path) 
     with LocalWriter(tmp_path / "i") as writer:
         assert writer.add([], np.zeros((0, 0), np.float32)) == 1
         writer.add([candidate("a")], np.ones((1, 7), np.float32))
-        with pytest.raises(DataError, match="candidate 0: its vector has 8 numbers, this index takes 7"):
+        with pytest.raises(DataError, match="candidate 0: its vector has 8 numbers, this index needs 7"):
             writer.add([candidate("b")], np.ones((1, 8), np.float32))
     with open_index(tmp_path / "i") as index:
         assert (len(index), index.dimension) == (1, 7)
@@ -383,15 +383,15 @@ def test_a_batch_is_atomic_and_errors_name_the_candidate(tmp_path: Path) -> None
         for part in (
             "candidate 1: its vector holds NaN",
             "candidate 2: its vector is zero",
-            "candidate 3: id 'c1' is in the index",
-            "candidate 4: its vector has shape (5,), this index takes (4,)",
+            "candidate 3: id 'c1' is already in the index",
+            "candidate 4: its vector has shape (5,), this index needs (4,)",
             "candidate 5: its text is empty",
             "and 1 more",
         ):
             assert part in str(caught.value)
         assert len(writer) == 3
         assert writer.remove(["\ud800", "nothing"]) == 0
-        with pytest.raises(DataError, match="1 candidates came with vectors"):
+        with pytest.raises(DataError, match="1 candidates have vectors"):
             writer.add([candidate("q")], np.ones((2, D), np.float32))
 
 
@@ -401,7 +401,7 @@ def test_newer_and_foreign_files_are_refused_unchanged(tmp_path: Path) -> None:
         open_index(path, fingerprint="e" * 64)
     with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
         LocalWriter(path, fingerprint="e" * 64)
-    with pytest.raises(ArtifactError, match="no index"):
+    with pytest.raises(ArtifactError, match="is not an index"):
         open_index(tmp_path)
     with pytest.raises(UsageError, match="already exists"), LocalWriter(path) as writer:
         writer.snapshot(path)
@@ -430,7 +430,7 @@ def test_building_streams_vectors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="candidate 4: its vector holds NaN or infinity"):
         write_index(tmp_path / "j", [candidate(f"c{i}") for i in range(6)], bad, fingerprint="f", model="m")
     short = (np.ones((2, D), np.float32) for _ in range(2))
-    with pytest.raises(DataError, match="give one for each"):
+    with pytest.raises(DataError, match="pass one vector per candidate"):
         write_index(tmp_path / "j", [candidate(f"c{i}") for i in range(6)], short, fingerprint="f", model="m")
     assert not (tmp_path / "j").exists()
 
@@ -681,13 +681,13 @@ def test_rows_of_other_lengths_are_named_and_the_others_kept() -> None:
     rows: list[Any] = [np.ones(3), np.ones(2), np.ones((1, 3)), [1.0, 2.0, 3.0]]
     array, faults = as_vectors(rows, 4, None)
     assert (array.shape, array.dtype, set(faults)) == ((4, 3), np.dtype("<f4"), {1, 2})
-    assert "its vector has shape (2,), this index takes (3,)" in faults[1]
+    assert "its vector has shape (2,), this index needs (3,)" in faults[1]
     assert array[3].tolist() == [1, 2, 3]
     array, faults = as_vectors(np.ones((2, 3), np.float32), 2, 4)
     assert (array.shape, set(faults)) == ((2, 4), {0, 1})
-    assert faults[1] == "its vector has 3 numbers, this index takes 4"
+    assert faults[1] == "its vector has 3 numbers, this index needs 4"
     assert as_vectors([], 0, 5)[0].shape == (0, 5)
-    with pytest.raises(DataError, match=r"2 candidates came with vectors of shape \(3,\)"):
+    with pytest.raises(DataError, match=r"2 candidates have vectors of shape \(3,\)"):
         as_vectors(rows[:3], 2, None)
 
 

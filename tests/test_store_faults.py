@@ -18,7 +18,7 @@ import pytest
 
 from polyrank.errors import ArtifactError, DataError, LockedError
 from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, write_index
-from polyrank.index.local.lock import LOCK, acknowledged
+from polyrank.index.local.lock import LOCK, acknowledged_change
 from polyrank.index.local.store import FILE
 from polyrank.records import Candidate
 from polyrank.storage.durable import new_folder
@@ -94,7 +94,7 @@ def test_an_open_index_refuses_a_replacement_by_another_encoder(tmp_path: Path) 
         assert index.blocks()[0].vectors.tolist() == [[1.0] * D] * 3
         assert [c.id for c in index.candidates([1])] == ["a"]
         shutil.rmtree(path)
-        with pytest.raises(ArtifactError, match="no index"):
+        with pytest.raises(ArtifactError, match="is not an index"):
             index.refresh()
         made(path, "z", 3.0)
         assert index.refresh()
@@ -107,7 +107,7 @@ def test_changes_lost_from_the_log_are_detected(tmp_path: Path) -> None:
     log = path / f"{FILE}-wal"
     data = log.read_bytes()
     saved = shutil.copytree(path, tmp_path / "saved")
-    assert acknowledged(path) == 3
+    assert acknowledged_change(path) == 3
     for damaged in (data[:-5000], data[:40], b"", data[:-1] + bytes([data[-1] ^ 1]), None):
         shutil.rmtree(path)
         shutil.copytree(saved, path)
@@ -171,13 +171,13 @@ def test_a_damaged_note_of_acknowledged_changes_is_ignored(tmp_path: Path) -> No
     note = (path / LOCK).read_bytes()
     for damaged in (b"", note[:10], b"9" + note[1:], bytes(96)):
         (path / LOCK).write_bytes(damaged)
-        assert acknowledged(path) == 0
+        assert acknowledged_change(path) == 0
         assert ids(path) == "abc"
     (path / LOCK).unlink()
-    assert acknowledged(path) == 0
+    assert acknowledged_change(path) == 0
     with LocalWriter(path) as writer:
         add(writer, "d")
-    assert acknowledged(path) == 2
+    assert acknowledged_change(path) == 2
 
 
 def test_a_failed_refresh_is_retried(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_deep_metadata_is_refused(tmp_path: Path) -> None:
         deep = [deep]
     path = made(tmp_path / "i", "a")
     with LocalWriter(path) as writer:
-        with pytest.raises(DataError, match="candidate 0: its metadata is nested deeper than 16"):
+        with pytest.raises(DataError, match="candidate 0: its metadata are nested deeper than 16"):
             writer.add([Candidate("b", "b", {"m": deep[0]})], np.ones((1, D), np.float32))  # type: ignore[index]
         writer.add([Candidate("b", "b", {"m": deep[0][0]})], np.ones((1, D), np.float32))  # type: ignore[index]
     assert ids(path) == "ab"

@@ -18,8 +18,8 @@ from polyrank.index import KnownVectors, open_index
 from polyrank.integrations.ray.blocks import (
     Plan,
     begin,
+    block_file,
     digest,
-    file_of,
     index_blocks,
     is_finished,
     read_blocks,
@@ -58,7 +58,7 @@ def test_blocks_are_read_back_unchanged(tmp_path: Path) -> None:
 
 
 def test_other_programs_can_read_the_files(tmp_path: Path) -> None:
-    table = pyarrow.parquet.read_table(file_of(write(tmp_path / "v", 0), 0))
+    table = pyarrow.parquet.read_table(block_file(write(tmp_path / "v", 0), 0))
     assert table.column_names == ["id", "text", "metadata", "vector"]
     assert table["metadata"].to_pylist() == [None, '{"n": 1}', None, '{"n": 3}']
     assert table["vector"].to_pylist() == VECTORS[:4].tolist()
@@ -71,7 +71,7 @@ def test_a_block_is_finished_only_with_its_own_candidates_encoder_and_bytes(tmp_
     changed = [dataclasses.replace(POOL[0], metadata={"n": 7}), *POOL[1:4]]
     assert not is_finished(folder, PLAN, 0, changed)
     assert not is_finished(folder, dataclasses.replace(PLAN, fingerprint="another"), 0, POOL[:4])
-    file_of(folder, 1).write_bytes(file_of(folder, 1).read_bytes()[:-20])
+    block_file(folder, 1).write_bytes(block_file(folder, 1).read_bytes()[:-20])
     assert finished(folder) == [0]
 
 
@@ -107,10 +107,10 @@ def test_damage_is_named_with_its_remedy(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"block-00002\.parquet is missing; encode again"):
         list(read_blocks(folder))
     write(folder, 2)
-    data = bytearray(file_of(folder, 1).read_bytes())
+    data = bytearray(block_file(folder, 1).read_bytes())
     at = data.index(VECTORS[4:8].tobytes()[:8])  # a bit of a stored number, which only a checksum detects
     data[at] ^= 1
-    file_of(folder, 1).write_bytes(data)
+    block_file(folder, 1).write_bytes(data)
     assert finished(folder) == [0, 1, 2]
     with pytest.raises(ArtifactError, match=r"block-00001\.parquet is damaged; delete it and encode again"):
         list(read_blocks(folder))
@@ -142,9 +142,9 @@ def test_an_index_from_blocks_equals_one_built_at_once(tmp_path: Path) -> None:
 
 def test_blocks_of_other_candidates_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "v", 0, 1, 2)
-    file_of(folder, 1).replace(file_of(folder, 0))
+    block_file(folder, 1).replace(block_file(folder, 0))
     write(folder, 1)
-    with pytest.raises(ArtifactError, match="holds other candidates than it was made for"):
+    with pytest.raises(ArtifactError, match="holds other candidates than when it was made"):
         index_blocks(folder, tmp_path / "index")
     assert not (tmp_path / "index").exists()
 

@@ -1,6 +1,6 @@
-"""Learning from use: what was shown and what became of it, kept, counted, and written as examples to train on.
+"""Feedback from use: records which replies were shown and what users did, reports rates, and exports training examples.
 
-Knows nothing of the web; no torch but in ``plots``.
+This package contains no web code; only ``plots`` imports torch.
 """
 
 from polyrank.feedback.export import Exported, examples

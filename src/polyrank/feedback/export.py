@@ -1,6 +1,7 @@
-"""From feedback to Examples: what people took is right, what they passed over for it is wrong.
+"""Converts feedback to Examples: replies that users took are right, the replies shown with them are wrong.
 
-Requests of the same context are one Example: whatever was ever taken for it is right there, and is not wrong anywhere.
+All requests with the same context form one Example. If users ever took a reply for a context, it is right for
+that context and never counts as wrong there.
 """
 
 from collections import Counter
@@ -11,22 +12,22 @@ from polyrank.data.same_words import same_words
 from polyrank.feedback.records import RequestFeedback
 from polyrank.records import Context, Example
 
-UNANSWERED = "nobody said what became of them"
-NO_CONTEXT = "the text of the context is not known"
-NO_RIGHT = "the text of the right reply is not known"
-REFUSED = "all replies were refused, and no other is known to be right"
-NO_TEXT = "all replies were refused, and no text of them is known"
+UNANSWERED = "no outcome was recorded"
+NO_CONTEXT = "the text of the context is unknown"
+NO_RIGHT = "the text of the right reply is unknown"
+REFUSED = "all replies were refused, and no right reply is known"
+NO_TEXT = "all replies were refused, and none of their texts is known"
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Examples and what did not become one.
+    """Examples, and counts of the requests that did not become one.
 
     Args:
-        examples: in the order in which their contexts were first shown; the right candidates come first.
-        n_requests: that were looked at.
-        left_out: how many of them, by the reason.
-        n_unknown: replies whose text is not known, so that they are not among the wrong ones.
+        examples: in the order in which their contexts were first shown; right candidates come first.
+        n_requests: number of requests read.
+        left_out: number of skipped requests by reason.
+        n_unknown: replies whose text is unknown, and which are therefore missing among the wrong ones.
     """
 
     examples: list[Example]
@@ -37,7 +38,7 @@ class Exported:
 
 @dataclass(slots=True)
 class _Use:
-    """All that is known of one context; texts by their words, so that what says the same is one."""
+    """All that is known about one context; texts by their normalized words, so that duplicates count once."""
 
     context: Context
     conversation: str
@@ -47,7 +48,7 @@ class _Use:
     neither: dict[str, str] = field(default_factory=dict)
 
     def example(self, number: int) -> Example:
-        """The right ones first."""
+        """An Example with the right replies first."""
         right = [*self.right.values()]
         wrong = [text for words, text in self.wrong.items() if words not in self.right and words not in self.neither]
         name = f"{self.conversation}#{number}"
@@ -62,25 +63,25 @@ def examples(
     refused: bool = False,
     edited_is_wrong: bool = False,
 ) -> Exported:
-    """Examples to train on, see ``FeedbackStore.requests``.
+    """Training examples from feedback, see ``FeedbackStore.requests``.
 
-    A reply that was taken is right. Of one that was edited the final text is right; what it was edited from is neither
-    right nor wrong, for it was nearest to what was wanted. Where all were refused, the final text is right, if there is
-    one. All others that were shown are wrong. The id is that of the conversation, ``#`` and a number, so that
-    ``polyrank split`` keeps a conversation together; where no conversation was named, a request goes on with the
-    one whose context and reply it begins with.
+    A taken reply is right. For an edited reply, the final text is right; the original is neither right nor wrong,
+    because it was closest to what the user wanted. If all replies were refused, the final text is right, if one was
+    given. All other shown replies are wrong. An example's id is the conversation's, ``#`` and a number, so that
+    ``polyrank split`` keeps a conversation together. A request without a conversation joins the one whose context and
+    reply its own context begins with.
 
     Args:
         requests: in the order in which they were recorded.
-        texts: of replies by id, where they were not kept, such as those of an index.
-        contexts: by their codes, see ``FeedbackStore.context_code``, where they were not kept.
-        refused: also give examples of contexts for which no reply is right: training passes them over, a threshold
-            for no answer is chosen by them.
-        edited_is_wrong: take what a reply was edited from for wrong.
+        texts: of replies by id, such as an index's, for replies whose text was not kept.
+        contexts: by code, see ``FeedbackStore.context_code``, for contexts that were not kept.
+        refused: also return examples without a right reply: training skips them, and calibration of the threshold for
+            "no answer" uses them.
+        edited_is_wrong: count the original of an edited reply as wrong.
     """
     texts, contexts = texts or {}, contexts or {}
     uses: dict[Context, _Use] = {}
-    conversations: dict[Context, str] = {}  # that go on with these turns
+    conversations: dict[Context, str] = {}  # by the context that continues them
     left_out: Counter[str] = Counter()
     n_requests = n_unknown = 0
     for request in requests:
@@ -95,14 +96,14 @@ def examples(
         if right is None and outcome.action != "refused":
             left_out[NO_RIGHT] += 1
             continue
-        conversation = shown.conversation or _before(context, conversations) or shown.request_id
+        conversation = shown.conversation or _continued(context, conversations) or shown.request_id
         use = uses.setdefault(context, _Use(context, conversation))
         use.n_requests += 1
         if right is not None:
             use.right.setdefault(same_words(right), right)
             conversations.setdefault(replace(context, turns=(*context.turns, right)), conversation)
         for id_, text in known.items():
-            original = id_ == outcome.reply_id and not edited_is_wrong  # or what was taken, which is right anyway
+            original = id_ == outcome.reply_id and not edited_is_wrong  # also a taken reply, which is right anyway
             if text is not None:
                 (use.neither if original else use.wrong).setdefault(same_words(text), text)
             n_unknown += text is None
@@ -117,10 +118,7 @@ def examples(
     return Exported(made, n_requests, dict(left_out), n_unknown)
 
 
-def _before(context: Context, conversations: Mapping[Context, str]) -> str | None:
-    """The conversation that a context goes on, by the longest beginning of it that ends with a known reply."""
-    for n in range(len(context.turns) - 1, 1, -1):
-        name = conversations.get(replace(context, turns=context.turns[:n]))
-        if name is not None:
-            return name
-    return None
+def _continued(context: Context, conversations: Mapping[Context, str]) -> str | None:
+    """The conversation that a context continues: its longest beginning that ends with a known reply decides."""
+    beginnings = (replace(context, turns=context.turns[:n]) for n in range(len(context.turns) - 1, 1, -1))
+    return next((conversations[beginning] for beginning in beginnings if beginning in conversations), None)

@@ -1,4 +1,4 @@
-"""Acceptance drawn, with its intervals; in the manner of ``polyrank.evaluation.plots``."""
+"""Plots of acceptance with intervals, in the style of ``polyrank.evaluation.plots``."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from polyrank.evaluation.plots import new_figure, save, style
 from polyrank.feedback.rates import BY, By
 
-MAX_LABELS = 8  # of an axis; of more, every second, third, ...
+MAX_LABELS = 8  # per axis; with more rows, every second, third, ... is labelled
 LABELS: dict[By, str] = {"rank": "rank shown", "week": "week", "model": "model"}
 
 
@@ -15,9 +15,9 @@ def plot_report(figures: Mapping[str, Any], path: Path, *, by: By | None = None)
     """Acceptance with its 95% interval, by rank, week and model.
 
     Args:
-        figures: of ``report``.
-        path: .svg, .png or .pdf.
-        by: only this one.
+        figures: returned by ``report``.
+        path: ends in .svg, .png or .pdf.
+        by: draw this panel only.
     """
     panels = {name: [row for row in figures[f"by_{name}"] if row["interval"]] for name in BY if by in (None, name)}
     figure = new_figure(1.0 + 3.2 * len(panels), 4)

@@ -1,4 +1,4 @@
-"""How often what was shown was used: by the rank at which it was shown, by week, by model. Numbers alone."""
+"""How often users accepted shown replies: overall, and by rank, week and model."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -35,24 +35,25 @@ class _Group:
 
 
 def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
-    """Counts and shares, see ``FeedbackStore.requests``.
+    """Counts and rates of use, see ``FeedbackStore.requests``.
 
-    ``acceptance`` is the share of requests with an outcome of which a reply was taken or edited, and ``interval`` its
-    95% interval (Wilson); ``mrr`` is the mean of 1 / rank of that reply, over the requests that have one. At a rank,
-    they are counted among the requests with an outcome that showed a reply there. None where there is nothing to
-    divide by.
+    ``acceptance`` is the share of requests with an outcome whose outcome is a taken or edited reply, and ``interval``
+    its 95% interval (Wilson). ``mrr`` is the mean of 1 / rank of that reply, over the requests that have one. At a
+    rank, the denominator is the number of requests with an outcome that showed a reply there. Ratios with a zero
+    denominator are None.
 
-    A page asks again when somebody changes a setting. Of the requests of one conversation with the same context and
-    model, one without an outcome therefore does not count where another follows.
+    A page sends a new request when the user changes a setting. Therefore, of several requests of one conversation with
+    the same context and model, one without an outcome does not count if another follows it.
 
     Returns:
-        ``n_requests``, ``taken``, ``edited``, ``refused``, ``unanswered``, ``acceptance``, ``interval`` and ``mrr`` of
-        all; and lists ``by_rank``, ``by_week`` (ISO weeks, in UTC) and ``by_model``, each entry with its ``name``.
+        ``n_requests``, ``taken``, ``edited``, ``refused``, ``unanswered``, ``acceptance``, ``interval`` and ``mrr``
+        over all requests; and lists ``by_rank``, ``by_week`` (ISO weeks in UTC) and ``by_model``, whose entries also
+        have a ``name``.
     """
     everything, weeks, models = _Group(), dict[str, _Group](), dict[str, _Group]()
     shown_at: Counter[int] = Counter()
     used_at: dict[int, Counter[str]] = {}
-    waiting: dict[int, tuple[_Group, ...]] = {}  # of requests without an outcome, by what they asked
+    waiting: dict[int, tuple[_Group, ...]] = {}  # groups of each request without an outcome, by its question
     for request in requests:
         shown = request.shown
         week = "{}-W{:02}".format(*shown.time.isocalendar()[:2])

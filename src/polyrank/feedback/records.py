@@ -1,6 +1,6 @@
-"""What is recorded of a use: a Shown list of replies, and the Outcome, checked where they are made.
+"""Records of use: a Shown list of replies and its Outcome, validated on creation.
 
-Plain frozen dataclasses; they know nothing of files.
+Plain frozen dataclasses; this module opens no files.
 """
 
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ Action = Literal["taken", "edited", "refused"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 MAX_ID_CHARACTERS = 512
 MAX_REPLIES = 1000
-MAX_CHARACTERS = 1_000_000  # of all texts of a record together, so that a line of what is exported can be read again
+MAX_CHARACTERS = 1_000_000  # of all texts of a record, so that an exported line stays within the readers' limit
 
 
 def now() -> datetime:
-    """This moment, in UTC."""
+    """The current time in UTC."""
     return datetime.now(UTC)
 
 
 def in_utc(time: datetime) -> datetime:
-    """A time in UTC; one without a zone is taken for it.
+    """A time in UTC; a time without a zone is interpreted as UTC.
 
     Raises:
-        DataError: it is no time.
+        DataError: the value is not a datetime.
     """
     if not isinstance(time, datetime):
-        raise DataError(f"time {time!r} is no datetime; give one, or leave it out for this moment")
+        raise DataError(f"time {time!r} is not a datetime; pass one, or omit it for the current time")
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
@@ -41,11 +41,11 @@ class Reply:
 
     Args:
         id: of the candidate.
-        score: raw; None: not known.
-        text: None: not known, or not kept.
+        score: raw; None: unknown.
+        text: None: unknown or not kept.
 
     Raises:
-        DataError: the id is empty or too long, the text is empty, or the score is no number.
+        DataError: the id is empty or too long, the text is empty, or the score is not a finite number.
     """
 
     id: str
@@ -59,25 +59,25 @@ class Reply:
         if self.score is not None and (
             isinstance(self.score, bool) or not isinstance(self.score, int | float) or not isfinite(self.score)
         ):
-            raise DataError(f"the score {self.score!r} of reply {self.id!r} is no finite number; leave it out")
+            raise DataError(f"the score {self.score!r} of reply {self.id!r} is not a finite number; omit it")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What somebody was shown.
+    """The replies that a user was shown.
 
     Args:
-        request_id: names the request, once.
-        replies: in the order in which they were shown, of distinct ids; none: there was no good answer.
-        context: what they answer; None: not known, or not kept.
-        conversation: whose requests belong together, as an id; empty: not known.
-        model: name of what answered.
+        request_id: unique id of the request.
+        replies: in the order shown, with distinct ids; empty: polyrank found no good answer.
+        context: the context that they reply to; None: unknown or not kept.
+        conversation: id of the conversation that the request belongs to; empty: unknown.
+        model: name of the model that answered.
         fingerprint: of its weights.
         change: of the index, see ``polyrank.index.Index.change``; None: no index.
-        time: of the answer; without a zone it is taken for UTC.
+        time: of the answer; interpreted as UTC if it has no zone.
 
     Raises:
-        DataError: names the value, the limit and what to do.
+        DataError: names the value, the limit and the fix.
     """
 
     request_id: str
@@ -97,29 +97,31 @@ class Shown:
         if self.fingerprint:
             _check_id("a fingerprint", self.fingerprint)
         if self.change is not None and (type(self.change) is not int or self.change < 0):
-            raise DataError(f"the index's change {self.change!r} is no number from 0; leave it out where there is none")
+            raise DataError(f"the index's change {self.change!r} is not an integer from 0; omit it without an index")
         object.__setattr__(self, "replies", tuple(self.replies))
         if len(self.replies) > MAX_REPLIES:
             raise DataError(
                 f"request {self.request_id!r} shows {len(self.replies):,} replies, the limit is {MAX_REPLIES:,}; send"
-                " those that somebody has seen"
+                " only the replies that the user saw"
             )
         ids = [reply.id for reply in self.replies]
         if len(set(ids)) < len(ids):
             twice = next(id_ for i, id_ in enumerate(ids) if id_ in ids[:i])
-            raise DataError(f"request {self.request_id!r} shows reply {twice!r} twice; send each once")
+            raise DataError(f"request {self.request_id!r} shows reply {twice!r} twice; send each reply once")
         texts = [reply.text for reply in self.replies if reply.text is not None]
         if self.context is not None:
             if not self.context.turns:
-                raise DataError(f"the context of request {self.request_id!r} has no turns; give one, or no context")
+                raise DataError(
+                    f"the context of request {self.request_id!r} has no turns; add one, or omit the context"
+                )
             _check_texts("a turn", self.context.turns)
-            _check_texts("a line of the background", self.context.background)
+            _check_texts("a background line", self.context.background)
             texts += [*self.context.turns, *self.context.background]
         _check_length(self.request_id, texts)
         object.__setattr__(self, "time", in_utc(self.time))
 
     def rank(self, reply_id: str | None) -> int | None:
-        """Where a reply was shown, counted from 1; None: nowhere.
+        """The position of a reply, counted from 1; None: it was not shown.
 
         >>> Shown("r", (Reply("a"), Reply("b"))).rank("b")
         2
@@ -129,17 +131,17 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of it.
+    """A record of the user's action on the shown replies.
 
     Args:
-        request_id: of what was shown.
-        action: a reply was "taken" as it stood; or "edited"; or all were "refused".
+        request_id: of the Shown.
+        action: "taken": the user sent a reply unchanged; "edited": after changes; "refused": used none of them.
         reply_id: the reply that was taken or edited.
-        final_text: what was said in the end, where it was edited; or said instead, where all were refused.
-        time: of the action; without a zone it is taken for UTC.
+        final_text: the text that the user sent, after editing a reply or instead of the refused replies.
+        time: of the action; interpreted as UTC if it has no zone.
 
     Raises:
-        DataError: names the value, the limit and what to do.
+        DataError: names the value, the limit and the fix.
     """
 
     request_id: str
@@ -153,14 +155,14 @@ class Outcome:
         if self.action not in ACTIONS:
             raise DataError(f"action {self.action!r} is unknown; use {', '.join(ACTIONS)}")
         if (self.reply_id is None) != (self.action == "refused"):
-            remedy = "leave out its id" if self.reply_id is not None else "give its id"
+            remedy = "omit its id" if self.reply_id is not None else "add its id"
             which = "refused names a reply" if self.reply_id is not None else f"{self.action} names no reply"
             raise DataError(f"request {self.request_id!r}: {which}; {remedy}")
         if self.reply_id is not None:
             _check_id("a reply's id", self.reply_id)
         if self.final_text is not None:
             if self.action == "taken":
-                raise DataError(f"request {self.request_id!r}: what was taken has no final text; call it edited")
+                raise DataError(f"request {self.request_id!r}: taken with a final text; omit it, or send edited")
             _check_texts("the final text", [self.final_text])
             _check_length(self.request_id, [self.final_text])
         object.__setattr__(self, "time", in_utc(self.time))
@@ -168,11 +170,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class RequestFeedback:
-    """What was shown and, where it is known, what became of it.
+    """A Shown and, if it was recorded, its Outcome.
 
     Args:
-        shown, outcome: as they were recorded, less the texts that were not kept.
-        context_code: of the context, see ``FeedbackStore.context_code``; None: the context was not known.
+        shown, outcome: as recorded, without texts that were not kept.
+        context_code: of the context, see ``FeedbackStore.context_code``; None: the context is unknown.
     """
 
     shown: Shown
@@ -181,31 +183,30 @@ class RequestFeedback:
 
     @property
     def rank(self) -> int | None:
-        """Where the reply was shown that was taken or edited, counted from 1; None: none was."""
+        """Position of the reply that was taken or edited, counted from 1; None: no reply was."""
         return None if self.outcome is None else self.shown.rank(self.outcome.reply_id)
 
 
 def _check_id(what: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{what} is {value!r}; give a text of 1 to {MAX_ID_CHARACTERS} characters")
+        raise DataError(f"{what} is {value!r}; it needs 1 to {MAX_ID_CHARACTERS} characters")
     if len(value) > MAX_ID_CHARACTERS:
-        raise DataError(f"{what} has {len(value):,} characters, the limit is {MAX_ID_CHARACTERS}; give a shorter one")
+        raise DataError(f"{what} has {len(value):,} characters, the limit is {MAX_ID_CHARACTERS}; shorten it")
     _check_texts(what, [value])
 
 
 def _check_texts(what: str, values: Sequence[object]) -> None:
     for value in values:
         if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{what} is {value!r}; give a text that is not empty")
+            raise DataError(f"{what} is {value!r}; use a non-empty string")
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{what} holds a lone surrogate at {error.start}; write whole characters") from error
+            raise DataError(f"{what} contains a lone surrogate at {error.start}; use valid Unicode") from error
 
 
 def _check_length(request_id: str, texts: Sequence[str]) -> None:
     if (n := sum(map(len, texts))) > MAX_CHARACTERS:
         raise DataError(
-            f"the texts of request {request_id!r} have {n:,} characters, the limit is {MAX_CHARACTERS:,}; send shorter"
-            " ones"
+            f"the texts of request {request_id!r} have {n:,} characters, the limit is {MAX_CHARACTERS:,}; shorten them"
         )

@@ -1,10 +1,10 @@
-"""The file of feedback: a log in SQLite of what was shown and what became of it, to which one can only add.
+"""The feedback file: an append-only log in SQLite of shown replies and their outcomes.
 
-What is acknowledged is on the disk. Every entry has a SHA-256 of all that it says and of the digest of the entry before
-it, so one that is altered, put in, or lost from among the others shows.
+An acknowledged entry is on the disk. Every entry has a SHA-256 of its contents and of the previous entry's digest,
+which reveals entries that were altered, inserted or removed.
 
-Texts are written only where that was asked for. Otherwise of replies there are their ids, and of a context an
-HMAC-SHA256 by a key that each file draws for itself, which tells equal contexts and nothing more.
+By default polyrank stores no texts: replies are stored as ids, and a context as an HMAC-SHA256 with a random key of
+this file, which shows only whether two contexts are equal.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -31,7 +31,7 @@ from polyrank.storage.document import check_format, checksum
 from polyrank.storage.durable import AnyPath, make_folders, sync_folder
 
 FORMAT = 1
-REMEDY = "move it away and begin a new one, or restore it from a copy"
+REMEDY = "move it away and start a new one, or restore it from a copy"
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -53,85 +53,82 @@ CREATE TRIGGER new BEFORE INSERT ON entries
 
 
 class FeedbackStore(Closing):
-    """A file of feedback, open to be added to and read.
+    """A feedback file, open for appending and reading.
 
-    Any number of processes may have it open, and any number of threads may use one of them.
+    Any number of processes may have the file open, and any number of threads may use one store.
 
     Args:
-        path: the file; made where there is none.
-        keep_text: whether texts are written: the context's, the replies' and the final one.
-        write: False: only to read, and the file must be there.
+        path: the file; created if it does not exist.
+        keep_text: whether to store texts: of contexts and replies, and final texts.
+        write: False: open for reading only; the file must exist.
 
     Raises:
-        ArtifactError: it is something else, damaged, or of a newer format; or not there, to read.
+        ArtifactError: the file is not a feedback file, damaged, or in a newer format; or missing, if only read.
         ResourceError: the disk is full or failing.
-        LockedError: another process has held it for half a minute.
+        LockedError: another process has held the file for half a minute.
     """
 
     def __init__(self, path: AnyPath, *, keep_text: bool = False, write: bool = True) -> None:
         self.path, self.keep_text = Path(path), keep_text
         self._lock = threading.Lock()
         if self.path.is_dir():
-            raise ArtifactError(f"{self.path} is a folder; name a file for the feedback")
+            raise ArtifactError(f"{self.path} is a folder; use the path of a file for the feedback")
         if write:
             make_folders(self.path.resolve().parent)
         elif not self.path.exists():
-            raise ArtifactError(f"there is no file {self.path}; name one that polyrank serve has written")
+            raise ArtifactError(f"{self.path} does not exist; use a feedback file that polyrank serve has written")
         with ExitStack() as resources:
             with self._errors():
                 self._connection = _create(self.path) if write else sqlite.open_database(self.path, write=False)
                 resources.callback(self._connection.close)
                 self._key = _read_key(self.path, self._connection)
-            # ``close`` calls it, or the collector where nobody does
+            # ``close`` or garbage collection closes the connection
             self._release = weakref.finalize(self, resources.pop_all().close)
 
     def record(self, *entries: Shown | Outcome) -> int:
-        """Add what was shown, outcomes, or both: all of it or, with an error, nothing; durable when this returns.
+        """Append entries, all of them or, after an error, none; durable when this returns.
 
-        The same again changes nothing, whatever its time: a client that heard no answer may send it once more.
+        Recording the same entry again changes nothing, whatever its time, so a client that got no answer may retry.
 
         Args:
-            entries: an Outcome comes after its Shown, in the same call or an earlier one.
+            entries: a Shown precedes its Outcome, in the same call or an earlier one.
 
         Returns:
             How many of them were new.
 
         Raises:
-            DataError: another entry of the request is there, an outcome is of a request or a reply that was not shown,
-                or an edited one has no final text where texts are kept.
-            ResourceError: the disk is full or failing, and nothing was added.
+            DataError: the request has a different entry of this kind, the outcome's request or reply was not shown, or
+                an edited outcome lacks its final text although texts are kept.
+            ResourceError: the disk is full or failing; nothing was added.
             LockedError: another process has held the file for half a minute.
         """
         with self._lock, self._errors(), sqlite.transaction(self._connection, write=True):
             return sum(self._add(entry) for entry in entries)
 
     def requests(self, *, since: datetime | None = None) -> Iterator[RequestFeedback]:
-        """What was shown, in the order in which it was recorded, each with its outcome where there is one.
+        """All requests in the order in which they were recorded, each with its outcome if there is one.
 
-        One consistent view, whatever is added meanwhile.
+        Reads one consistent view, even if entries are added meanwhile.
 
         Args:
-            since: only what was shown then or later.
+            since: skip requests shown before this time.
 
         Raises:
-            ArtifactError: an entry is not what was written.
+            ArtifactError: an entry is altered.
         """
         since = None if since is None else in_utc(since)
         with self._errors():
             connection = sqlite.open_database(self.path, write=False)
-        try:
-            with self._errors(), sqlite.transaction(connection, write=False):
-                outcomes = self._outcomes(connection)
-                query = "SELECT request_id, time, content FROM entries WHERE kind = 'shown' ORDER BY number"
-                for request_id, time, content in connection.execute(query):
-                    shown, code = _shown(request_id, time, content)
-                    if since is None or shown.time >= since:
-                        yield RequestFeedback(shown, outcomes.get(request_id), code)
-        finally:
-            connection.close()
+        with closing(connection), self._errors(), sqlite.transaction(connection, write=False):
+            outcomes = self._outcomes(connection)
+            query = "SELECT request_id, time, content FROM entries WHERE kind = 'shown' ORDER BY number"
+            for request_id, time, content in connection.execute(query):
+                shown, code = _shown(request_id, time, content)
+                if since is None or shown.time >= since:
+                    yield RequestFeedback(shown, outcomes.get(request_id), code)
 
     def _outcomes(self, connection: sqlite3.Connection) -> dict[str, Outcome]:
-        """By request; every entry is checked on the way."""
+        """Outcomes by request; checks every entry on the way."""
         outcomes, before = {}, b""
         query = "SELECT number, request_id, kind, time, content, sent, digest FROM entries ORDER BY number"
         for n, (number, *values, digest) in enumerate(connection.execute(query), 1):
@@ -144,12 +141,12 @@ class FeedbackStore(Closing):
         return outcomes
 
     def __len__(self) -> int:
-        """How many requests there are."""
+        """Number of requests."""
         with self._lock, self._errors():
             return int(self._connection.execute("SELECT count(*) FROM entries WHERE kind = 'shown'").fetchone()[0])
 
     def context_code(self, context: Context) -> str:
-        """What stands for a context where no texts are kept: equal ones have equal codes, in this file alone."""
+        """The code stored instead of a context's text: within this file, equal contexts have equal codes."""
         return self._hmac([context.turns, context.background]).hex()
 
     def close(self) -> None:
@@ -164,15 +161,15 @@ class FeedbackStore(Closing):
         return hmac.digest(self._key, _json(value).encode(), "sha256")
 
     def _add(self, entry: Shown | Outcome) -> bool:
-        """Whether it is new; part of the caller's transaction."""
+        """Add an entry inside the caller's transaction; whether it is new."""
         kind, request_id = "outcome" if isinstance(entry, Outcome) else "shown", entry.request_id
         sent = self._hmac(_all_of(entry))
         known = self._find(request_id, kind)
         if known is not None:
             if known[2] == sent:
                 return False
-            what = "another list was shown" if kind == "shown" else "another outcome is recorded"
-            raise DataError(f"of request {request_id!r} {what}; send what differs under another id")
+            what = "another list of replies" if kind == "shown" else "another outcome"
+            raise DataError(f"request {request_id!r} already has {what}; send this one under another id")
         if isinstance(entry, Outcome):
             self._check(entry)
         query = "SELECT number, digest FROM entries ORDER BY number DESC LIMIT 1"
@@ -184,17 +181,17 @@ class FeedbackStore(Closing):
     def _check(self, outcome: Outcome) -> None:
         row = self._find(outcome.request_id, "shown")
         if row is None:
-            raise DataError(f"request {outcome.request_id!r} is not known; send what was shown along with its outcome")
+            raise DataError(f"request {outcome.request_id!r} is unknown; send the shown replies with the outcome")
         if outcome.reply_id is not None and _shown(outcome.request_id, *row[:2])[0].rank(outcome.reply_id) is None:
             raise DataError(
-                f"reply {outcome.reply_id!r} was not shown for request {outcome.request_id!r}; name one that was, or"
-                " send it as refused with the final text"
+                f"reply {outcome.reply_id!r} was not shown for request {outcome.request_id!r}; use a reply that was, or"
+                " send refused with the final text"
             )
         if self.keep_text and outcome.action == "edited" and outcome.final_text is None:
-            raise DataError(f"request {outcome.request_id!r} was edited without a final text; give the text")
+            raise DataError(f"request {outcome.request_id!r} was edited without a final text; send the text")
 
     def _content(self, entry: Shown | Outcome) -> dict[str, Any]:
-        """What is written of an entry."""
+        """The part of an entry that is stored."""
         everything = _all_of(entry)
         if isinstance(entry, Outcome):
             return everything if self.keep_text else everything | {"final_text": None}
@@ -214,7 +211,7 @@ _TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
 
 def _shown(request_id: str, time: str, content: str) -> tuple[Shown, str | None]:
-    """What was shown, and the code of its context."""
+    """A stored Shown, and the code of its context."""
     values = json.loads(content)
     context, code = values.pop("context"), values.pop("context_code")
     replies = tuple(Reply(*reply) for reply in values.pop("replies"))
@@ -223,7 +220,7 @@ def _shown(request_id: str, time: str, content: str) -> tuple[Shown, str | None]
 
 
 def _all_of(entry: Shown | Outcome) -> dict[str, Any]:
-    """Everything that an entry says, but for its request and its time."""
+    """All fields of an entry except its request and time."""
     if isinstance(entry, Outcome):
         return {"action": entry.action, "reply_id": entry.reply_id, "final_text": entry.final_text}
     return {
@@ -241,33 +238,32 @@ def _json(value: object) -> str:
 
 
 def _digest(before: bytes, number: int, request_id: str, kind: str, time: str, content: str, sent: bytes) -> bytes:
-    """SHA-256 of everything that a row says, and of the digest of the row before."""
+    """SHA-256 of a row's fields and of the previous row's digest."""
     return hashlib.sha256(_json([before.hex(), number, request_id, kind, time, content, sent.hex()]).encode()).digest()
 
 
 def _create(path: Path) -> sqlite3.Connection:
-    """Open a file to write, with its tables, which are made where it is new; its name is durable."""
-    connection = sqlite.connect(path, "rwc")
-    try:
+    """Open a file for writing, with its tables, which a new file gets; the file's name is durable."""
+    with ExitStack() as resources:
+        connection = sqlite.connect(path, "rwc")
+        resources.callback(connection.close)
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
             sqlite.use_log(connection)
         connection.execute("PRAGMA synchronous=FULL")
-        with sqlite.transaction(connection, write=True):  # two that come at once: the second finds it made
+        with sqlite.transaction(connection, write=True):  # if two processes create the file, the second finds it done
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
                 for statement in _statements():
                     connection.execute(statement)
                 values = {"format": str(FORMAT), "written_by": __version__, "key": os.urandom(32).hex()}
                 values["checksum"] = checksum(values)
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-        sync_folder(path.resolve().parent)  # who made it may have died before its name was durable
-    except BaseException:
-        connection.close()
-        raise
+        sync_folder(path.resolve().parent)  # the process that created it may have died before it did this
+        resources.pop_all()
     return connection
 
 
 def _statements() -> list[str]:
-    """Of the schema, one by one: executescript would end the transaction."""
+    """The schema's statements one by one, because executescript would end the transaction."""
     statements, text = [], ""
     for line in SCHEMA.strip().splitlines(keepends=True):
         text += line
@@ -279,27 +275,24 @@ def _statements() -> list[str]:
 
 @cache
 def _expected_tables() -> list[tuple[str, ...]]:
-    connection = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(SCHEMA)
         return connection.execute(_TABLES).fetchall()
-    finally:
-        connection.close()
 
 
 def _read_key(path: Path, connection: sqlite3.Connection) -> bytes:
-    """The file's own key, if the file is one of feedback.
+    """The file's key, after checking that it is a feedback file.
 
     Raises:
-        ArtifactError: it is not, or newer.
+        ArtifactError: it is not, is damaged, or has a newer format.
     """
     tables = connection.execute(_TABLES).fetchall()
     if not {"meta", "entries"} <= {name for _, name, _, _ in tables}:
-        raise ArtifactError(f"{path} is no file of feedback; name another one")
+        raise ArtifactError(f"{path} is not a feedback file; use another path")
     values = dict(connection.execute("SELECT key, value FROM meta"))
     version = str(values.get("format", ""))
     if version.isdecimal():
         check_format(path, {**values, "format": int(version)}, FORMAT)
     if values.pop("checksum", None) != checksum(values) or tables != _expected_tables():
-        raise ArtifactError(f"{path} is damaged: its settings or tables are not those that were made; {REMEDY}")
+        raise ArtifactError(f"{path} is damaged: its settings or tables are not those that polyrank made; {REMEDY}")
     return bytes.fromhex(values["key"])

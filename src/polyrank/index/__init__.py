@@ -1,4 +1,4 @@
-"""Where candidates live: an index in a folder or on a server, read by many and changed by one writer. No torch."""
+"""Indexes of candidates, in a folder or on a server, with many readers and one writer. No torch."""
 
 from polyrank.index.filters import Filter, as_filter, read_filter
 from polyrank.index.local import LocalIndex, LocalWriter

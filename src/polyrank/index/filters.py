@@ -1,4 +1,4 @@
-"""Filters over candidates' metadata: a small language, and the SQL that it means. No torch.
+"""Filters over candidates' metadata: a small language and its translation to SQL. No torch.
 
     filter  =  all { "or" all }
     all     =  one { "and" one }
@@ -7,11 +7,10 @@
     name    =  part { "." part }       part   =  word | string
     value   =  string | number | "true" | "false" | "null"
 
-SQLite evaluates the whole over ``candidates.metadata``. Its SQL is made of fixed pieces; names and values are bound.
+SQLite evaluates a filter over ``candidates.metadata``. The SQL is made of fixed pieces; names and values are bound.
 """
 
 import json
-import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -25,49 +24,44 @@ from numpy.typing import NDArray
 
 from polyrank.errors import DataError, UsageError
 from polyrank.index.checks import metadata_json
+from polyrank.index.filter_tokens import Token, is_plain_name, read_tokens, unquote
 from polyrank.records import Candidate
 from polyrank.storage.time_limit import limited_search
 
 MAX_CHARACTERS = 4096
-MAX_TERMS, MAX_VALUES = 64, 512  # a term takes SQLite about a microsecond for each candidate
+MAX_TERMS, MAX_VALUES = 64, 512  # SQLite needs about a microsecond per term and candidate
 MAX_DEPTH = 32
 
 Value: TypeAlias = str | int | float | bool | None
 # ("and" | "or", tree, tree, ...), ("not", tree), ("exists", path), ("in", path, values), (order, path, value)
 Tree: TypeAlias = tuple[Any, ...]
 
-_TOKEN = re.compile(
-    r"""\s*(?: (?P<string> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' )
-          | (?P<number> -?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)? )
-          | (?P<word> [^\W\d][\w-]* )
-          | (?P<mark> <= | >= | != | [=<>(),.] )
-          | (?P<end> $ ) )""",
-    re.VERBOSE | re.DOTALL,
-)
-_KEYWORDS = ("and", "or", "not", "in", "exists", "true", "false", "null")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 _ORDERS = ("<", "<=", ">", ">=")
 _NUMBER = "type IN ('integer', 'real') AND value"
-_READ_NUMBER = "json_extract(?, '$')"  # by the parser of the metadata, so that what is written alike is equal
+_READ_NUMBER = "json_extract(?, '$')"  # SQLite parses both sides: equal spellings are equal numbers
 
 
 def value_kind(value: Value) -> Literal["text", "number", "constant"]:
-    """What a value is to a filter: true, false and null are neither texts nor numbers."""
-    if isinstance(value, str):
-        return "text"
-    return "constant" if value is None or isinstance(value, bool) else "number"
+    """How a filter compares a value: true, false and null are neither texts nor numbers."""
+    match value:
+        case str():
+            return "text"
+        case None | bool():
+            return "constant"
+    return "number"
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition on candidates' metadata; ``read_filter`` makes one. Two are equal when their texts are.
+    """A condition on candidates' metadata; ``read_filter`` makes one. Filters are equal if their texts are.
 
     Args:
-        text: in its canonical form, of which ``read_filter`` makes the same filter.
-        where: the SQL condition on a column ``metadata``, with a mark for each bound value.
+        text: canonical form; ``read_filter`` turns it into the same filter.
+        where: the SQL condition on a column ``metadata``, with a placeholder for each bound value.
         bound: those values.
-        tree: the same for engines other than SQL, see ``Tree``.
-        level: 0 where its terms are joined by "or", 1 by "and", 2 where it needs no parentheses anywhere.
+        tree: the same condition for engines other than SQL, see ``Tree``.
+        level: 0 if "or" joins its terms, 1 if "and" does, 2 if it never needs parentheses.
     """
 
     text: str
@@ -79,53 +73,54 @@ class Filter:
     def __str__(self) -> str:
         return self.text
 
-    def within(self, level: int) -> str:
-        """Its text as a part of another: in parentheses where that joins its terms more closely."""
+    def text_within(self, level: int) -> str:
+        """The text as a part of a larger filter, in parentheses if that filter binds its terms more tightly."""
         return self.text if self.level >= level else f"({self.text})"
 
 
 @lru_cache(maxsize=64)
 def read_filter(text: str) -> Filter:
-    """A filter from its text, such as ``lang = "en" and team in ("billing", "tech")``. See docs/filters.md.
+    """Parse a filter such as ``lang = "en" and team in ("billing", "tech")``. See docs/filters.md.
 
     Args:
-        text: at most 4,096 characters, 64 terms, 512 values, and 32 parentheses and ``not`` inside each other.
+        text: at most 4,096 characters, 64 terms, 512 values, and 32 nested parentheses and ``not``.
 
     Raises:
-        UsageError: says at which character what was expected.
+        UsageError: the text is not a filter; the message names the character and what was expected there.
 
     >>> print(read_filter("NOT (team in ('a','b')) and customer.tier>=2 or exists 'first seen'"))
     not team in ("a", "b") and customer.tier >= 2 or exists "first seen"
     >>> read_filter("lang == 'en'")
     Traceback (most recent call last):
-    polyrank.errors.UsageError: filter, character 7: expected a text in quotes, a number, true, false or null, not '='
+    polyrank.errors.UsageError: filter, character 7: expected a string in quotes, a number, true, false or null, not '='
     """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(
-            f"the filter has {len(text):,} characters, the limit is {MAX_CHARACTERS:,}; write a shorter one"
+            f"the filter has {len(text):,} characters, the limit is {MAX_CHARACTERS:,}; write a shorter filter"
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"filter, character {error.start + 1}: this is no Unicode text; write it in UTF-8") from error
-    return _Parser(text).whole()
+        raise UsageError(f"filter, character {error.start + 1}: this is not valid Unicode; use UTF-8") from error
+    return _Parser(text).parse()
 
 
 def as_filter(filter: Filter | str | None) -> Filter | None:
-    """A filter as it may be given wherever one is taken.
+    """The filter, its text parsed if it is a string.
 
     Raises:
-        UsageError: it cannot be read, or is something else.
+        UsageError: it is not a filter, a string or None, or the text cannot be parsed.
     """
-    if filter is None or isinstance(filter, Filter):
-        return filter
-    if not isinstance(filter, str):
-        raise UsageError(f"filter = {filter!r} is {type(filter).__name__}; write it as a text such as 'lang = \"en\"'")
-    return read_filter(filter)
+    match filter:
+        case None | Filter():
+            return filter
+        case str():
+            return read_filter(filter)
+    raise UsageError(f"filter = {filter!r} is {type(filter).__name__}; write a string such as 'lang = \"en\"'")
 
 
 def fields_of(filter: Filter) -> dict[str, Filter]:
-    """The fields that a filter names, each with the filter that they are there.
+    """The fields that a filter names, each with a filter for candidates that have it.
 
     >>> [str(there) for there in fields_of(read_filter('not lang = "en" and customer.tier > 1')).values()]
     ['exists lang', 'exists customer.tier']
@@ -136,22 +131,21 @@ def fields_of(filter: Filter) -> dict[str, Filter]:
             return [path for part in tree[1:] for path in paths(part)]
         return [tree[1]]
 
-    names = [".".join(part if _is_plain(part) else _written(part) for part in path) for path in paths(filter.tree)]
-    return {name: read_filter(f"exists {name}") for name in names}
+    return {name: read_filter(f"exists {name}") for name in map(_name_text, paths(filter.tree))}
 
 
 def rows_where(connection: sqlite3.Connection, filter: Filter, *, after: int = 0) -> NDArray[np.int64]:
-    """Numbers of the rows of ``candidates`` above ``after`` that pass, ascending."""
+    """Row numbers in ``candidates`` above ``after`` that pass, ascending."""
     query = f"SELECT row FROM candidates WHERE row > ? AND {filter.where} ORDER BY row"
     with limited_search():
         return np.fromiter((row for (row,) in connection.execute(query, (after, *filter.bound))), np.int64)
 
 
 def positions_where(candidates: Sequence[Candidate], filter: Filter) -> NDArray[np.int64]:
-    """Positions of the candidates that pass, ascending; of candidates in memory.
+    """Positions of the candidates in memory that pass, ascending.
 
     Raises:
-        DataError: the metadata of one cannot be written as JSON.
+        DataError: a candidate's metadata cannot be written as JSON.
 
     >>> pool = [Candidate("a", "hi", {"lang": "en"}), Candidate("b", "salut", {"lang": "fr"}), Candidate("c", "hm")]
     >>> positions_where(pool, read_filter('lang = "en"')), positions_where(pool, read_filter('lang != "en"'))
@@ -168,30 +162,19 @@ def positions_where(candidates: Sequence[Candidate], filter: Filter) -> NDArray[
         return rows_where(connection, filter) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    at: int
-
-    @property
-    def keyword(self) -> str:
-        return self.text.lower() if self.kind == "word" and self.text.lower() in _KEYWORDS else ""
-
-
 class _Parser:
-    """By recursive descent, one method for each rule of the grammar."""
+    """Recursive descent, one method for each rule of the grammar."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = _tokens(text)
+        self._tokens = read_tokens(text)
         self._next = 0
         self._depth = self._n_terms = self._n_values = 0
 
-    def whole(self) -> Filter:
-        part = self._any()
+    def parse(self) -> Filter:
+        filter = self._any()
         if self._now.kind != "end":
-            self._fault('"and", "or" or the end')
-        return part
+            self._fail('"and", "or" or the end')
+        return filter
 
     def _any(self) -> Filter:
         return self._joined(self._all, "or", 0)
@@ -201,78 +184,71 @@ class _Parser:
 
     def _joined(self, operand: Callable[[], Filter], word: str, level: int) -> Filter:
         parts = [operand()]
-        while self._take(word):
+        while self._accept(word):
             parts.append(operand())
         if len(parts) == 1:
             return parts[0]
-        text = f" {word} ".join(part.within(level) for part in parts)
+        text = f" {word} ".join(part.text_within(level) for part in parts)
         where = f" {word.upper()} ".join(part.where for part in parts)
         bound, tree = tuple(value for part in parts for value in part.bound), (word, *(part.tree for part in parts))
         return Filter(text, f"({where})", bound, tree, level)
 
     def _one(self) -> Filter:
         start = self._now
-        if self._take("not"):
-            with_not = self._deeper(self._one, start)
-            tree = ("not", with_not.tree)
-            return Filter(f"not {with_not.within(2)}", f"NOT {with_not.where}", with_not.bound, tree)
-        if self._take("("):
+        if self._accept("not"):
+            inner = self._deeper(self._one, start)
+            return Filter(f"not {inner.text_within(2)}", f"NOT {inner.where}", inner.bound, ("not", inner.tree))
+        if self._accept("("):
             inner = self._deeper(self._any, start)
-            self._must(")", '"and", "or" or ")"')
+            self._expect(")", '"and", "or" or ")"')
             return inner
         self._n_terms += 1
         if self._n_terms > MAX_TERMS:
-            raise UsageError(
-                f"filter, character {start.at}: there are more than {MAX_TERMS} terms; use in (...), or fewer"
-            )
-        if self._take("exists"):
-            text, path = self._name()
-            return Filter(f"exists {text}", "json_type(metadata, ?) IS NOT NULL", (_path(path),), ("exists", path))
+            raise UsageError(f"filter, character {start.at}: more than {MAX_TERMS} terms; use in (...), or fewer terms")
+        if self._accept("exists"):
+            name, path = self._name()
+            where = "json_type(metadata, ?) IS NOT NULL"
+            return Filter(f"exists {name}", where, (_sqlite_path(path),), ("exists", path))
         return self._test(*self._name())
 
-    def _deeper(self, rule: Callable[[], Filter], start: _Token) -> Filter:
+    def _deeper(self, rule: Callable[[], Filter], start: Token) -> Filter:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise UsageError(
-                f"filter, character {start.at}: more than {MAX_DEPTH} parentheses and nots are inside each other;"
-                " leave some out"
+                f"filter, character {start.at}: more than {MAX_DEPTH} parentheses and nots are nested; remove some"
             )
         part = rule()
         self._depth -= 1
         return part
 
     def _test(self, name: str, path: tuple[str, ...]) -> Filter:
-        for order in _ORDERS:
-            if self._take(order):
-                at = self._now
-                value = self._value()
-                if value_kind(value) == "constant":
-                    self._fault(f'a text or a number after "{order}"', at)
-                text = f"{name} {order} {_written(value)}"
-                return _term(text, (order, path, value), *_ordered(order, value))
-        if self._take("="):
+        for sign in ("=", "!=", *_ORDERS):
+            if not self._accept(sign):
+                continue
+            at = self._now
             value = self._value()
-            return _term(f"{name} = {_written(value)}", ("in", path, (value,)), *_equal([value]))
-        if self._take("!="):
-            value = self._value()
-            return _term(f"{name} != {_written(value)}", ("in", path, (value,)), *_equal([value]), negated=True)
-        negated = self._take("not")
-        self._must("in", '"in"' if negated else '"=", "!=", "<", "<=", ">", ">=", "in" or "not in"')
-        self._must("(", '"("')
+            text = f"{name} {sign} {_json(value)}"
+            if sign not in _ORDERS:
+                return _term(text, ("in", path, (value,)), *_equal([value]), negated=sign == "!=")
+            if value_kind(value) == "constant":
+                self._fail(f'a string or a number after "{sign}"', at)
+            return _term(text, (sign, path, value), *_ordered(sign, value))
+        negated = self._accept("not")
+        self._expect("in", '"in"' if negated else '"=", "!=", "<", "<=", ">", ">=", "in" or "not in"')
+        self._expect("(", '"("')
         values = [self._value()]
-        while self._take(","):
+        while self._accept(","):
             values.append(self._value())
-        self._must(")", '"," or ")"')
-        text = f"{name} {'not in' if negated else 'in'} ({', '.join(map(_written, values))})"
+        self._expect(")", '"," or ")"')
+        text = f"{name} {'not in' if negated else 'in'} ({', '.join(map(_json, values))})"
         return _term(text, ("in", path, tuple(values)), *_equal(values), negated=negated)
 
     def _name(self) -> tuple[str, tuple[str, ...]]:
         """A name in its canonical form, and its parts."""
         parts = [self._part_of_name()]
-        while self._take("."):
+        while self._accept("."):
             parts.append(self._part_of_name())
-        text = ".".join(part if _is_plain(part) else _written(part) for part in parts)
-        return text, tuple(parts)
+        return _name_text(parts), tuple(parts)
 
     def _part_of_name(self) -> str:
         token = self._now
@@ -280,14 +256,14 @@ class _Parser:
             self._next += 1
             return token.text
         if token.kind != "string":
-            self._fault("a name (a keyword, or one with other characters, in quotes)")
+            self._fail("a name (put keywords and names with other characters in quotes)")
         self._next += 1
-        name = _unquoted(token)
-        # which a path of SQLite's cannot hold in all its versions
+        name = unquote(token)
+        # not every version of SQLite can have these characters in a path
         if not name or any(character < " " or character in '"\\' for character in name):
             raise UsageError(
-                f"filter, character {token.at}: a name cannot be empty, or hold double quotes, backslashes or control"
-                " characters; filter by another key"
+                f"filter, character {token.at}: a name cannot be empty, or contain double quotes, backslashes or"
+                " control characters; filter by another key"
             )
         return name
 
@@ -295,117 +271,78 @@ class _Parser:
         token = self._now
         self._n_values += 1
         if self._n_values > MAX_VALUES:
-            raise UsageError(f"filter, character {token.at}: there are more than {MAX_VALUES} values; name fewer")
+            raise UsageError(f"filter, character {token.at}: more than {MAX_VALUES} values; list fewer")
         if token.kind == "string":
             self._next += 1
-            return _unquoted(token)
+            return unquote(token)
         if token.kind == "number":
             self._next += 1
             number: int | float = json.loads(token.text)
             if not isfinite(float(token.text)):
-                raise UsageError(f"filter, character {token.at}: the number is too large; use one up to 1.7e308")
+                raise UsageError(f"filter, character {token.at}: the number is too large; the limit is 1.7e308")
             return number
         if token.keyword not in _CONSTANTS:
-            hint = f'; texts go in quotes: "{token.text}"' if token.kind == "word" else ""
-            self._fault("a text in quotes, a number, true, false or null", hint=hint)
+            hint = f'; put strings in quotes: "{token.text}"' if token.kind == "word" else ""
+            self._fail("a string in quotes, a number, true, false or null", hint=hint)
         self._next += 1
         return _CONSTANTS[token.keyword]
 
     @property
-    def _now(self) -> _Token:
+    def _now(self) -> Token:
         return self._tokens[self._next]
 
-    def _take(self, text: str) -> bool:
-        """Whether this mark or keyword is next, which is then behind."""
+    def _accept(self, text: str) -> bool:
+        """Whether the next token is this mark or keyword; if so, move past it."""
         token = self._now
-        taken = token.keyword == text or (token.kind == "mark" and token.text == text)
-        self._next += taken
-        return taken
+        accepted = token.keyword == text or (token.kind == "mark" and token.text == text)
+        self._next += accepted
+        return accepted
 
-    def _must(self, text: str, expected: str) -> None:
-        if not self._take(text):
-            self._fault(expected)
+    def _expect(self, text: str, expected: str) -> None:
+        if not self._accept(text):
+            self._fail(expected)
 
-    def _fault(self, expected: str, at: _Token | None = None, hint: str = "") -> NoReturn:
+    def _fail(self, expected: str, at: Token | None = None, hint: str = "") -> NoReturn:
         token = at or self._now
-        there = "the end" if token.kind == "end" else repr(_shortened(token.text))
-        raise UsageError(f"filter, character {token.at}: expected {expected}, not {there}{hint}")
+        raise UsageError(f"filter, character {token.at}: expected {expected}, not {token}{hint}")
 
 
-def _tokens(text: str) -> list[_Token]:
-    tokens: list[_Token] = []
-    start = 0
-    while not tokens or tokens[-1].kind != "end":
-        match = _TOKEN.match(text, start)
-        if match is None:
-            at = start + len(text[start:]) - len(text[start:].lstrip())
-            what = "this text has no closing quote" if text[at] in "\"'" else f"{text[at]!r} means nothing here"
-            raise UsageError(f"filter, character {at + 1}: {what}; put texts and unusual names in quotes")
-        kind = match.lastgroup or ""
-        tokens.append(_Token(kind, match[kind], match.start(kind) + 1))
-        start = match.end()
-    return tokens
+def _name_text(parts: Sequence[str]) -> str:
+    return ".".join(part if is_plain_name(part) else _json(part) for part in parts)
 
 
-def _unquoted(token: _Token) -> str:
-    """What a string says, with JSON's escapes and one for single quotes."""
-    inner = re.sub(r"\\.|\"", lambda m: {"\\'": "'", '"': '\\"'}.get(m[0], m[0]), token.text[1:-1], flags=re.DOTALL)
-    try:
-        text: str = json.loads(f'"{inner}"', strict=False)
-        text.encode()
-    except ValueError as error:  # a broken escape, or half of a surrogate pair
-        raise UsageError(
-            f"filter, character {token.at}: the text has an escape that is none of JSON's; write a backslash twice"
-        ) from error
-    if "\0" in text:
-        raise UsageError(f"filter, character {token.at}: a text cannot hold the character NUL; leave it out")
-    return text
-
-
-def _is_plain(name: str) -> bool:
-    match = _TOKEN.fullmatch(name)
-    return match is not None and match["word"] == name and name.lower() not in _KEYWORDS
-
-
-def _written(value: Value) -> str:
+def _json(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _path(parts: Sequence[str]) -> str:
-    return "$" + "".join(f'."{part}"' for part in parts)  # SQLite's
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 30 else f"{text[:30]}..."
+def _sqlite_path(parts: Sequence[str]) -> str:
+    return "$" + "".join(f'."{part}"' for part in parts)
 
 
 def _term(text: str, tree: Tree, test: str, bound: Sequence[str], *, negated: bool = False) -> Filter:
-    """True where the value at the path, or where it is an array one of its elements, passes the test."""
+    """True if the value at the path, or any element of an array there, passes the test."""
     where = (
         f"{'NOT ' if negated else ''}EXISTS (SELECT 1 FROM json_each(metadata, ?)"
         f" WHERE json_type(metadata, ?) <> 'object' AND ({test}))"
     )
-    path = _path(tree[1])
+    path = _sqlite_path(tree[1])
     return Filter(text, where, (path, path, *bound), ("not", tree) if negated else tree)
 
 
 def _ordered(order: str, value: Value) -> tuple[str, list[str]]:
     if value_kind(value) == "text":
         return f"type = 'text' AND value {order} ?", [str(value)]
-    return f"{_NUMBER} {order} {_READ_NUMBER}", [_written(value)]
+    return f"{_NUMBER} {order} {_READ_NUMBER}", [_json(value)]
 
 
 def _equal(values: Sequence[Value]) -> tuple[str, list[str]]:
-    texts = [str(value) for value in values if value_kind(value) == "text"]
-    constants = [_written(value) for value in values if value_kind(value) == "constant"]
-    numbers = [_written(value) for value in values if value_kind(value) == "number"]
-    tests = [
-        f"{test} IN ({', '.join([mark] * len(group))})"
-        for test, mark, group in (
-            ("type = 'text' AND value", "?", texts),
-            ("type", "?", constants),
-            (_NUMBER, _READ_NUMBER, numbers),
-        )
-        if group
-    ]
-    return " OR ".join(tests), [*texts, *constants, *numbers]
+    tests, bound = [], []
+    for kind, test, mark in (
+        ("text", "type = 'text' AND value", "?"),
+        ("constant", "type", "?"),
+        ("number", _NUMBER, _READ_NUMBER),
+    ):
+        if group := [value for value in values if value_kind(value) == kind]:
+            tests.append(f"{test} IN ({', '.join([mark] * len(group))})")
+            bound += [str(value) if kind == "text" else _json(value) for value in group]
+    return " OR ".join(tests), bound

@@ -1,4 +1,4 @@
-"""An index by its path, of whatever kind: the only module that tells kinds apart. No torch."""
+"""Opens an index of any kind by its path: the only module that distinguishes kinds. No torch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from pathlib import Path
 from polyrank.errors import UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.local import LocalIndex, LocalWriter, local_problems, write_local
-from polyrank.index.local.writer import OURS
+from polyrank.index.local.writer import INDEX_FILES
 from polyrank.index.protocol import Index, IndexWriter, check_fingerprint
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, remote_problems, write_remote
-from polyrank.index.remote.address import OURS as OURS_REMOTE
+from polyrank.index.remote.address import FOLDER_FILES
 from polyrank.loading.folders import FolderKind, folder_kind
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable
@@ -23,9 +23,9 @@ class Kind:
     """A kind of index.
 
     Args:
-        files: all that its folder holds.
-        index, catalogue, writer: open it to search it, to look candidates up, and to change it.
-        problems: everything that is wrong with one, as sentences.
+        files: patterns of every file that its folder may contain.
+        index, catalogue, writer: functions that open it to search, to look up candidates, and to change it.
+        problems: a function that lists everything wrong with it, one sentence each.
     """
 
     files: Sequence[str]
@@ -35,82 +35,81 @@ class Kind:
     problems: Callable[[Path], list[str]]
 
 
-LOCAL = Kind(OURS, LocalIndex, partial(LocalIndex, searched=False), LocalWriter, local_problems)
+LOCAL = Kind(INDEX_FILES, LocalIndex, partial(LocalIndex, searched=False), LocalWriter, local_problems)
 KINDS: dict[FolderKind, Kind] = {
     "index": LOCAL,
-    "remote": Kind(OURS_REMOTE, RemoteIndex, RemoteIndex, RemoteWriter, remote_problems),
+    "remote": Kind(FOLDER_FILES, RemoteIndex, RemoteIndex, RemoteWriter, remote_problems),
 }
 
 
 def _kind_of(path: AnyPath) -> Kind:
-    """The kind of a folder; of one that is not an index, the local one, whose errors say so."""
+    """The kind of a folder; "local" for a folder that is not an index, because its errors explain that."""
     return KINDS.get(folder_kind(Path(path)), LOCAL)
 
 
 def is_index(path: AnyPath) -> bool:
-    """Whether a folder is that of an index."""
+    """Whether a folder is an index."""
     return folder_kind(Path(path)) in KINDS
 
 
 def open_index(path: AnyPath, *, fingerprint: str | None = None) -> Index:
-    """Open an index for searching; what is read is verified first.
+    """Open an index for searching; everything that is read is verified first.
 
     Args:
         path: the folder.
-        fingerprint: of the encoder that will query it; None: not checked now.
+        fingerprint: of the encoder that will encode the queries; None: not checked.
 
     Raises:
         ArtifactError: missing, damaged, too new, or made by another encoder.
-        OfflineError: it is on a server, which does not answer.
+        OfflineError: the index is on a server that does not answer.
     """
     index = _kind_of(path).index(Path(path))
-    if fingerprint is not None:
-        check_fingerprint(index.fingerprint, fingerprint, index.path)
+    check_fingerprint(index.fingerprint, fingerprint, index.path)
     return index
 
 
 def open_catalogue(path: AnyPath) -> Index:
-    """Open an index to look candidates up, which reads no vectors; it cannot be searched.
+    """Open an index to look up candidates. It reads no vectors and cannot be searched.
 
     Raises:
         ArtifactError: missing, damaged or too new.
-        OfflineError: it is on a server, which does not answer.
+        OfflineError: the index is on a server that does not answer.
     """
     return _kind_of(path).catalogue(Path(path))
 
 
 def open_writer(path: AnyPath, *, fingerprint: str | None = None) -> IndexWriter:
-    """Open an index to change it, as the only one of this machine.
+    """Open an index to change it, as the only writer on this machine.
 
     Args:
         path: the folder.
         fingerprint: of the encoder that makes the vectors; None: not checked.
 
     Raises:
-        LockedError: another writer has it.
+        LockedError: another writer has it open.
         ArtifactError: missing, damaged, or made by another encoder.
-        OfflineError: it is on a server, which does not answer.
+        OfflineError: the index is on a server that does not answer.
     """
     return _kind_of(path).writer(Path(path), fingerprint=fingerprint)
 
 
 def verify_index(path: AnyPath) -> list[str]:
-    """Read every byte that matters; empty when the index is sound."""
+    """Read every byte that matters and list the problems; empty if the index is sound."""
     return _kind_of(path).problems(Path(path))
 
 
 def check_target(
     path: AnyPath, *, precision: Precision = "fp32", remote: str | None = None, overwrite: bool = False
 ) -> None:
-    """Refuse a place where no index can be written, before anything is encoded; see ``write_index``.
+    """Check that an index can be written at a path, before anything is encoded; see ``write_index``.
 
     Raises:
-        UsageError: something is at the path, or the server's address cannot be read.
+        UsageError: the path already exists, or the server's address is invalid.
     """
     if remote is not None:
         Address.of(remote)
         if precision != "fp32":
-            raise UsageError(f"a remote index holds fp32, not {precision}; leave the precision out")
+            raise UsageError(f"a remote index holds fp32, not {precision}; omit the precision")
     check_replaceable(Path(path), own_files=KINDS["index" if remote is None else "remote"].files, replace=overwrite)
 
 
@@ -126,27 +125,27 @@ def write_index(
     remote: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write an index, whole or not at all.
+    """Write an index, completely or not at all.
 
     Args:
         path: the folder to make.
-        candidates: with distinct ids and texts that are not empty; metadata that JSON can hold.
-        vectors: ``[N, D]``, one for each, finite and not zero; or an iterable of arrays ``[n, D]``, so that they need
-            not all be in memory.
+        candidates: with distinct ids, non-empty texts, and metadata that JSON can represent.
+        vectors: ``[N, D]``, one row per candidate, finite and not zero; or an iterable of arrays ``[n, D]``, so that
+            they need not all fit in memory.
         fingerprint: of the encoder.
-        model: where the encoder's folder is, for whoever opens the index.
-        ann: kind of inner-product index to keep with the vectors ("auto": by size); empty for none. Approximate
-            searches use it. Of a remote index: "" or "flat": the server compares every vector; "hnsw": it walks a
-            graph, and nothing is proven.
-        precision: vectors are rounded to it when they are stored, and every search, exact ones too, is of what is
-            stored: "bf16" takes half the space, "int8" about a quarter.
-        remote: where candidates and vectors live, ``http://HOST:PORT/COLLECTION`` of a Milvus server; the folder then
+        model: path of the encoder's folder, stored for processes that open the index.
+        ann: kind of inner-product index to store with the vectors, for approximate searches ("auto": by size); empty:
+            none. For a remote index: "" or "flat": the server compares every vector; "hnsw": it walks a graph, and
+            results are approximate.
+        precision: vectors are rounded to it when they are stored, and every search, also an exact one, uses the
+            stored vectors: "bf16" takes half the space of fp32, "int8" about a quarter.
+        remote: ``http://HOST:PORT/COLLECTION`` of a Milvus server that stores candidates and vectors; the folder then
             only names it.
         overwrite: whether an existing index may be replaced.
 
     Raises:
-        DataError: names the first five faulty candidates by position; nothing is written.
-        UsageError: something is at ``path``, there is no such kind of inner-product index, or its library is missing.
+        DataError: names the first five invalid candidates by position; nothing is written.
+        UsageError: ``path`` already exists, the kind of inner-product index is unknown, or its library is missing.
         LockedError: another process is writing to the index that would be replaced.
         ResourceError: the disk is full; an earlier index is intact.
         OfflineError: the server does not answer.

@@ -1,4 +1,4 @@
-"""What every kind of index can do, wherever its candidates are. No torch.
+"""The interface of every kind of index, wherever it stores its candidates. No torch.
 
 To add a kind, subclass ``Index`` and ``IndexWriter`` in a package next to ``local`` and ``remote``, and list it in
 ``polyrank.index.opening.KINDS``.
@@ -21,7 +21,7 @@ from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import AnyVectors, Precision
 
-if TYPE_CHECKING:  # faiss's
+if TYPE_CHECKING:  # needs faiss
     from polyrank.index.local.ann import Ann
 
 
@@ -30,10 +30,10 @@ class Block:
     """Vectors to search.
 
     Args:
-        vectors: ``[n, D]``, read-only; fp32 when some of them are taken.
-        rows: ``[n]``, the rows that they are of, ascending.
-        alive: ``[n]``, false where a row was removed since; None: all are live.
-        offsets: ``[n]``, what a search adds to each score; None: nothing.
+        vectors: ``[n, D]``, read-only; indexing it returns fp32.
+        rows: ``[n]``, the row number of each vector, ascending.
+        alive: ``[n]``, false for rows removed since the block was made; None: all rows are live.
+        offsets: ``[n]``, added to each score by a search; None: nothing.
     """
 
     vectors: AnyVectors
@@ -47,9 +47,9 @@ class Page:
     """A part of an index.
 
     Args:
-        candidates: by row.
-        next: the row after which the next page starts; None: these are the last.
-        n: live candidates in the whole index.
+        candidates: in the order of their rows.
+        next: the row after which the next page starts; None: this is the last page.
+        n: number of live candidates in the whole index.
     """
 
     candidates: tuple[Candidate, ...]
@@ -62,28 +62,28 @@ class Engine(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether a list holds the largest products for certain."""
+        """Whether ``nearest`` is guaranteed to return the largest products."""
         ...
 
     def norm_bound(self) -> float:
-        """No candidate's vector is longer."""
+        """An upper bound on the norms of all candidates' vectors."""
         ...
 
     def nearest(self, vectors: Vectors, n: int) -> list[tuple[list[str], NDArray[np.float32]]]:
-        """Keys and products ``[n']`` of the largest products with each of ``[m, D]``; fewer than n: these are all."""
+        """Keys and products ``[n']`` of the largest products with each of ``[m, D]``; n' < n: the list is complete."""
         ...
 
     def fetch(self, keys: Sequence[str]) -> Block:
-        """The candidates of these keys that are still there."""
+        """The candidates with these keys; removed ones are left out."""
         ...
 
 
 class Hits(Protocol):
-    """What a search returns for one context (``polyrank.search.Result`` is one)."""
+    """The result of a search for one context, such as ``polyrank.search.Result``."""
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Best first."""
+        """Row numbers, best first."""
         ...
 
 
@@ -92,7 +92,7 @@ Counts = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 class Search(Protocol[H]):
-    """A search for the best candidates of some contexts, by vectors or by an engine: the index knows which it has."""
+    """A search for the best candidates of some contexts. The index calls the method that fits how it stores vectors."""
 
     def of_blocks(self, blocks: "Sequence[Block]", indexes: "Sequence[Ann | None]", counts: "Counts") -> list[H]:
         """The best of all blocks.
@@ -105,15 +105,15 @@ class Search(Protocol[H]):
         ...
 
     def of_engine(self, engine: Engine) -> list[H]:
-        """The best of those that an engine lists."""
+        """The best of the candidates that an engine lists."""
         ...
 
 
 class CandidateStore(Closing, ABC):
-    """Candidates by id, and which encoder their vectors come from.
+    """Candidates by id, and the encoder that made their vectors.
 
     Attributes:
-        path: the folder.
+        path: the index folder.
     """
 
     path: Path
@@ -121,31 +121,31 @@ class CandidateStore(Closing, ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Of the encoder that made the vectors."""
+        """Fingerprint of the encoder that made the vectors."""
 
     @property
     @abstractmethod
     def change(self) -> int:
-        """Number of the last change known here."""
+        """Number of the last change that this object knows."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many candidates there are."""
+        """Number of candidates."""
 
     @abstractmethod
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
-        """Candidates by id, of those ids that are there.
+        """Candidates by id; unknown ids are left out.
 
         Raises:
-            ArtifactError: one is damaged.
+            ArtifactError: a candidate is damaged.
         """
 
 
 class Index(CandidateStore):
-    """An index, open for reading. Safe to use from several threads.
+    """An index opened for reading. Safe to use from several threads.
 
     Attributes:
-        opening: counts how often the folder was opened, again where another index replaced it.
+        opening: number of times the folder was opened; it rises when another index replaced the folder.
     """
 
     opening: int
@@ -153,71 +153,71 @@ class Index(CandidateStore):
     @property
     @abstractmethod
     def model(self) -> str:
-        """Where the encoder's folder was."""
+        """Path of the encoder's folder when the index was built."""
 
     @property
     @abstractmethod
     def dimension(self) -> int:
-        """D."""
+        """Dimension D of the vectors."""
 
     @property
     @abstractmethod
     def precision(self) -> Precision:
-        """In which the vectors are stored, see ``polyrank.storage.quantized``."""
+        """How the vectors are stored, see ``polyrank.storage.quantized``."""
 
     @property
     def version(self) -> tuple[int, int]:
-        """Equal as long as nothing has changed; a new index counts its changes from the start."""
+        """Changes whenever the index does, also if another index replaced it."""
         return self.opening, self.change
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Take in what was committed since; whether anything may have changed.
+        """Load what was committed since the last refresh. Returns whether anything may have changed.
 
         Raises:
-            ArtifactError: what was committed is damaged, or of another encoder; the earlier view stays.
+            ArtifactError: the new state is damaged or from another encoder; the index keeps its earlier state.
         """
 
     @abstractmethod
     def search(self, search: Search[H], filter: Filter | None = None) -> list[tuple[list[Candidate], H]]:
-        """The hits of a search, each with its candidates.
+        """Run a search. Returns its hits, each with its candidates.
 
         Args:
-            search: for what.
-            filter: leaves the candidates whose metadata pass; None: all.
+            search: the search to run.
+            filter: only candidates whose metadata pass are searched; None: all.
 
         Raises:
             ArtifactError: the index is damaged.
         """
 
     def candidate(self, id_: str) -> Candidate:
-        """The candidate of an id, as of the last change.
+        """The candidate with this id, as of the last change.
 
         Raises:
-            UsageError: there is none.
-            ArtifactError: it is damaged.
+            UsageError: the index has no such candidate.
+            ArtifactError: the candidate is damaged.
         """
         if (candidate := self.find([id_]).get(id_)) is None:
-            raise UsageError(f"{self.path} has no candidate {id_!r}; give the id of one that respond prints")
+            raise UsageError(f"{self.path} has no candidate {id_!r}; use an id that polyrank respond prints")
         return candidate
 
     @abstractmethod
     def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
-        """Vectors ``[D]`` by id, of those ids that are there, as they are stored.
+        """Stored vectors ``[D]`` by id, decoded; unknown ids are left out.
 
         Raises:
-            ArtifactError: one is damaged.
+            ArtifactError: a vector is damaged.
         """
 
     @abstractmethod
     def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
-        """Candidates by row, as of the last change.
+        """One page of candidates in row order, as of the last change.
 
         Args:
-            after: the row after which the page starts.
-            n: how many.
-            words: each of which must be part of the text or of the id, ASCII letters in either case.
-            filter: leaves the candidates whose metadata pass; None: all.
+            after: the page starts after this row.
+            n: at most this many candidates.
+            words: the text or the id must contain each word, ignoring the case of ASCII letters.
+            filter: only candidates whose metadata pass; None: all.
 
         Raises:
             ArtifactError: the index is damaged.
@@ -225,67 +225,67 @@ class Index(CandidateStore):
 
     @abstractmethod
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
-        """All live rows and their candidates, by row. Of the last change, whether or not it was taken in.
+        """All live rows and their candidates in row order, read from the latest change without a refresh.
 
         Args:
-            filter: leaves the candidates whose metadata pass; None: all.
+            filter: only candidates whose metadata pass; None: all.
 
         Raises:
-            ArtifactError: one is damaged; or, after the last, some are missing.
+            ArtifactError: a candidate is damaged; or, after the last one, some are missing.
         """
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """What the index says of itself."""
+        """Format, encoder, sizes and settings, for ``polyrank index info``."""
 
 
 class IndexWriter(CandidateStore):
-    """The only one on this machine that changes an index."""
+    """Changes an index. Only one writer per index exists on a machine."""
 
     @abstractmethod
     def add(
         self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False
     ) -> int:
-        """Add candidates; faulty ones are refused before anything is written.
+        """Add candidates. If any of them is invalid, nothing is written.
 
         Args:
-            candidates: with distinct ids and texts that are not empty.
+            candidates: with distinct ids and non-empty texts.
             vectors: ``[n, D]``, finite and not zero.
-            replace: whether candidates of the same ids are replaced; else they are an error.
+            replace: whether candidates with the same ids are replaced; otherwise a known id is an error.
 
         Returns:
             The number of the change, once it is durable.
 
         Raises:
-            DataError: names the first five faulty candidates by position.
+            DataError: names the first five invalid candidates by position.
             ResourceError: the disk is full or failing.
         """
 
     @abstractmethod
     def remove(self, ids: Sequence[str]) -> int:
-        """Remove candidates; ids that are not there are fine. Returns how many were there."""
+        """Remove candidates; unknown ids are ignored. Returns how many were removed."""
 
     @abstractmethod
     def compact(self) -> None:
-        """Make what searches read again from what is stored, and wait for it."""
+        """Rebuild the derived files that searches read, and wait for it."""
 
     @abstractmethod
     def snapshot(self, path: AnyPath) -> None:
-        """Copy the index as it is now into a new folder, whole or not at all.
+        """Copy the index as it is now into a new folder, completely or not at all.
 
         Raises:
-            UsageError: something is at ``path`` already, or this kind cannot be copied.
+            UsageError: ``path`` already exists, or this kind of index cannot be copied.
             ResourceError: the disk is full.
         """
 
 
-def check_fingerprint(of_index: str, of_encoder: str, path: Path) -> None:
-    """Refuse an index that another encoder's vectors are in.
+def check_fingerprint(of_index: str, of_encoder: str | None, path: Path) -> None:
+    """Refuse an index whose vectors come from another encoder; ``of_encoder`` None: not checked.
 
     Raises:
-        ArtifactError: names both fingerprints.
+        ArtifactError: the fingerprints differ; the message names both.
     """
-    if of_index != of_encoder:
+    if of_encoder is not None and of_encoder != of_index:
         raise ArtifactError(
             f"{path} was made by encoder {of_index[:16]}, this one is {of_encoder[:16]}; build the index again"
         )

@@ -1,1 +1,1 @@
-"""polyrank inside other programs' frameworks, in this process; those that ask a server need nothing of ours."""
+"""polyrank inside other frameworks, in one process; frameworks that call a server need nothing from here."""

@@ -1,4 +1,4 @@
-"""For Haystack: an index or a pipeline as a retriever, a model as a ranker."""
+"""Haystack components: an index or a pipeline as a retriever, a model as a ranker."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,11 +15,11 @@ except ImportError as error:
 
 @component
 class PolyrankRetriever:
-    """The best candidates for a query.
+    """Retrieves the best candidates for a query.
 
     Args:
-        pipeline: what ``polyrank.open`` gives.
-        top_k: how many.
+        pipeline: returned by ``polyrank.open``.
+        top_k: number of documents.
         filter: on metadata, see ``polyrank.read_filter``; None: all.
     """
 
@@ -35,11 +35,11 @@ class PolyrankRetriever:
 
 @component
 class PolyrankRanker:
-    """Documents in the order of a model's scores.
+    """Ranks documents by a model's scores.
 
     Args:
-        scorer: what ``polyrank.load`` gives.
-        top_k: how many are kept; None: all.
+        scorer: returned by ``polyrank.load``.
+        top_k: number of documents to keep; None: all.
     """
 
     def __init__(self, scorer: Scorer, top_k: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""For LangChain: an index or a pipeline as a retriever, a model as a document compressor."""
+"""LangChain components: an index or a pipeline as a retriever, a model as a document compressor."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +16,11 @@ except ImportError as error:
 
 
 class PolyrankRetriever(BaseRetriever):
-    """The best candidates for a query, as documents with their id, score and metadata.
+    """Retrieves the best candidates for a query, as documents with id, score and metadata.
 
     Args:
-        pipeline: what ``polyrank.open`` gives.
-        k: how many.
+        pipeline: returned by ``polyrank.open``.
+        k: number of documents.
         filter: on metadata, see ``polyrank.read_filter``; None: all.
     """
 
@@ -38,11 +38,11 @@ class PolyrankRetriever(BaseRetriever):
 
 
 class PolyrankReranker(BaseDocumentCompressor):
-    """Documents in the order of a model's scores.
+    """Ranks documents by a model's scores.
 
     Args:
-        scorer: what ``polyrank.load`` gives.
-        top_n: how many are kept; None: all.
+        scorer: returned by ``polyrank.load``.
+        top_n: number of documents to keep; None: all.
     """
 
     scorer: Scorer
@@ -52,7 +52,7 @@ class PolyrankReranker(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best documents, best first, with ``relevance_score`` in their metadata: raw, higher is better."""
+        """The best documents, best first, with the raw score (higher is better) as ``relevance_score`` in metadata."""
         ranked = self.scorer.rank(query, [document.page_content for document in documents], self.top_n)
         return [
             Document(

@@ -1,4 +1,4 @@
-"""A local index: candidates and vectors in the files of a folder, SQLite's and a matrix to be mapped. No torch."""
+"""A local index: a folder with a SQLite file of candidates and vectors, and a memory-mapped matrix. No torch."""
 
 from polyrank.index.local.reader import LocalIndex
 from polyrank.index.local.verify import local_problems

@@ -1,7 +1,7 @@
-"""Inner-product indexes of vectors: which candidates have the largest products with a query. By faiss, an extra.
+"""Inner-product indexes: they find the vectors with the largest products with a query. Requires the extra ``faiss``.
 
-An index is derived from the vectors and never the truth: who loses it builds it again. Positions are those of the
-vectors it was built from. The same vectors, kind and library give the same index. No torch.
+An inner-product index is derived from the vectors and can be rebuilt from them. It returns positions in the array that
+it was built from. The same vectors, kind and library version give the same index. No torch.
 """
 
 import hashlib
@@ -23,19 +23,19 @@ Kind = Literal["flat", "sq8", "ivfpq", "hnsw"]
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
-FLAT_UP_TO = 20_000  # vectors, when the kind is chosen by size; above, a graph answers in a fraction of a scan
-HNSW_UP_TO = 300_000  # above, a graph takes minutes to build, lists of codes take seconds
-NEIGHBOURS = 32  # of a node in a graph
-BREADTH_BUILDING, BREADTH = 80, 128  # nodes that are looked at while a graph is built, and at least in a search
-CODES_FROM = 1024  # vectors; codes of 16 values each cannot be learnt from much fewer
-PROBED = 16  # one list of so many is looked into
-REFINED = 16  # times k candidates are compared again by closer products
-ROWS_AT_A_TIME = 65_536  # added
+FLAT_UP_TO = 20_000  # vectors, if the kind is chosen by size; above, a graph is several times faster than a scan
+HNSW_UP_TO = 300_000  # above, a graph takes minutes to build, product quantization seconds
+NEIGHBOURS = 32  # of each node of a graph
+BREADTH_BUILDING, BREADTH = 80, 128  # nodes visited while a graph is built, and at least in a search
+CODES_FROM = 1024  # vectors; fewer are too few to train 16 centroids per code
+PROBED = 16  # a search reads one in this many lists
+REFINED = 16  # times k candidates are compared again with closer products
+ROWS_AT_A_TIME = 65_536  # added at a time
 MAGIC = b"polyrank ann 1\n"
 
 
 class Ann:
-    """An inner-product index, in memory. Made by ``build_ann`` and ``read_ann``."""
+    """An inner-product index in memory. ``build_ann`` and ``read_ann`` return one."""
 
     def __init__(self, kind: Kind, index: Any) -> None:
         faiss = _faiss()
@@ -51,7 +51,7 @@ class Ann:
 
     @property
     def exact(self) -> bool:
-        """Whether a search always returns the true best, up to rounding in fp32."""
+        """Whether a search always returns the true best vectors, up to fp32 rounding."""
         return self.kind == "flat"
 
     @property
@@ -59,23 +59,23 @@ class Ann:
         return int(self._index.d)
 
     def search(self, queries: Floats, k: int) -> tuple[Floats, Positions]:
-        """The best products of each query.
+        """The vectors with the largest products with each query.
 
         Args:
             queries: ``[M, D]``.
-            k: at most; cut to the number of vectors.
+            k: number of vectors; limited to the number of vectors in the index.
 
         Returns:
-            Products and positions, ``[M, k]``, best first. A position is -1, its product the lowest float, where an
-            index that is not exact found no more.
+            Products and positions, ``[M, k]``, best first. If an approximate index finds fewer than k, the position is
+            -1 and the product the lowest float.
 
         Raises:
-            UsageError: the queries have another dimension, or k is below one.
+            UsageError: the queries have another dimension, or k is below 1.
         """
         if queries.ndim != 2 or queries.shape[1] != self.dimension:
-            raise UsageError(f"queries are {queries.shape}; this index takes [M, {self.dimension}]")
+            raise UsageError(f"queries have shape {queries.shape}, this index needs [M, {self.dimension}]")
         if k < 1:
-            raise UsageError(f"k is {k}; ask for one vector at least")
+            raise UsageError(f"k is {k}, the minimum is 1; request at least one vector")
         k = min(k, len(self))
         if not k or not len(queries):
             return np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
@@ -85,17 +85,17 @@ class Ann:
         return products, positions
 
     def to_bytes(self) -> bytes:
-        """Everything, with a checksum."""
+        """The whole index, with a checksum."""
         header = json.dumps({"kind": self.kind, "n": len(self), "d": self.dimension}).encode()
         body = header + b"\n" + bytes(_faiss().serialize_index(self._index))
         return MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def read_kind(name: str) -> str:
-    """A kind of inner-product index by its name; empty for "none".
+    """Check the name of a kind of inner-product index; "none" becomes "".
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the kind is unknown.
 
     >>> read_kind("hnsw"), read_kind("auto"), read_kind("none")
     ('hnsw', 'auto', '')
@@ -108,17 +108,17 @@ def read_kind(name: str) -> str:
 
 
 def check_library(kind: str) -> None:
-    """Refuse any kind, where there is one, on a machine without the library.
+    """Check that the library is installed if a kind of inner-product index is requested.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: faiss is not installed.
     """
     if kind:
         _faiss()
 
 
 def choose_kind(n: int) -> Kind:
-    """By size: exact, a graph, or lists of codes.
+    """The kind for n vectors: exact, a graph, or lists of codes.
 
     >>> [choose_kind(n) for n in (1000, 100_000, 1_000_000)]
     ['flat', 'hnsw', 'ivfpq']
@@ -129,17 +129,17 @@ def choose_kind(n: int) -> Kind:
 def build_ann(vectors: AnyVectors, kind: Kind | Literal["auto"] = "auto") -> Ann:
     """Index vectors.
 
-    ``flat`` compares all of them, exactly. ``sq8`` does so with 8 bits a number. ``hnsw`` walks a graph of neighbours.
-    ``ivfpq`` looks into some lists of 4-bit codes and compares the best again in 8 bits. Building uses one thread,
-    because graphs and lists would otherwise depend on timing.
+    ``flat`` compares every vector exactly. ``sq8`` does the same with 8 bits per number. ``hnsw`` walks a graph of
+    neighbours. ``ivfpq`` reads some lists of 4-bit codes and compares the best again in 8 bits. Building uses one
+    thread, because otherwise graphs and lists depend on timing.
 
     Args:
         vectors: ``[N, D]``.
-        kind: ``auto`` goes by N.
+        kind: ``auto`` chooses by N.
 
     Raises:
         MissingExtraError: faiss is not installed.
-        UsageError: the kind is unknown, or there are too few vectors for it.
+        UsageError: the kind is unknown, or N is too small for it.
     """
     faiss = _faiss()
     n, dimension = vectors.shape
@@ -148,7 +148,7 @@ def build_ann(vectors: AnyVectors, kind: Kind | Literal["auto"] = "auto") -> Ann
     if kind not in get_args(Kind):
         raise UsageError(f"kind {kind!r} is unknown; use auto, {', '.join(get_args(Kind))}")
     if kind in ("ivfpq", "sq8") and n < CODES_FROM:
-        raise UsageError(f"{kind} cannot be learnt from {n} vectors; use flat below {CODES_FROM}")
+        raise UsageError(f"{kind} cannot be trained on {n} vectors; use flat below {CODES_FROM}")
     n_lists = max(int(2 * sqrt(n)), 1)
     n_codes = next(c for c in range(max(dimension // 2, 1), 0, -1) if dimension % c == 0)
     recipe = {
@@ -169,16 +169,16 @@ def build_ann(vectors: AnyVectors, kind: Kind | Literal["auto"] = "auto") -> Ann
 
 
 def read_ann(data: bytes) -> Ann:
-    """Read what ``Ann.to_bytes`` made.
+    """Read the bytes that ``Ann.to_bytes`` returned.
 
     Raises:
         MissingExtraError: faiss is not installed.
-        ArtifactError: the bytes are damaged or none of ours.
+        ArtifactError: the bytes are damaged or have another format.
     """
     faiss = _faiss()
     digest, _, body = data.removeprefix(MAGIC).partition(b"\n")
     if not data.startswith(MAGIC) or digest != hashlib.sha256(body).hexdigest().encode():
-        raise ArtifactError("an inner-product index is damaged, or not one of polyrank's; build it again")
+        raise ArtifactError("an inner-product index is damaged, or polyrank did not write it; build it again")
     header, _, payload = body.partition(b"\n")
     return Ann(json.loads(header)["kind"], faiss.deserialize_index(np.frombuffer(payload, np.uint8)))
 

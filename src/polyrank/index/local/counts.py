@@ -2,7 +2,6 @@
 
 import sqlite3
 import threading
-from contextlib import closing
 from math import inf
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
-from polyrank.index.local.store import Meta, connect, read_meta, transaction
+from polyrank.index.local.store import Meta, read_meta, reading
 
 COUNT_FIELD = "count"
 
@@ -41,7 +40,7 @@ class RowCounts:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._change = -1  # of the index, as of the last look
+        self._change = -1  # up to which the counts are read
         self._rows, self._counts = np.empty(0, np.int64), np.empty(0, np.float64)  # rows are ascending
 
     def of_rows(self, rows: NDArray[np.int64], meta: Meta) -> NDArray[np.float64]:
@@ -56,7 +55,7 @@ class RowCounts:
         """
         with self._lock:
             if self._change != meta.change:
-                self._look(meta)
+                self._read_new(meta)
             places = np.searchsorted(self._rows, rows)
             known = places < len(self._rows)
             known[known] = self._rows[places[known]] == rows[known]
@@ -64,15 +63,10 @@ class RowCounts:
             counts[known] = self._counts[places[known]]
             return counts
 
-    def _look(self, meta: Meta) -> None:
-        """Read the rows added since the last look."""
-        # own connection, so that no other thread waits for this one
-        with (
-            closing(connect(self._path, write=False)) as connection,
-            transaction(connection, self._path, write=False),
-        ):
-            now = read_meta(connection, self._path)
-            if (now.change, now.n, now.digest) != (meta.change, meta.n, meta.digest):
+    def _read_new(self, meta: Meta) -> None:
+        """Read the counts of the rows added since the last call."""
+        with reading(self._path) as connection:
+            if not read_meta(connection, self._path).has_same_rows(meta):
                 raise ArtifactError(f"{self._path} has changed since it was last read; search again")
             rows, counts = _read_counts(connection, after=int(self._rows[-1]) if len(self._rows) else 0)
         self._rows, self._counts = np.concatenate([self._rows, rows]), np.concatenate([self._counts, counts])

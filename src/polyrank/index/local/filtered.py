@@ -1,13 +1,12 @@
-"""Blocks of an index as a filter leaves them, kept for the next search and brought up to date by what was added.
+"""The blocks of an index that a filter leaves, cached between searches and updated with what was added.
 
-Rows never change, so what passes once passes for good: after a change only the new rows are looked at. Of a block in
-which few rows pass, their vectors are copied into a block of their own; in any other, the rest is marked as not alive.
-The vectors that are searched stay the same objects, by which a search remembers what it derives from them. No torch.
+Rows never change, so after a change a filter is evaluated for new rows only. If few rows of a block pass, their vectors
+are copied into a separate block; otherwise the other rows are marked as not alive. The vectors of a block stay the
+same objects, because searches cache derived data by the identity of the vectors. No torch.
 """
 
 import threading
 from collections import OrderedDict
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -17,18 +16,18 @@ from numpy.typing import NDArray
 
 from polyrank.index.filters import Filter, rows_where
 from polyrank.index.local.ann import Ann
-from polyrank.index.local.store import Meta, connect, read_meta, transaction
+from polyrank.index.local.store import Meta, read_meta, reading
 from polyrank.index.protocol import Block
 from polyrank.storage.quantized import AnyVectors, take
 
-MAX_FILTERS = 8  # whose results are kept
-COPIED_SHARE = 0.125  # of a block: where fewer pass, their vectors are copied, so that all kept filters copy it once
+MAX_FILTERS = 8  # kept in the cache
+COPIED_SHARE = 0.125  # of a block: below it, passing vectors are copied; MAX_FILTERS copies equal at most one block
 
 View: TypeAlias = tuple[tuple[Block, ...], tuple[Ann | None, ...]]
 
 
 class FilteredViews:
-    """Views of one opening of an index, each through a filter. Safe to use from several threads.
+    """Filtered views of one opening of an index. Safe to use from several threads.
 
     Args:
         path: the index folder.
@@ -40,15 +39,15 @@ class FilteredViews:
         self._kept: OrderedDict[Filter, _Filtered] = OrderedDict()
 
     def view(self, filter: Filter, view: View, meta: Meta) -> View | None:
-        """A view through a filter; None where the file, or another thread, is at another change than the view is.
+        """A filtered view; None if the file, or another thread, is at another change than ``view``.
 
         Args:
-            filter: a condition.
+            filter: the condition.
             view: blocks and their inner-product indexes.
-            meta: of the change that they are of.
+            meta: as of the change that ``view`` shows.
 
         Raises:
-            ArtifactError: the index is damaged or gone.
+            ArtifactError: the index is damaged or missing.
         """
         with self._lock:
             kept = self._kept.setdefault(filter, _Filtered(self._path, filter))
@@ -59,21 +58,21 @@ class FilteredViews:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passing:
-    """The rows of a block that pass, whether or not they are alive.
+class _PassingRows:
+    """The rows of a block that pass a filter, alive or not.
 
     Args:
         whole: the block's vectors.
-        mask: ``[n]``
-        copied: where few pass, their positions, and a block of their vectors.
+        mask: ``[n]``, true for rows that pass.
+        copied: if few rows pass, their positions and a block of their vectors.
     """
 
     whole: AnyVectors
     mask: NDArray[np.bool_]
     copied: tuple[NDArray[np.intp], Block] | None
 
-    def of(self, block: Block, ann: Ann | None) -> tuple[Block, Ann | None]:
-        """What a filter leaves of the block as it is now."""
+    def restrict(self, block: Block, ann: Ann | None) -> tuple[Block, Ann | None]:
+        """The part of the block, as it is now, that passes."""
         if self.copied is not None:
             positions, copy = self.copied
             return replace(copy, alive=None if block.alive is None else block.alive[positions]), None
@@ -81,25 +80,25 @@ class _Passing:
 
 
 class _Filtered:
-    """An index through one filter."""
+    """One filter's view of an index."""
 
     def __init__(self, path: Path, filter: Filter) -> None:
         self._path, self._filter = path, filter
         self._lock = threading.Lock()
-        self._change, self._last = -1, 0  # what was looked at: up to this change, up to this row
-        self._rows = np.empty(0, np.int64)  # that pass, ascending
-        self._passing: dict[int, _Passing] = {}  # by the identity of a block's vectors
-        self._latest: tuple[View, View] | None = None  # as it was given, and through the filter
+        self._change, self._last = -1, 0  # evaluated up to this change and this row
+        self._rows = np.empty(0, np.int64)  # passing row numbers, ascending
+        self._passing: dict[int, _PassingRows] = {}  # by the identity of a block's vectors
+        self._latest: tuple[View, View] | None = None  # the last argument and its result
 
     def view(self, view: View, meta: Meta) -> View | None:
         latest = self._latest
         if latest is not None and latest[0] is view:
             return latest[1]
         with self._lock:
-            # what was removed before it was looked at is unknown, so views of different changes are not mixed
-            if self._change > meta.change or (self._change < meta.change and not self._look(view, meta)):
+            # rows that were removed before they were evaluated are unknown, so views of different changes do not mix
+            if self._change > meta.change or (self._change < meta.change and not self._evaluate(view, meta)):
                 return None
-            parts = [self._of(block).of(block, ann) for block, ann in zip(*view, strict=True)]
+            parts = [self._passing_rows(block).restrict(block, ann) for block, ann in zip(*view, strict=True)]
             parts = [(block, ann) for block, ann in parts if (block.rows if block.alive is None else block.alive).any()]
             whole = {id(block.vectors) for block in view[0]}
             self._passing = {key: passing for key, passing in self._passing.items() if key in whole}
@@ -107,22 +106,17 @@ class _Filtered:
             self._latest = view, filtered
             return filtered
 
-    def _look(self, view: View, meta: Meta) -> bool:
-        """Evaluate the filter for the rows added since; whether the file is still at the change of the view."""
-        # a connection of its own, so that nobody waits for it
-        with (
-            closing(connect(self._path, write=False)) as connection,
-            transaction(connection, self._path, write=False),
-        ):
-            now = read_meta(connection, self._path)
-            if (now.change, now.n, now.digest) != (meta.change, meta.n, meta.digest):
+    def _evaluate(self, view: View, meta: Meta) -> bool:
+        """Evaluate the filter for the rows added since; false if the file is no longer at the change of the view."""
+        with reading(self._path) as connection:
+            if not read_meta(connection, self._path).has_same_rows(meta):
                 return False
             self._rows = np.concatenate([self._rows, rows_where(connection, self._filter, after=self._last)])
         self._change = meta.change
         self._last = max([self._last, *(int(block.rows[-1]) for block in view[0] if len(block.rows))])
         return True
 
-    def _of(self, block: Block) -> _Passing:
+    def _passing_rows(self, block: Block) -> _PassingRows:
         passing = self._passing.get(id(block.vectors))
         if passing is None:
             mask = np.isin(block.rows, self._rows, assume_unique=True)
@@ -130,5 +124,5 @@ class _Filtered:
             copied = None
             if len(positions) <= COPIED_SHARE * len(mask):
                 copied = positions, Block(take(block.vectors, positions), block.rows[positions])
-            passing = self._passing[id(block.vectors)] = _Passing(block.vectors, mask, copied)
+            passing = self._passing[id(block.vectors)] = _PassingRows(block.vectors, mask, copied)
         return passing

@@ -1,4 +1,4 @@
-"""Vectors that an index holds already. No torch."""
+"""Reuses the vectors of texts that an index already contains. No torch."""
 
 import numpy as np
 
@@ -7,16 +7,16 @@ from polyrank.index.local.reader import LocalIndex
 
 
 class KnownVectors:
-    """Vectors of texts that an index holds already, so that a text is encoded once.
+    """Vectors by text, so that no text is encoded twice.
 
     Args:
-        index: of the encoder that would encode them.
+        index: made by the encoder that would otherwise encode the texts.
     """
 
     def __init__(self, index: LocalIndex) -> None:
         self._blocks = index.blocks()
         rows = {row for block in self._blocks for row in block.rows.tolist()}
-        # what a writer has added since is not in the blocks
+        # rows that a writer has added since are not in the blocks
         self._rows = {candidate.text: row for row, candidate in index.iter_candidates() if row in rows}
 
     def __contains__(self, text: str) -> bool:

@@ -1,8 +1,8 @@
-"""The matrix of an index: the vectors of its live rows in one file to be mapped. Derived, checked, disposable.
+"""The matrix of an index: the vectors of its live rows in a file to be memory-mapped. Derived and checked.
 
-vectors.npy [N, D], in float32, bf16 (as uint16) or int8, which has scales.npy float32 [N] beside it; rows.npy int64
-[N], ascending; products.ann, where one is wanted, an inner-product index of the vectors; manifest.json what they are
-of, with SHA-256s. No torch.
+vectors.npy holds [N, D] as float32, bf16 (as uint16) or int8, the latter with scales.npy, float32 [N]; rows.npy holds
+int64 [N], ascending; products.ann, if requested, an inner-product index of the vectors; manifest.json the change that
+they reflect, and SHA-256s. No torch.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from polyrank.storage.quantized import PackedVectors, from_rows, pack
 ANN = "products.ann"
 ROWS_AT_A_TIME = 4096
 KINDS = {"fp32": "<f4", "bf16": "<u2", "int8": "|i1"}
-REMEDY = "run polyrank index compact, which makes it again"
+REMEDY = "run polyrank index compact, which rebuilds it"
 MATRIX = DocumentKind(name="matrix of an index", file="manifest.json", missing=REMEDY, remedy=REMEDY, spaced=True)
 
 
@@ -39,9 +39,9 @@ class Matrix:
 
     Args:
         block: vectors and rows.
-        ann: inner-product index of the block, where there is one.
-        change: of the index that it is of.
-        digest: of the rows that it holds.
+        ann: inner-product index of the block; None if there is none, or its library is missing.
+        change: the index's change that it reflects.
+        digest: of its rows.
     """
 
     block: Block
@@ -51,73 +51,68 @@ class Matrix:
 
 
 def write_matrix(path: Path, rows: Iterable[tuple[int, bytes]], meta: Meta) -> None:
-    """Write a matrix folder, whole and durable or not at all; memory does not grow with N.
+    """Write a matrix folder, completely and durably or not at all, in memory that does not grow with N.
 
     Args:
         path: the folder to make.
-        rows: numbers, ascending, and stored vectors, of all live candidates.
-        meta: of the index; where it names a kind of inner-product index, that is built as well.
+        rows: row numbers, ascending, and stored vectors of all live candidates.
+        meta: of the index; if it names a kind of inner-product index, that is built as well.
 
     Raises:
-        MissingExtraError: the library for that is not installed.
-        UsageError: there is no such kind.
+        MissingExtraError: the library for the inner-product index is not installed.
+        UsageError: the kind of inner-product index is unknown.
     """
-    n, dimension = meta.n, meta.dimension
+    n = meta.n
     with new_folder(path) as folder:
         numbers, count, parts = np.empty(n, "<i8"), 0, ["vectors.npy", "rows.npy"]
         scales = np.empty(n if meta.precision == "int8" else 0, "<f4")
         with (folder / "vectors.npy").open("wb") as stream:
-            np.lib.format.write_array_header_1_0(stream, _header(KINDS[meta.precision], (n, dimension)))
+            _write_header(stream, KINDS[meta.precision], (n, meta.dimension))
             remaining = iter(rows)
             while part := list(islice(remaining, ROWS_AT_A_TIME)):
-                # what was stored is packed to the same bits again
+                # packing the decoded vectors again restores the stored bits
                 packed = pack(from_rows([vector for _, vector in part], meta.precision), meta.precision)
                 here = slice(count, count := count + len(part))
                 numbers[here] = [number for number, _ in part]
                 if isinstance(packed, PackedVectors) and packed.scales is not None:
                     scales[here] = packed.scales
                 stream.write((packed.values if isinstance(packed, PackedVectors) else packed).tobytes())
-        assert count == n, "the caller counts its rows"
+        assert count == n, "the caller passes n rows"
         _write_array(folder / "rows.npy", numbers)
         if meta.precision == "int8":
             _write_array(folder / "scales.npy", scales)
             parts.append("scales.npy")
-        document: dict[str, Any] = {
-            "change": meta.change,
-            "digest": str(meta.digest),
-            "n": n,
-            "dimension": dimension,
-            "files": {},
-        }
         if meta.ann and n:
-            # codes cannot be learnt from a few vectors, and a few are scanned in no time
+            # too few vectors cannot train codes, and scanning a few takes no time
             kind = meta.ann if n >= CODES_FROM or meta.ann == "hnsw" else "flat"
             with (folder / "vectors.npy").open("rb") as stream:
                 vectors = _as_vectors(_map(stream), scales)
             write_file(folder / ANN, build_ann(vectors, kind).to_bytes())  # type: ignore[arg-type]  # checked there
             parts.append(ANN)
+        files = {}
         for name in parts:
             with (folder / name).open("rb") as stream:
                 sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            document["files"][name] = {"bytes": (folder / name).stat().st_size, "sha256": sha256}
-        (folder / MATRIX.file).write_bytes(seal(document, MATRIX))
+            files[name] = {"bytes": (folder / name).stat().st_size, "sha256": sha256}
+        document = {"change": meta.change, "digest": str(meta.digest), "n": n, "dimension": meta.dimension}
+        (folder / MATRIX.file).write_bytes(seal(document | {"files": files}, MATRIX))
 
 
 def _write_array(path: Path, array: NDArray[Any]) -> None:
     with path.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, _header(array.dtype.str, array.shape))
-        stream.write(array.tobytes())
+        _write_header(stream, array.dtype.str, array.shape)
+        stream.write(array.tobytes())  # np.save loses the error code of a full disk
 
 
-def _header(kind: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"descr": kind, "fortran_order": False, "shape": shape}
+def _write_header(stream: BinaryIO, kind: str, shape: tuple[int, ...]) -> None:
+    np.lib.format.write_array_header_1_0(stream, {"descr": kind, "fortran_order": False, "shape": shape})
 
 
 def open_matrix(path: Path) -> Matrix:
-    """Verify every byte, then map it.
+    """Verify every byte, then map the vectors.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
         ArtifactError: a part is missing or damaged.
     """
     document = read_manifest(path)
@@ -131,36 +126,36 @@ def open_matrix(path: Path) -> Matrix:
             scales = np.lib.format.read_array(stream, allow_pickle=False)
     ann = None
     if ANN in document["files"]:
-        with verified(path, ANN, document) as stream, suppress(MissingExtraError):  # who lacks the library scans
+        with verified(path, ANN, document) as stream, suppress(MissingExtraError):  # without the library, searches scan
             ann = read_ann(stream.read())
     return Matrix(Block(_as_vectors(values, scales), rows), ann, document["change"], int(document["digest"]))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a matrix is of, checked.
+    """Read and check the manifest of a matrix.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
         ArtifactError: the manifest is missing or damaged.
     """
     manifest = path / MATRIX.file
     try:
         data = manifest.read_bytes()
     except OSError as error:
-        path.stat()  # a writer may have replaced the matrix
+        path.stat()  # FileNotFoundError if a writer has replaced the matrix
         raise ArtifactError(f"{manifest} cannot be read ({error.strerror}); {REMEDY}") from error
     return unseal(data, manifest, MATRIX)
 
 
 @contextmanager
 def verified(path: Path, name: str, document: dict[str, Any]) -> Iterator[BinaryIO]:
-    """A part, open at its start, once all of its bytes have been found to be those that were written.
+    """Open a part after checking its size and SHA-256; the stream is at the start.
 
-    What is read is what was verified: the same open file, whatever its name means by now.
+    The check and the caller read the same open file, even if another file gets its name meanwhile.
 
     Raises:
-        FileNotFoundError: there is no such folder any more.
-        ArtifactError: it is missing or damaged.
+        FileNotFoundError: the folder does not exist any more.
+        ArtifactError: the part is missing or damaged.
     """
     part, entry = path / name, document["files"][name]
     try:
@@ -185,7 +180,7 @@ def _as_vectors(values: NDArray[Any], scales: Vectors) -> Vectors | PackedVector
 
 
 def _map(stream: BinaryIO) -> NDArray[Any]:
-    """The array of an open .npy file, in memory only where it is looked at."""
+    """Map the array of an open .npy file."""
     np.lib.format.read_magic(stream)
     shape, _, kind = np.lib.format.read_array_header_1_0(stream)
     if 0 in shape:  # an empty array cannot be mapped

@@ -1,6 +1,6 @@
-"""An index, open for reading: candidates by row, and blocks of vectors that follow the writer. No torch.
+"""A local index opened for reading: candidates by row, and blocks of vectors that follow the writer. No torch.
 
-The mapped matrix is the bulk; rows added since lie in blocks in memory, and rows removed since are marked.
+Most vectors are in the memory-mapped matrix; rows added since are in blocks in memory, and removed rows are marked.
 """
 
 import sqlite3
@@ -23,18 +23,19 @@ from polyrank.index.local import store
 from polyrank.index.local.ann import Ann
 from polyrank.index.local.counts import RowCounts
 from polyrank.index.local.filtered import FilteredViews, View
-from polyrank.index.local.lock import acknowledged, check_acknowledged
+from polyrank.index.local.lock import acknowledged_change, check_acknowledged
 from polyrank.index.local.matrix import REMEDY, open_matrix
 from polyrank.index.local.store import (
     FILE,
     Meta,
-    check_sum,
+    check_rows,
     connect,
-    log_size,
     read_meta,
     read_rows,
+    reading,
     removed_rows,
-    rows_of,
+    row_numbers,
+    scan_all_rows,
     scan_rows,
     sqlite_errors,
     transaction,
@@ -43,19 +44,20 @@ from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerp
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
-from polyrank.storage.sqlite import ReadConnection
+from polyrank.storage.sqlite import ReadConnection, log_size
 
-MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
+MAX_BLOCKS = 8  # above this number, blocks of added rows are joined
 
 
 class LocalIndex(Index):
-    """Candidates and their vectors, as of the last ``refresh``, in the files of a folder.
+    """Candidates and their vectors in the files of a folder, as of the last ``refresh``.
 
-    Any number of readers work next to one writer, in the same process or others. Row numbers are those of one opening.
+    Any number of readers can work next to one writer, in the same process or in others. Row numbers are valid for one
+    opening of the folder.
 
     Args:
         path: the index folder.
-        searched: whether the vectors are needed; without them opening costs next to nothing.
+        searched: whether to load the vectors; opening without them takes almost no time.
 
     Raises:
         ArtifactError: missing, damaged, or too new.
@@ -65,29 +67,29 @@ class LocalIndex(Index):
         self.path, self._searched = Path(path), searched
         self._lock = threading.Lock()
         self.opening = 1
-        connection, self._state = self._opened()
-        self._hold(connection)
+        connection, self._state = self._open()
+        self._use(connection)
 
-    def _hold(self, connection: sqlite3.Connection) -> None:
-        """Read from this connection, which ``close`` closes, or the collector where nobody calls it."""
+    def _use(self, connection: sqlite3.Connection) -> None:
+        """Read from this connection. ``close`` or garbage collection closes it."""
         self._connection = connection
         self._release = weakref.finalize(self, connection.close)
 
-    def _opened(self) -> "tuple[sqlite3.Connection, _State]":
-        """A connection and all that is there, from nothing."""
+    def _open(self) -> "tuple[sqlite3.Connection, _State]":
+        """A new connection and the state that it shows."""
         while True:
-            # asked before it is opened, so that a folder that replaces it meanwhile shows at the next refresh
-            file = _identity(self.path, still=True)
+            # before opening, so that the next refresh notices a folder that replaces this one meanwhile
+            file = _file_identity(self.path, immutable=True)
             try:
                 with ExitStack() as resources:
                     connection = connect(self.path, write=False)
                     resources.callback(connection.close)
-                    state = self._loaded(connection, None)
+                    state = self._load(connection, None)
                     resources.pop_all()
-                still = isinstance(connection, ReadConnection)
-                return connection, replace(state, file=file if still else file[:2])
+                immutable = isinstance(connection, ReadConnection)
+                return connection, replace(state, file=file if immutable else file[:2])
             except ArtifactError:
-                if _identity(self.path) == file[:2]:
+                if _file_identity(self.path) == file[:2]:
                     raise
 
     @property
@@ -119,20 +121,20 @@ class LocalIndex(Index):
         )
 
     def blocks(self) -> tuple[Block, ...]:
-        """One consistent view of all live vectors, which later changes leave as it is."""
+        """A consistent view of all live vectors; later changes do not affect it."""
         return self._state.view[0]
 
     def view(self, filter: Filter | None = None) -> View:
-        """``blocks``, and for each its inner-product index where there is one, of one moment.
+        """``blocks`` and the inner-product index of each block (or None), from the same change.
 
         Args:
-            filter: leaves the candidates whose metadata pass; None: all. The first time its SQL reads them all, later
-                what was added since; changes of others are taken in where that is needed for one consistent view.
+            filter: only candidates whose metadata pass; None: all. The first call evaluates the filter for all rows,
+                later calls for rows added since. If needed for a consistent view, it refreshes the index.
 
         Raises:
             ArtifactError: the index is damaged.
         """
-        assert self._searched, "it was opened without its vectors"
+        assert self._searched, "this index was opened without its vectors"
         while filter is not None:
             state = self._state
             view = state.filtered.view(filter, state.view, state.meta)
@@ -142,20 +144,20 @@ class LocalIndex(Index):
         return self._state.view
 
     def rows_where(self, filter: Filter) -> NDArray[np.int64]:
-        """Numbers of the live rows that pass, ascending, of one moment."""
+        """Numbers of the live rows that pass, ascending, from one change."""
         blocks, _ = self.view(filter)
         parts = [block.rows if block.alive is None else block.rows[block.alive] for block in blocks]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     def candidates(self, rows: Sequence[int], *, opening: int | None = None) -> list[Candidate]:
-        """Candidates by row, in the order asked for.
+        """Candidates by row number, in the given order.
 
         Args:
-            rows: numbers of theirs.
-            opening: as it was before the view was taken that the rows are from; None: nobody else refreshes.
+            rows: row numbers.
+            opening: ``opening`` from before the view that the rows come from; None: no other thread refreshes.
 
         Raises:
-            ArtifactError: one is damaged, was removed, or another index replaced this one; search again after
+            ArtifactError: a row is damaged or was removed, or another index replaced this one; search again after
                 ``refresh``.
         """
         with self._lock:
@@ -173,8 +175,8 @@ class LocalIndex(Index):
                 hits = search.of_blocks(blocks, indexes, partial(state.counts.of_rows, meta=state.meta))
                 return [(self.candidates(one.rows.tolist(), opening=opening), one) for one in hits]
             except ArtifactError:
-                # a reply was removed, or the index replaced, between the search and the reading of its text; it may be
-                # another thread that took it in
+                # between the search and the reading of its texts, a reply was removed or the index replaced, and
+                # another thread may have refreshed already
                 changed = self.refresh() or self.opening != opening
                 if not changed and self.view(filter)[0] is blocks:
                     raise
@@ -185,7 +187,7 @@ class LocalIndex(Index):
 
     def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
         with self._lock, transaction(self._connection, self.path, write=False):
-            rows = read_rows(self._connection, self.path, list(rows_of(self._connection, self.path, ids).values()))
+            rows = read_rows(self._connection, self.path, list(row_numbers(self._connection, self.path, ids).values()))
         decoded = from_rows([row.vector for row in rows], self.precision)
         return {row.candidate.id: vector for row, vector in zip(rows, decoded, strict=True)}
 
@@ -194,54 +196,39 @@ class LocalIndex(Index):
             return store.page(self._connection, self.path, after, n, words, filter)
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
-        connection = connect(self.path, write=False)
-        try:
-            with transaction(connection, self.path, write=False):
-                n, digest = 0, 0
-                passing = None if filter is None else set(rows_where(connection, filter).tolist())
-                for row in scan_rows(connection, self.path):
-                    n, digest = n + 1, digest + int.from_bytes(row.digest, "little")
-                    if passing is None or row.row in passing:
-                        yield row.row, row.candidate
-                check_sum(self.path, read_meta(connection, self.path), n, digest)
-        finally:
-            connection.close()
+        with reading(self.path) as connection:
+            passing = None if filter is None else set(rows_where(connection, filter).tolist())
+            for row in scan_all_rows(connection, self.path, read_meta(connection, self.path)):
+                if passing is None or row.row in passing:
+                    yield row.row, row.candidate
 
     def refresh(self) -> bool:
-        """See ``Index``. Microseconds when nothing has changed, and then False."""
+        """See ``Index``. Takes microseconds and returns False if nothing changed."""
         with self._lock:
-            still = isinstance(self._connection, ReadConnection)
-            if _identity(self.path, still=still) != self._state.file:  # the whole folder was replaced
-                connection, state = self._opened()
+            immutable = isinstance(self._connection, ReadConnection)
+            if _file_identity(self.path, immutable=immutable) != self._state.file:  # the folder was replaced
+                connection, state = self._open()
                 try:
                     check_fingerprint(state.meta.fingerprint, self.fingerprint, self.path)
                 except ArtifactError:
                     connection.close()
                     raise
                 self._release()
-                self._hold(connection)
+                self._use(connection)
                 self._state = state
-                self.opening += 1  # last: whoever reads it and then takes a view has one of this opening, or is refused
+                self.opening += 1  # last: a thread that reads it before taking a view has this opening, or is refused
                 return True
             if self._version(self._connection) == self._state.version:
                 return False
             previous = self._state
-            now = self._loaded(self._connection, previous)
+            now = self._load(self._connection, previous)
             self._state = replace(now, file=previous.file, filtered=previous.filtered, counts=previous.counts)
             return now.meta.change != previous.meta.change
 
     def info(self) -> dict[str, Any]:
         meta = self._state.meta
-        return {
-            "format": meta.format,
-            "written_by": meta.written_by,
-            "fingerprint": meta.fingerprint,
-            "model": meta.model,
-            "n": meta.n,
-            "dimension": meta.dimension,
-            "change": meta.change,
-            "ann": meta.ann,
-            "precision": meta.precision,
+        keys = ("format", "written_by", "fingerprint", "model", "n", "dimension", "change", "ann", "precision")
+        return {key: getattr(meta, key) for key in keys} | {
             "blocks": [len(block.rows) for block in self.blocks()],
             "bytes": {
                 FILE: (self.path / FILE).stat().st_size,
@@ -250,26 +237,26 @@ class LocalIndex(Index):
         }
 
     def close(self) -> None:
-        """Let go of the file; blocks stay usable."""
+        """Close the file; blocks stay usable."""
         with self._lock:
             self._release()
 
     def _version(self, connection: sqlite3.Connection) -> int:
-        """A number that changes with every commit of others."""
+        """A number that changes with every commit of another connection."""
         with sqlite_errors(self.path):
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _loaded(self, connection: sqlite3.Connection, previous: "_State | None") -> "_State":
-        """What is there as of the last change, by way of the state before."""
+    def _load(self, connection: sqlite3.Connection, previous: "_State | None") -> "_State":
+        """The state as of the last change, derived from the previous state where possible."""
         try:
-            return self._loaded_once(connection, previous, rebuild=False)
+            return self._load_once(connection, previous, rebuild=False)
         except FileNotFoundError:
-            # a writer swapped the matrix since this view began; or else it is gone, and the truth has all that it had
-            return self._loaded_once(connection, previous, rebuild=True)
+            # a writer replaced the matrix meanwhile; if it is missing now too, read the vectors from SQLite
+            return self._load_once(connection, previous, rebuild=True)
 
-    def _loaded_once(self, connection: sqlite3.Connection, previous: "_State | None", *, rebuild: bool) -> "_State":
+    def _load_once(self, connection: sqlite3.Connection, previous: "_State | None", *, rebuild: bool) -> "_State":
         version = self._version(connection)
-        expected = acknowledged(self.path)
+        expected = acknowledged_change(self.path)
         with transaction(connection, self.path, write=False):
             meta = read_meta(connection, self.path)
             check_acknowledged(self.path, meta.change, expected)
@@ -279,41 +266,43 @@ class LocalIndex(Index):
                 return _State(meta, ((), ()), version, FilteredViews(self.path), RowCounts(self.path))
             if previous is not None and previous.meta.change >= meta.matrix_change:
                 blocks, indexes = previous.view
-                view = _View(list(blocks), previous.meta.change, previous.meta.digest, indexes[0] if indexes else None)
+                index = indexes[0] if indexes else None
+                view = _BlockUpdate(list(blocks), previous.meta.change, previous.meta.digest, index)
             else:
                 view = self._from_matrix(meta, rebuild)
-            view.follow(connection, self.path, meta)
+            view.update(connection, self.path, meta)
         indexes = (view.ann, *(None for _ in view.blocks[1:])) if view.blocks else ()
         views = tuple(view.blocks), indexes
         return _State(meta, views, version, FilteredViews(self.path), RowCounts(self.path))
 
-    def _from_matrix(self, meta: Meta, rebuild: bool) -> "_View":
+    def _from_matrix(self, meta: Meta, rebuild: bool) -> "_BlockUpdate":
+        nothing = _BlockUpdate([], 0, 0)
         if not meta.matrix:
-            return _View([], 0, 0)
+            return nothing
         try:
             matrix = open_matrix(self.path / meta.matrix)
         except FileNotFoundError:
             if not rebuild:
                 raise
-            return _View([], 0, 0)
+            return nothing
         block = matrix.block
         fits = not len(block.rows) or block.vectors.shape == (len(block.rows), meta.dimension)
         if matrix.change != meta.matrix_change or not fits:
             raise ArtifactError(f"{self.path / meta.matrix} belongs to another index; {REMEDY}")
-        return _View([block] if len(block.rows) else [], matrix.change, matrix.digest, matrix.ann)
+        return _BlockUpdate([block] if len(block.rows) else [], matrix.change, matrix.digest, matrix.ann)
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What an index has taken in, all of one change; replaced as a whole.
+    """All that an index has loaded, from one change; replaced as a whole.
 
     Args:
         meta: as of that change.
         view: blocks, and the inner-product index of each.
-        version: SQLite's number for what was read.
-        filtered: views through filters, kept from change to change of one opening.
+        version: SQLite's number of the commit that was read.
+        filtered: filtered views, kept across changes of one opening.
         counts: how often replies were said, kept likewise.
-        file: identity of the file that it was read from, see ``_identity``.
+        file: identity of the file that was read, see ``_file_identity``.
     """
 
     meta: Meta
@@ -324,14 +313,15 @@ class _State:
     file: tuple[int, ...] = ()
 
 
-class _View:
-    """Blocks as of a change, on their way to a later one."""
+class _BlockUpdate:
+    """Blocks as of one change, brought to a later one by ``update``."""
 
     def __init__(self, blocks: list[Block], change: int, digest: int, ann: Ann | None = None) -> None:
-        self.blocks, self.change, self.digest, self.ann = blocks, change, digest, ann  # ann: of the first block
+        self.blocks, self.change, self.digest = blocks, change, digest
+        self.ann = ann  # of the first block
 
-    def follow(self, connection: sqlite3.Connection, path: Path, meta: Meta) -> None:
-        """Take in what was added and removed after ``change``."""
+    def update(self, connection: sqlite3.Connection, path: Path, meta: Meta) -> None:
+        """Add the rows that were added after ``change``, and mark those removed."""
         last = max((int(block.rows[-1]) for block in self.blocks if len(block.rows)), default=0)
         self._remove(removed_rows(connection, path, self.change))
         rows, vectors = [], []
@@ -342,12 +332,12 @@ class _View:
         if rows:
             self.blocks.append(Block(from_rows(vectors, meta.precision), np.array(rows, np.int64)))
         n = sum(len(block.rows) if block.alive is None else int(block.alive.sum()) for block in self.blocks)
-        check_sum(path, meta, n, self.digest)
+        check_rows(path, meta, n, self.digest)
         if len(self.blocks) > MAX_BLOCKS:
             self.blocks = [self.blocks[0], _joined(self.blocks[1:])]
 
     def _remove(self, removed: dict[int, int]) -> None:
-        """Mark the removed rows that are in a block; the others came and went unseen."""
+        """Mark the removed rows of each block; rows that were added and removed since are in no block."""
         gone = np.array(sorted(removed), np.int64)
         for number, block in enumerate(self.blocks):
             at = np.searchsorted(block.rows, gone)
@@ -368,11 +358,11 @@ def _joined(blocks: Sequence[Block]) -> Block:
     )
 
 
-def _identity(path: Path, *, still: bool = False) -> tuple[int, ...]:
-    """Which file it is; of one that is taken to stand still, also whether it does."""
+def _file_identity(path: Path, *, immutable: bool = False) -> tuple[int, ...]:
+    """Identifies the file; one opened as immutable also by its time and sizes, which reveal a change."""
     try:
         status = (path / FILE).stat()
     except FileNotFoundError:
         return (0, 0)
     identity = (status.st_dev, status.st_ino)
-    return (*identity, status.st_mtime_ns, status.st_size, log_size(path)) if still else identity
+    return (*identity, status.st_mtime_ns, status.st_size, log_size(path / FILE)) if immutable else identity

@@ -1,14 +1,14 @@
-"""The truth of an index: one SQLite file of candidates and their vectors, with checksums that SQLite does not have.
+"""The source of truth of an index: one SQLite file of candidates and vectors, with checksums on top of SQLite's.
 
-Every row has a SHA-256 of all that it says. The sum of those of the live rows, modulo 2^256, is the digest of the whole
-set: it is brought up to date by one addition for each change, and a row that is lost, altered or back again shows.
-Rows never change: a replaced candidate is a removed row and a new one. No torch.
+Every row has a SHA-256 of its contents. The digest of the whole index is the sum of the live rows' digests, modulo
+2^256: each change updates it with one addition, and it reveals a row that was lost, altered or restored. Rows never
+change: replacing a candidate removes its row and adds a new one. No torch.
 """
 
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -43,18 +43,18 @@ CREATE TABLE removed (row INTEGER PRIMARY KEY, change INTEGER NOT NULL, digest B
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What an index says of itself.
+    """An index's description of itself.
 
     Args:
         fingerprint: of the encoder that made the vectors.
-        model: where that encoder's folder was.
+        model: path of that encoder's folder when the index was built.
         dimension: D.
         change: number of the last change.
-        n: live candidates.
+        n: number of live candidates.
         digest: of the live rows.
         matrix: name of the derived matrix's folder; empty for none.
-        matrix_change: the change that it is of; removals up to it are no longer listed.
-        ann: kind of the inner-product index beside the matrix, see ``polyrank.index.local.ann``; empty for none.
+        matrix_change: the change that the matrix reflects; removals up to it are no longer listed.
+        ann: kind of the inner-product index next to the matrix, see ``polyrank.index.local.ann``; empty for none.
         precision: of the vectors, see ``polyrank.storage.quantized``.
         format, written_by: of the file.
     """
@@ -72,17 +72,21 @@ class Meta:
     format: int = FORMAT
     written_by: str = __version__
 
+    def has_same_rows(self, other: "Meta") -> bool:
+        """Whether both describe the same change and rows; a compaction leaves them the same."""
+        return (self.change, self.n, self.digest) == (other.change, other.n, other.digest)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A stored candidate.
 
     Args:
-        row: its number, never used again.
-        candidate: what it holds.
-        vector: as it is stored, see ``polyrank.storage.quantized``.
-        change: that added it.
-        digest: of all this.
+        row: its number, never reused.
+        candidate: id, text and metadata.
+        vector: as stored, see ``polyrank.storage.quantized``.
+        change: number of the change that added it.
+        digest: SHA-256 of the other fields.
     """
 
     row: int
@@ -96,40 +100,35 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """Open the index's file; a reader's connection cannot change it.
 
     Raises:
-        ArtifactError: it is missing or no such file.
+        ArtifactError: the file is missing or not a database.
         ResourceError: the disk is full or failing.
     """
-    check_there(path)
+    check_exists(path)
     with sqlite_errors(path):
         return sqlite.open_database(path / FILE, write=write)
 
 
-def check_there(path: Path) -> None:
-    """Refuse what is no index.
+def check_exists(path: Path) -> None:
+    """Refuse a folder that is not an index.
 
     Raises:
         ArtifactError: it lacks the index's file.
     """
     if not (path / FILE).exists():
-        raise ArtifactError(f"{path} is no index: it has no {FILE}; build one with polyrank index build")
-
-
-def log_size(path: Path) -> int:
-    """Bytes of SQLite's log, see ``polyrank.storage.sqlite``."""
-    return sqlite.log_size(path / FILE)
+        raise ArtifactError(f"{path} is not an index: it lacks {FILE}; build an index with polyrank index build")
 
 
 def sqlite_errors(path: Path) -> AbstractContextManager[None]:
-    """SQLite's errors as ours: damage, a full or failing disk, a lock."""
+    """Translate SQLite's errors to polyrank's: damage, a full or failing disk, a lock."""
     return sqlite.sqlite_errors(path / FILE, REMEDY)
 
 
 def create(path: Path, meta: Meta) -> sqlite3.Connection:
-    """Make the file in an empty folder, inside a transaction that the caller commits; not yet durable."""
+    """Create the file in an empty folder, inside a transaction that the caller commits; not yet durable."""
     with sqlite_errors(path), ExitStack() as resources:
         connection = sqlite3.connect(path / FILE, isolation_level=None)
         resources.callback(connection.close)
-        # nobody sees this file before the whole folder is synced and renamed
+        # readers see this file only after the whole folder was synced and renamed
         connection.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {SCHEMA}")
         connection.execute("BEGIN")
         write_meta(connection, meta)
@@ -138,7 +137,7 @@ def create(path: Path, meta: Meta) -> sqlite3.Connection:
 
 
 def finish(connection: sqlite3.Connection) -> None:
-    """Commit a new file and leave it in the mode in which it is used."""
+    """Commit a new file and switch it to the journal mode of normal use."""
     connection.execute("COMMIT")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.close()
@@ -146,32 +145,39 @@ def finish(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, path: Path, *, write: bool) -> Iterator[None]:
-    """All or nothing; for readers, one consistent view."""
+    """All or nothing; readers get one consistent view."""
     with sqlite_errors(path), sqlite.transaction(connection, write=write):
         yield
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A separate connection with one consistent view, so that no other thread waits for this one."""
+    with closing(connect(path, write=False)) as connection, transaction(connection, path, write=False):
+        yield connection
+
+
 def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
-    """What the index says of itself, checked.
+    """Read and check the index's description of itself.
 
     Raises:
-        ArtifactError: damaged, or of a newer format.
+        ArtifactError: damaged, or in a newer format.
     """
     with sqlite_errors(path):
         values = dict(connection.execute("SELECT key, value FROM meta"))
-    if not all(isinstance(part, str) for pair in values.items() for part in pair):
+    if {type(part) for pair in values.items() for part in pair} - {str}:
         values = {}
     version = values.get("format", "")
     if version.isdecimal():
         check_format(path / FILE, {**values, "format": int(version)}, FORMAT)
     sound = values.pop("checksum", None) == checksum(values, spaced=True)
-    if version == "2":  # had fp32 only
+    if version == "2":  # stored fp32 only
         values.setdefault("precision", "fp32")
     if not sound or set(values) != {field.name for field in fields(Meta)}:
         raise ArtifactError(f"{path / FILE} is damaged: the checksum of its settings does not match; {REMEDY}")
-    with sqlite_errors(path):  # a damaged name of a column would give other columns, or none
+    with sqlite_errors(path):  # if a column's name is damaged, queries return other columns, or none
         if connection.execute(_TABLES).fetchall() != _expected_tables():
-            raise ArtifactError(f"{path / FILE} is damaged: its tables are not those that were made; {REMEDY}")
+            raise ArtifactError(f"{path / FILE} is damaged: its tables are not those that polyrank made; {REMEDY}")
     numbers = {key: int(values[key]) for key in ("dimension", "change", "n", "digest", "matrix_change", "format")}
     return Meta(**(values | numbers))
 
@@ -181,23 +187,20 @@ _TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
 @cache
 def _expected_tables() -> list[tuple[str, ...]]:
-    connection = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(SCHEMA)
         return connection.execute(_TABLES).fetchall()
-    finally:
-        connection.close()
 
 
 def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
-    """Replace what the index says of itself; part of the caller's transaction."""
+    """Replace the index's description of itself, inside the caller's transaction."""
     values = {key: str(value) for key, value in asdict(replace(meta, format=FORMAT)).items()}
     values["checksum"] = checksum(values, spaced=True)
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
 
 def insert(connection: sqlite3.Connection, meta: Meta, candidates: Sequence[Candidate], vectors: Vectors) -> Meta:
-    """Add rows; part of the caller's transaction, which writes the returned Meta."""
+    """Add rows inside the caller's transaction; the caller writes the returned Meta."""
     last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'candidates'").fetchone()
     first = 1 + (last[0] if last else 0)
     rows, blobs, total = [], [], 0
@@ -213,7 +216,7 @@ def insert(connection: sqlite3.Connection, meta: Meta, candidates: Sequence[Cand
 
 
 def delete(connection: sqlite3.Connection, meta: Meta, path: Path, rows: Sequence[int]) -> Meta:
-    """Remove rows and list them as removed; part of the caller's transaction, which writes the returned Meta."""
+    """Remove rows and list them as removed inside the caller's transaction; the caller writes the returned Meta."""
     total = 0
     for row in read_rows(connection, path, rows):
         connection.execute("DELETE FROM candidates WHERE row = ?", (row.row,))
@@ -227,10 +230,10 @@ _COLUMNS = "c.row, c.id, c.text, c.metadata, c.change, c.digest, v.vector"
 
 
 def read_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[int]) -> list[Row]:
-    """Rows by number, in the order asked for, each checked.
+    """Rows by number, in the given order, each checked.
 
     Raises:
-        ArtifactError: one is missing or altered.
+        ArtifactError: a row is missing or altered.
     """
     result = []
     with sqlite_errors(path):
@@ -239,19 +242,19 @@ def read_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[int]) -
                 f"SELECT {_COLUMNS} FROM candidates c JOIN vectors v ON v.row = c.row WHERE c.row = ?", (int(row),)
             ).fetchone()
             if values is None:
-                raise _row_fault(path, row, "it is missing")
-            result.append(_checked(path, values))
+                raise _row_error(path, row, "it is missing")
+            result.append(_checked_row(path, values))
     return result
 
 
-def rows_of(connection: sqlite3.Connection, path: Path, ids: Sequence[str]) -> dict[str, int]:
-    """Rows of the ids that are there."""
+def row_numbers(connection: sqlite3.Connection, path: Path, ids: Sequence[str]) -> dict[str, int]:
+    """Row numbers by id; unknown ids are left out."""
     rows: dict[str, int] = {}
     with sqlite_errors(path):
         for id_ in dict.fromkeys(ids):
             try:
                 row = connection.execute("SELECT row FROM candidates WHERE id = ?", (id_,)).fetchone()
-            except UnicodeEncodeError:  # a lone surrogate is no stored id
+            except UnicodeEncodeError:  # an id with a lone surrogate cannot be stored
                 continue
             if row is not None:
                 rows[id_] = row[0]
@@ -259,8 +262,8 @@ def rows_of(connection: sqlite3.Connection, path: Path, ids: Sequence[str]) -> d
 
 
 def find(connection: sqlite3.Connection, path: Path, ids: Sequence[str]) -> dict[str, Candidate]:
-    """Candidates by id, of those ids that are there; inside the caller's transaction."""
-    stored = read_rows(connection, path, list(rows_of(connection, path, ids).values()))
+    """Candidates by id, inside the caller's transaction; unknown ids are left out."""
+    stored = read_rows(connection, path, list(row_numbers(connection, path, ids).values()))
     return {row.candidate.id: row.candidate for row in stored}
 
 
@@ -271,7 +274,7 @@ def page(
     n_live = read_meta(connection, path).n
     try:
         patterns = [f"%{_literal(word)}%" for word in words if word and word.encode()]
-    except UnicodeEncodeError:  # a lone surrogate, which no stored text holds
+    except UnicodeEncodeError:  # no stored text contains a lone surrogate
         return Page((), None, n_live)
     condition = "row > ?" + " AND (text LIKE ? ESCAPE '\\' OR id LIKE ? ESCAPE '\\')" * len(patterns)
     values = [after, *(pattern for pattern in patterns for _ in range(2))]
@@ -285,49 +288,62 @@ def page(
 
 
 def _literal(word: str) -> str:
-    """A word as a pattern in which no letter stands for others."""
+    """A word as a LIKE pattern that matches only itself."""
     return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:
-    """Rows of a higher number than ``after``, by number, each checked.
+    """Rows above number ``after`` in ascending order, each checked.
 
     Raises:
-        ArtifactError: one is altered or has lost its vector.
+        ArtifactError: a row is altered or has lost its vector.
     """
     with sqlite_errors(path):
         query = f"SELECT {_COLUMNS} FROM candidates c LEFT JOIN vectors v ON v.row = c.row WHERE c.row > ?"
         for values in connection.execute(f"{query} ORDER BY c.row", (after,)):
-            yield _checked(path, values)
+            yield _checked_row(path, values)
+
+
+def scan_all_rows(connection: sqlite3.Connection, path: Path, meta: Meta) -> Iterator[Row]:
+    """All live rows in ascending order; after the last one, their number and digest are checked.
+
+    Raises:
+        ArtifactError: a row is altered or has lost its vector, or rows are missing.
+    """
+    n, digest = 0, 0
+    for row in scan_rows(connection, path):
+        n, digest = n + 1, digest + int.from_bytes(row.digest, "little")
+        yield row
+    check_rows(path, meta, n, digest)
 
 
 def removed_rows(connection: sqlite3.Connection, path: Path, change: int) -> dict[int, int]:
-    """Rows removed after a change, and their digests.
+    """Digests of the rows removed after a change, by row number.
 
     Raises:
-        ArtifactError: one is not what was written.
+        ArtifactError: an entry is altered.
     """
     query = "SELECT r.row, r.digest, c.row FROM removed r LEFT JOIN candidates c ON c.row = r.row WHERE r.change > ?"
     with sqlite_errors(path):
         removals = connection.execute(query, (change,)).fetchall()
     for row, digest, live in removals:
-        # numbers are never used again: a removal of a live row is that of another, whose number is damaged
-        if not isinstance(row, int) or not isinstance(digest, bytes) or live is not None:
-            raise _row_fault(path, row, "its removal is damaged")
+        # row numbers are never reused: if a live row is listed as removed, the entry's number is damaged
+        if (type(row), type(digest), live) != (int, bytes, None):
+            raise _row_error(path, row, "its removal is damaged")
     return {row: int.from_bytes(digest, "little") for row, digest, _ in removals}
 
 
-def check_sum(path: Path, meta: Meta, n: int, digest: int) -> None:
-    """Refuse rows that are not all those that were written.
+def check_rows(path: Path, meta: Meta, n: int, digest: int) -> None:
+    """Check that the rows are the ones that were written.
 
     Args:
-        path: of the index.
-        meta: what was written.
-        n: how many rows there are.
+        path: the index folder.
+        meta: the count and the digest as written.
+        n: number of rows present.
         digest: sum of their digests.
 
     Raises:
-        ArtifactError: there are others, more or fewer.
+        ArtifactError: rows are missing, extra or different.
     """
     if n != meta.n or digest % MODULUS != meta.digest:
         raise ArtifactError(
@@ -336,30 +352,25 @@ def check_sum(path: Path, meta: Meta, n: int, digest: int) -> None:
 
 
 def count_since(connection: sqlite3.Connection, path: Path, change: int) -> int:
-    """How many rows were added and removed after a change; the work is that number, whatever N is."""
+    """Number of rows added and removed after a change, in time proportional to that number."""
     with sqlite_errors(path):
         added = 0
         for (number,) in connection.execute("SELECT change FROM candidates ORDER BY row DESC"):
-            if not isinstance(number, int) or number <= change:  # rows are numbered in the order of their changes
+            if not isinstance(number, int) or number <= change:  # later changes have higher row numbers
                 break
             added += 1
         query = "SELECT count(*) FROM removed WHERE change > ?"
         return added + int(connection.execute(query, (change,)).fetchone()[0])
 
 
-def _checked(path: Path, values: tuple[Any, ...]) -> Row:
+def _checked_row(path: Path, values: tuple[Any, ...]) -> Row:
     row, id_, text, metadata, change, digest, vector = values
-    kinds = zip(
-        (row, id_, text, metadata, change, digest, vector), (int, str, str, str, int, bytes, bytes), strict=True
-    )
-    if not all(isinstance(value, kind) for value, kind in kinds):
-        raise _row_fault(path, row, "a part of it is missing or of another type")
+    if [type(value) for value in values] != [int, str, str, str, int, bytes, bytes]:
+        raise _row_error(path, row, "a part of it is missing or has another type")
     if row_digest(row, id_, text, metadata, change, vector) != digest:
-        raise _row_fault(path, row, "its SHA-256 does not match")
+        raise _row_error(path, row, "its SHA-256 does not match")
     return Row(row, Candidate(id_, text, json.loads(metadata)), vector, change, digest)
 
 
-def _row_fault(path: Path, row: object, what: str) -> ArtifactError:
-    return ArtifactError(
-        f"{path / FILE} is damaged: candidate row {row}: {what}; restore the index from a snapshot or build it again"
-    )
+def _row_error(path: Path, row: object, what: str) -> ArtifactError:
+    return ArtifactError(f"{path / FILE} is damaged: candidate row {row}: {what}; {REMEDY}")

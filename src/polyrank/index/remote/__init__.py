@@ -1,4 +1,4 @@
-"""A remote index: candidates and vectors in a Milvus server. No torch."""
+"""A remote index: candidates and vectors on a Milvus server. No torch."""
 
 from polyrank.index.remote.address import Address, read_address
 from polyrank.index.remote.reader import RemoteIndex, remote_problems

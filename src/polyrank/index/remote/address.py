@@ -1,7 +1,7 @@
-"""Where a remote index is: a folder with one small document that names a server and a collection. No torch.
+"""The address of a remote index: a folder with one small document that names a server and a collection. No torch.
 
-Whatever takes the path of an index takes that of such a folder, and pipelines can name it. It holds no secret: a token
-is read from POLYRANK_MILVUS_TOKEN when the server is asked.
+Every function that accepts the path of an index accepts such a folder, and pipelines can refer to it. The folder holds
+no secret: polyrank reads the token from POLYRANK_MILVUS_TOKEN.
 """
 
 import re
@@ -19,16 +19,16 @@ REMOTE = DocumentKind(
     missing="build one with polyrank index build --remote",
     remedy="build it again with polyrank index build --remote, or restore the file",
 )
-OURS = (REMOTE.file, "writer.lock")  # all that the folder of a remote index holds
+FOLDER_FILES = (REMOTE.file, "writer.lock")  # every file in the folder of a remote index
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A collection of a server.
+    """A collection on a server.
 
     Args:
         uri: of the server, such as ``http://127.0.0.1:19530``.
-        collection: its name.
+        collection: name of the collection.
 
     >>> Address.of("http://127.0.0.1:19530/replies")
     Address(uri='http://127.0.0.1:19530', collection='replies')
@@ -42,10 +42,10 @@ class Address:
 
     @classmethod
     def of(cls, text: str) -> "Address":
-        """Read one.
+        """Parse an address.
 
         Raises:
-            UsageError: it is no address of a server and a collection, or holds a password.
+            UsageError: the text is not the address of a server and a collection, or contains a password.
         """
         try:
             parts = urlsplit(text)
@@ -53,20 +53,20 @@ class Address:
         except ValueError:
             parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise UsageError(f"{text!r} is no address of a collection; write http://HOST:PORT/COLLECTION")
+            raise UsageError(f"{text!r} is not the address of a collection; write http://HOST:PORT/COLLECTION")
         if parts.username is not None or parts.password is not None:
-            raise UsageError("an address holds no password, since it is written down; set POLYRANK_MILVUS_TOKEN")
+            raise UsageError("the address contains a password, which polyrank would store; set POLYRANK_MILVUS_TOKEN")
         collection = parts.path.removeprefix("/")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", collection):
             raise UsageError(
-                f"{collection!r} is no name of a collection; use up to 255 letters, digits and _, no digit first"
+                f"{collection!r} is not a collection name; use up to 255 letters, digits and _, not a digit first"
             )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(f"{parts.scheme}://{host}:{port or 19530}", collection)
 
 
 def read_address(path: Path) -> Address:
-    """Where the index of a folder is.
+    """The address that a folder names.
 
     Raises:
         ArtifactError: the document is missing or damaged.
@@ -79,6 +79,6 @@ def read_address(path: Path) -> Address:
 
 
 def write_address(path: Path, address: Address, *, replace: bool = False) -> None:
-    """Make the folder."""
-    with new_folder(path, replace=replace, own_files=OURS) as folder:
+    """Write the folder."""
+    with new_folder(path, replace=replace, own_files=FOLDER_FILES) as folder:
         (folder / REMOTE.file).write_bytes(seal(asdict(address), REMOTE))

@@ -1,16 +1,15 @@
-"""What a candidate's metadata say, as keys that a vector database can filter by, and filters as conditions on those.
+"""Translates metadata to keys that a vector database can filter by, and filters to conditions on those keys.
 
-A filter means here what it means to SQLite (``polyrank.index.filters``), to the last corner: so no engine is asked to
-read JSON, compare values or negate what is missing. Each term of a filter is whether a *fact* is there, and the engine
-only looks it up:
+A filter has exactly the meaning that it has in SQLite (``polyrank.index.filters``). To guarantee that, the server
+never parses JSON, compares values or negates missing ones. Each term of a filter becomes the existence of a *fact*,
+which the server only looks up:
 
-- ``e...``: there is something at a path;
-- ``v...``: the value at a path, or an element of the array there, is this one;
-- ``n...`` and ``t...``: there are numbers, or texts, at a path, of which these are the least (``...l``) and the largest
-  (``...h``), in digits that are in the order of what they stand for: an element is above 5 where the largest one is.
+- ``e...``: a value exists at a path;
+- ``v...``: the value at a path, or an element of the array there, equals this value;
+- ``n...`` and ``t...``: numbers, or texts, exist at a path; ``...l`` holds the least of them and ``...h`` the largest,
+  encoded as digits in the order of the values: some element is above 5 if the largest one is.
 
-A fact is named by a hash, a bound is digits: nothing that anybody wrote stands in a condition. No torch.
-
+A hash names each fact, and bounds are digits, so a condition never contains text that a user wrote. No torch.
 >>> from polyrank.index.filters import read_filter
 >>> condition(read_filter('lang = "en"').tree) == f'(exists $meta["{_name("v", ["lang"], "en")}"])'
 True
@@ -30,10 +29,10 @@ Facts: TypeAlias = dict[str, str | bool]
 
 
 def facts(metadata: Mapping[str, Any]) -> Facts:
-    """All facts of one candidate, by name.
+    """All facts about one candidate, by name.
 
     Args:
-        metadata: as JSON reads them.
+        metadata: as the JSON parser returns them.
     """
     result: Facts = {}
     for path, value in _paths(metadata, ()):
@@ -53,29 +52,29 @@ def facts(metadata: Mapping[str, Any]) -> Facts:
 
 
 def condition(tree: Tree) -> str:
-    """A filter as an expression of Milvus, which is true or false for every candidate, never unknown."""
+    """A filter as a Milvus expression, which is true or false for every candidate, never unknown."""
     kind, *rest = tree
     if kind in ("and", "or"):
         return f"({f' {kind} '.join(map(condition, rest))})"
     if kind == "not":
         return f"(not {condition(rest[0])})"
     if kind == "exists":
-        return f"({_there(_name('e', rest[0]))})"
+        return f"({_exists(_name('e', rest[0]))})"
     path, value = rest
     if kind == "in":
-        return f"({' or '.join(dict.fromkeys(_there(_name('v', path, one)) for one in value))})"
+        return f"({' or '.join(dict.fromkeys(_exists(_name('v', path, one)) for one in value))})"
     sort, digits = _ordered(value)
     name = _name(sort, path) + ("l" if kind in ("<", "<=") else "h")
-    # where the first part is false, it does not matter what an engine makes of the second
-    return f'({_there(name)} and $meta["{name}"] {kind} "{digits}")'
+    # if the first part is false, the server's result for the second does not matter
+    return f'({_exists(name)} and $meta["{name}"] {kind} "{digits}")'
 
 
-def _there(name: str) -> str:
+def _exists(name: str) -> str:
     return f'exists $meta["{name}"]'
 
 
 def _paths(value: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every path through objects, and what is there."""
+    """Every path through nested objects, and the value there."""
     for key, inner in value.items():
         path = (*above, key)
         yield path, inner
@@ -84,16 +83,16 @@ def _paths(value: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[t
 
 
 def _name(kind: str, path: Sequence[str], *value: Any) -> str:
-    """Of a fact: 96 bits of SHA-256 say which."""
+    """A fact's name: its kind and 96 bits of SHA-256 of its path and value."""
     parts: list[Any] = [kind, *path]
     for one in value:
         plain = value_kind(one) == "constant"
-        parts.append([json.dumps(one)] if plain else [*_ordered(one)])  # in a list: no part of the path
+        parts.append([json.dumps(one)] if plain else [*_ordered(one)])  # in a list, so that it is not part of the path
     return kind + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
 def _ordered(value: str | int | float) -> tuple[str, str]:
-    """Digits in the order of the values: of texts by their characters' Unicode numbers, of numbers as SQLite has it.
+    """Digits in the order of the values: texts by code points, numbers as SQLite compares them.
 
     >>> numbers = [-(2**62), -1, -1e-300, 0, 0.5, 1, 2**53, 2**53 + 1, 2.0**53 + 2, 2**63 - 1, 2.0**63, 1e300, 10**400]
     >>> [_ordered(a) < _ordered(b) for a, b in zip(numbers, numbers[1:])] == [True] * 12
@@ -102,7 +101,7 @@ def _ordered(value: str | int | float) -> tuple[str, str]:
     (True, True, True)
     """
     if isinstance(value, str):
-        return "t", value.partition("\0")[0].encode().hex()  # SQLite reads a text up to there
+        return "t", value.partition("\0")[0].encode().hex()  # SQLite reads a text up to the first NUL
     if isinstance(value, int) and not -(2**63) <= value < 2**63:  # SQLite reads it as a double
         try:
             value = float(value)
@@ -110,5 +109,5 @@ def _ordered(value: str | int | float) -> tuple[str, str]:
             value = float("inf") if value > 0 else float("-inf")
     near = float(value) + 0.0  # no negative zero
     (bits,) = struct.unpack(">q", struct.pack(">d", near))
-    rest = value - int(near) if isinstance(value, int) else 0  # what the nearest double lacks: at most 512
+    rest = value - int(near) if isinstance(value, int) else 0  # difference from the nearest double: at most 512
     return "n", f"{(bits if bits >= 0 else ~bits ^ -(2**63)) + 2**63:016x}{rest + 1024:04x}"

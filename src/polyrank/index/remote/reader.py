@@ -1,4 +1,4 @@
-"""A remote index, open for reading: whatever it is asked, it asks the server. No torch."""
+"""A remote index opened for reading: every method sends requests to the server. No torch."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,9 @@ from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerp
 from polyrank.index.remote.address import Address, read_address
 from polyrank.index.remote.facts import condition
 from polyrank.index.remote.milvus import KEY, TIMEOUT_S, MilvusCollection
-from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, checked, key_of
+from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, key_of, read_row
 from polyrank.records import Candidate
+from polyrank.storage.document import check_format
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 from polyrank.storage.time_limit import limited_search
@@ -28,11 +29,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class CollectionInfo:
-    """What a remote index says of itself; a property of its collection.
+    """A remote index's description of itself, stored as a property of its collection.
 
     Args:
         fingerprint: of the encoder that made the vectors.
-        model: where that encoder's folder was.
+        model: path of that encoder's folder when the index was built.
         format, written_by: of the collection.
     """
 
@@ -45,11 +46,14 @@ class CollectionInfo:
 class RemoteIndex(Index):
     """Candidates and their vectors in a Milvus collection.
 
-    An answer is of what is there at that moment; nothing is kept but the connection.
+    Each answer shows the collection at that moment; only the connection and the description are kept.
 
     Args:
         path: the folder that names the server and the collection.
-        timeout_s: for each request to the server, with all attempts.
+        timeout_s: for each request to the server, including its repetitions.
+
+    Attributes:
+        change: number of refreshes and own changes.
 
     Raises:
         ArtifactError: the folder or the collection is missing, damaged or too new.
@@ -57,50 +61,36 @@ class RemoteIndex(Index):
         MissingExtraError: pymilvus is not installed.
     """
 
+    # set by ``refresh``
+    fingerprint = model = ""
+    dimension = change = 0
+    precision: Precision = "fp32"
+
     def __init__(self, path: AnyPath, *, timeout_s: float = TIMEOUT_S) -> None:
         self.path = Path(path)
         self.server = MilvusCollection(read_address(self.path), timeout_s=timeout_s)
-        self.opening, self.n_changes = 0, 0
+        self.opening = 0
         self._collection = ""
         self._norm = 1.0
         self.refresh()
 
     def refresh(self) -> bool:
-        """See ``Index``. Always true, since nothing tells what others changed."""
+        """See ``Index``. Always true, because the server does not report changes by others."""
         collection, text, dimension = self.server.describe()
-        now = _read_info(text, self.server.address)
+        info = _read_info(text, self.server.address)
         if self.opening:
-            check_fingerprint(now.fingerprint, self.fingerprint, self.path)
+            check_fingerprint(info.fingerprint, self.fingerprint, self.path)
         if collection != self._collection:
             self.opening += 1
             self._kind = self.server.kind()
-        self._collection, self._info, self._dimension = collection, now, dimension
-        self.n_changes += 1
+        self._collection, self._info, self.dimension = collection, info, dimension
+        self.fingerprint, self.model = info.fingerprint, info.model
+        self.change += 1
         return True
 
     @property
-    def fingerprint(self) -> str:
-        return self._info.fingerprint
-
-    @property
-    def model(self) -> str:
-        return self._info.model
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @property
-    def precision(self) -> Precision:
-        return "fp32"
-
-    @property
-    def change(self) -> int:
-        return self.n_changes
-
-    @property
     def exact(self) -> bool:
-        """Whether the server looks at every vector, so that the lists it gives can prove an answer."""
+        """Whether the server compares every vector, so that its lists can prove an answer."""
         return self._kind == "FLAT"
 
     def __repr__(self) -> str:
@@ -110,7 +100,7 @@ class RemoteIndex(Index):
         return self.server.count()
 
     def engine(self, filter: Filter | None = None) -> "MilvusEngine":
-        """What lists the largest products of what passes a filter."""
+        """Lists the largest products of candidates that pass a filter."""
         return MilvusEngine(self, _condition(filter))
 
     def search(self, search: Search[H], filter: Filter | None = None) -> list[tuple[list[Candidate], H]]:
@@ -119,46 +109,47 @@ class RemoteIndex(Index):
         return [([engine.candidates[row] for row in one.rows.tolist()], one) for one in hits]
 
     def norm_bound(self) -> float:
-        """No vector is longer, as the server itself says just now."""
+        """An upper bound on the norms of all vectors, as the server knows them now."""
         while (longer := self.server.first(f"norm > {self._norm!r}", "norm")) is not None:
             self._norm = 2.0 * max(self._norm, float(longer))
         return self._norm
 
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
-        rows = self.get([key for key in map(key_of, dict.fromkeys(ids)) if key])
-        return {candidate.id: candidate for _, candidate, _ in rows}
+        return {candidate.id: candidate for _, candidate, _ in self._rows(ids)}
 
     def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
-        rows = self.get([key for key in map(key_of, dict.fromkeys(ids)) if key])
-        return {candidate.id: vector for _, candidate, vector in rows}
+        return {candidate.id: vector for _, candidate, vector in self._rows(ids)}
+
+    def _rows(self, ids: Sequence[str]) -> list[tuple[int, Candidate, Vectors]]:
+        return self.get([key for key in map(key_of, dict.fromkeys(ids)) if key])
 
     def get(self, keys: Sequence[str]) -> list[tuple[int, Candidate, Vectors]]:
-        """Rows, candidates and vectors by key, in any order, of those that are there.
+        """Row numbers, candidates and vectors by key, in any order; unknown keys are left out.
 
         Raises:
-            ArtifactError: one is damaged.
+            ArtifactError: a row is damaged.
         """
         result = []
         for start in range(0, len(keys), ROWS_AT_A_TIME):
             part = keys[start : start + ROWS_AT_A_TIME]
-            result += [checked(row, self.server.address) for row in self.server.get(part, FIELDS)]
+            result += [read_row(row, self.server.address) for row in self.server.get(part, FIELDS)]
         return result
 
     def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
-        """See ``Index``. Costs what is stored: everything that passes the filter is fetched."""
+        """See ``Index``. Fetches every candidate that passes the filter."""
         with limited_search():
             pairs = [
                 (row, candidate)
                 for row, candidate in self.iter_candidates(filter)
-                if row > after and all(_holds(candidate, word) for word in words)
+                if row > after and all(_contains(candidate, word) for word in words)
             ]
         shown = tuple(candidate for _, candidate in pairs[:n])
         return Page(shown, pairs[n - 1][0] if len(pairs) > n else None, len(self))
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
-        """See ``Index``. The server gives a range of keys at a time, each as of its own moment."""
+        """See ``Index``. Each request shows one range of keys at its moment."""
         rows = self.server.scan(_condition(filter), FIELDS)
-        pairs = (checked(row, self.server.address)[:2] for row in rows)
+        pairs = (read_row(row, self.server.address)[:2] for row in rows)
         yield from sorted(pairs, key=lambda pair: (pair[0], pair[1].id))
 
     def info(self) -> dict[str, Any]:
@@ -166,16 +157,16 @@ class RemoteIndex(Index):
         return asdict(self._info) | {"n": len(self), "dimension": self.dimension, "precision": "fp32"} | address
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.server.close()
 
 
 class MilvusEngine:
-    """A remote index through a filter, an ``Engine``; remembers the candidates that it fetched.
+    """An ``Engine``: a remote index through a filter. Remembers the candidates that it fetched.
 
     Args:
-        index: to ask.
-        condition: of the server's; empty: all.
+        index: the index.
+        condition: Milvus's expression; empty: all candidates.
     """
 
     def __init__(self, index: RemoteIndex, condition: str) -> None:
@@ -184,11 +175,11 @@ class MilvusEngine:
 
     @property
     def exact(self) -> bool:
-        """Whether lists are proven to be the largest products."""
+        """Whether the lists are guaranteed to hold the largest products."""
         return self._index.exact
 
     def norm_bound(self) -> float:
-        """No vector is longer."""
+        """An upper bound on the norms of all vectors."""
         return self._index.norm_bound()
 
     def nearest(self, vectors: Vectors, n: int) -> list[tuple[list[str], NDArray[np.float32]]]:
@@ -197,7 +188,7 @@ class MilvusEngine:
         return [([key for key, _ in hits], np.array([product for _, product in hits], np.float32)) for hits in lists]
 
     def fetch(self, keys: Sequence[str]) -> Block:
-        """Rows and vectors of the keys that are there still."""
+        """Rows and vectors of these keys; removed ones are left out."""
         rows = sorted(self._index.get(keys), key=lambda row: row[0])
         self.candidates |= {row: candidate for row, candidate, _ in rows}
         vectors = np.stack([vector for _, _, vector in rows]) if rows else np.empty((0, self._index.dimension), "<f4")
@@ -205,7 +196,7 @@ class MilvusEngine:
 
 
 def remote_problems(path: AnyPath) -> list[str]:
-    """Everything that is wrong with a remote index, as sentences: every row of it is read."""
+    """Everything that is wrong with a remote index, one sentence each; reads every row."""
     problems: list[str] = []
     try:
         with RemoteIndex(path) as index:
@@ -213,13 +204,13 @@ def remote_problems(path: AnyPath) -> list[str]:
             for row in index.server.scan("", FIELDS):
                 n += 1
                 try:
-                    _, candidate, vector = checked(row, address)
+                    _, candidate, vector = read_row(row, address)
                     if row[KEY] != key_of(candidate.id) or vector.shape != (index.dimension,):
-                        problems.append(f"{address}: candidate {candidate.id!r} is stored as another; add it again")
+                        problems.append(f"{address}: candidate {candidate.id!r} has the wrong key; add it again")
                 except ArtifactError as error:
                     problems.append(str(error))
             if n != len(index):
-                problems.append(f"{address} lists {n:,} candidates and counts {len(index):,}; build it again")
+                problems.append(f"{address} lists {n:,} candidates but counts {len(index):,}; build it again")
     except PolyrankError as error:
         problems.append(str(error))
     return problems
@@ -229,12 +220,8 @@ def _read_info(text: str, address: Address) -> CollectionInfo:
     try:
         info = CollectionInfo(**json.loads(text))
     except (TypeError, ValueError) as error:
-        raise ArtifactError(f"{address} does not say how it was made; build it again with `overwrite=True`") from error
-    if info.format > FORMAT:
-        raise ArtifactError(
-            f"{address}: written by polyrank {info.written_by} in format {info.format}, this version reads up to"
-            f" {FORMAT}; upgrade polyrank"
-        )
+        raise ArtifactError(f"{address} lacks a valid description; build it again with `overwrite=True`") from error
+    check_format(str(address), asdict(info), FORMAT)
     return info
 
 
@@ -242,8 +229,8 @@ def _condition(filter: Filter | None) -> str:
     return "" if filter is None else condition(filter.tree)
 
 
-def _holds(candidate: Candidate, word: str) -> bool:
-    """Whether a word is part of the text or the id, ASCII letters in either case, as SQLite has it."""
+def _contains(candidate: Candidate, word: str) -> bool:
+    """Whether the text or the id contains a word, ignoring the case of ASCII letters only, as SQLite does."""
     return any(_lower(word) in _lower(text) for text in (candidate.text, candidate.id))
 
 

@@ -1,7 +1,7 @@
-"""Rows of a remote index: what a candidate becomes there, and that what comes back is what was written. No torch.
+"""Rows of a remote index: converts candidates to rows, and checks the rows that come back. No torch.
 
-Each row has the SHA-256 of all that it says, as in the local index: one that the server lost a part of, or mixed with
-another, shows. Its key is a hash of the candidate's id, so that ids may be of any length and characters.
+Each row has a SHA-256 of its contents, as in a local index, which reveals rows that the server altered or mixed up. A
+row's key is a hash of the candidate's id, so ids can have any length and characters.
 """
 
 import hashlib
@@ -18,21 +18,21 @@ from polyrank.index.remote.milvus import KEY, MAX_STRING, Row
 from polyrank.records import Candidate
 
 MAX_FACTS = 65_536  # bytes of a row's facts as JSON
-ROWS_AT_A_TIME = 512  # of a request, and fewer where texts are long
+ROWS_AT_A_TIME = 512  # per request; fewer if texts are long
 BYTES_AT_A_TIME = 16 * 2**20
-FIELDS = ("row", "id", "text", "metadata", "digest", "vector")  # all that a digest is of, and the digest
+FIELDS = ("row", "id", "text", "metadata", "digest", "vector")  # the digest and everything that it covers
 
 
 def key_of(id_: str) -> str:
-    """The key of an id's row: 128 bits of SHA-256; empty for what is no Unicode text, and so no id."""
+    """The key of an id's row: 128 bits of SHA-256; empty if the id is not valid Unicode and so cannot be stored."""
     try:
         return hashlib.sha256(id_.encode()).hexdigest()[:32]
     except UnicodeEncodeError:
         return ""
 
 
-def rows_of(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> tuple[list[Row], Faults]:
-    """Rows to be written, and what the server could not hold, by position."""
+def make_rows(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> tuple[list[Row], Faults]:
+    """Rows to write, numbered from ``first``, and the faults of candidates that the server cannot store."""
     rows: list[Row] = []
     faults: Faults = {}
     with np.errstate(over="ignore", invalid="ignore"):
@@ -43,10 +43,10 @@ def rows_of(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> tu
             texts = {"id": candidate.id, "text": candidate.text, "metadata": metadata}
             sizes = {name: len(value.encode()) for name, value in texts.items()}
             known = facts(json.loads(metadata))
-        except (TypeError, ValueError, RecursionError):  # candidate_faults says what
+        except (TypeError, ValueError, RecursionError):  # candidate_faults reports it
             continue
         if long := [name for name, size in sizes.items() if size > MAX_STRING]:
-            faults[i] = f"its {long[0]} has {sizes[long[0]]:,} bytes, the limit of the server is {MAX_STRING:,}"
+            faults[i] = f"its {long[0]} has {sizes[long[0]]:,} bytes, the server's limit is {MAX_STRING:,}"
         elif len(json.dumps(known)) > MAX_FACTS:
             faults[i] = f"its metadata make {len(json.dumps(known)):,} bytes to filter by, the limit is {MAX_FACTS:,}"
         digest = row_digest(first + i, candidate.id, candidate.text, metadata, 0, vector.tobytes()).hex()
@@ -55,8 +55,8 @@ def rows_of(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> tu
     return rows, faults
 
 
-def requests(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows of one request each."""
+def request_batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Split rows into batches, one for each request."""
     part: list[Row] = []
     size = 0
     for row in rows:
@@ -69,11 +69,11 @@ def requests(rows: Sequence[Row]) -> Iterator[list[Row]]:
         yield part
 
 
-def checked(row: Row, address: Address) -> tuple[int, Candidate, Vectors]:
+def read_row(row: Row, address: Address) -> tuple[int, Candidate, Vectors]:
     """A row's number, candidate and vector.
 
     Raises:
-        ArtifactError: it is not what was written.
+        ArtifactError: the row is not what was written.
     """
     try:
         vector = np.array(row["vector"], "<f4")

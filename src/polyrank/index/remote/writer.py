@@ -1,10 +1,10 @@
-"""Changing a remote index: checked before the first request, acknowledged after the last. No torch."""
+"""Changes a remote index: checks before the first request, acknowledges after the last. No torch."""
 
 import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from polyrank.index.checks import (
     vector_faults,
 )
 from polyrank.index.protocol import IndexWriter, check_fingerprint
-from polyrank.index.remote.address import OURS, Address, read_address, write_address
+from polyrank.index.remote.address import FOLDER_FILES, Address, read_address, write_address
 from polyrank.index.remote.milvus import TIMEOUT_S, MilvusCollection
 from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
-from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, requests, rows_of
+from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, make_rows, request_batches
 from polyrank.records import Candidate
 from polyrank.storage import lock
 from polyrank.storage.durable import AnyPath, check_replaceable, unwritable
@@ -35,19 +35,20 @@ KINDS = {"": "FLAT", "flat": "FLAT", "hnsw": "HNSW"}
 class RemoteWriter(IndexWriter):
     """Changes a remote index.
 
-    One writer works at a time of those that use the same folder; others elsewhere should take turns, since of two that
-    write the same id at once the server keeps one. A request is repeated while the server is away and there is time.
+    A lock in the folder lets one writer work at a time. Writers that use other folders for the same collection must
+    take turns: if two write the same id at once, the server keeps one of them. Requests are repeated while the server
+    is unreachable and time is left.
 
-    A change of more than a few hundred candidates takes several requests, and the server knows no transaction over
-    them. When one of them fails, those before it are there, and the same change, made again, makes it whole.
+    Changes of more than a few hundred candidates need several requests, and the server has no transaction over them.
+    If one fails, the earlier ones stay applied; making the same change again completes it.
 
     Args:
         path: the folder of the index.
         fingerprint: of the encoder that makes the vectors; None: not checked.
-        timeout_s: as of ``RemoteIndex``.
+        timeout_s: as in ``RemoteIndex``.
 
     Raises:
-        LockedError: another writer has it.
+        LockedError: another writer has it open.
         ArtifactError: missing, damaged, or made by another encoder.
         OfflineError: the server does not answer.
     """
@@ -57,12 +58,11 @@ class RemoteWriter(IndexWriter):
         with ExitStack() as resources:
             read_address(self.path)
             try:
-                resources.enter_context(lock.hold(self.path / OURS[1], f"{self.path} is being written to"))
+                resources.enter_context(lock.hold(self.path / FOLDER_FILES[1], f"{self.path} is being written to"))
             except OSError as error:
                 raise unwritable(self.path, error) from error
             self._index = resources.enter_context(RemoteIndex(self.path, timeout_s=timeout_s))
-            if fingerprint is not None:
-                check_fingerprint(self._index.fingerprint, fingerprint, self.path)
+            check_fingerprint(self._index.fingerprint, fingerprint, self.path)
             self._resources = resources.pop_all()
         self._last = 0
 
@@ -83,16 +83,16 @@ class RemoteWriter(IndexWriter):
     def add(
         self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False
     ) -> int:
-        """See ``IndexWriter``. An error of the server says how many candidates it has acknowledged."""
+        """See ``IndexWriter``. A server's error reports how many candidates it has acknowledged."""
         self._index.refresh()
         array, faults = as_vectors(vectors, len(candidates), self._index.dimension)
-        rows, too_long = rows_of(candidates, array, self._next_row(len(candidates)))
+        rows, too_long = make_rows(candidates, array, self._next_row(len(candidates)))
         if not replace:
             faults |= id_faults(candidates, self._index.find([candidate.id for candidate in candidates]))
         refuse(vector_faults(array) | faults | too_long | candidate_faults(candidates))
         n = 0
         try:
-            for part in requests(rows):
+            for part in request_batches(rows):
                 self._index.server.write(part)
                 n += len(part)
         except PolyrankError as error:
@@ -100,34 +100,34 @@ class RemoteWriter(IndexWriter):
                 f"{error} ({n:,} of {len(rows):,} candidates were acknowledged; add them all again, with"
                 " `replace=True`)"
             ) from error
-        self._index.n_changes += 1
+        self._index.change += 1
         return self.change
 
     def _next_row(self, n: int) -> int:
-        """Behind every row that is there: microseconds, since no engine tells the largest number."""
+        """A number above every existing row: microseconds, because the server cannot return the largest number."""
         first = max(time.time_ns() // 1000, self._last + 1)
         self._last = first + n
         return first
 
     def remove(self, ids: Sequence[str]) -> int:
-        there = list(self._index.find(ids))
-        for start in range(0, len(there), ROWS_AT_A_TIME):
-            self._index.server.delete([key_of(id_) for id_ in there[start : start + ROWS_AT_A_TIME]])
-        self._index.n_changes += bool(there)
-        return len(there)
+        known = list(self._index.find(ids))
+        for start in range(0, len(known), ROWS_AT_A_TIME):
+            self._index.server.delete([key_of(id_) for id_ in known[start : start + ROWS_AT_A_TIME]])
+        self._index.change += bool(known)
+        return len(known)
 
     def compact(self) -> None:
-        """Have the server write into files what was added, which it searches faster."""
+        """Have the server write its buffered rows to files, which it searches faster."""
         self._index.server.flush()
 
     def snapshot(self, path: AnyPath) -> None:
         raise UsageError(
-            f"{self.path} lives in {self._index.server.address}; back up the server, or write the candidates to {path}"
+            f"{self.path} is on {self._index.server.address}; back up the server, or write the candidates to {path}"
             " with polyrank index dump"
         )
 
     def close(self) -> None:
-        """Let others write."""
+        """Close the connection and release the lock."""
         self._resources.close()
 
 
@@ -143,52 +143,51 @@ def write_remote(
     overwrite: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> None:
-    """Make a remote index, whole or not at all: a new collection that takes the address's name when it is full.
+    """Build a remote index, completely or not at all: the address becomes an alias of a new, filled collection.
 
     Args:
-        path: the folder to make, which names it.
-        address: of the server, and a name there that is free, or that of an index that is replaced.
-        candidates, vectors, fingerprint, model: as of ``polyrank.index.write_index``.
-        ann: "" or "flat": the server compares every vector; "hnsw": it looks into a graph, and nothing is proven.
+        path: the folder to make, which stores the address.
+        address: of the server, and a name that is free or that of an index to replace.
+        candidates, vectors, fingerprint, model: as in ``polyrank.index.write_index``.
+        ann: "" or "flat": the server compares every vector; "hnsw": it walks a graph, and results are approximate.
         overwrite: whether an existing index may be replaced.
         timeout_s: for each request.
 
     Raises:
-        DataError: names the first five faulty candidates by position; nothing is left behind.
-        UsageError: the path or the name is taken, there is no such kind, or there are no candidates.
+        DataError: names the first five invalid candidates by position; nothing is left behind.
+        UsageError: the path or the name is taken, the kind is unknown, or no candidates were passed.
         OfflineError: the server does not answer.
     """
     if ann not in KINDS:
-        raise UsageError(f"a remote index keeps no {ann} index; use flat or hnsw")
+        raise UsageError(f"a remote index cannot have a {ann} index; use flat or hnsw")
     target = Path(path)
-    check_replaceable(target, own_files=OURS, replace=overwrite)
+    check_replaceable(target, own_files=FOLDER_FILES, replace=overwrite)
     check_candidates(candidates)
-    if not candidates:  # nothing tells D
-        raise UsageError(f"{address} cannot be built of 0 candidates; give one at least")
+    if not candidates:  # D is unknown
+        raise UsageError(f"{address} cannot be built from 0 candidates; pass at least one")
     parts = iter([vectors] if isinstance(vectors, np.ndarray) else vectors)
-    server = MilvusCollection(address, timeout_s=timeout_s)
     collection = f"{address.collection}_{os.urandom(4).hex()}"
-    try:
+    with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
         old = server.alias()
         if old is not None and not overwrite:
-            raise UsageError(f"{address} is there already; choose another name or pass `overwrite=True`")
-        said = json.dumps(asdict(CollectionInfo(fingerprint, model)))
+            raise UsageError(f"{address} already exists; choose another name or pass `overwrite=True`")
+        info = json.dumps(asdict(CollectionInfo(fingerprint, model)))
         n, dimension = 0, None
         try:
             for part in parts:
                 batch = candidates[n : n + len(part)]
                 array, faults = as_vectors(part, len(batch), dimension)
-                rows, too_long = rows_of(batch, array, 1 + n)
+                rows, too_long = make_rows(batch, array, 1 + n)
                 refuse({n + i: what for i, what in (vector_faults(array) | faults | too_long).items()})
                 if dimension is None:
                     dimension = array.shape[1]
-                    server.create(collection, dimension=dimension, kind=KINDS[ann], said=said)
-                for some in requests(rows):
-                    server.write(some, collection=collection)
+                    server.create(collection, dimension=dimension, kind=KINDS[ann], info=info)
+                for request in request_batches(rows):
+                    server.write(request, collection=collection)
                 n += len(batch)
-            as_vectors([], len(candidates) - n, None)  # one vector for each candidate
+            as_vectors([], len(candidates) - n, None)  # raises unless every candidate has a vector
             server.flush(collection=collection)
-            server.name(collection, instead=old)
+            server.set_alias(collection, replace=old is not None)
         except BaseException:
             if dimension is not None:
                 with suppress(PolyrankError):
@@ -197,5 +196,3 @@ def write_remote(
         write_address(target, address, replace=overwrite)
         if old is not None:
             server.drop(old)
-    finally:
-        server.close()

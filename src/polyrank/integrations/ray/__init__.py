@@ -1,7 +1,7 @@
-"""The same work on a Ray cluster, whose nodes may die meanwhile: a recipe trained, candidates encoded, an app served.
+"""Training, encoding and serving on a Ray cluster whose nodes may fail.
 
-Whatever is named by a path has to lie on a disk that all nodes see. Nothing here computes: each of Ray's workers calls
-what one process alone would call. The vectors that a cluster writes are read by ``blocks``, which needs no Ray.
+Every path must be on a disk that all nodes share. This package computes nothing itself: each Ray worker calls the
+functions that a single process calls. ``blocks`` reads the vectors that a cluster wrote, without Ray.
 """
 
 from importlib import import_module

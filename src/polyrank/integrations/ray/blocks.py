@@ -1,8 +1,8 @@
-"""Candidates and their vectors in Parquet files, a block in each, and an index of them.
+"""Candidates and their vectors in Parquet files, one block per file, and indexes built from them.
 
-Whoever has a core free may encode a block: its file is there whole or not at all, is named by its number alone, and
-says of what it was made. So a folder that is half done goes on where it stopped, and each candidate is in it once.
-Shapes: n candidates of a block, D dimensions.
+Any free worker may encode a block: its file appears completely or not at all, its name depends on its number alone, and
+it records which encoder and candidates it comes from. So an unfinished folder can be resumed, and contains each
+candidate once. Shapes: n candidates of a block, D dimensions.
 """
 
 import hashlib
@@ -26,21 +26,21 @@ from polyrank.storage.quantized import Precision
 DOCUMENT = DocumentKind(
     name="folder of vectors", file="vectors.json", missing="check the path", remedy="encode again with --overwrite"
 )
-OURS = (DOCUMENT.file, "block-*.parquet", ".block-*", f".{DOCUMENT.file}.*")
-MADE_OF = b"polyrank"  # the key of a file's metadata that says of what it was made
+FOLDER_FILES = (DOCUMENT.file, "block-*.parquet", ".block-*", f".{DOCUMENT.file}.*")
+MADE_OF = b"polyrank"  # key of a file's metadata that records its encoder and candidates
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a folder of vectors is to hold.
+    """The description of a folder of vectors.
 
     Args:
-        model: where the encoder is found.
+        model: name or path of the encoder.
         fingerprint: of the encoder.
         dimension: of its vectors.
-        candidates: SHA-256 of all of them, in their order.
-        n: how many.
-        block_size: candidates of a block; the last one has what is left.
+        candidates: SHA-256 of all candidates in order.
+        n: number of candidates.
+        block_size: candidates per block; the last block may have fewer.
     """
 
     model: str
@@ -52,11 +52,11 @@ class Plan:
 
     @property
     def n_blocks(self) -> int:
-        """How many files there will be."""
+        """Number of files."""
         return -(-self.n // self.block_size)
 
     def block(self, number: int) -> slice:
-        """Where a block's candidates are among all.
+        """Positions of a block's candidates among all candidates.
 
         >>> Plan("m", "f", 8, "", n=10, block_size=4).block(2)
         slice(8, 10, None)
@@ -65,7 +65,7 @@ class Plan:
 
 
 def digest(candidates: Iterable[Candidate]) -> str:
-    """SHA-256 of candidates: ids, texts and metadata, in their order."""
+    """SHA-256 of candidates: ids, texts and metadata, in order."""
     seen = hashlib.sha256()
     for candidate in candidates:
         row = [candidate.id, candidate.text, candidate.metadata]
@@ -73,26 +73,26 @@ def digest(candidates: Iterable[Candidate]) -> str:
     return seen.hexdigest()
 
 
-def file_of(folder: Path, number: int) -> Path:
-    """A block's file.
+def block_file(folder: Path, number: int) -> Path:
+    """Path of a block's file.
 
-    >>> file_of(Path("vectors"), 7).name
+    >>> block_file(Path("vectors"), 7).name
     'block-00007.parquet'
     """
     return folder / f"block-{number:05}.parquet"
 
 
 def begin(folder: Path, plan: Plan, *, overwrite: bool = False) -> None:
-    """Make a folder of vectors, or make sure that the one that is there is of the same plan.
+    """Make a folder of vectors, or check that the existing folder has the same plan.
 
     Args:
-        folder: where.
-        plan: what it is to hold.
-        overwrite: whether one of another plan may be emptied.
+        folder: the folder.
+        plan: what it will contain.
+        overwrite: whether a folder with another plan may be emptied.
 
     Raises:
-        ConfigError: one of another plan is there; names what differs.
-        UsageError: something else is there.
+        ConfigError: the folder has another plan; the message names the differences.
+        UsageError: the path holds other files.
     """
     _library()
     if has_document(folder, DOCUMENT):
@@ -103,11 +103,11 @@ def begin(folder: Path, plan: Plan, *, overwrite: bool = False) -> None:
         if not overwrite:
             named = {"fingerprint": "encoder", "candidates": "candidates", "block_size": "block size"}
             raise ConfigError(
-                f"{folder} holds vectors of another {', '.join(named[name] for name in differ)}; give the same, another"
+                f"{folder} holds vectors of another {', '.join(named[name] for name in differ)}; use the same, another"
                 " output, or --overwrite"
             )
     elif folder.exists() and any(folder.iterdir()):
-        check_replaceable(folder, own_files=OURS, replace=overwrite)
+        check_replaceable(folder, own_files=FOLDER_FILES, replace=overwrite)
     make_folders(folder)
     for file in folder.glob("block-*.parquet"):
         file.unlink()
@@ -117,14 +117,14 @@ def begin(folder: Path, plan: Plan, *, overwrite: bool = False) -> None:
 def write_block(
     folder: Path, plan: Plan, number: int, candidates: Sequence[Candidate], vectors: NDArray[np.float32]
 ) -> None:
-    """Write a block's file: durable and whole, or not at all.
+    """Write a block's file, completely and durably or not at all.
 
     Args:
-        folder: that ``begin`` has made.
+        folder: made by ``begin``.
         plan: of the folder.
         number: of the block.
         candidates: of the block.
-        vectors: ``[n, D]``, one for each.
+        vectors: ``[n, D]``, one per candidate.
     """
     arrow, parquet = _library()
     made_of = {"fingerprint": plan.fingerprint, "candidates": digest(candidates)}
@@ -146,50 +146,50 @@ def write_block(
     ]
     stream = BytesIO()
     parquet.write_table(arrow.Table.from_arrays(columns, schema=schema), stream, write_page_checksum=True)
-    write_file(file_of(folder, number), stream.getvalue())
+    write_file(block_file(folder, number), stream.getvalue())
 
 
 def is_finished(folder: Path, plan: Plan, number: int, candidates: Sequence[Candidate]) -> bool:
-    """Whether a block's file is there, and is of this encoder and these candidates. Reads its last bytes only."""
+    """Whether a block's file exists and comes from this encoder and these candidates. Reads only the file's footer."""
     arrow, parquet = _library()
     try:
-        seen = parquet.read_metadata(file_of(folder, number))
+        seen = parquet.read_metadata(block_file(folder, number))
         made_of = json.loads((seen.metadata or {}).get(MADE_OF, b"{}"))
     except (FileNotFoundError, arrow.ArrowException, ValueError):
-        return False  # one that was damaged is encoded again
+        return False  # a damaged block is encoded again
     expected = {"fingerprint": plan.fingerprint, "candidates": digest(candidates)}
     return bool(made_of == expected and seen.num_rows == len(candidates))
 
 
 def read_plan(folder: Path) -> Plan:
-    """What a folder of vectors is to hold.
+    """Read the description of a folder of vectors.
 
     Raises:
-        ArtifactError: it is none, or is damaged.
+        ArtifactError: it is not a folder of vectors, or is damaged.
     """
     values = read_document(folder, DOCUMENT)
     try:
         return Plan(**values)
     except TypeError as error:
-        raise ArtifactError(f"{folder / DOCUMENT.file} is not as it was written; {DOCUMENT.remedy}") from error
+        raise ArtifactError(f"{folder / DOCUMENT.file} lacks or adds keys; {DOCUMENT.remedy}") from error
 
 
 def read_blocks(folder: Path) -> Iterator[tuple[list[Candidate], NDArray[np.float32]]]:
-    """Candidates and their vectors ``[n, D]``, block by block, in the order of the file that they came from.
+    """Candidates and their vectors ``[n, D]``, block by block, in the order in which they were encoded.
 
     Raises:
-        ArtifactError: a block is missing or damaged, or the folder is none of vectors.
+        ArtifactError: a block is missing or damaged, or it is not a folder of vectors.
     """
     arrow, parquet = _library()
     plan = read_plan(folder)
     for number in range(plan.n_blocks):
-        file = file_of(folder, number)
+        file = block_file(folder, number)
         try:
             table = parquet.read_table(file, page_checksum_verification=True)
         except FileNotFoundError as error:
-            raise ArtifactError(f"{file} is missing; encode again, which goes on where it stopped") from error
+            raise ArtifactError(f"{file} is missing; encode again, which resumes there") from error
         except (arrow.ArrowException, OSError) as error:
-            raise ArtifactError(f"{file} is damaged; delete it and encode again, which makes it anew") from error
+            raise ArtifactError(f"{file} is damaged; delete it and encode again, which restores it") from error
         rows: list[dict[str, Any]] = table.drop_columns(["vector"]).to_pylist()
         candidates = [Candidate(r["id"], r["text"], json.loads(r["metadata"] or "{}")) for r in rows]
         vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, plan.dimension)
@@ -199,25 +199,25 @@ def read_blocks(folder: Path) -> Iterator[tuple[list[Candidate], NDArray[np.floa
 def index_blocks(
     folder: AnyPath, path: AnyPath, *, ann: str = "", precision: Precision = "fp32", overwrite: bool = False
 ) -> int:
-    """Write an index of a folder of vectors, as ``build_index`` does of the same candidates and encoder.
+    """Write an index from a folder of vectors, the same as ``build_index`` writes with this encoder.
 
     Args:
-        folder: of vectors.
+        folder: the vectors.
         path: the index folder to make.
         ann, precision, overwrite: see ``polyrank.index.write_index``.
 
     Returns:
-        How many candidates it has.
+        The number of candidates.
 
     Raises:
         ArtifactError: a block is missing or damaged.
-        UsageError: the path is taken.
+        UsageError: the path already exists.
     """
     source = Path(folder)
     plan = read_plan(source)
     candidates = [candidate for part, _ in read_blocks(source) for candidate in part]
     if digest(candidates) != plan.candidates:
-        raise ArtifactError(f"{source} holds other candidates than it was made for; {DOCUMENT.remedy}")
+        raise ArtifactError(f"{source} holds other candidates than when it was made; {DOCUMENT.remedy}")
     write_index(
         path,
         candidates,

@@ -1,4 +1,4 @@
-"""A way into a Ray cluster, and what its workers need to know of the process that asks them."""
+"""Connects to a Ray cluster and passes this process's settings to the workers."""
 
 import contextlib
 import logging
@@ -14,9 +14,9 @@ from typing import Literal
 from polyrank.config.checked import read_choice
 from polyrank.errors import MissingExtraError, OfflineError, UsageError
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported: nothing is reported to anybody
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported: Ray sends no usage reports
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
-os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")  # what fails there is told here
+os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")  # this package reports failures itself
 
 try:
     import ray
@@ -26,27 +26,27 @@ except ImportError as error:
 Device = Literal["auto", "cpu", "cuda"]
 LOCAL = "local"
 CONNECTING_S = 5.0
-OURS = "POLYRANK_"  # variables that say how to compute; workers have to compute alike
+PREFIX = "POLYRANK_"  # of environment variables that control computation; workers need the same values
 
 
 @contextmanager
 def connected(address: str = "auto") -> Iterator[None]:
-    """Use a Ray cluster in here; one that this process has joined already is used as it is.
+    """Use a Ray cluster inside the ``with`` block; an existing connection of this process is used as it is.
 
     Args:
-        address: "auto": the cluster that runs on this machine; ``HOST:PORT`` of another's head; "local": one that is
-            started for this, with all cores of this machine, and ends with it.
+        address: "auto": the cluster that runs on this machine; ``HOST:PORT`` of another cluster's head; "local": a
+            cluster of all cores of this machine that exists only inside the block.
 
     Raises:
-        OfflineError: there is no cluster.
-        UsageError: the address is none.
+        OfflineError: no cluster answers.
+        UsageError: the address is invalid.
     """
     if ray.is_initialized():
         yield
         return
     _check_answers(address)
-    heard = signal.getsignal(signal.SIGTERM)
-    variables = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
+    handler = signal.getsignal(signal.SIGTERM)
+    variables = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
     try:
         ray.init(
             address=address,
@@ -58,7 +58,7 @@ def connected(address: str = "auto") -> Iterator[None]:
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
         raise _absent(address) from error
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, heard)  # which Ray takes for itself
+        signal.signal(signal.SIGTERM, handler)  # Ray has replaced it
     try:
         yield
     finally:
@@ -66,10 +66,10 @@ def connected(address: str = "auto") -> Iterator[None]:
 
 
 def check_arguments(address: str, device: str) -> None:
-    """Refuse what cannot be meant, before anything is read or connected.
+    """Check the address and the device before anything is read or connected.
 
     Raises:
-        UsageError: the address or the device is none.
+        UsageError: the address or the device is invalid.
     """
     if address not in ("auto", LOCAL):
         _host_and_port(address)
@@ -79,12 +79,12 @@ def check_arguments(address: str, device: str) -> None:
 def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
-        raise UsageError(f'{address!r} is no address of a Ray cluster; give "auto", "{LOCAL}" or HOST:PORT')
+        raise UsageError(f'{address!r} is not the address of a Ray cluster; use "auto", "{LOCAL}" or HOST:PORT')
     return host, int(port)
 
 
 def _check_answers(address: str) -> None:
-    """Ray itself waits for minutes, and talks meanwhile."""
+    """Fail quickly: Ray itself waits for minutes and prints messages meanwhile."""
     if address in ("auto", LOCAL):
         return
     host, port = _host_and_port(address)
@@ -96,31 +96,31 @@ def _check_answers(address: str) -> None:
 
 def _absent(address: str) -> OfflineError:
     return OfflineError(
-        f"no Ray cluster answers at {address!r}; start one with `ray start --head`, name another as HOST:PORT, or use"
+        f"no Ray cluster answers at {address!r}; start one with `ray start --head`, use another HOST:PORT, or use"
         f' "{LOCAL}" for this machine alone'
     )
 
 
 def n_gpus(device: str) -> int:
-    """How many GPUs a worker has: one where it is asked for, or where the cluster has any and nothing is said.
+    """Number of GPUs per worker: 1 if ``device`` is "cuda", or "auto" and the cluster has a GPU; otherwise 0.
 
     Raises:
-        UsageError: there is none, and one was asked for.
+        UsageError: ``device`` is "cuda" and the cluster has no GPU.
     """
-    there = ray.cluster_resources().get("GPU", 0) >= 1
-    if device == "cuda" and not there:
-        raise UsageError("the Ray cluster has no GPU; use --device cpu, or add a node that has one")
-    return int(there and device in ("auto", "cuda"))
+    available = ray.cluster_resources().get("GPU", 0) >= 1
+    if device == "cuda" and not available:
+        raise UsageError("the Ray cluster has no GPU; use --device cpu, or add a node with a GPU")
+    return int(available and device in ("auto", "cuda"))
 
 
-def here() -> str:
-    """The id of the node that this process is on."""
+def current_node_id() -> str:
+    """Id of the node that this process runs on."""
     return ray.get_runtime_context().get_node_id()  # type: ignore[no-any-return]
 
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Paths mean here what they mean where the work was asked for.
+    """Change to the folder in which the caller started the work, so that relative paths keep their meaning.
 
     Raises:
         UsageError: this node has no such folder.
@@ -132,5 +132,5 @@ def working_in(folder: Path) -> Iterator[None]:
         if folder.is_dir():
             raise
         raise UsageError(
-            f"a node of the Ray cluster has no folder {folder}; start from one that all nodes see"
+            f"a node of the Ray cluster has no folder {folder}; start from a folder that all nodes share"
         ) from error

@@ -1,7 +1,7 @@
-"""A catalogue encoded by Ray Data: blocks of candidates to actors that hold the model, and a Parquet file from each.
+"""Encodes a catalogue with Ray Data: actors with the model each encode blocks of candidates to Parquet files.
 
-Ray's own retries are not used. A pool that has lost a node would wait for another one; here what is not finished is
-dealt anew to the nodes that are there, by the same code that goes on with a folder which an earlier process has left.
+Ray's own retries are not used, because a pool that lost a node waits for another one. Instead, unfinished blocks are
+distributed to the remaining nodes by the same code that resumes an earlier process's folder.
 """
 
 import json
@@ -23,7 +23,7 @@ from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
 from polyrank.storage.durable import AnyPath
 
-BLOCK = 4096  # candidates; a multiple of what an index encodes at a time, so that the vectors are the same bits
+BLOCK = 4096  # candidates; a multiple of the batch size of an index, so that the vectors have the same bits
 DEATHS = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError, ray.exceptions.ObjectLostError)
 
 
@@ -43,23 +43,23 @@ def encode(
     progress: Callable[[int, int], None] = lambda done, total: None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Encode candidates on a Ray cluster to a folder of Parquet files, of which ``index_blocks`` makes an index.
+    """Encode candidates on a Ray cluster to a folder of Parquet files; ``index_blocks`` builds an index from it.
 
-    A folder that holds finished blocks of the same encoder and candidates is gone on with.
+    A folder with finished blocks of the same encoder and candidates is resumed.
 
     Args:
-        model: an encoder's name, as ``polyrank.load`` takes it, on every node.
-        candidates: a file or a folder of files as ``polyrank.read_pool`` takes them, or candidates from memory.
-        output: the folder to make, on a disk that all nodes see.
-        workers: actors at most, each with the model; there are as many as there is room for.
-        cpus: of each, which computes on as many threads.
-        block_size: candidates of a file.
+        model: an encoder's name, as for ``polyrank.load``, valid on every node.
+        candidates: a file or folder as for ``polyrank.read_pool``, or candidates in memory.
+        output: the folder to make, on a disk that all nodes share.
+        workers: maximum number of actors, each with the model; fewer start if fewer fit.
+        cpus: of each actor, which is also its number of threads.
+        block_size: candidates per file.
         overwrite: whether vectors of other candidates or another encoder in the folder may be deleted.
-        device: "auto" (a GPU for each worker where the cluster has any), "cpu" or "cuda".
+        device: "auto" (one GPU per worker if the cluster has any), "cpu" or "cuda".
         backend: of the model.
         address: see ``connected``.
-        max_failures: how often it goes on after workers have died.
-        progress: told how many candidates are encoded, those of earlier too, and of how many.
+        max_failures: how often encoding continues after workers have died.
+        progress: called with the number of encoded candidates, including earlier calls', and their total.
         notify: called with lines for the user.
 
     Returns:
@@ -67,9 +67,9 @@ def encode(
 
     Raises:
         ConfigError: the folder holds vectors of other candidates or of another encoder.
-        DataError: the candidates cannot be read, or are faulty.
-        OfflineError: there is no cluster.
-        LostProcessError: workers have died more often than ``max_failures``; what is finished stays.
+        DataError: the candidates cannot be read, or are invalid.
+        OfflineError: no cluster answers.
+        LostProcessError: workers have died more than ``max_failures`` times; finished blocks are kept.
     """
     check_arguments(address, device)
     resolve_encoder(model, backend=backend)
@@ -80,7 +80,7 @@ def encode(
     check_candidates(pool)
     with connected(address):
         gpus = n_gpus(device)
-        encoder = load_encoder(model, device="cpu", backend=backend)  # here: to know of it, before anybody starts
+        encoder = load_encoder(model, device="cpu", backend=backend)  # for its fingerprint and dimension
         plan = Plan(absolute_name(model), encoder.fingerprint, encoder.dimension, digest(pool), len(pool), block_size)
         del encoder
         begin(folder, plan, overwrite=overwrite)
@@ -105,23 +105,24 @@ def encode(
             except DEATHS as error:
                 n_failures += 1
                 if n_failures > max_failures:
-                    raise LostProcessError(
+                    message = (
                         f"workers have died {n_failures} times, with {len(left):,} of {plan.n_blocks:,} blocks left;"
-                        " see what Ray's logs say of them, and run it again: it goes on where it stopped"
-                    ) from error
-                notify(f"a worker has died; what it had of {plan.n_blocks:,} blocks is dealt anew")
+                        " see Ray's logs, and run the same command again to resume"
+                    )
+                    raise LostProcessError(message) from error
+                notify(f"a worker has died; its part of the {plan.n_blocks:,} blocks is distributed again")
             left = _unfinished(folder, plan, pool)
             n_done = len(pool) - _count(plan, left)
     return len(pool) - n_before
 
 
 def _unfinished(folder: Path, plan: Plan, pool: Sequence[Candidate]) -> list[int]:
-    """The numbers of blocks without a sound file of them."""
+    """Numbers of the blocks without a valid file."""
     return [n for n in range(plan.n_blocks) if not is_finished(folder, plan, n, pool[plan.block(n)])]
 
 
 def _count(plan: Plan, numbers: Sequence[int]) -> int:
-    """How many candidates blocks have."""
+    """Number of candidates in these blocks."""
     return sum(min(plan.block_size, plan.n - number * plan.block_size) for number in numbers)
 
 
@@ -134,12 +135,12 @@ def _encode(
     cpus: int,
     gpus: int,
 ) -> Iterator[int]:
-    """The numbers of blocks, as their files are there."""
+    """Yields the number of each block once its file exists."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     blocks = ray.data.from_items([_row(n, pool[plan.block(n)]) for n in left], override_num_blocks=len(left))
     size = min(workers, len(left))
-    with warnings.catch_warnings(action="ignore"):  # max_restarts has no other way in yet
+    with warnings.catch_warnings(action="ignore"):  # Ray offers no other way yet to pass max_restarts
         written = blocks.map_batches(
             _Encoder,
             fn_constructor_kwargs=actor,
@@ -170,7 +171,7 @@ def _row(number: int, candidates: Sequence[Candidate]) -> dict[str, Any]:
 
 
 class _Encoder:
-    """An actor's model. An error of ours is a result: the death of an actor alone is one for Ray."""
+    """An actor with a model. It returns polyrank's errors as results, so that Ray sees only the death of an actor."""
 
     def __init__(self, model: str, device: str, backend: Backend, folder: Path, plan: Plan, cwd: Path) -> None:
         self.folder, self.plan = folder, plan
@@ -179,7 +180,7 @@ class _Encoder:
             with working_in(cwd):
                 self.encoder = load_encoder(model, device=device, backend=backend)
             if self.encoder.fingerprint != plan.fingerprint:
-                raise UsageError(f"{model} is another model on another node; give all nodes the same one")
+                raise UsageError(f"{model} is another model on another node; install the same model on all nodes")
         except PolyrankError as error:
             self.failure = error
 

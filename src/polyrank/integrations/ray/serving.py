@@ -1,6 +1,6 @@
-"""The app of ``polyrank serve`` in replicas of Ray Serve: each has its own process that computes.
+"""The app of ``polyrank serve`` as replicas of Ray Serve, each with its own model process.
 
-Ray's proxy takes the requests and gives each to a replica; keys, limits and batches are the app's own.
+Ray's proxy assigns each request to a replica; the app in the replica checks keys and limits and forms batches.
 """
 
 import signal
@@ -15,12 +15,12 @@ from polyrank.config.serving import ServingSettings, check_reach
 from polyrank.errors import ConfigError, ResourceError, UsageError
 from polyrank.integrations.ray.cluster import check_arguments, connected
 from polyrank.loading.models import absolute_name
-from polyrank.serving.pool import FailedError, Worker
+from polyrank.serving.pool import StartupError, Worker
 from polyrank.serving.tasks import Started
 from polyrank.serving.worker import Setup
 
 APP = "polyrank"
-STATUS_S = 1.0  # between looks at how the replicas are
+STATUS_S = 1.0  # between two queries of the replicas' status
 
 
 def serve(
@@ -32,54 +32,53 @@ def serve(
     address: str = "auto",
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve by replicas until SIGTERM or SIGINT comes; call it in the main thread.
+    """Serve with replicas until SIGTERM or SIGINT; call this in the main thread.
 
     Args:
-        models: paths by name, on a disk that all nodes see; an index among them is one that nobody changes, or a remote
-            one.
-        settings: as for ``polyrank serve``; ``host`` and ``port`` are those of Ray's proxy, on the head.
-        replicas: how many, each with ``settings.workers`` processes that compute.
+        models: paths by name, on a disk that all nodes share; an index must be remote or never change.
+        settings: as for ``polyrank serve``; ``host`` and ``port`` are those of Ray's proxy on the head node.
+        replicas: number of replicas, each with ``settings.workers`` model processes.
         cpus: of each replica.
         address: see ``connected``.
-        ready: called with the address, once all replicas answer.
+        ready: called with the URL once all replicas answer.
 
     Raises:
-        UsageError: others can reach the address and there are no keys.
-        ConfigError: feedback is asked for, whose file has one writer.
-        OfflineError: there is no cluster.
+        UsageError: the address is reachable from other machines and no API keys are set.
+        ConfigError: feedback is requested, but its file allows one writer.
+        OfflineError: no cluster answers.
         ResourceError: replicas do not start.
-        PolyrankError: what is served cannot be opened.
+        PolyrankError: a model or index cannot be opened.
     """
     check_arguments(address, settings.device)
     _check(settings)
-    with connected(address), _asked_to_stop() as asked:
+    with connected(address), _stop_signal() as stopped:
         from ray import serve as ray_serve
 
         deploy(models, settings, replicas=replicas, cpus=cpus)
         try:
-            while not asked.is_set() and not is_ready():
-                asked.wait(STATUS_S)
-            if not asked.is_set():
+            while not stopped.is_set() and not is_ready():
+                stopped.wait(STATUS_S)
+            if not stopped.is_set():
                 ready(f"http://{settings.host}:{settings.port}")
-                asked.wait()
+                stopped.wait()
         finally:
             ray_serve.shutdown()
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[threading.Event]:
-    """Set once SIGTERM or SIGINT has come."""
-    asked = threading.Event()
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+def _stop_signal() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set."""
+    stopped = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: int = 1, cpus: int = 1) -> None:
-    """Ask the cluster that this process has joined for replicas, not ready yet; arguments as for ``serve``."""
+    """Start replicas on the connected cluster without waiting for them; arguments as for ``serve``."""
     from ray import serve as ray_serve
 
     _check(settings)
@@ -88,7 +87,7 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
         settings = replace(settings, api_key_file=str(Path(settings.api_key_file).absolute()))
     _check_models(models, settings)
     if ray_serve.status().proxies:
-        raise UsageError("Ray Serve runs on this cluster already; end it with `serve shutdown`, or use another cluster")
+        raise UsageError("Ray Serve already runs on this cluster; end it with `serve shutdown`, or use another cluster")
     ray_serve.start(
         proxy_location="HeadOnly",
         http_options={"host": settings.host, "port": settings.port, "request_timeout_s": None},
@@ -97,7 +96,7 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
     replica = ray_serve.deployment(
         name=APP,
         num_replicas=replicas,
-        max_ongoing_requests=settings.limits.queue,  # who waits does so where batches are made
+        max_ongoing_requests=settings.limits.queue,  # requests wait in the app, which forms batches
         ray_actor_options={"num_cpus": cpus},
     )(ray_serve.ingress(_builder(models, settings))())
     ray_serve.run_many(
@@ -110,38 +109,36 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
 def _check(settings: ServingSettings) -> None:
     check_reach(settings)
     if settings.feedback.file is not None:
-        raise ConfigError(
-            "feedback is one file with one writer, and replicas are several; leave it out, or serve alone"
-        )
+        raise ConfigError("replicas cannot share a feedback file; omit it, or use polyrank serve without Ray")
 
 
 def is_ready() -> bool:
     """Whether all replicas answer.
 
     Raises:
-        PolyrankError: they do not start.
+        ResourceError: they do not start.
     """
     from ray import serve as ray_serve
 
     app = ray_serve.status().applications.get(APP)
     if app is not None and app.status in ("DEPLOY_FAILED", "UNHEALTHY"):
-        said = " ".join(app.message.split())
-        raise ResourceError(f"the replicas do not start: {said[:300]}; see what Ray's logs say of them")
+        message = " ".join(app.message.split())
+        raise ResourceError(f"the replicas do not start: {message[:300]}; see Ray's logs")
     return app is not None and app.status == "RUNNING"
 
 
 def _check_models(models: Mapping[str, str], settings: ServingSettings) -> None:
-    """Open them once here: a replica's trouble would come back as a page of text, after several tries."""
+    """Open the models once here, because Ray reports a replica's error as a long text after several retries."""
     worker = Worker.start(Setup.of(models, settings))
     try:
-        started = worker.until_started()
+        started = worker.wait_started()
     except EOFError:
-        died = "the process that opened what is served died; see whether there is memory for it"
+        died = "the process that opened the models died; check that the machine has enough memory for them"
         started = Started(exit_code=1, error=died)
     finally:
         worker.kill()
     if started.exit_code:
-        raise FailedError(started.error, started.exit_code)
+        raise StartupError(started.error, started.exit_code)
 
 
 def _builder(models: dict[str, str], settings: ServingSettings) -> Callable[[], Any]:
@@ -151,7 +148,7 @@ def _builder(models: dict[str, str], settings: ServingSettings) -> Callable[[], 
         app, server = create_app(models, settings)
 
         async def app_when_ready(scope: Any, receive: Any, send: Any) -> None:
-            """The app; it has started once its models are open, and only then Ray counts it as a replica."""
+            """The app; startup completes only when its models are open, because Ray counts the replica from then."""
 
             async def send_when_ready(message: Any) -> None:
                 if message["type"] == "lifespan.startup.complete":

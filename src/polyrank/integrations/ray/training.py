@@ -1,7 +1,7 @@
-"""A recipe under Ray Train: each worker calls ``polyrank.train``, which shares the work as under ``torchrun``.
+"""Trains a recipe with Ray Train: each worker calls ``polyrank.train``, which divides the work as under ``torchrun``.
 
-The run folder is the one that any training writes. When a node dies, Ray starts as many workers as it finds room for,
-and they go on from the checkpoint in it.
+The run folder is the same as for any training. If a node fails, Ray starts as many workers as fit, and they resume from
+the checkpoint in that folder.
 """
 
 import os
@@ -18,13 +18,13 @@ from polyrank.config.recipe import Recipe
 from polyrank.devices import distributed
 from polyrank.devices.choice import keep_freed_memory
 from polyrank.errors import LockedError, LostProcessError, PolyrankError
-from polyrank.integrations.ray.cluster import check_arguments, connected, here, n_gpus, working_in
+from polyrank.integrations.ray.cluster import check_arguments, connected, current_node_id, n_gpus, working_in
 from polyrank.loading.recipes import load_recipe
 from polyrank.training import RunResult
 from polyrank.training import train as train_here
 
 Message = tuple[str, Any]
-NODE = "ray.io/node-id"  # where the desk is: with this process, for nobody would listen without it
+NODE = "ray.io/node-id"  # runs the mailbox on the node of this process, without which nothing reads its messages
 
 
 def train(
@@ -40,57 +40,53 @@ def train(
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> list[RunResult]:
-    """Carry out a recipe on a Ray cluster. Losses are those of one process, whatever the number of workers.
+    """Train a recipe on a Ray cluster. The losses are those of one process, whatever the number of workers.
 
     Args:
-        recipe: what to do; its files and its output lie on a disk that all nodes see.
-        workers: at most; as many as there is room for start, and as many as are left go on.
-        cpus: of each worker, which computes on as many threads.
+        recipe: its input files and its output must be on a disk that all nodes share.
+        workers: at most; fewer start if fewer fit, and training continues with the workers that remain.
+        cpus: of each worker, which is also its number of threads.
         resume, overwrite: as for ``polyrank.train``.
-        device: "auto" (a GPU for each worker where the cluster has any), "cpu" or "cuda".
+        device: "auto" (one GPU per worker if the cluster has any), "cpu" or "cuda".
         address: see ``connected``.
-        max_failures: how often the run goes on after workers have died.
-        report, notify: as for ``polyrank.train``; called here, with what the first worker says.
+        max_failures: how often the run resumes after workers have died.
+        report, notify: as for ``polyrank.train``; called in this process, with messages of rank 0.
 
     Raises:
-        OfflineError: there is no cluster.
-        LostProcessError: workers have died more often than ``max_failures``.
+        OfflineError: no cluster answers.
+        LostProcessError: workers have died more than ``max_failures`` times.
         PolyrankError: as for ``polyrank.train``.
     """
     check_arguments(address, device)
     plan = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     with connected(address):
-        desk = ray.remote(num_cpus=0, label_selector={NODE: here()})(_ReportDesk).remote()
-        ask = {
-            "plan": plan,
-            "resume": resume,
-            "overwrite": overwrite,
-            "device": device,
-            "desk": desk,
-            "cwd": Path.cwd(),
-        }
+        mailbox = ray.remote(num_cpus=0, label_selector={NODE: current_node_id()})(_Mailbox).remote()
+        task = {"plan": plan, "resume": resume, "overwrite": overwrite, "device": device, "mailbox": mailbox}
+        task["cwd"] = Path.cwd()
         gpus = n_gpus(device)
         output = Path(plan.output).absolute()
         existing = next(folder for folder in output.parents if folder.exists())
-        with tempfile.TemporaryDirectory(prefix=".ray-", dir=existing) as own:  # Ray wants a disk that all nodes see
-            fitting = threading.Thread(target=_fit, args=(ask, workers, cpus, gpus, max_failures, own), daemon=True)
-            fitting.start()  # not here: a signal is for us, and Ray would take it in the main thread
+        with tempfile.TemporaryDirectory(prefix=".ray-", dir=existing) as own:  # Ray needs a disk that all nodes share
+            fitting = threading.Thread(target=_fit, args=(task, workers, cpus, gpus, max_failures, own), daemon=True)
+            fitting.start()  # in a thread: in the main thread Ray would handle the signals that polyrank handles
             try:
-                results = _listen(desk, report, notify)
+                results = _listen(mailbox, report, notify)
                 fitting.join()
                 return results
             finally:
-                ray.kill(desk)  # without it nobody goes on
+                ray.kill(mailbox)  # without the mailbox, the workers stop
 
 
-def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], notify: Callable[[str], None]) -> list[RunResult]:
+def _listen(
+    mailbox: Any, report: Callable[[int, dict[str, Any]], None], notify: Callable[[str], None]
+) -> list[RunResult]:
     results: list[RunResult] = []
-    failure: Exception | None = None  # of a worker that is not the first
+    failure: Exception | None = None  # of a worker other than rank 0
     while True:
-        for kind, value in ray.get(desk.take.remote()):
+        for kind, value in ray.get(mailbox.receive.remote()):
             if kind == "report":
                 report(*value)
-            elif kind == "say":
+            elif kind == "notify":
                 notify(value)
             elif kind == "failed":
                 raise value
@@ -104,8 +100,8 @@ def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], notify: Ca
                 return results
 
 
-class _ReportDesk:
-    """Where the first worker says how it goes, and is told whether it is the first one to try."""
+class _Mailbox:
+    """An actor that collects rank 0's messages, counts attempts, and decides whether late workers may start."""
 
     def __init__(self) -> None:
         import asyncio
@@ -113,39 +109,39 @@ class _ReportDesk:
         self.messages: list[Message] = []
         self.attempts = 0
         self.failed = False
-        self.come = asyncio.Event()
+        self.arrived = asyncio.Event()
 
-    async def is_wanted(self) -> bool:
+    async def may_start(self) -> bool:
         return not self.failed
 
-    async def begin(self) -> int:
+    async def start_attempt(self) -> int:
         self.attempts += 1
         return self.attempts
 
-    async def tell(self, kind: str, value: Any) -> None:
+    async def send(self, kind: str, value: Any) -> None:
         self.messages.append((kind, value))
         self.failed |= kind.startswith("failed")
-        self.come.set()
+        self.arrived.set()
 
-    async def take(self) -> list[Message]:
-        await self.come.wait()
-        self.come.clear()
+    async def receive(self) -> list[Message]:
+        await self.arrived.wait()
+        self.arrived.clear()
         messages, self.messages = self.messages, []
         return messages
 
 
-def _fit(ask: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: int, own: str) -> None:
-    """Run it by Ray's trainer, and tell the desk of the end."""
+def _fit(task: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: int, own: str) -> None:
+    """Run Ray's trainer and report the end to the mailbox."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
-    # what is left is asked for only after so long a wait for the room that a dead node had
+    # after this time Ray starts fewer workers, because a dead node's resources are missing
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10")
     resources = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
     trainer = TorchTrainer(
         _work,
-        train_loop_config=ask,
+        train_loop_config=task,
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=workers if workers == 1 else (1, workers), use_gpu=bool(gpus), resources_per_worker=resources
@@ -157,59 +153,57 @@ def _fit(ask: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: 
         trainer.fit()
     except WorkerGroupError as error:
         reasons = [f"{type(reason).__name__}: {reason}".splitlines()[0] for reason in error.worker_failures.values()]
-        end = (
-            "end",
-            LostProcessError(
-                f"workers have died {max_failures + 1} times, the last of {reasons[0]}; see what Ray's logs say of"
-                " them, and go on with --resume"
-            ),
+        message = (
+            f"workers have died {max_failures + 1} times, the last of {reasons[0]}; see Ray's logs, and resume with"
+            " --resume"
         )
+        end = ("end", LostProcessError(message))
     except Exception as error:
         end = ("end", error)
-    with suppress(Exception):  # nobody listens any more, as after an interrupt
-        ray.get(ask["desk"].tell.remote(*end))
+    with suppress(Exception):  # the mailbox may be gone, as after an interrupt
+        ray.get(task["mailbox"].send.remote(*end))
 
 
-def _work(ask: dict[str, Any]) -> None:
-    """What each worker does, for as long as somebody listens."""
+def _work(task: dict[str, Any]) -> None:
+    """Each worker's task, while the mailbox exists."""
     with suppress(ray.exceptions.RayActorError):
-        if ray.get(ask["desk"].is_wanted.remote()):
-            _train(ask)
+        if ray.get(task["mailbox"].may_start.remote()):
+            _train(task)
 
 
-def _train(ask: dict[str, Any]) -> None:
-    """Ray would try again what fails, so an error of ours is an outcome, and the loss of a worker is not."""
-    desk = ask["desk"]
+def _train(task: dict[str, Any]) -> None:
+    """Train, and report polyrank's own errors: Ray repeats what raises, which helps only after a worker was lost."""
+    mailbox = task["mailbox"]
 
     def tell(kind: str, value: Any) -> None:
         if distributed.launched_as()[0] == 0:
-            ray.get(desk.tell.remote(kind, value))
+            ray.get(mailbox.send.remote(kind, value))
 
     attempt = 0
     try:
-        with working_in(ask["cwd"]), distributed.process_group():
-            keep_freed_memory()  # a worker is a process of its own
-            attempt = distributed.on_rank_zero(lambda: ray.get(desk.begin.remote()))
+        with working_in(task["cwd"]), distributed.process_group():
+            keep_freed_memory()  # a worker is a separate process
+            attempt = distributed.on_rank_zero(lambda: ray.get(mailbox.start_attempt.remote()))
             results = train_here(
-                ask["plan"],
-                resume=ask["resume"] or attempt > 1,
-                overwrite=ask["overwrite"] and attempt == 1,
-                device=ask["device"],
+                task["plan"],
+                resume=task["resume"] or attempt > 1,
+                overwrite=task["overwrite"] and attempt == 1,
+                device=task["device"],
                 report=lambda seed, record: tell("report", (seed, record)),
-                notify=lambda text: tell("say", text),
+                notify=lambda text: tell("notify", text),
             )
         tell("done", results)
     except LostProcessError:
         raise
     except PolyrankError as error:
         if isinstance(error, LockedError) and attempt > 1:
-            raise  # whoever had the folder is dying
+            raise  # the worker that held the folder is dying
         kind = "failed" if distributed.launched_as()[0] == 0 else "failed elsewhere"
-        ray.get(desk.tell.remote(kind, _portable(error)))
+        ray.get(mailbox.send.remote(kind, _portable(error)))
 
 
 def _portable(error: PolyrankError) -> PolyrankError:
-    """An error that pickle brings over whole; one that is made of other things than its message loses its kind."""
+    """An error that pickle restores; a class with other arguments than its message becomes a PolyrankError."""
     if len(error.args) == 1 and type(error).__init__ is PolyrankError.__init__:
         return error
     plain = PolyrankError(str(error))
