@@ -115,7 +115,7 @@ def watched(browser: Any) -> Iterator[Watched]:
 
 def send_turn(page: Any, text: str) -> None:
     """Send a customer's turn and wait for the answer."""
-    page.get_by_label("Customer says").fill(text)
+    page.get_by_label("Customer message").fill(text)
     page.keyboard.press("Enter")
     expect(page.locator("#turns li").last.locator("p")).to_have_text(text)
     expect(page.locator(".panel[aria-busy]")).to_have_count(0)
@@ -150,7 +150,7 @@ def test_a_reply_is_sent_and_taken_back(watched: Watched, server: Running, paths
     expect(page.locator("#turns li")).to_have_count(2)
     assert turns(page) == ["my wifi is down", replies[1]]
     expect(page.locator(".note")).to_have_text("It is the customer's turn.")
-    expect(page.get_by_label("Customer says")).to_be_focused()
+    expect(page.get_by_label("Customer message")).to_be_focused()
     send_turn(page, "the light is red")
     assert shown(page) == best(paths["support"], ["my wifi is down", replies[1], "the light is red"])
     page.get_by_role("button", name="Remove turn 2").click()
@@ -170,11 +170,11 @@ def test_a_reply_is_edited_before_it_is_sent(watched: Watched, server: Running) 
     send_turn(page, "my wifi is down")
     (first, *_) = shown(page)
     page.get_by_role("button", name="Edit reply 1").click()
-    expect(page.get_by_label("Agent says")).to_have_value(first)
-    page.get_by_label("Agent says").press_sequentially(" please")
+    expect(page.get_by_label("Agent message")).to_have_value(first)
+    page.get_by_label("Agent message").press_sequentially(" please")
     page.keyboard.press("Enter")
     expect(page.locator("#turns li.agent p")).to_have_text(f"{first} please")
-    expect(page.get_by_label("Customer says")).to_have_value("")
+    expect(page.get_by_label("Customer message")).to_have_value("")
 
 
 def test_why_colours_the_librarys_tokens(watched: Watched, server: Running, paths: dict[str, str]) -> None:
@@ -260,7 +260,7 @@ def test_a_model_without_a_catalogue_ranks_given_candidates(watched: Watched, se
     page = watched.open(server.url)
     page.get_by_label("Model").select_option("ranker")
     page.get_by_label("Replies to rank").fill("pay the bill\nthanks\n\nthe light is red")
-    page.get_by_label("Customer says").fill("the light is green")
+    page.get_by_label("Customer message").fill("the light is green")
     page.keyboard.press("Enter")
     expect(page.locator(".take")).to_have_count(3)
     with server.client() as client:
@@ -282,7 +282,7 @@ def test_the_next_answer_reflects_a_change_of_the_catalogue(watched: Watched, se
     dialog.get_by_label("Text").fill("did it restart")
     dialog.get_by_label("Metadata").fill("[1]")
     dialog.get_by_role("button", name="Save").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("no JSON object")
+    expect(dialog.get_by_role("alert")).to_contain_text("not a JSON object")
     order = 2**53 + 1  # not representable as a JavaScript number
     dialog.get_by_label("Metadata").fill(json.dumps({"order": order, "team": "new"}))
     dialog.get_by_role("button", name="Save").click()
@@ -443,7 +443,7 @@ def test_the_chat_recovers_after_an_outage(by_itself: bool, watched: Watched, se
     page = watched.open(server.url)
     for path in ("**/v1/respond", "**/live"):
         page.route(path, lambda route: route.abort())
-    page.get_by_label("Customer says").fill("my wifi is down")
+    page.get_by_label("Customer message").fill("my wifi is down")
     page.keyboard.press("Enter")
     expect(page.locator(".note")).to_contain_text("does not answer")
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
@@ -484,7 +484,7 @@ def test_everything_by_keyboard(watched: Watched, server: Running) -> None:
     press("Enter")
     expect(page.locator("main")).to_be_focused()
     press("Tab")
-    expect(page.get_by_label("Customer says")).to_be_focused()
+    expect(page.get_by_label("Customer message")).to_be_focused()
     page.keyboard.type("my wifi is down")
     press("Shift+Enter")
     page.keyboard.type("please 1")
@@ -579,7 +579,7 @@ def test_the_page_waits_for_models_and_reports_an_ended_server(watched: Watched,
         send_turn(page, "hello")
         assert all("503" in problem for problem in watched.problems)
         running.stop()
-        page.get_by_label("Customer says").fill("hi")
+        page.get_by_label("Customer message").fill("hi")
         page.keyboard.press("Enter")
         expect(page.locator(".note")).to_contain_text("does not answer")
     watched.problems.clear()

@@ -174,14 +174,14 @@ def test_errors_name_fields_as_they_were_sent(client: httpx.Client) -> None:
         ("/v1/embeddings", {"input": "a", "embedding_type": "float"}, "embedding_type is not a field of this route"),
         ("/v2/rerank", {"query": "a", "documents": [{"title": "b"}]}, "documents[0].text: Field required"),
         ("/v1/respond", {"context": ["a", 1]}, "context[1]: Input should be a valid string"),
-        ("/v1/respond", [], "the body is no JSON object; send one"),
-        ("/rerank", [], "the body is no JSON object; send one"),
+        ("/v1/respond", [], "the body is not a JSON object; send one"),
+        ("/rerank", [], "the body is not a JSON object; send one"),
     ]:
         answer = client.post(path, json=body)
         assert answer.status_code == 422
         assert said in answer.text
     nothing = client.post("/v1/respond", headers={"content-type": "application/json"})
-    assert nothing.json()["error"]["message"] == "the body is no JSON object; send one"
+    assert nothing.json()["error"]["message"] == "the body is not a JSON object; send one"
     assert client.post("/v1/respond/", json={"context": "a"}).status_code == 404  # no redirect
 
 

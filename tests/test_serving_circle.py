@@ -78,6 +78,6 @@ def test_taken_replies_improve_the_server(task: dict[str, Path], tiny_backbone: 
         added = client.post("/v1/candidates", json={"candidates": [{"text": "something new"}]})
         assert added.status_code == 200, added.text
         server.process.send_signal(signal.SIGHUP)
-        server.wait_for("everything was opened anew")
+        server.wait_for("all models were opened again")
         assert client.get("/v1/models").json()["data"][0]["fingerprint"] == after.load(device="cpu").fingerprint
         assert server.stop() == 0

@@ -32,7 +32,7 @@ from polyrank.index import LocalWriter
 from polyrank.records import Context
 from polyrank.scorers.load import untuned_scorer
 from polyrank.serving.guard import LARGE_BODIES
-from polyrank.serving.pool import Computed, DiedError, Pool, RefusedError
+from polyrank.serving.pool import Computed, Pool, RefusedError, WorkerDiedError
 from polyrank.serving.tasks import Scored, ScoreTask
 from polyrank.serving.worker import Setup
 from processes import run
@@ -453,7 +453,7 @@ def test_one_bad_item_of_a_batch_fails_alone(
         pool = Pool(setup, watched=watched)
         pool.start()
         try:
-            with pytest.raises(DiedError):
+            with pytest.raises(WorkerDiedError):
                 await pool.compute("m", [ScoreTask(Context(("hi",)), [lambda: "hi"])], [50])  # type: ignore[list-item]
             asked = [ScoreTask(Context((text,)), REPLIES) for text in ("hello", "\ud800", "my wifi")]
             return await asyncio.gather(*(pool.compute("m", [task], [50]) for task in asked), return_exceptions=True)
@@ -574,7 +574,7 @@ def test_a_replaced_index_is_reopened_without_losing_a_request(
         file.write(b"\0" * 4096)
     (folder / "index").rename(folder / "aside")
     (folder / "broken").rename(folder / "index")
-    server.wait_for("the old one stays", since)
+    server.wait_for("keeping the old models", since)
     until_scores(mean_pooled_backbone)
     since = len(server.lines)
     shutil.rmtree(folder / "index")
@@ -728,11 +728,11 @@ def test_a_signal_reloads_the_keys(tiny_backbone: Path, tmp_path: Path) -> None:
         assert statuses() == [200, 401]
         keys.write_text(new)
         running.process.send_signal(signal.SIGHUP)
-        running.wait_for("everything was opened anew")
+        running.wait_for("all models were opened again")
         assert statuses() == [401, 200]
         keys.write_text("# none")
         running.process.send_signal(signal.SIGHUP)
-        running.wait_for("the old keys stay")
+        running.wait_for("keeping the old keys")
         assert statuses() == [401, 200]
 
 
@@ -752,7 +752,7 @@ REFUSED = [
     ("m={index}", ["--host", "203.0.113.1", "--api-key-file", "{keys}"], "", "cannot listen"),
     ("m={index}", ["--api-key-file", "{none}"], "", "cannot read keys"),
     ("m={index}", ["--api-key-file", "{short}"], "", "the key in line 1 of"),
-    ("m={index}", ["--api-key-file", "{empty}"], "", "holds no key"),
+    ("m={index}", ["--api-key-file", "{empty}"], "", "has no keys"),
     ("m=nobody/here", [], "", "hf:"),
     ("M!={index}", [], "", "is not a valid name"),
     ("", [], "", "nothing to serve"),

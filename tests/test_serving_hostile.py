@@ -161,9 +161,9 @@ def test_metadata_end_at_a_limit(client: httpx.Client) -> None:
         (fitting, None),
         (
             {"a": "x" * MAX_METADATA_BYTES},
-            f"metadata take {MAX_METADATA_BYTES + 9:,} bytes as JSON, the limit is 65,536",
+            f"metadata have {MAX_METADATA_BYTES + 9:,} bytes as JSON, the limit is 65,536",
         ),
-        ({"a": deep}, "metadata is nested deeper than 16"),
+        ({"a": deep}, "metadata are nested deeper than 16"),
     ]:
         faults = candidate_faults([polyrank.Candidate("a", "b", metadata)])  # also used by importers and index add
         assert said is None if not faults else said is not None and said in faults[0]
@@ -235,8 +235,8 @@ def test_requests_of_disconnected_clients_are_cancelled() -> None:
         app,
         keys=Keys(),
         limits=LimitSettings(),
-        check_room=lambda: None,
-        noted=lambda route, status, seconds: None,
+        check_capacity=lambda: None,
+        on_answer=lambda route, status, seconds: None,
         computing=frozenset(),
         changes=lambda method, path: False,
     )
@@ -287,7 +287,7 @@ def test_a_full_disk_loses_no_shown_reply(tmp_path: Path) -> None:
 
 
 def test_feedback_waiting_for_the_disk_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feedback_log, "MOST_SHOWN", 20)
+    monkeypatch.setattr(feedback_log, "MAX_SHOWN", 20)
     log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
     other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -296,7 +296,7 @@ def test_feedback_waiting_for_the_disk_is_limited(tmp_path: Path, monkeypatch: p
     assert (len(log), log.n_lost) == (20, 5)
     other.execute("COMMIT")
     other.close()
-    with pytest.raises(ResourceError, match="send it along"):
+    with pytest.raises(ResourceError, match="send them with the outcome"):
         asyncio.run(log.record(Outcome("request-24", "taken", "a")))
     log.close()
 
@@ -357,7 +357,7 @@ def test_keys_have_rights_and_names(folder: Path) -> None:
     [
         ("shop see a-key-that-reads-only", "line 1 of .* is not a key"),
         ("shop read short", "has 5 characters; use at least 16"),
-        ("a read a-key-that-reads-only\na write another-key-of-length", "two keys of the name a"),
+        ("a read a-key-that-reads-only\na write another-key-of-length", "two keys with the name a"),
         ("two words-that-are-no-key", "line 1 of .* is not a key"),
     ],
 )

@@ -27,7 +27,7 @@ from polyrank.errors import UsageError
 from polyrank.serving.app import create_app
 from polyrank.serving.guard import Keys
 from polyrank.serving.pool import Worker
-from polyrank.serving.worker import Setup, work
+from polyrank.serving.worker import Setup, run_worker
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
 BASIC = ServingSettings(reload=False)
@@ -56,7 +56,7 @@ def inside(models: dict[str, str], settings: ServingSettings = BASIC) -> Iterato
     own, theirs = Pipe()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signal, "signal", lambda *_: None)  # only the main thread may set handlers
-        thread = threading.Thread(target=work, args=(theirs, Setup.of(models, settings)))
+        thread = threading.Thread(target=run_worker, args=(theirs, Setup.of(models, settings)))
         thread.start()
         own.poll(60)  # it is open
     app, _ = create_app(models, settings, Worker(cast(Any, Here()), own))
@@ -119,7 +119,7 @@ def test_the_list_of_models(client: TestClient, name: str) -> None:
     assert rows[1].get("n_candidates") is None
     missing = client.get("/v1/models/nobody")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
-    assert missing.json()["error"]["message"] == "no model 'nobody' is served; there are support, tiny"
+    assert missing.json()["error"]["message"] == "model 'nobody' is not served; use one of support, tiny"
 
 
 def cuts(name: str) -> tuple[int, int]:
@@ -251,7 +251,7 @@ def test_explanations(client: TestClient, index: Path) -> None:
     for wrong in ({}, {"text": "a", "id": "r1"}):
         refused = client.post("/v1/explain", json={"context": "my bill", **wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, "text")
-        assert refused.json()["error"]["message"] == "name the reply by its text or by its id, one of both"
+        assert refused.json()["error"]["message"] == "send either the reply's text or its id"
 
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------
@@ -325,8 +325,8 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
         ("/v1/respond", {"context": "a", "k": "2"}, 422, "k", "k: "),
         ("/v1/respond", {"context": "a", "k": 1_000_001}, 422, "k", "k: "),
         ("/v1/respond", {"context": "a", "filter": ""}, 422, "filter", "filter: "),
-        ("/v1/respond", {"context": "a", "model": "tiny"}, 400, "model", "tiny is no index and no pipeline, and has"),
-        ("/v1/respond", {"context": "a", "model": "b" * 200}, 404, "model", f"no model '{'b' * 97}...' is served;"),
+        ("/v1/respond", {"context": "a", "model": "tiny"}, 400, "model", "tiny is a model and has no replies; use"),
+        ("/v1/respond", {"context": "a", "model": "b" * 200}, 404, "model", f"model '{'b' * 97}...' is not served;"),
         ("/v1/respond", {"context": ["a"] * 5}, 422, "context", "context has 5 turns, the limit is 4; send"),
         ("/v1/respond", {"context": ["a"] * 4, "background": ["b"]}, 422, "context", "context has 4 turns, the limit"),
         ("/v1/respond", {"context": ["a", "b" * 201]}, 422, "context[1]", "context[1] has 201 characters, the limit"),
@@ -334,7 +334,7 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
         ("/v1/score", {"context": "a"}, 422, "candidates", "candidates: Field required"),
         ("/v1/score", {"context": 5, "candidates": [3]}, 422, "context", "context: "),
         ("/v1/embeddings", {"input": [1, 2]}, 400, "input", "input: token ids belong to another vocabulary"),
-        ("/v1/embeddings", {"input": "a", "dimensions": 31}, 400, "dimensions", "support gives vectors of 32 numbers"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 31}, 400, "dimensions", "support has vectors of 32 numbers"),
         ("/v1/candidates", {"candidates": []}, 422, "candidates", "candidates: "),
         ("/v1/candidates", {"candidates": [{"text": ""}]}, 422, "candidates[0].text", "candidates[0].text: "),
         ("/v1/candidates", {"candidates": [{"text": "a", "id": "b" * 513}]}, 422, "candidates[0].id", ""),
@@ -355,14 +355,14 @@ def test_wrong_requests_are_named(
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        (b'{"context": "a", "context": "b"}', 400, "a key of the body is there twice; send it once"),
-        (b'{"context": NaN}', 400, "the body holds NaN, which JSON has no word for; send null or a number"),
+        (b'{"context": "a", "context": "b"}', 400, "a key of the body is repeated; send each key once"),
+        (b'{"context": NaN}', 400, "the body contains NaN, which is not JSON; send null or a number"),
         (b'{"k": 1e999}', 400, "a number of the body is beyond 1.8e308; send a smaller one"),
-        (b'{"context": "\\ud800"}', 422, "a text holds a lone surrogate; send UTF-8"),
+        (b'{"context": "\\ud800"}', 422, "a text contains a lone surrogate; send valid UTF-8"),
         (b'{"context": "\xff"}', 400, "the body is not JSON; send one JSON object in UTF-8"),
         (b"[" * 50_000, 400, "the body is not JSON; send one JSON object in UTF-8"),
-        (b"[1]", 422, "the body is no JSON object; send one"),
-        (b"", 422, "the body is no JSON object; send one"),
+        (b"[1]", 422, "the body is not a JSON object; send one"),
+        (b"", 422, "the body is not a JSON object; send one"),
     ],
 )
 def test_bodies_are_read_strictly(client: TestClient, body: bytes, status: int, message: str) -> None:
@@ -379,13 +379,13 @@ def test_half_of_a_character_may_be_escaped(client: TestClient) -> None:
 def test_unknown_routes_and_methods(client: TestClient) -> None:
     missing, other = client.get("/v2/nothing"), client.get("/v1/respond")
     assert (missing.status_code, missing.json()["error"]["message"]) == (
-        404, "there is no such route; /openapi.json lists them",
+        404, "this route does not exist; /openapi.json lists all routes",
     )  # fmt: skip
     assert (other.status_code, other.json()["error"]["message"]) == (
-        405, "this route has another method; /openapi.json says which",
+        405, "this route has another method; /openapi.json lists it",
     )  # fmt: skip
     assert other.json()["error"]["type"] == "invalid_request_error"
-    assert client.get("/v2/rerank").json() == {"message": "this route has another method; /openapi.json says which"}
+    assert client.get("/v2/rerank").json() == {"message": "this route has another method; /openapi.json lists it"}
     kind = client.post("/v1/respond", content=b"a=1", headers={"content-type": "application/x-www-form-urlencoded"})
     assert (kind.status_code, kind.headers["connection"]) == (415, "close")
 
@@ -437,10 +437,10 @@ def test_without_keys_only_this_machine_has_access(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "holds no key; write one in each line"),
-        ("# a comment\n\n", "holds no key; write one in each line"),
+        ("", "has no keys; write one per line"),
+        ("# a comment\n\n", "has no keys; write one per line"),
         ("k" * 16 + "\n# fine\n" + "k" * 15, "key in line 3 of .* has 15 characters; use at least 16"),
-        (None, "cannot read keys from .*; give a file with one key in each line"),
+        (None, "cannot read keys from .*; use a file with one key per line"),
     ],
 )
 def test_files_of_keys(tmp_path: Path, content: str | None, problem: str) -> None:
@@ -494,7 +494,7 @@ def test_keys_and_limits_apply_to_every_route(name: str, tmp_path: Path) -> None
         assert answer.json()["error"]["message"] == "the body is longer than 70,000 bytes; send less at a time"
         no_index = client.post("/v1/respond", json={"context": "hi"})
         assert no_index.status_code == 400
-        assert no_index.json()["error"]["message"].startswith("no index and no pipeline is served, and so there is no")
+        assert no_index.json()["error"]["message"].startswith("no index or pipeline is served, so there are no replies")
         long = client.post("/v1/score", json={"context": "hi", "candidates": ["word " * 1500] * 4})
         assert long.status_code == 200
         assert len(long.json()["scores"]) == 4

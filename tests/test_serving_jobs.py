@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.records import Context
-from polyrank.serving.jobs import FIRST_COST, IN_TIME, LINE_S, SHORT_LINE, Job, JobQueue, OverloadedError
+from polyrank.serving.jobs import FIRST_COST, IN_TIME, QUEUE_S, SHORT_QUEUE, Job, JobQueue, OverloadedError
 from polyrank.serving.tasks import EmbedTask, ScoreTask
 
 TOGETHER = 100
@@ -134,7 +134,7 @@ def test_waiting_jobs_are_counted_by_cost(loop: asyncio.AbstractEventLoop) -> No
     assert waiting.wait_s == pytest.approx(150 * FIRST_COST)
     batch = waiting.next_batch()
     assert [job.n_tokens for job in batch] == [60]
-    waiting.measured(batch, 6.0)  # a tenth of a second per token of this kind
+    waiting.record_cost(batch, 6.0)  # a tenth of a second per token of this kind
     assert waiting.wait_s == pytest.approx(60 * 0.1 + 30 * FIRST_COST)
     waiting.put_back(batch)
     assert waiting.wait_s == pytest.approx(120 * 0.1 + 30 * FIRST_COST)
@@ -145,27 +145,27 @@ def test_waiting_jobs_are_counted_by_cost(loop: asyncio.AbstractEventLoop) -> No
 
 def test_jobs_that_would_be_late_are_refused(loop: asyncio.AbstractEventLoop) -> None:
     waiting = JobQueue(1_000, TOGETHER, Clock())
-    waiting.measured(request(loop, 1), 1.0)  # a second per token
+    waiting.record_cost(request(loop, 1), 1.0)  # a second per token
     waiting.add(request(loop, 50, deadline=10))  # a single job is accepted
     with pytest.raises(OverloadedError):
         waiting.add(request(loop, 1, deadline=10))
     with pytest.raises(OverloadedError):
-        waiting.check_room(1, 50 / IN_TIME - 1)
-    waiting.check_room(1, 50 / IN_TIME + 1)
+        waiting.check_capacity(1, 50 / IN_TIME - 1)
+    waiting.check_capacity(1, 50 / IN_TIME + 1)
     waiting.add(request(loop, 1, deadline=10), n_processes=10)  # a tenth of the wait
     assert len(waiting) == 2
 
 
 def test_a_longer_queue_is_limited_in_time(loop: asyncio.AbstractEventLoop) -> None:
     waiting = JobQueue(1_000, TOGETHER, Clock())
-    waiting.measured(request(loop, 1), LINE_S / SHORT_LINE * 1.01)
-    for _ in range(SHORT_LINE):
-        waiting.add(request(loop, 1, deadline=1000 * LINE_S))
+    waiting.record_cost(request(loop, 1), QUEUE_S / SHORT_QUEUE * 1.01)
+    for _ in range(SHORT_QUEUE):
+        waiting.add(request(loop, 1, deadline=1000 * QUEUE_S))
     with pytest.raises(OverloadedError) as refused:
-        waiting.add(request(loop, 1, deadline=1000 * LINE_S))
+        waiting.add(request(loop, 1, deadline=1000 * QUEUE_S))
     assert refused.value.retry_after >= 1
     waiting.next_batch()
-    waiting.check_room()
+    waiting.check_capacity()
 
 
 def test_the_queue_has_a_maximal_length(loop: asyncio.AbstractEventLoop) -> None:
@@ -175,7 +175,7 @@ def test_the_queue_has_a_maximal_length(loop: asyncio.AbstractEventLoop) -> None
     with pytest.raises(OverloadedError):
         waiting.add(request(loop, 1))
     with pytest.raises(OverloadedError):
-        waiting.check_room()
+        waiting.check_capacity()
 
 
 def test_a_job_whose_worker_died_is_retried_alone_and_first(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,1 +1,1 @@
-"""Replies over HTTP: an ASGI app that never computes, processes that do, and what was taken as feedback."""
+"""HTTP server: an ASGI app that never computes, model processes that do, and a log of feedback."""

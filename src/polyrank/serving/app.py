@@ -1,4 +1,4 @@
-"""The ASGI app: routes inside a guard, errors in the shapes that clients expect, and what starts and stops with it."""
+"""The ASGI app: routes inside a guard, errors in the shapes that clients expect, and startup and shutdown."""
 
 import asyncio
 import logging
@@ -26,14 +26,14 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
-from polyrank.serving.pool import DiedError, FailedError, Pool, RefusedError, Worker, stamp, watched_paths
+from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError, stamp, watched_paths
 from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
 from polyrank.serving.wire import ErrorAnswer
 from polyrank.serving.worker import Setup
 
 log = logging.getLogger("polyrank.serving")
 
-LOOKED_S = 1.0  # between looks at what is on disk
+CHECK_S = 1.0  # between checks of the files on disk
 ROUTERS = (answering.router, candidates.router, ranking.router, embedding.router, health.router)
 COMPUTING = frozenset(
     {
@@ -47,45 +47,45 @@ STATUSES = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507
 def create_app(
     models: Mapping[str, str], settings: ServingSettings, started: Worker | None = None
 ) -> tuple[Guard, Server]:
-    """The app, and the server behind it; what computes starts with its lifespan.
+    """Create the app and its server; the model processes start with the app's lifespan.
 
     Args:
         models: paths by name.
-        settings: how it behaves.
-        started: a process that opens the models already.
+        settings: of the server.
+        started: a process that is already opening the models.
 
     Raises:
-        UsageError: the file of keys is none.
+        UsageError: the file of API keys is invalid.
     """
     keys = Keys.read(Path(settings.api_key_file)) if settings.api_key_file else Keys()
     metrics = Metrics()
     pool = Pool(
         Setup.of(models, settings),
         settings.workers,
-        most_waiting=settings.limits.queue,
+        max_waiting=settings.limits.queue,
         timeout_s=settings.limits.timeout_s,
-        watched=metrics.computed,
+        on_batch=metrics.computed,
         started=started,
     )
     server = Server(settings, dict(models), pool, metrics, int(time.time()), keys)
     if settings.feedback.file is not None:
         kept = server.feedback = FeedbackLog(Path(settings.feedback.file), settings.feedback.keep_text)
         metrics.gauge("feedback_waiting", "Lists of shown replies that wait for the disk.", lambda: len(kept))
-        metrics.gauge("feedback_lost", "Lists of shown replies that are lost: too many waited.", lambda: kept.n_lost)
+        metrics.gauge("feedback_lost", "Lists of shown replies that were lost: too many waited.", lambda: kept.n_lost)
     metrics.gauge("waiting_requests", "Requests that wait for a model.", lambda: len(pool.waiting))
-    metrics.gauge("workers_ready", "Processes that compute.", lambda: pool.n_ready)
+    metrics.gauge("workers_ready", "Model processes that are ready.", lambda: pool.n_ready)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         pool.start()
-        chores = asyncio.create_task(_chores(server))
+        maintenance = asyncio.create_task(_maintain(server))
         try:
             yield
         finally:
-            chores.cancel()
+            maintenance.cancel()
             await pool.close()
             for catalogue in server.catalogues.values():
-                await server.blocking(catalogue.close)
+                await server.run_blocking(catalogue.close)
             server.threads.shutdown()
             server.parsing.shutdown()
             if server.feedback is not None:
@@ -95,9 +95,9 @@ def create_app(
         title="polyrank",
         version=__version__,
         description="Ranks replies: conversations in, the best candidates out.",
-        docs_url=None,  # its page loads scripts from elsewhere
+        docs_url=None,  # that page loads scripts from other sites
         redoc_url=None,
-        redirect_slashes=False,  # behind a proxy with TLS it would lead to plain HTTP
+        redirect_slashes=False,  # behind a TLS proxy the redirect would go to plain HTTP
         lifespan=lifespan,
         separate_input_output_schemas=False,
     )
@@ -108,7 +108,7 @@ def create_app(
         app.include_router(feedback.router)
     if settings.page:
         app.include_router(page_router)
-    for kind in (HttpError, RefusedError, OverloadedError, DiedError, TimeoutError, PolyrankError, Exception):
+    for kind in (HttpError, RefusedError, OverloadedError, WorkerDiedError, TimeoutError, PolyrankError, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(HTTPException, _answer_http)
@@ -117,8 +117,8 @@ def create_app(
         app,
         keys=keys,
         limits=settings.limits,
-        check_room=pool.check_room,
-        noted=metrics.answered,
+        check_capacity=pool.check_capacity,
+        on_answer=metrics.answered,
         computing=COMPUTING,
         changes=_changes,
         stopping=lambda: server.draining,
@@ -127,25 +127,25 @@ def create_app(
 
 
 def _changes(method: str, path: str) -> bool:
-    """Whether a request may change candidates, for which a key needs the right to write."""
+    """Whether a request may change candidates, which needs a write key."""
     return method not in ("GET", "HEAD", "OPTIONS") and (path + "/").startswith("/v1/candidates/")
 
 
-async def _chores(server: Server) -> None:
-    """What is looked after now and then: locks that nobody uses, and models that were replaced."""
+async def _maintain(server: Server) -> None:
+    """Release idle locks and reload replaced models, every CHECK_S seconds."""
     before = ""
-    with suppress(FailedError):  # which ends the server
-        await server.pool.until_ready()  # the first look is at what was opened, before anybody can replace it
+    with suppress(StartupError):  # it ends the server
+        await server.pool.until_ready()  # so that the first check sees the files that were opened
     while True:
         try:
-            before = await _look_after(server, before)
-        except Exception as error:  # such as a disk that fails; the next look may go well
-            log.error("what is on disk cannot be looked at: %s", type(error).__name__)
-        await asyncio.sleep(LOOKED_S)
+            before = await _maintain_once(server, before)
+        except Exception as error:  # such as a failing disk; the next check may succeed
+            log.error("cannot check the files on disk: %s", type(error).__name__)
+        await asyncio.sleep(CHECK_S)
 
 
-async def _look_after(server: Server, before: str) -> str:
-    """Once. Returns what the models' folders looked like, as did ``before``."""
+async def _maintain_once(server: Server, before: str) -> str:
+    """Check once. ``before`` and the returned text are stamps of the models' folders."""
     loop = asyncio.get_running_loop()
     for catalogue in list(server.catalogues.values()):
         await loop.run_in_executor(server.threads, catalogue.close_if_idle)
@@ -154,13 +154,13 @@ async def _look_after(server: Server, before: str) -> str:
     now = await loop.run_in_executor(server.threads, stamp, watched_paths(server.pool.info))
     if before and now != before:
         await server.pool.reload()
-    return now  # as it was before: what was replaced meanwhile is seen next time
+    return now  # taken before the reload, so that the next check notices what was replaced during it
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
     answer = http_error(error)
     if answer.status in (500, 503, 507) and isinstance(error, (PolyrankError, RefusedError)):
-        log.error("request %s: %s", request.scope["state"]["request_id"], error)  # names files, so only here
+        log.error("request %s: %s", request.scope["state"]["request_id"], error)  # names files, so only in the log
     return _response(request, answer)
 
 
@@ -171,15 +171,13 @@ async def _answer_validation(request: Request, error: Exception) -> JSONResponse
 
 async def _answer_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    said = {
-        404: "there is no such route; /openapi.json lists them",
-        405: "this route has another method; /openapi.json says which",
+    messages = {
+        404: "this route does not exist; /openapi.json lists all routes",
+        405: "this route has another method; /openapi.json lists it",
         400: "the body is not JSON; send one JSON object",
     }
-    headers = dict(error.headers or {})
-    return _response(
-        request, HttpError(error.status_code, said.get(error.status_code, str(error.detail)), headers=headers)
-    )
+    message = messages.get(error.status_code, str(error.detail))
+    return _response(request, HttpError(error.status_code, message, headers=dict(error.headers or {})))
 
 
 def _response(request: Request, error: HttpError) -> JSONResponse:
@@ -187,7 +185,7 @@ def _response(request: Request, error: HttpError) -> JSONResponse:
 
 
 def _describe(app: FastAPI) -> None:
-    """Say in the OpenAPI document which errors come, and in which shape."""
+    """Add the possible errors and their shapes to the OpenAPI document."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -214,4 +212,4 @@ def _describe(app: FastAPI) -> None:
         app.openapi_schema = document
         return document
 
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it

@@ -1,6 +1,6 @@
-"""An index as HTTP reads and changes it: one change at a time, durable when it is acknowledged.
+"""Reads and changes an index for HTTP: one change at a time, durable before it is acknowledged.
 
-The index's lock is held only while changes come, and a moment longer, so that other programs can change it too.
+The index is locked only during changes and for a moment after them, so that other programs can change it too.
 """
 
 import threading
@@ -15,14 +15,14 @@ from polyrank.records import Candidate
 
 T = TypeVar("T")
 
-IDLE_S = 2.0  # the lock is kept for this long, since opening a large index to write reads all its digests
+IDLE_S = 2.0  # the lock is kept this long, because opening a large index for writing reads all its digests
 
 
 class Catalogue:
     """One index. Its methods block; any thread may call them.
 
     Args:
-        path: of the index.
+        path: the index folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class Catalogue:
         self._used = 0.0
 
     def read(self, look: Callable[[Index], T]) -> T:
-        """What is there as of the last change, whoever made it.
+        """Call a function with the index as of its last change.
 
         Raises:
             ArtifactError: the index is missing or damaged.
@@ -43,21 +43,21 @@ class Catalogue:
     def add(
         self, candidates: Sequence[Candidate], vectors: Any, *, replace: bool, fingerprint: str | None = None
     ) -> int:
-        """Add candidates, all or none, but for those that are there, alike in every respect; how many there are then.
+        """Add candidates, all or none; identical ones are skipped. Returns how many the index then has.
 
         Raises:
             DataError, LockedError, ResourceError: nothing was added.
-            ArtifactError: the index is another encoder's by now.
+            ArtifactError: the index now belongs to another encoder.
         """
         with self._mutex:
             writer = self._open(fingerprint)
-            there = writer.find([candidate.id for candidate in candidates])
-            new = [row for row, candidate in enumerate(candidates) if there.get(candidate.id) != candidate]
+            known = writer.find([candidate.id for candidate in candidates])
+            new = [row for row, candidate in enumerate(candidates) if known.get(candidate.id) != candidate]
             writer.add([candidates[row] for row in new], vectors[new], replace=replace)
             return len(writer)
 
     def remove(self, ids: Sequence[str]) -> tuple[int, int]:
-        """Remove candidates by id; how many were there, and how many there are then.
+        """Remove candidates by id; returns how many were removed and how many remain.
 
         Raises:
             LockedError, ResourceError: nothing was removed.
@@ -75,7 +75,7 @@ class Catalogue:
         return self._writer
 
     def close_if_idle(self) -> None:
-        """Give back the lock if no change has come for a moment."""
+        """Release the lock if the last change was IDLE_S ago."""
         if self._writer is None or time.monotonic() - self._used < IDLE_S:
             return
         with self._mutex:
@@ -83,7 +83,7 @@ class Catalogue:
                 self._close()
 
     def close(self) -> None:
-        """Give back the lock."""
+        """Release the lock."""
         with self._mutex:
             self._close()
 

@@ -1,4 +1,4 @@
-"""What routes share: the pool, the catalogues, the limits, and the one way to ask a model for something."""
+"""The server object that routes share: the pool, the catalogues, the limits, and methods that compute and check."""
 
 import asyncio
 import logging
@@ -21,6 +21,7 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
+from polyrank.serving.strict import refuse_size
 from polyrank.serving.tasks import Embedded, Scored, Task
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
@@ -29,27 +30,26 @@ T = TypeVar("T")
 log = logging.getLogger("polyrank.serving")
 
 CHARACTERS_PER_TOKEN = 4
-TOKENS_PER_PART = 2_048  # of long lists, so that short requests come between
-ANSWERS = ("index", "pipeline")
-BLOCKING = 128  # requests that wait for the disk
+TOKENS_PER_PART = 2_048  # of long lists, so that short requests can run between the parts
+MAX_BLOCKING = 128  # requests that wait for the disk
 
 
 @dataclass(slots=True)
 class Server:
-    """All that one server is made of.
+    """All parts of a server.
 
     Args:
-        settings: how it behaves.
+        settings: of the server.
         models: paths by name.
-        pool: the processes that compute.
-        metrics: what is counted.
-        started: when, in seconds since 1970.
-        keys: that open it.
-        feedback: where it is kept how replies are taken; None: nowhere.
-        draining: whether it is about to stop.
-        catalogues: what is changed, by the index's folder, which several names may serve.
-        threads: that wait for the disk.
-        parsing: the one thread that parses and writes large bodies, one after the other.
+        pool: the model processes.
+        metrics: for Prometheus.
+        started: start time in seconds since 1970.
+        keys: API keys.
+        feedback: records shown replies and outcomes; None: no feedback is kept.
+        draining: whether the server is about to stop.
+        catalogues: by the index's folder, which several names may share.
+        threads: for work that waits for the disk.
+        parsing: the single thread that parses and writes large bodies.
     """
 
     settings: ServingSettings
@@ -67,53 +67,51 @@ class Server:
 
     @property
     def limits(self) -> LimitSettings:
-        """Of requests."""
+        """Limits on requests."""
         return self.settings.limits
 
     async def reload(self) -> None:
-        """Read the keys again and open everything anew; what cannot be read stays as it was."""
+        """Read the keys and open the models again; whatever cannot be read stays as it was."""
         if self.settings.api_key_file is not None:
             try:
                 self.keys.replace(Keys.read(Path(self.settings.api_key_file)))
             except UsageError as error:
-                log.error("the old keys stay: %s", error)
+                log.error("keeping the old keys: %s", error)
         await self.pool.reload()
 
-    def name_of(self, asked: str | None, kinds: Sequence[str] = (), wanted: str = "that") -> str:
-        """The name of what is to be asked.
+    def resolve_name(self, requested: str | None, needs: str = "") -> str:
+        """The name of the model, index or pipeline that a request is for.
 
         Args:
-            asked: by the client; None: the first that can do it.
-            kinds: what can do it; empty: everything.
-            wanted: what cannot be had of the others.
+            requested: by the client; None: the first that is suitable.
+            needs: "replies" or "candidates", which only indexes and pipelines have; empty: anything is suitable.
 
         Raises:
-            HttpError: nothing of that name is served, or it cannot do it, or nothing is ready yet.
+            HttpError: nothing of that name is served, it is not suitable, or nothing is ready yet.
         """
-        if asked:
-            self.check_name(asked)
+        if requested:
+            self.check_name(requested)
         self.check_ready()
-        if asked and kinds and self.pool.info[asked].kind not in kinds:
-            raise HttpError(400, f"{asked} is no {' and no '.join(kinds)}, and has no {wanted}", param="model")
-        for name in [asked] if asked else self.models:
-            if name and (not kinds or self.pool.info[name].kind in kinds):
+        for name in [requested] if requested else self.models:
+            if not needs or self.pool.info[name].kind != "model":
                 return name
-        raise HttpError(400, f"no {' and no '.join(kinds)} is served, and so there is no {wanted}", param="model")
+        problem = f"{requested} is a model and has" if requested else "no index or pipeline is served, so there are"
+        raise HttpError(400, f"{problem} no {needs}; use an index or a pipeline", param="model")
 
     def check_name(self, name: str) -> None:
-        """Refuse names by which nothing is served.
+        """Refuse an unknown name.
 
         Raises:
-            HttpError: it is one of them.
+            HttpError: nothing of that name is served.
         """
         if name not in self.models:
             known = ", ".join(self.models)
             raise HttpError(
-                404, f"no model {shown(name)} is served; there are {known}", param="model", code="model_not_found"
+                404, f"model {shown(name)} is not served; use one of {known}", param="model", code="model_not_found"
             )
 
     def check_ready(self) -> None:
-        """Refuse what cannot be computed yet.
+        """Refuse requests that cannot be computed yet.
 
         Raises:
             HttpError: no process is ready.
@@ -123,88 +121,60 @@ class Server:
         if not self.pool.info:
             raise HttpError(503, "the models are being opened; try again in a moment", code="starting", retry_after=1)
 
-    def check_texts(self, texts: Sequence[str], param: str) -> None:
-        """Refuse texts that are too many or too long, and those that are none.
-
-        Raises:
-            HttpError: names the first.
-        """
-        if len(texts) > self.limits.items:
-            raise HttpError(
-                422, f"{param} holds {len(texts):,} texts, the limit is {self.limits.items:,}; send fewer", param=param
-            )
-        for position, text in enumerate(texts):
-            if len(text) > self.limits.characters:
-                raise HttpError(
-                    422,
-                    f"{param}[{position}] has {len(text):,} characters, the limit is {self.limits.characters:,}",
-                    param=param,
-                )
-            if not text.isascii():
-                try:
-                    text.encode()
-                except UnicodeEncodeError:
-                    raise HttpError(
-                        422, f"{param}[{position}] holds a lone surrogate; send UTF-8", param=param
-                    ) from None
-
     def context(self, context: str | Sequence[str], background: Sequence[str]) -> Context:
-        """A conversation, checked.
+        """Check a conversation and make a Context of it.
 
         Raises:
-            HttpError: it is empty, has too many turns, or a bad one.
+            HttpError: it is empty, has too many turns, or one that is too long.
         """
         turns = [context] if isinstance(context, str) else list(context)
         if len(turns) + len(background) > self.limits.turns:
-            raise HttpError(
-                422,
-                f"context has {len(turns):,} turns, the limit is {self.limits.turns:,}; send the last ones",
-                param="context",
-            )
-        self.check_texts(turns, "context")
-        self.check_texts(background, "background")
+            refuse_size("context", len(turns), "turns", self.limits.turns, "the last ones")
+        for position, turn in enumerate(turns):  # a turn may consist of several parts of a message
+            if len(turn) > self.limits.characters:
+                refuse_size(f"context[{position}]", len(turn), "characters", self.limits.characters, "a shorter text")
         try:
             return Context.of(turns, background)
         except UsageError as error:
             raise HttpError(422, str(error), param="context") from None
 
     def check_whole(self, name: str, values: Sequence[Scored | Embedded], param: str) -> None:
-        """Refuse texts of which the model did not read everything.
+        """Refuse texts that the model truncated.
 
         Raises:
-            HttpError: there is one.
+            HttpError: a text was truncated.
         """
         if any(value.cut for value in values):
             info = self.pool.info[name]
             raise HttpError(
                 413,
-                f"a text of {param} is longer than {name} reads ({info.max_context_tokens:,} tokens of a context,"
-                f" {info.max_candidate_tokens:,} of a candidate); shorten it, or leave truncate out",
+                f"a text of {param} exceeds the limit of {name} ({info.max_context_tokens:,} tokens for a context,"
+                f" {info.max_candidate_tokens:,} for a candidate); shorten it, or omit truncate",
                 param=param,
                 code="too_long",
             )
 
-    def check_cut(
-        self, name: str, texts: Sequence[str], side: Literal["context", "candidate"], asked: int | None, param: str
+    def check_token_limit(
+        self, name: str, texts: Sequence[str], side: Literal["context", "candidate"], limit: int | None, param: str
     ) -> None:
-        """Refuse a limit of tokens that cuts texts earlier than the model does; characters bound a text's tokens.
+        """Refuse a limit on tokens that truncates texts earlier than the model; a text has at most a token a character.
 
         Raises:
-            HttpError: it does.
+            HttpError: the limit would truncate a text.
         """
         info, longest = self.pool.info[name], max(map(len, texts), default=0)
         most = (info.max_context_tokens if side == "context" else info.max_candidate_tokens) or longest
-        if asked is not None and asked < min(most, longest):
-            raise HttpError(422, f"{name} reads up to {most:,} tokens of a text; leave {param} out", param=param)
+        if limit is not None and limit < min(most, longest):
+            raise HttpError(422, f"{name} reads up to {most:,} tokens of a text; omit {param}", param=param)
 
     def tokens(self, name: str, texts: Sequence[str], side: Literal["context", "candidate"]) -> int:
-        """About how many tokens of texts a model reads."""
+        """Estimated number of tokens of texts, after truncation."""
         info = self.pool.info[name]
         most = (info.max_context_tokens if side == "context" else info.max_candidate_tokens) or 512
         return sum(min(len(text) // CHARACTERS_PER_TOKEN + 3, most) for text in texts)
 
     async def compute(self, name: str, tasks: Sequence[Task[T]], tokens: Sequence[int]) -> Computed[T]:
-        """See ``polyrank.serving.pool.Pool.compute``."""
+        """Compute the parts of a request, see ``polyrank.serving.pool.Pool.compute``."""
         self.check_ready()
         if (n := sum(tokens)) > self.limits.tokens:
             raise HttpError(
@@ -214,25 +184,33 @@ class Server:
             )
         return await self.pool.compute(name, tasks, tokens)
 
-    async def blocking(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Something that waits for the disk, away from the event loop.
+    async def compute_texts(
+        self, name: str, texts: Sequence[str], tokens: Sequence[int], task: Callable[[Sequence[str]], Task[T]]
+    ) -> list[T]:
+        """Compute a task for each part of a list of texts; ``tokens`` has the estimate for each text."""
+        parts = split_by_tokens(tokens)
+        tasks = [task(texts[part]) for part in parts]
+        return (await self.compute(name, tasks, [sum(tokens[part]) for part in parts])).values
+
+    async def run_blocking(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that waits for the disk, in a thread.
 
         Raises:
-            OverloadedError: so much waits for it that nothing more is taken.
+            OverloadedError: too many calls wait already.
         """
-        if self.n_blocking >= BLOCKING:
+        if self.n_blocking >= MAX_BLOCKING:
             raise OverloadedError(1.0)
         self.n_blocking += 1
         future = asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
         future.add_done_callback(self._unblocked)
-        return await asyncio.shield(future)  # a change that has begun is made, whether or not somebody waits
+        return await asyncio.shield(future)  # a change that has begun is completed even if the client leaves
 
-    async def searching(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Something that searches the disk for as long as ``limits.filter_timeout_s`` allows and its client waits.
+    async def run_search(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that searches the disk, for at most ``limits.filter_timeout_s`` and while the client waits.
 
         Raises:
             DeadlineError: it takes longer.
-            OverloadedError: so much waits for the disk that nothing more is taken.
+            OverloadedError: too many calls wait for the disk already.
         """
         limit = TimeLimit(self.limits.filter_timeout_s)
 
@@ -241,20 +219,20 @@ class Server:
                 return work(*arguments)
 
         try:
-            return await self.blocking(searched)
+            return await self.run_blocking(searched)
         except asyncio.CancelledError:
             limit.cancel()
             raise
 
-    async def aside(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
-        """Something that takes as long as a body has bytes: here for a small one, else away from the event loop."""
+    async def off_loop(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
+        """Call a function whose duration grows with a body's size: in a thread, unless the body is small."""
         if size <= SMALL_BODY:
             return work(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self.parsing, work, *arguments)
 
     def _unblocked(self, future: "asyncio.Future[Any]") -> None:
         self.n_blocking -= 1
-        future.cancelled() or future.exception()  # which nobody may have waited for
+        future.cancelled() or future.exception()  # marks the error as seen: the client may have left
 
     def catalogue(self, name: str) -> Catalogue:
         """The candidates of an index or a pipeline."""
@@ -264,30 +242,31 @@ class Server:
         return self.catalogues[path]
 
     async def candidate(self, name: str, id_: str) -> Candidate:
-        """The candidate of an id.
+        """The candidate with this id.
 
         Raises:
-            HttpError: there is none.
+            HttpError: the index has no such candidate.
         """
-        found: dict[str, Candidate] = await self.blocking(self.catalogue(name).read, lambda index: index.find([id_]))
+        read = self.catalogue(name).read
+        found: dict[str, Candidate] = await self.run_blocking(read, lambda index: index.find([id_]))
         if id_ not in found:
             raise HttpError(404, "no candidate has this id", param="id", code="not_found")
         return found[id_]
 
 
-async def server_of(request: Request) -> Server:
-    """The server that a request came to. A coroutine, since FastAPI gives plain functions to threads."""
+async def get_server(request: Request) -> Server:
+    """The server that received a request. A coroutine, because FastAPI calls plain functions in threads."""
     server: Server = request.app.state.server
     return server
 
 
-Here = Annotated[Server, Depends(server_of)]
+CurrentServer = Annotated[Server, Depends(get_server)]
 
 
-def parts(texts: Sequence[str], tokens: Sequence[int]) -> list[slice]:
-    """A list cut into parts of about TOKENS_PER_PART tokens.
+def split_by_tokens(tokens: Sequence[int]) -> list[slice]:
+    """Split a list into parts of about TOKENS_PER_PART tokens.
 
-    >>> parts(["a", "b", "c"], [2000, 100, 100])
+    >>> split_by_tokens([2000, 100, 100])
     [slice(0, 1, None), slice(1, 3, None)]
     """
     cut, start, total = [], 0, 0
@@ -296,4 +275,4 @@ def parts(texts: Sequence[str], tokens: Sequence[int]) -> list[slice]:
             cut.append(slice(start, position))
             start, total = position, 0
         total += n
-    return [*cut, slice(start, len(texts))]
+    return [*cut, slice(start, len(tokens))]

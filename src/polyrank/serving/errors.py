@@ -1,4 +1,4 @@
-"""Errors as clients expect them: a status, a shape, and one sentence that repeats little of what was sent."""
+"""HTTP errors: a status, the shape that the route's clients expect, and one sentence that quotes little input."""
 
 import math
 import re
@@ -17,9 +17,9 @@ from polyrank.errors import (
     UsageError,
 )
 from polyrank.serving.jobs import OverloadedError
-from polyrank.serving.pool import DiedError, RefusedError
+from polyrank.serving.pool import RefusedError, WorkerDiedError
 
-SHOWN = 100  # characters of what was sent
+SHOWN = 100  # characters of input that a message quotes
 COHERE = ("/rerank", "/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")
 TEI = ("/rerank", "/embed", "/info", "/health")
 TEI_TYPES = {408: "timeout", 413: "validation", 429: "overloaded", 503: "unhealthy", 504: "timeout"}
@@ -44,15 +44,15 @@ TYPES = {
 
 
 class HttpError(Exception):
-    """What is answered instead of a result.
+    """An error answer.
 
     Args:
-        status: of HTTP.
+        status: HTTP status code.
         message: one sentence.
         param: the field that is wrong.
-        code: a word for programs.
-        retry_after: seconds until it is worth another try.
-        headers: further ones.
+        code: a short name for programs.
+        retry_after: seconds after which a retry may succeed.
+        headers: additional headers.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class HttpError(Exception):
             self.headers["retry-after"] = str(max(1, math.ceil(retry_after)))
 
     def body(self, path: str) -> dict[str, Any]:
-        """The shape that clients of a route expect."""
+        """The error in the shape that clients of a route expect."""
         if path in COHERE or path in TEI:
             kind = TEI_TYPES.get(self.status, "validation" if self.status < 500 else "backend")
             cohere = {"message": self.message} if path in COHERE else {}
@@ -82,7 +82,7 @@ class HttpError(Exception):
 
 
 def shown(text: str) -> str:
-    """What a message may repeat of what was sent.
+    """Input as a message quotes it.
 
     >>> shown("a" * 200) == "'" + "a" * 97 + "...'"
     True
@@ -91,27 +91,27 @@ def shown(text: str) -> str:
 
 
 def of_validation(errors: Iterable[Mapping[str, Any]]) -> HttpError:
-    """What a request lacks or has too much of, without repeating it."""
+    """Describe the fields that are missing or wrong, without quoting their values."""
     problems: list[str] = []
     param = None
     for error in errors:
-        field = _field(error.get("loc", ())[1:])  # behind body, query or path
+        field = _field(error.get("loc", ())[1:])  # the first part is body, query or path
         if error.get("type") == "token_ids":
             return HttpError(400, f"{field}: {error['msg']}", param=field, code="token_ids")
         if error.get("type") == "json_invalid":
             return HttpError(400, "the body is not JSON; send one JSON object in UTF-8", code="invalid_json")
         if not field:
-            return HttpError(422, "the body is no JSON object; send one", code="invalid_value")
+            return HttpError(422, "the body is not a JSON object; send one", code="invalid_value")
         param = param or field
         unknown = error.get("type") == "extra_forbidden"
         problems.append(
             f"{field} is not a field of this route" if unknown else f"{field}: {error.get('msg', 'is wrong')}"
         )
-    said = "; ".join(dict.fromkeys(problems[:3])) or "the request is wrong"
-    return HttpError(422, said, param=param, code="invalid_value")
+    message = "; ".join(dict.fromkeys(problems[:3])) or "the request is wrong"
+    return HttpError(422, message, param=param, code="invalid_value")
 
 
-_TYPE = re.compile(r"[A-Z]\w*|.*\[.*|str|int")  # pydantic names which of several types it tried, among the fields
+_TYPE = re.compile(r"[A-Z]\w*|.*\[.*|str|int")  # of several possible types, pydantic lists those it tried as fields
 
 
 def _field(where: Iterable[Any]) -> str:
@@ -124,52 +124,49 @@ def _field(where: Iterable[Any]) -> str:
 
 
 def http_error(error: Exception) -> HttpError:
-    """The answer to what went wrong while a request was worked on."""
-    if isinstance(error, HttpError):
-        return error
-    if isinstance(error, OverloadedError):
-        return HttpError(429, str(error), code="overloaded", retry_after=error.retry_after)
-    if isinstance(error, TimeoutError):
-        return HttpError(
-            503, "it was not done in time; try again later, or ask for less", code="timeout", retry_after=2
-        )
-    if isinstance(error, DiedError):
-        return HttpError(500, "the model's process died of this request; ask for less", code="worker_died")
-    if isinstance(error, RefusedError):
-        return _of_refusal(error.kind, str(error))
-    if isinstance(error, PolyrankError):
-        return _of_refusal(type(error).__name__, str(error))
+    """The answer to an exception that was raised while a request was handled."""
+    match error:
+        case HttpError():
+            return error
+        case OverloadedError():
+            return HttpError(429, str(error), code="overloaded", retry_after=error.retry_after)
+        case TimeoutError():
+            return HttpError(503, "the request timed out; try again later, or send less", code="timeout", retry_after=2)
+        case WorkerDiedError():
+            return HttpError(500, "the model's process died during this request; send less", code="worker_died")
+        case RefusedError():
+            return _of_refusal(error.kind, str(error))
+        case PolyrankError():
+            return _of_refusal(type(error).__name__, str(error))
     return HttpError(500, "internal error", code="internal")
 
 
-_STATUS = {
-    UsageError.__name__: 400,
-    MissingExtraError.__name__: 400,
-    DataError.__name__: 422,
-    LockedError.__name__: 409,
-    ResourceError.__name__: 507,
-    ReadOnlyError.__name__: 507,
-    DeadlineError.__name__: 504,
-    OfflineError.__name__: 503,
+# status, code, and a message that replaces the error's, which may name files of the server; empty: the error's own
+_REFUSALS = {
+    UsageError.__name__: (400, "refused", ""),
+    MissingExtraError.__name__: (400, "refused", ""),
+    DataError.__name__: (422, "refused", ""),
+    LockedError.__name__: (409, "locked", "another process is writing to this index; try again when it has finished"),
+    ResourceError.__name__: (507, "storage", "the disk is full or failing; nothing was written"),
+    ReadOnlyError.__name__: (507, "read_only", "the server's disk cannot be written to; nothing was written"),
+    DeadlineError.__name__: (504, "deadline", ""),
+    OfflineError.__name__: (
+        503,
+        "offline",
+        "the server that stores the candidates does not answer; try again later; a change may be partly applied",
+    ),
 }
-_HIDING = {  # what names files of the server says something general instead
-    409: "another process is writing to this index; try again when it has finished",
-    507: "the disk is full or failing; nothing was written",
-    503: "the server that holds the candidates does not answer; try again later, a change too: it may be there in part",
-    500: "what is served is damaged or was replaced; its owner finds the reason in the server's log",
-}
+_DAMAGED = 500, "internal", "the model or index is damaged or was replaced; the server's log states the reason"
 
 
-_QUOTED = re.compile(rf"""(['"])((?:(?!\1).){{{SHOWN - 3}}})(?:(?!\1).){{4,}}\1""")  # too long to be repeated
+_QUOTED = re.compile(rf"""(['"])((?:(?!\1).){{{SHOWN - 3}}})(?:(?!\1).){{4,}}\1""")  # quotes that are too long
 
 
 def _of_refusal(kind: str, message: str) -> HttpError:
-    status = _STATUS.get(kind, 500)
-    if kind == ReadOnlyError.__name__:
-        return HttpError(status, "the server's disk cannot be written to; nothing was written", code="read_only")
+    status, code, general = _REFUSALS.get(kind, _DAMAGED)
     return HttpError(
         status,
-        _HIDING.get(status, _QUOTED.sub(r"\1\2...\1", message)[:1000]),
-        code={409: "locked", 503: "offline", 504: "deadline", 507: "storage", 500: "internal"}.get(status, "refused"),
-        retry_after=5 if status in (409, 503, 507) else None,
+        general or _QUOTED.sub(r"\1\2...\1", message)[:1000],
+        code=code,
+        retry_after=5 if code in ("locked", "offline", "storage") else None,
     )

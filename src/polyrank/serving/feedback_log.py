@@ -1,4 +1,4 @@
-"""Feedback as a server keeps it: what is shown is written behind the answers, what became of it before the answer."""
+"""A server's feedback: writes shown replies after their answers are sent, and outcomes before acknowledging them."""
 
 import asyncio
 import logging
@@ -13,21 +13,21 @@ from polyrank.serving.jobs import OverloadedError
 
 log = logging.getLogger("polyrank.serving")
 
-MOST_SHOWN = 10_000  # that wait for the disk; more are counted and lost
-MOST_CHARACTERS = 16 * 2**20  # of their texts
-MOST_OUTCOMES = 128  # that wait, each with its client
-TOGETHER = 1_000  # in one transaction, with one sync for all of them
+MAX_SHOWN = 10_000  # lists that may wait for the disk; further ones are counted and dropped
+MAX_CHARACTERS = 16 * 2**20  # of their texts
+MAX_OUTCOMES = 128  # that may wait, each with its client
+BATCH = 1_000  # entries per transaction, with one sync
 
 
 class FeedbackLog:
-    """A FeedbackStore behind one thread, so that entries are written in the order in which they come.
+    """A FeedbackStore behind one thread, so that entries are written in the order in which they arrive.
 
-    What is shown waits until the disk is free, then all of it is written with one sync. A disk that fails keeps it
-    waiting: it is tried again with each new entry.
+    Shown lists wait until the disk is free; then one sync writes all of them. If the disk fails they keep waiting, and
+    each new entry triggers another attempt.
 
     Args:
         path: of the file.
-        keep_text: whether what users wrote is stored.
+        keep_text: whether users' texts are stored.
     """
 
     def __init__(self, path: Path, keep_text: bool) -> None:
@@ -39,15 +39,15 @@ class FeedbackLog:
         self.n_lost = 0
 
     def __len__(self) -> int:
-        """Shown lists that wait to be written."""
+        """Number of shown lists that wait for the disk."""
         return len(self._waiting)
 
     def show(self, shown: Shown) -> None:
-        """Have it written that replies were shown; the answer does not wait for the disk."""
+        """Queue a shown list for writing; the answer does not wait for the disk."""
         size = _characters(shown)
-        if len(self) >= MOST_SHOWN or (len(self) and self._n_characters + size > MOST_CHARACTERS):
+        if len(self) >= MAX_SHOWN or (len(self) and self._n_characters + size > MAX_CHARACTERS):
             self.n_lost += 1
-            log.error("what was shown is not recorded: %d wait already, %d are lost", len(self), self.n_lost)
+            log.error("shown replies are not recorded: %d lists wait already, %d are lost", len(self), self.n_lost)
             return
         self._waiting.append(shown)
         self._n_characters += size
@@ -56,12 +56,12 @@ class FeedbackLog:
             self._thread.submit(self._try_to_write)
 
     async def record(self, *entries: Shown | Outcome) -> int:
-        """Write and sync; how many entries were new. See ``FeedbackStore.record``.
+        """Write and sync entries; returns how many were new. See ``FeedbackStore.record``.
 
         Raises:
-            OverloadedError: too many wait for the disk.
+            OverloadedError: too many entries wait for the disk.
         """
-        if self._n_outcomes >= MOST_OUTCOMES:
+        if self._n_outcomes >= MAX_OUTCOMES:
             raise OverloadedError(1.0)
         self._n_outcomes += 1
         future = asyncio.get_running_loop().run_in_executor(self._thread, self._record, entries)
@@ -69,11 +69,11 @@ class FeedbackLog:
         return await asyncio.shield(future)
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write the waiting lists and close the file."""
         self._thread.submit(self._try_to_write)
         self._thread.shutdown()
         if self._waiting:
-            log.error("%d lists of what was shown could not be recorded", len(self))
+            log.error("%d lists of shown replies could not be recorded", len(self))
         self.store.close()
 
     def _record(self, entries: tuple[Shown | Outcome, ...]) -> int:
@@ -81,13 +81,13 @@ class FeedbackLog:
         try:
             return self.store.record(*entries)
         except DataError as error:
-            if self.n_lost and "is not known" in str(error):
-                raise ResourceError("what was shown could not be recorded; send it along with its outcome") from error
+            if self.n_lost and "is unknown" in str(error):
+                raise ResourceError("the shown replies could not be recorded; send them with the outcome") from error
             raise
 
     def _recorded(self, future: "asyncio.Future[int]") -> None:
         self._n_outcomes -= 1
-        future.cancelled() or future.exception()  # which nobody may have waited for
+        future.cancelled() or future.exception()  # marks the error as seen: the client may have left
 
     def _try_to_write(self) -> None:
         self._scheduled = False
@@ -95,20 +95,20 @@ class FeedbackLog:
             self._write()
         except PolyrankError as error:
             if not self._failing:
-                log.error("what was shown cannot be recorded at present: %s", type(error).__name__)
+                log.error("shown replies cannot be recorded at present: %s", type(error).__name__)
             self._failing = True
 
     def _write(self) -> None:
-        """Everything that waits; what cannot be written stays."""
-        while batch := list(islice(self._waiting, TOGETHER)):
+        """Write everything that waits; lists that cannot be written stay in the queue."""
+        while batch := list(islice(self._waiting, BATCH)):
             try:
                 self.store.record(*batch)
-            except DataError:  # of one among them
+            except DataError:  # one of them is invalid
                 batch = batch[:1]
                 try:
                     self.store.record(*batch)
                 except DataError as error:
-                    log.error("what was shown could not be recorded: %s", type(error).__name__)
+                    log.error("shown replies could not be recorded: %s", type(error).__name__)
             for shown in batch:
                 self._waiting.popleft()
                 self._n_characters -= _characters(shown)

@@ -1,6 +1,6 @@
-"""What comes before every route: who asks, how much, and whether there is room; and what is noted of each request.
+"""Checks before every route: API keys, sizes and capacity; and a log line for each request.
 
-An ASGI layer, since it must refuse before a body is read. It knows no route and no model.
+An ASGI layer, because it must refuse requests before their bodies are read. It knows no routes and no models.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
-OPEN = ("/live", "/ready", "/health")  # to everybody
-SMALL_BODY = 64 * 1024  # bytes that a request may always bring
-LARGE_BODIES = 16  # of the greatest size, that may be in memory at once
-LEFT = 499  # noted where a client did not wait for its answer
+OPEN = ("/live", "/ready", "/health")  # need no key
+SMALL_BODY = 64 * 1024  # bytes; smaller bodies are always accepted
+LARGE_BODIES = 16  # bodies of the maximum size that may be in memory at once
+CLIENT_LEFT = 499  # logged if a client did not wait for its answer
 LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
-PROXIES = ("x-forwarded-", "forwarded", "via", "x-real-ip")  # headers that begin so tell of others who ask
+PROXIES = ("x-forwarded-", "forwarded", "via", "x-real-ip")  # beginnings of headers that proxies add
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -39,17 +39,17 @@ HEADERS = (
 
 
 class Guard:
-    """The layer around an app.
+    """The ASGI layer around an app.
 
     Args:
-        app: what is guarded.
-        keys: that open it.
+        app: the app.
+        keys: valid API keys.
         limits: of requests.
-        check_room: raises where there is no room for a request that computes.
-        noted: called with the route, the status and the seconds of each request.
+        check_capacity: raises if the server has no capacity for a request that computes.
+        on_answer: called with the route, the status and the seconds of each request.
         computing: paths of routes that compute.
-        changes: whether a method and a path change what is served.
-        stopping: whether clients should go elsewhere.
+        changes: whether a request with this method and path changes candidates.
+        stopping: whether clients should use another server.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class Guard:
         *,
         keys: Keys,
         limits: LimitSettings,
-        check_room: Callable[[], None],
-        noted: Callable[[str, int, float], None],
+        check_capacity: Callable[[], None],
+        on_answer: Callable[[str, int, float], None],
         computing: frozenset[str],
         changes: Callable[[str, str], bool],
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.app, self.keys, self.limits = app, keys, limits
-        self._check_room, self._noted, self._computing, self._stopping = check_room, noted, computing, stopping
-        self._changes = changes
+        self._check_capacity, self._on_answer, self._computing = check_capacity, on_answer, computing
+        self._changes, self._stopping = changes, stopping
         self._n_active = 0
         self._n_bytes = 0  # of large bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or hand it on."""
+        """Handle one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
@@ -84,7 +84,7 @@ class Guard:
             await self._answer(request)
         except Exception as error:
             if request.status and not request.complete:
-                raise  # half an answer: the connection ends with it
+                raise  # part of the answer was sent: the connection ends
             answer = http_error(error)
             if not request.complete:
                 await refuse(answer, scope, request.send)
@@ -96,22 +96,22 @@ class Guard:
             self._note(request)
 
     async def _answer(self, request: "_Request") -> None:
-        """Hand a request on, once its body is there, for as long as its client waits.
+        """Pass a request to the app once its body has arrived, for as long as its client waits.
 
         Raises:
-            HttpError: it may not come in.
+            HttpError: the request is refused.
         """
         scope = request.scope
         request.last = self._stopping()
         if scope["path"] in OPEN:
             return await self.app(scope, request.receive, request.send)
         if self._n_active > self.limits.connections:
-            raise _crowded("too many requests are open")
+            raise _overloaded("too many requests are open")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self._check_caller(request, headers)
         body = b""
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            self._check_kind(scope, headers)
+            self._check_body(scope, headers)
             body = await self._body(request)
         work = asyncio.create_task(self.app(scope, request.replay(body), request.send))
         gone = asyncio.create_task(request.until_gone())
@@ -119,19 +119,19 @@ class Guard:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
-            work.cancel()  # of no effect where it is done
+            work.cancel()  # no effect if it is done
         with suppress(asyncio.CancelledError):
             await work
-        request.status = request.status or LEFT
+        request.status = request.status or CLIENT_LEFT
         return None
 
-    def _check_kind(self, scope: Scope, headers: dict[str, str]) -> None:
+    def _check_body(self, scope: Scope, headers: dict[str, str]) -> None:
         if scope["path"] in self._computing:
-            self._check_room()
+            self._check_capacity()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         none = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         if kind != "application/json" and not kind.endswith("+json") and not none:
-            raise HttpError(415, "the content type is not application/json; send JSON and say so", headers=CLOSE)
+            raise HttpError(415, "the content type is not application/json; send JSON with that type", headers=CLOSE)
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.limits.body_bytes:
             raise self._too_long()
@@ -143,23 +143,27 @@ class Guard:
         if self.keys:
             key = self.keys.admit(headers.get("authorization", "").encode("latin-1"))
             if key is None:
-                said = {"www-authenticate": 'Basic realm="polyrank", charset="UTF-8"'}
+                challenge = {"www-authenticate": 'Basic realm="polyrank", charset="UTF-8"'}
                 raise HttpError(
-                    401, "no valid key; send one as Authorization: Bearer KEY", code="invalid_api_key", headers=said
+                    401,
+                    "no valid key; send one as Authorization: Bearer KEY",
+                    code="invalid_api_key",
+                    headers=challenge,
                 )
             request.key = key.name
             if key.right == "read" and self._changes(scope["method"], scope["path"]):
-                raise HttpError(403, "this key may not change candidates; use one that may write", code="read_only_key")
+                raise HttpError(403, "this key may not change candidates; use a write key", code="read_only_key")
             return
-        # without keys only this machine may ask; a page elsewhere could reach it under a name that leads here
+        # without keys only this machine has access; a web page elsewhere could use a name that resolves to it
         if not LOCAL.fullmatch(headers.get("host", "")):
             raise HttpError(
-                403, "without keys only localhost is answered; start the server with an API key file", code="no_keys"
+                403, "without keys only localhost has access; start the server with an API key file", code="no_keys"
             )
         if any(name.startswith(PROXIES) for name in headers):
             raise HttpError(
                 403,
-                "without keys no proxy is answered: it would let everybody in; start the server with an API key file",
+                "without keys proxies are refused, because they would open the server to everyone; start it with an API"
+                " key file",
                 code="no_keys",
             )
 
@@ -170,28 +174,28 @@ class Guard:
                 while True:
                     message = await request.receive()
                     if message["type"] == "http.disconnect":
-                        raise HttpError(LEFT, "the client left")
+                        raise HttpError(CLIENT_LEFT, "the client left")
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > self.limits.body_bytes:
                         raise self._too_long()
                     if size > SMALL_BODY:
-                        self._hold(request, size)
+                        self._count_large(request, size)
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
             raise HttpError(
                 408,
-                f"the request did not come whole within {self.limits.body_timeout_s:g} s; send it faster",
+                f"the request did not arrive within {self.limits.body_timeout_s:g} s; send it faster",
                 headers=CLOSE,
             ) from None
 
-    def _hold(self, request: "_Request", size: int) -> None:
-        """Count a large body among those in memory, as far as it has come."""
+    def _count_large(self, request: "_Request", size: int) -> None:
+        """Count the bytes of a large body that have arrived."""
         self._n_bytes += size - request.n_bytes
         request.n_bytes = size
         if self._n_bytes > LARGE_BODIES * self.limits.body_bytes:
-            raise _crowded("too many large requests are open")
+            raise _overloaded("too many large requests are open")
 
     def _too_long(self) -> HttpError:
         return HttpError(
@@ -200,11 +204,11 @@ class Guard:
 
     def _note(self, request: "_Request") -> None:
         scope, seconds = request.scope, time.perf_counter() - request.started
-        # the route as it was written, since a path may hold what a user wrote
-        known = scope["path"] in OPEN or scope["path"] in self._computing  # refused before it came to its route
+        # the route's pattern, because a path may contain a user's text
+        known = scope["path"] in OPEN or scope["path"] in self._computing  # may have been refused before routing
         route = getattr(scope.get("route"), "path_format", None) or (scope["path"] if known else "none")
-        self._noted(route, request.status, seconds)
-        if route in OPEN:  # asked every second, by whoever waits or watches
+        self._on_answer(route, request.status, seconds)
+        if route in OPEN:  # monitoring requests them every second
             return
         log.info(
             "%s",
@@ -224,20 +228,20 @@ class Guard:
 
 
 class _Request:
-    """One request and what is known of it: when it came, what it is called, how it was answered."""
+    """One request, and its time, id and status."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope, self.receive, self._send = scope, receive, send
         self.started = time.perf_counter()
-        self.key: str | None = None  # the name of the key that it came with
+        self.key: str | None = None  # name of the key that it was sent with
         self.id = scope.setdefault("state", {})["request_id"] = secrets.token_hex(12)
-        self.status = 0  # until it is answered
+        self.status = 0  # until the answer starts
         self.complete = False
-        self.last = False  # of its connection
-        self.n_bytes = 0  # of its body, if that is large
+        self.last = False  # on its connection
+        self.n_bytes = 0  # of its body, if it is large
 
     async def send(self, message: Message) -> None:
-        """Answer, with the headers that all answers have."""
+        """Send a part of the answer, with the headers of all answers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             fixed = [(b"x-request-id", self.id.encode()), *HEADERS]
@@ -248,7 +252,7 @@ class _Request:
         self.complete = message["type"] == "http.response.body" and not message.get("more_body")
 
     def replay(self, body: bytes) -> Receive:
-        """The body, as if it came only now."""
+        """A receive function that returns the body that was read already."""
         messages = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
@@ -257,20 +261,20 @@ class _Request:
         return receive
 
     async def until_gone(self) -> None:
-        """Wait until the client leaves, or has its answer."""
+        """Wait until the client has left or has its answer."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
-CLOSE = {"connection": "close"}  # what is left of the body is not read
+CLOSE = {"connection": "close"}  # the rest of the body is not read
 
 
-def _crowded(message: str) -> HttpError:
+def _overloaded(message: str) -> HttpError:
     return HttpError(503, f"{message}; try again in a moment", code="overloaded", retry_after=1, headers=CLOSE)
 
 
 async def refuse(error: HttpError, scope: Scope, send: Send) -> None:
-    """Answer with an error."""
+    """Send an error as the answer."""
     body = b"" if scope["method"] == "HEAD" else json.dumps(error.body(scope["path"])).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
     await send(

@@ -1,8 +1,8 @@
-"""What waits for the model, and which of it is computed together.
+"""The queue of jobs for the models, and which of them are computed together.
 
-A job is a part of one request. Jobs that ask the same of the same model go together, as many as one batch of tokens
-holds. What could not be done within its time is refused at the door, so that everything that is let in is worth
-computing. Knows nothing of HTTP, processes or models.
+A job is a part of one request. Jobs of the same operation and model form a batch, up to a number of tokens. A request
+that cannot finish in time is refused on arrival, so that every accepted job is worth computing. This module knows
+nothing of HTTP, processes or models.
 """
 
 import asyncio
@@ -15,23 +15,23 @@ from typing import Any
 
 from polyrank.serving.tasks import Task
 
-SMOOTHING = 0.2  # weight of the newest batch in what a token costs
-FIRST_COST = 2e-5  # seconds for one token, until it is measured
-IN_TIME = 0.8  # share of the time until a deadline that may be spent on waiting, as estimated
-TOKENS_TOGETHER = 4_096  # in one batch, unless a single job has more
-SHORT_LINE = 16  # requests that may wait however long they take, if that is in time
-LINE_S = 1.0  # seconds of work in a longer line: what was too much is forgotten soon after
+SMOOTHING = 0.2  # weight of the newest batch in the cost per token
+FIRST_COST = 2e-5  # seconds per token, until it is measured
+IN_TIME = 0.8  # share of the time until a deadline that the estimated wait may take
+TOKENS_TOGETHER = 4_096  # per batch, unless a single job has more
+SHORT_QUEUE = 16  # requests that may wait regardless of QUEUE_S, if they finish in time
+QUEUE_S = 1.0  # seconds of work in a longer queue: keeps the delay after an overload short
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One thing to compute.
+    """A part of a request.
 
     Args:
-        name: of which model.
-        task: what.
-        n_tokens: about how many tokens will be read.
-        deadline: when it is no longer wanted, by ``time.monotonic``.
+        name: of the model, index or pipeline.
+        task: the task.
+        n_tokens: estimated number of tokens.
+        deadline: time after which the result is useless, by ``time.monotonic``.
         result: set once it is computed.
     """
 
@@ -47,92 +47,92 @@ class Job:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Jobs of one kind may be computed together."""
+        """Jobs of one kind can be computed together."""
         return self.task.operation, self.name
 
 
 class OverloadedError(Exception):
-    """Too much waits already; the caller may come again.
+    """Too much work waits already; the client may retry.
 
     Args:
         retry_after: seconds.
     """
 
     def __init__(self, retry_after: float) -> None:
-        super().__init__(f"too many requests wait already; try again in {math.ceil(retry_after)} s")
+        super().__init__(f"too many requests are waiting; try again in {math.ceil(retry_after)} s")
         self.retry_after = retry_after
 
 
 class JobQueue:
-    """The requests that wait, each with its jobs. For one event loop.
+    """The waiting requests, each with its jobs. For one event loop.
 
-    Requests take turns, job by job, so that a long one does not hold up the short ones behind it.
+    Requests take turns, job by job, so that a long request does not block short ones behind it.
 
     Args:
-        most: requests that may wait.
-        tokens_together: in one batch.
-        clock: seconds.
+        max_requests: number of requests that may wait.
+        tokens_together: limit per batch.
+        clock: returns seconds.
     """
 
     def __init__(
-        self, most: int, tokens_together: int = TOKENS_TOGETHER, clock: Callable[[], float] = time.monotonic
+        self, max_requests: int, tokens_together: int = TOKENS_TOGETHER, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.most, self.tokens_together, self._clock = most, tokens_together, clock
+        self.max_requests, self.tokens_together, self._clock = max_requests, tokens_together, clock
         self._requests: deque[deque[Job]] = deque()
-        self._tokens: Counter[tuple[str, str]] = Counter()  # that wait, by kind
-        self._cost: dict[tuple[str, str], float] = {}  # seconds for a token, by kind
+        self._tokens: Counter[tuple[str, str]] = Counter()  # waiting, by kind
+        self._cost: dict[tuple[str, str], float] = {}  # seconds per token, by kind
 
     def __len__(self) -> int:
         return len(self._requests)
 
     @property
     def wait_s(self) -> float:
-        """About how many seconds of work wait, for one process."""
+        """Estimated seconds of waiting work, for one process."""
         return sum(n * self._cost.get(kind, FIRST_COST) for kind, n in self._tokens.items())
 
     def seconds(self, job: Job) -> float:
-        """About how long a job takes."""
+        """Estimated duration of a job."""
         return job.n_tokens * self._cost.get(job.kind, FIRST_COST)
 
-    def check_room(self, n_processes: int = 1, timeout_s: float = math.inf) -> None:
-        """Refuse what is asked now if it would wait for too long, whatever it is.
+    def check_capacity(self, n_processes: int = 1, timeout_s: float = math.inf) -> None:
+        """Refuse any request that arrives now if it would wait too long.
 
         Raises:
-            OverloadedError: so many requests wait, or so much work, that nothing more would be done in time.
+            OverloadedError: so much work waits that another request could not finish in time.
         """
-        self._check_line(0.0, IN_TIME * timeout_s, n_processes)
+        self._check_queue(0.0, IN_TIME * timeout_s, n_processes)
 
     def add(self, jobs: Sequence[Job], n_processes: int = 1) -> None:
-        """Let a request wait. What waits alone is taken, however long it may take.
+        """Add a request. If nothing else waits, it is accepted however long it takes.
 
         Raises:
-            OverloadedError: it would not be done by its deadline, or the line is too long.
+            OverloadedError: it would not finish before its deadline, or the queue is too long.
         """
         if not jobs:
             return
         if self._requests:
-            self._check_line(sum(map(self.seconds, jobs)), IN_TIME * (jobs[0].deadline - self._clock()), n_processes)
+            self._check_queue(sum(map(self.seconds, jobs)), IN_TIME * (jobs[0].deadline - self._clock()), n_processes)
         self._requests.append(deque(jobs))
         self._enter(jobs)
 
-    def _check_line(self, own_s: float, room_s: float, n_processes: int) -> None:
-        line = self.wait_s / n_processes
-        too_late = line + own_s / n_processes > room_s
-        if len(self) >= self.most or too_late or (len(self) >= SHORT_LINE and line > LINE_S):
-            raise OverloadedError(max(line / 2, 1.0))
+    def _check_queue(self, own_s: float, limit_s: float, n_processes: int) -> None:
+        queue_s = self.wait_s / n_processes
+        too_late = queue_s + own_s / n_processes > limit_s
+        if len(self) >= self.max_requests or too_late or (len(self) >= SHORT_QUEUE and queue_s > QUEUE_S):
+            raise OverloadedError(max(queue_s / 2, 1.0))
 
     def put_back(self, jobs: Sequence[Job]) -> None:
-        """Jobs whose process died, before all others, each to be computed alone."""
+        """Put jobs whose process died before all others; each is computed alone."""
         for job in reversed(jobs):
             job.alone = True
             self._requests.appendleft(deque([job]))
         self._enter(jobs)
 
     def next_batch(self) -> list[Job]:
-        """The next jobs to compute together; empty if none is wanted. What is late is dropped."""
+        """The next jobs to compute together; empty if none waits. Late jobs are dropped."""
         batch: list[Job] = []
         n_tokens = 0
-        while True:  # a further turn for those who have more, while there is room
+        while True:  # requests with more jobs get another turn while the batch has capacity
             taken, passed = [], []
             for jobs in self._requests:
                 self._drop_late(jobs)
@@ -142,7 +142,7 @@ class JobQueue:
                     taken.append(jobs)
                 elif jobs:
                     passed.append(jobs)
-            self._requests = deque([*passed, *filter(None, taken)])  # who had a turn stands behind who had none
+            self._requests = deque([*passed, *filter(None, taken)])  # least recently served first
             if not taken or n_tokens >= self.tokens_together:
                 return batch
 
@@ -157,14 +157,14 @@ class JobQueue:
         while jobs and (jobs[0].result.done() or self._clock() > jobs[0].deadline):
             _give_up(self._leave(jobs))
 
-    def measured(self, batch: Sequence[Job], seconds: float) -> None:
-        """Learn from what a batch took."""
+    def record_cost(self, batch: Sequence[Job], seconds: float) -> None:
+        """Update the cost per token with the duration of a batch."""
         kind, cost = batch[0].kind, seconds / max(1, sum(job.n_tokens for job in batch))
         before = self._cost.get(kind, cost)
         self._cost[kind] = before + SMOOTHING * (cost - before)
 
     def clear(self) -> None:
-        """Give up on everything that waits."""
+        """Fail everything that waits."""
         for jobs in self._requests:
             while jobs:
                 _give_up(self._leave(jobs))

@@ -1,4 +1,4 @@
-"""Keys that open a server: a name, a right and a secret each. Knows files and headers, and nothing of HTTP's routes."""
+"""API keys: each has a name, a right and a secret. Knows files and headers, but no routes."""
 
 import base64
 import binascii
@@ -15,17 +15,17 @@ from polyrank.errors import UsageError
 log = logging.getLogger("polyrank.serving")
 
 Right = Literal["read", "write"]
-SHORTEST_KEY = 16
-OTHERS = 0o026  # others read it, or others or the group write it
+MIN_KEY_CHARACTERS = 16
+TOO_OPEN = 0o026  # mode bits: others may read, or the group or others may write
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One of them.
+    """An API key.
 
     Args:
-        name: whose it is, for the log.
-        right: "write": everything; "read": everything but changes to candidates.
+        name: of its owner, for the log.
+        right: "write": full access; "read": everything except changes to candidates.
         digest: SHA-256 of the secret.
     """
 
@@ -35,10 +35,10 @@ class Key:
 
 
 class Keys:
-    """All of them; compared in constant time.
+    """All API keys; compared in constant time.
 
     Args:
-        keys: none: everybody on this machine may come in.
+        keys: empty: everyone on this machine has access.
     """
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
@@ -46,37 +46,37 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path) -> "Keys":
-        """Keys of a file: in each line a key, or ``NAME read KEY`` or ``NAME write KEY``.
+        """Read keys from a file: each line has a key, or ``NAME read KEY`` or ``NAME write KEY``.
 
-        Empty lines and those that begin with # are passed over. A key alone has the right to write.
+        Empty lines and lines that begin with # are ignored. A key without a name has the right to write.
 
         Raises:
-            UsageError: there is no such file, no key in it, one that can be guessed, or a line that is something else.
+            UsageError: the file is missing or has no keys, a key is too short, or a line is invalid.
         """
         try:
             lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
             mode = path.stat().st_mode
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read keys from {path}; give a file with one key in each line") from error
+            raise UsageError(f"cannot read keys from {path}; use a file with one key per line") from error
         keys = [_key(path, number, line) for number, line in enumerate(lines, 1) if line and not line.startswith("#")]
         if not keys:
-            raise UsageError(f"{path} holds no key; write one in each line")
+            raise UsageError(f"{path} has no keys; write one per line")
         names = [key.name for key in keys]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise UsageError(f"{path} has two keys of the name {twice}; give each a name of its own")
-        if mode & OTHERS:
+            raise UsageError(f"{path} has two keys with the name {twice}; use distinct names")
+        if mode & TOO_OPEN:
             log.warning("other users can read or write %s (mode %o); run chmod 600 on it", path, mode & 0o777)
         return cls(keys)
 
     def replace(self, others: "Keys") -> None:
-        """Have these be the keys from now on."""
+        """Use these keys from now on."""
         self._keys = others._keys
 
     def __bool__(self) -> bool:
         return bool(self._keys)
 
     def admit(self, authorization: bytes) -> Key | None:
-        """The key in a header: ``Bearer KEY``, or ``Basic`` with the key as password, as browsers send."""
+        """The key in a header: ``Bearer KEY``, or ``Basic`` with the key as the password, as browsers send it."""
         scheme, _, value = authorization.partition(b" ")
         secret = value.strip()
         if scheme.lower() == b"basic":
@@ -86,7 +86,7 @@ class Keys:
                 return None
         elif scheme.lower() != b"bearer":
             return None
-        # clients send what is not ASCII in UTF-8 or in Latin-1
+        # clients encode non-ASCII characters as UTF-8 or as Latin-1
         digests = [_digest(secret), _digest(secret.decode("latin-1").encode())]
         matches = [any(hmac.compare_digest(digest, key.digest) for digest in digests) for key in self._keys]
         return next((key for key, matched in zip(self._keys, matches, strict=True) if matched), None)
@@ -96,9 +96,9 @@ def _key(path: Path, number: int, line: str) -> Key:
     name, right, secret = parts if len(parts := line.split()) == 3 else (f"key-{number}", "write", line)
     if right not in get_args(Right) or len(secret.split()) != 1:
         raise UsageError(f"line {number} of {path} is not a key; write KEY, NAME read KEY or NAME write KEY")
-    if len(secret) < SHORTEST_KEY:
+    if len(secret) < MIN_KEY_CHARACTERS:
         raise UsageError(
-            f"the key in line {number} of {path} has {len(secret)} characters; use at least {SHORTEST_KEY}"
+            f"the key in line {number} of {path} has {len(secret)} characters; use at least {MIN_KEY_CHARACTERS}"
         )
     return Key(name, "read" if right == "read" else "write", _digest(secret.encode()))
 

@@ -1,4 +1,4 @@
-"""What a server says of itself, on stderr. A thread writes it, so that a reader who stops does not stop the server."""
+"""A server's log on stderr. A thread writes it, so that the server does not stop when the log's reader stalls."""
 
 import json
 import logging
@@ -8,14 +8,14 @@ import threading
 import time
 from collections import deque
 
-MOST = 10_000  # lines that may wait to be read; more are lost
-LEAVING_S = 2.0  # at the end, for those that still wait
+MAX_LINES = 10_000  # waiting to be written; older lines are dropped
+FLUSH_S = 2.0  # at exit, for the lines that still wait
 
 
 def log_to_stderr() -> None:
-    """One line of JSON for each request, and for what goes wrong. Texts of users are in none of them."""
-    handler = _Writing()
-    handler.setFormatter(_Lines())
+    """Log one line of JSON per request and per problem; no line contains users' texts."""
+    handler = _ThreadHandler()
+    handler.setFormatter(_JsonFormatter())
     for name in ("polyrank", "polyrank.access", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.WARNING if name == "uvicorn.error" else logging.INFO)
@@ -23,27 +23,27 @@ def log_to_stderr() -> None:
         logger.propagate = False
 
 
-class _Writing(logging.Handler):
-    """Lines, written by a thread of its own."""
+class _ThreadHandler(logging.Handler):
+    """Writes lines in a separate thread."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: deque[str] = deque(maxlen=MOST)  # the oldest are lost
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
         self._changed = threading.Condition()
-        self._n_left = 0  # not written yet, the one that is being written among them
+        self._n_left = 0  # lines that the thread is writing
         threading.Thread(target=self._write, name="polyrank-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say something."""
+        """Queue a record."""
         line = self.format(record)
         with self._changed:
             self._lines.append(line)
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all is written, for a while."""
+        """Wait until everything is written, or FLUSH_S have passed."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._lines and not self._n_left, LEAVING_S)
+            self._changed.wait_for(lambda: not self._lines and not self._n_left, FLUSH_S)
 
     def _write(self) -> None:
         while True:
@@ -55,15 +55,15 @@ class _Writing(logging.Handler):
                 self._lines.clear()
             rest = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
             try:
-                while rest:  # not by sys.stderr, whose lock a write that waits would keep from the end of the process
+                while rest:  # not through sys.stderr: a blocked write would hold its lock when the process exits
                     rest = rest[os.write(sys.stderr.fileno(), rest) :]
-            except (OSError, ValueError):  # nobody listens any more
+            except (OSError, ValueError):  # stderr is closed
                 continue
 
 
-class _Lines(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """A record as JSON; those of requests are that already."""
+        """A record as JSON; records of requests are JSON already."""
         message = record.getMessage()
         if record.name == "polyrank.access" and record.levelno == logging.INFO:
             return message
@@ -73,5 +73,5 @@ class _Lines(logging.Formatter):
             "message": message,
         }
         if record.exc_info and record.exc_info[0] is not None:
-            row["error"] = record.exc_info[0].__name__  # what it says may be what a user wrote
+            row["error"] = record.exc_info[0].__name__  # not the message, which may contain a user's text
         return json.dumps(row)

@@ -1,4 +1,4 @@
-"""Figures of a server for Prometheus."""
+"""A server's metrics for Prometheus."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 
 class Metrics:
-    """What is counted of one server."""
+    """Counters and histograms of one server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -36,12 +36,12 @@ class Metrics:
         self._deaths = Counter("polyrank_worker_deaths", "Processes that died.", registry=self.registry)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
-        """One request more."""
+        """Count a request."""
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def computed(self, batch: Sequence[Job] | None, seconds: float) -> None:
-        """One batch more; or, with None, one process less."""
+        """Count a batch or, with None, the death of a process."""
         if batch is None:
             self._deaths.inc()
             return
@@ -51,9 +51,9 @@ class Metrics:
         self._tokens.labels(operation).inc(sum(job.n_tokens for job in batch))
 
     def gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """A figure that is looked up when it is asked for."""
+        """Add a gauge whose value is computed when Prometheus reads it."""
         Gauge(f"polyrank_{name}", what, registry=self.registry).set_function(value)
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self.registry)

@@ -1,7 +1,7 @@
-"""The processes that compute, as the server sees them: started, fed with batches, restarted when they die, replaced.
+"""The server's view of its model processes: start them, feed them batches, restart them when they die, replace them.
 
-Knows nothing of HTTP. A batch goes to one process and comes back; if the process dies meanwhile, its jobs are computed
-again, each alone, by the next one, so that a job which kills its process fails by itself.
+This module knows nothing of HTTP. A batch goes to one process and its results come back. If the process dies meanwhile,
+the next process computes each of its jobs alone, so that a job that kills its process fails alone.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ from typing import Generic, TypeVar
 from polyrank.errors import PolyrankError
 from polyrank.serving.jobs import Job, JobQueue
 from polyrank.serving.tasks import Batch, ServedInfo, Started, Task, TaskOutcome
-from polyrank.serving.worker import Setup, work
+from polyrank.serving.worker import Setup, run_worker
 
 R = TypeVar("R")
 
 log = logging.getLogger("polyrank.serving")
 
 ATTEMPTS = 3  # of a job whose process dies
-LONGEST_PAUSE_S = 30.0  # before a process that keeps dying is started again
-STALLED_S = 120.0  # for one batch: it hangs
+MAX_PAUSE_S = 30.0  # before a process that keeps dying is started again
+STALLED_S = 120.0  # for one batch; after that, the process is considered hung
 
 
-class FailedError(PolyrankError):
-    """A process could not open what is served; it exits as the error that it met.
+class StartupError(PolyrankError):
+    """A process could not open the models; carries the exit code of the original error.
 
     Args:
-        message: what the error said.
+        message: of the original error.
         code: its exit code.
     """
 
@@ -45,11 +45,11 @@ class FailedError(PolyrankError):
 
 
 class RefusedError(Exception):
-    """A job cannot be computed.
+    """A job raised an error.
 
     Args:
-        kind: name of the error.
-        message: what it says.
+        kind: class name of the error.
+        message: its message.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -57,17 +57,17 @@ class RefusedError(Exception):
         self.kind = kind
 
 
-class DiedError(Exception):
-    """The process died, every time that this was computed."""
+class WorkerDiedError(Exception):
+    """The process died each time that it computed this job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Computed(Generic[R]):
-    """What became of one request.
+    """The result of one request.
 
     Args:
         values: the results of its parts.
-        waiting_ms, computing_ms: in the line, and from its first batch to the end of its last.
+        waiting_ms, computing_ms: in the queue, and from the start of its first batch to the end of its last.
     """
 
     values: list[R]
@@ -77,55 +77,55 @@ class Computed(Generic[R]):
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One process and our end of its pipe."""
+    """One process and the server's end of its pipe."""
 
     process: BaseProcess
     connection: Connection
 
     @classmethod
     def start(cls, setup: Setup) -> "Worker":
-        """Start a process; ``until_started`` waits until it is ready."""
+        """Start a process; ``wait_started`` waits until it is ready."""
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, setup), name="polyrank-worker", daemon=True)
+        here, there = context.Pipe()
+        process = context.Process(target=run_worker, args=(there, setup), name="polyrank-worker", daemon=True)
         process.start()
-        theirs.close()
-        return cls(process, ours)
+        there.close()
+        return cls(process, here)
 
-    def until_started(self) -> Started:
-        """How its start went. Blocks.
+    def wait_started(self) -> Started:
+        """Wait until the process has opened the models, or failed to. Blocks.
 
         Raises:
-            EOFError, OSError: it has died.
+            EOFError, OSError: the process died.
         """
         return self.connection.recv()  # type: ignore[no-any-return]
 
     def compute(self, batch: Sequence[Job]) -> list[TaskOutcome]:
-        """The outcomes of jobs of one kind. Blocks.
+        """Compute jobs of one kind and return their outcomes. Blocks.
 
         Raises:
-            EOFError, OSError: it has died.
+            EOFError, OSError: the process died.
         """
         self.connection.send(Batch(batch[0].name, [job.task for job in batch]))
         return self.connection.recv()  # type: ignore[no-any-return]
 
     def kill(self) -> None:
-        """End it now; there is nothing that it could lose. Blocks."""
+        """End the process now; it holds no state to lose. Blocks."""
         self.process.kill()
         self.process.join()
-        self.connection.close()  # only now: who still reads from it has seen its end
+        self.connection.close()  # last, so that a thread that is reading from it gets the end of file
 
 
 class Pool:
-    """Processes, and the line of jobs before them.
+    """Model processes and the queue of jobs for them.
 
     Args:
-        setup: what each of them opens.
-        n: how many.
-        most_waiting: jobs that may wait.
-        timeout_s: for a job that does not say when it must be done.
-        watched: called with each batch and the seconds that it took, and with None when a process has died.
-        started: a process that was started already.
+        setup: what each process opens.
+        n: number of processes.
+        max_waiting: number of jobs that may wait.
+        timeout_s: for each request.
+        on_batch: called with each batch and the seconds that it took, and with None when a process has died.
+        started: a process that is already started.
     """
 
     def __init__(
@@ -133,19 +133,16 @@ class Pool:
         setup: Setup,
         n: int = 1,
         *,
-        most_waiting: int = 512,
+        max_waiting: int = 512,
         timeout_s: float = 30.0,
-        watched: Callable[[Sequence[Job] | None, float], None] = lambda batch, seconds: None,
+        on_batch: Callable[[Sequence[Job] | None, float], None] = lambda batch, seconds: None,
         started: Worker | None = None,
     ) -> None:
-        self.setup, self.n, self.timeout_s, self._watched = setup, n, timeout_s, watched
-        self.waiting = JobQueue(most_waiting)
+        self.setup, self.n, self.timeout_s, self._on_batch = setup, n, timeout_s, on_batch
+        self.waiting = JobQueue(max_waiting)
         self.info: dict[str, ServedInfo] = {}
-        self.failure: FailedError | None = None
+        self.failure: StartupError | None = None
         self.n_ready = 0
-        self.n_deaths = 0
-        self.n_reloads = 0
-        self.n_working = 0
         self._wanted = asyncio.Event()
         self._first_ready = asyncio.Event()
         self._replacements: dict[int, Worker] = {}
@@ -153,20 +150,20 @@ class Pool:
         self._workers: dict[int, Worker] = {}
         self._started = started
         self._alive: set[Worker] = set() if started is None else {started}
-        self._threads = ThreadPoolExecutor(2 * n + 2, "polyrank-pool")  # two for a worker that is replaced
+        self._threads = ThreadPoolExecutor(2 * n + 2, "polyrank-pool")  # two per worker, for replacing it
         self._ending: set[asyncio.Task[None]] = set()
         self._closing = False
         self._reloading = asyncio.Lock()
 
     def start(self) -> None:
-        """Start the processes. Call it in the event loop."""
-        self._tasks = [asyncio.create_task(self._life(number)) for number in range(self.n)]
+        """Start the processes; call this in the event loop."""
+        self._tasks = [asyncio.create_task(self._keep_alive(number)) for number in range(self.n)]
 
     async def until_ready(self) -> None:
-        """Wait until one of them is ready.
+        """Wait until one process is ready.
 
         Raises:
-            FailedError: what is served cannot be opened.
+            StartupError: the models cannot be opened.
         """
         await self._first_ready.wait()
         if self.failure is not None:
@@ -174,46 +171,43 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether something would be computed now."""
+        """Whether a process is ready to compute."""
         return self.n_ready > 0
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that are there."""
+        """Ids of the running processes."""
         return [worker.process.pid or 0 for worker in self._workers.values()]
 
     @property
     def n_computing(self) -> int:
-        """Processes that share the work, now or as soon as one is there again."""
+        """Number of processes that share the work, at least 1."""
         return max(1, self.n_ready)
 
-    def check_room(self) -> None:
-        """Refuse what would wait for too long, before anything of it is read.
+    def check_capacity(self) -> None:
+        """Refuse a request that would wait too long, before its body is read.
 
         Raises:
-            OverloadedError: too much waits.
+            OverloadedError: too much work waits.
         """
-        self.waiting.check_room(self.n_computing, self.timeout_s)
+        self.waiting.check_capacity(self.n_computing, self.timeout_s)
 
-    async def compute(
-        self, name: str, tasks: Sequence[Task[R]], tokens: Sequence[int], timeout_s: float | None = None
-    ) -> Computed[R]:
-        """The results of the parts of one request, in their order.
+    async def compute(self, name: str, tasks: Sequence[Task[R]], tokens: Sequence[int]) -> Computed[R]:
+        """Compute the parts of one request; the results are in their order.
 
         Args:
-            name: of what is served.
+            name: of the model, index or pipeline.
             tasks: the parts.
-            tokens: about how many tokens each of them has.
-            timeout_s: seconds until it is given up.
+            tokens: estimated number of tokens of each part.
 
         Raises:
-            OverloadedError: too much waits.
-            TimeoutError: it was not done in time.
-            RefusedError: it cannot be computed.
-            DiedError: the process died of it, or so it seems.
+            OverloadedError: too much work waits.
+            TimeoutError: the results were not ready in time.
+            RefusedError: a task raised an error.
+            WorkerDiedError: the process died while it computed a part.
         """
         loop = asyncio.get_running_loop()
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + self.timeout_s
         jobs = [
             Job(name, task, max(n, 16), deadline, loop.create_future()) for task, n in zip(tasks, tokens, strict=True)
         ]
@@ -230,28 +224,27 @@ class Pool:
                 job.result.cancel()
 
     async def reload(self) -> bool:
-        """Open everything anew in new processes, which take over one by one once they are ready.
+        """Open everything again in new processes, which replace the old ones one by one once they are ready.
 
         Returns:
-            Whether they did; if they cannot open it, the old ones stay.
+            Whether they did; if the models cannot be opened, the old processes stay.
         """
         async with self._reloading:
             for number in range(self.n):
-                worker, started = await self._opened()
+                worker, started = await self._start_worker()
                 if started.exit_code:
-                    log.error("the old one stays, since the new one cannot be opened: %s", started.error)
+                    log.error("keeping the old models, because the new ones cannot be opened: %s", started.error)
                     await self._end(worker)
                     return False
-                assert worker is not None, "what is ready was started"
+                assert worker is not None, "a ready process was started"
                 self._replacements[number] = worker
                 self.info = started.info
                 self._wanted.set()
-            self.n_reloads += 1
-            log.info("everything was opened anew")
+            log.info("all models were opened again")
             return True
 
     async def close(self) -> None:
-        """Stop. What waits is given up."""
+        """Stop. Waiting jobs fail with TimeoutError."""
         self._closing = True
         self.waiting.clear()
         for task in self._tasks:
@@ -260,31 +253,31 @@ class Pool:
         await asyncio.gather(*map(self._end, list(self._alive)))
         self._threads.shutdown(wait=False)
 
-    async def _opened(self) -> tuple[Worker | None, Started]:
-        """A process, and how its start went."""
+    async def _start_worker(self) -> tuple[Worker | None, Started]:
+        """A process, and the result of its start."""
         worker, self._started = self._started, None
         try:
-            worker = worker or Worker.start(self.setup)  # a millisecond or two, unlike the opening
+            worker = worker or Worker.start(self.setup)  # one or two milliseconds; opening the models takes longer
             self._alive.add(worker)
-            return worker, await asyncio.get_running_loop().run_in_executor(self._threads, worker.until_started)
+            return worker, await asyncio.get_running_loop().run_in_executor(self._threads, worker.wait_started)
         except EOFError:
-            return worker, Started(exit_code=1, error="its process died while it was opened")
-        except Exception as error:  # the machine lacks something, or what came is no answer
+            return worker, Started(exit_code=1, error="the process died while it opened the models")
+        except Exception as error:  # the machine lacks a resource, or the process sent something unreadable
             code = 5 if isinstance(error, OSError) else 1
-            return worker, Started(exit_code=code, error=f"its process could not be started: {error}")
+            return worker, Started(exit_code=code, error=f"the process could not be started: {error}")
 
     async def _end(self, worker: Worker | None) -> None:
         if worker is not None:
             self._alive.discard(worker)
             await asyncio.get_running_loop().run_in_executor(None, worker.kill)
 
-    async def _life(self, number: int) -> None:
-        """One worker after the other, for ever."""
+    async def _keep_alive(self, number: int) -> None:
+        """Run one worker after another until the pool closes."""
         pause = 0.0
         while not self._closing:
             if pause:
                 await asyncio.sleep(pause)
-            worker, started = await self._opened()
+            worker, started = await self._start_worker()
             if worker is not None and not started.exit_code:
                 self._workers[number] = worker
                 self.info, self.failure, pause = started.info, None, 0.0
@@ -294,26 +287,25 @@ class Pool:
                     await self._feed(number)
                 finally:
                     self.n_ready -= 1
-                worker = self._workers.pop(number)  # another one, where it was replaced
+                worker = self._workers.pop(number)  # may be another one, if it was replaced
             else:
                 first = not self._first_ready.is_set()
-                self.failure = FailedError(started.error, started.exit_code)
+                self.failure = StartupError(started.error, started.exit_code)
                 self._first_ready.set()
                 if first:
                     return
                 log.error("a process could not be started: %s", started.error)
-                pause = min(2 * pause or 0.1, LONGEST_PAUSE_S)
-            self.n_deaths += 1
+                pause = min(2 * pause or 0.1, MAX_PAUSE_S)
             try:
-                self._watched(None, 0.0)
+                self._on_batch(None, 0.0)
                 await self._end(worker)
-            except Exception as error:  # the next one is started all the same
+            except Exception as error:  # the next process is started anyway
                 log.error("after the end of a process: %s", type(error).__name__)
 
     async def _feed(self, number: int) -> None:
-        """Batches to one worker, until it dies."""
+        """Send batches to one worker until it dies."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._workers[number].process.sentinel, self._wanted.set)  # readable once it has died
+        loop.add_reader(self._workers[number].process.sentinel, self._wanted.set)  # readable once the process has died
         try:
             await self._feed_while_alive(number, loop)
         finally:
@@ -336,41 +328,38 @@ class Pool:
                 await self._wanted.wait()
                 continue
             if len(self.waiting):
-                self._wanted.set()  # for the others
+                self._wanted.set()  # wakes the other workers
             worker = self._workers[number]
             started = time.monotonic()
             for job in batch:
                 job.started, job.attempts = started, job.attempts + 1
-            self.n_working += 1
             try:
                 async with asyncio.timeout(max(STALLED_S, 4 * self.timeout_s)):
                     outcomes = await loop.run_in_executor(self._threads, worker.compute, batch)
                 for job, outcome in zip(batch, outcomes, strict=True):
                     _settle(job, outcome)
                 seconds = time.monotonic() - started
-                self.waiting.measured(batch, seconds)
-                self._watched(batch, seconds)
-            except Exception as error:  # it died, or hangs, or what came is no answer
+                self.waiting.record_cost(batch, seconds)
+                self._on_batch(batch, seconds)
+            except Exception as error:  # the process died or hangs, or it sent something unreadable
                 what = type(error).__name__
-                log.error("process %s is given up: %s at %s of %d", worker.process.pid, what, batch[0].kind, len(batch))
-                self._again(batch)
+                log.error("abandoning process %s: %s at %s of %d", worker.process.pid, what, batch[0].kind, len(batch))
+                self._retry(batch)
                 return
             except asyncio.CancelledError:
-                self._again(batch)
+                self._retry(batch)
                 raise
-            finally:
-                self.n_working -= 1
 
-    def _again(self, batch: Sequence[Job]) -> None:
+    def _retry(self, batch: Sequence[Job]) -> None:
         for job in batch:
             if job.attempts >= ATTEMPTS and not job.result.done():
-                job.result.set_exception(DiedError())
+                job.result.set_exception(WorkerDiedError())
         self.waiting.put_back([job for job in batch if not job.result.done()])
         self._wanted.set()
 
 
 def _settle(job: Job, outcome: TaskOutcome) -> None:
-    if job.result.done():  # nobody waits for it any more
+    if job.result.done():  # the client has left
         return
     if outcome.error:
         job.result.set_exception(RefusedError(outcome.error, outcome.message))
@@ -379,7 +368,7 @@ def _settle(job: Job, outcome: TaskOutcome) -> None:
 
 
 def stamp(paths: Sequence[str]) -> str:
-    """What changes when one of these folders is replaced, or a document in it is."""
+    """A text that changes when one of these folders is replaced, or a document in it."""
     seen = []
     for path in paths:
         for part in ("", "config.json", "pipeline.json", "sum.json", "map.json", "remote.json", "candidates.db"):
@@ -387,12 +376,12 @@ def stamp(paths: Sequence[str]) -> str:
                 status = (Path(path) / part).stat()
             except OSError:
                 continue
-            # an index in use changes; only another file in its place is another index
+            # an index in use changes all the time; only another file in its place means another index
             changing = part in ("", "candidates.db")
             seen.append([path, part, status.st_ino, 0 if changing else status.st_mtime_ns])
     return json.dumps(seen)
 
 
 def watched_paths(info: Mapping[str, ServedInfo]) -> list[str]:
-    """All folders that what is served is made of."""
+    """All folders that the served models, indexes and pipelines consist of."""
     return sorted({path for one in info.values() for path in one.watched})

@@ -1,25 +1,25 @@
-"""A server from its start to its end: a socket, uvicorn, signals, and a stop that loses nothing."""
+"""Runs a server: socket, uvicorn, signals, and a stop that completes accepted requests."""
 
 import asyncio
 import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polyrank.config.serving import ServingSettings, check_reach
 from polyrank.errors import UsageError
 from polyrank.serving.pool import Worker
 from polyrank.serving.worker import Setup
 
-if TYPE_CHECKING:  # what is imported while the models are opened already
+if TYPE_CHECKING:  # imported while the models are being opened
     import uvicorn
 
     from polyrank.serving.context import Server
 
-STOPPING_S = 30  # for requests that were taken, after the signal
+STOPPING_S = 30  # for accepted requests, after the signal
 
 log = logging.getLogger("polyrank.serving")
 
@@ -31,66 +31,56 @@ def serve(
     listening: Callable[[str], None] = lambda address: None,
     ready: Callable[["Server"], None] = lambda server: None,
 ) -> None:
-    """Serve until a signal comes: SIGTERM or SIGINT to stop, a second one to stop now, SIGHUP to open everything anew.
+    """Serve until a signal: SIGTERM or SIGINT to stop, a second one to stop at once, SIGHUP to open everything again.
 
     Args:
         models: paths by name.
-        settings: how.
-        listening: called with the address, once ``/live`` answers.
+        settings: of the server.
+        listening: called with the URL once ``/live`` answers.
         ready: called once the models are open.
 
     Raises:
-        UsageError: the address is not to be had, or others can reach it and there are no keys.
-        PolyrankError: what is served cannot be opened.
+        UsageError: the address is not available, or reachable from other machines without API keys.
+        PolyrankError: a model, index or pipeline cannot be opened.
     """
     check_reach(settings)
-    bound = _bound(settings.host, settings.port)
+    bound = _bind(settings.host, settings.port)
     _raise_file_limit()
     started = Worker.start(Setup.of(models, settings))
     try:
-        runner, work = _prepared(models, settings, bound, started, listening, ready)
+        # imports the web framework while the model process imports torch
+        import uvicorn
+
+        from polyrank.serving.app import create_app
+        from polyrank.serving.protocol import PatientProtocol
+
+        app, server = create_app(models, settings, started)
+        PatientProtocol.head_s = settings.limits.body_timeout_s
+        PatientProtocol.max_connections = settings.limits.connections
+        config = uvicorn.Config(
+            app,
+            http=PatientProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=STOPPING_S,
+            backlog=2048,
+        )
+        uvicorn_ = uvicorn.Server(config)
+        uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # polyrank handles signals
+        host, port = bound.getsockname()[:2]
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        work = _until_stopped(uvicorn_, server, bound, lambda: listening(address), lambda: ready(server))
+        runner = asyncio.Runner(loop_factory=config.get_loop_factory())
     except BaseException:
         started.kill()
         raise
     with runner:
         runner.run(work)
-
-
-def _prepared(
-    models: Mapping[str, str],
-    settings: ServingSettings,
-    bound: socket.socket,
-    started: Worker,
-    listening: Callable[[str], None],
-    ready: Callable[["Server"], None],
-) -> tuple[asyncio.Runner, Coroutine[Any, Any, None]]:
-    """What is to run in which loop. Imports the web framework, while the process that was started imports torch."""
-    import uvicorn
-
-    from polyrank.serving.app import create_app
-    from polyrank.serving.protocol import PatientProtocol
-
-    app, server = create_app(models, settings, started)
-    PatientProtocol.head_s, PatientProtocol.most = settings.limits.body_timeout_s, settings.limits.connections
-    config = uvicorn.Config(
-        app,
-        http=PatientProtocol,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=True,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=STOPPING_S,
-        backlog=2048,
-    )
-    uvicorn_ = uvicorn.Server(config)
-    uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # signals are left to us
-    host, port = bound.getsockname()[:2]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    work = _until_stopped(uvicorn_, server, bound, lambda: listening(address), lambda: ready(server))
-    return asyncio.Runner(loop_factory=config.get_loop_factory()), work
 
 
 async def _until_stopped(
@@ -100,17 +90,17 @@ async def _until_stopped(
     listening: Callable[[], None],
     ready: Callable[[], None],
 ) -> None:
-    stop = _Stop(uvicorn_, server)
+    stop = _SignalHandlers(uvicorn_, server)
     serving = asyncio.create_task(uvicorn_.serve([bound]))
     failed: BaseException | None = None
     try:
         while not uvicorn_.started and not serving.done():
             await asyncio.sleep(0.005)
         gc.collect()
-        gc.freeze()  # to look through all that is imported again takes a tenth of a second, in which nobody is answered
+        gc.freeze()  # scanning all imported objects again would block every request for a tenth of a second
         listening()
         opening = asyncio.create_task(server.pool.until_ready())
-        stopping = asyncio.create_task(stop.wanted.wait())
+        stopping = asyncio.create_task(stop.requested.wait())
         await asyncio.wait({opening, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
             failed = opening.exception()
@@ -128,11 +118,11 @@ async def _until_stopped(
         raise failed
 
 
-class _Stop:
-    """The signals: SIGTERM drains first, SIGINT does not, and a second one of either leaves what is not done."""
+class _SignalHandlers:
+    """Signal handlers: SIGTERM drains first, SIGINT does not, and a second one of either drops open requests."""
 
     def __init__(self, uvicorn_: "uvicorn.Server", server: "Server") -> None:
-        self.wanted, self._at_once = asyncio.Event(), asyncio.Event()
+        self.requested, self._at_once = asyncio.Event(), asyncio.Event()
         self._uvicorn, self._server = uvicorn_, server
         self._reloads: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
@@ -141,37 +131,37 @@ class _Stop:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     async def drain(self) -> None:
-        """Answer as before, but say that others should be asked."""
+        """Keep answering, but report in ``/ready`` that the server is stopping."""
         self._server.draining = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._at_once.wait(), self._server.settings.drain_s)
 
     def _stop(self) -> None:
-        if self.wanted.is_set():
+        if self.requested.is_set():
             self._at_once.set()
             self._uvicorn.force_exit = True
-        self.wanted.set()
+        self.requested.set()
 
     def _interrupt(self) -> None:
         self._at_once.set()
         self._stop()
 
     def _reload(self) -> None:
-        if len(self._reloads) < 2:  # one that is going on may have read what was there before, a second one has not
+        if len(self._reloads) < 2:  # a running reload may use the old files; a waiting one has not started
             self._reloads.add(task := asyncio.create_task(self._server.reload()))
             task.add_done_callback(self._reloads.discard)
 
 
 def _raise_file_limit() -> None:
-    """Each connection is an open file, and many systems allow 1,024 unless they are asked for more."""
-    with suppress(ImportError, OSError, ValueError):  # not there, or not allowed: then there are fewer connections
+    """Raise the limit on open files to its maximum: each connection is one, and many systems default to 1,024."""
+    with suppress(ImportError, OSError, ValueError):  # unavailable or forbidden: fewer connections are possible
         import resource
 
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)

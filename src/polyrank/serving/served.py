@@ -1,4 +1,4 @@
-"""What one name serves, opened where it is computed: an index, a pipeline or a model, and what each can be asked."""
+"""A served model, index or pipeline, opened in a model process, with a method for each operation."""
 
 import base64
 import json
@@ -42,30 +42,30 @@ from polyrank.storage.document import has_document
 
 R = TypeVar("R")
 
-REMEMBERED = 20_000  # vectors of candidates, by text
+REMEMBERED = 20_000  # vectors of candidates in the cache, by text
 STAGES = {"retrieval": "retriever", "rerank": "reranker"}
-TOO_SLOW = 100  # filters that are remembered
+MAX_TOO_SLOW = 100  # filters in the cache of those that took too long
 ANSWER_BYTES = 32 * 2**20
 WARM = "how are you today ?"
-SEVERAL = "gives a context {} vectors; ask for those of documents, with input_type search_document"
+SEVERAL = "encodes a context to {} vectors; request those of documents with input_type search_document"
 
 
 class Served:
-    """One of the things that a server was given.
+    """One of the models, indexes and pipelines of a server.
 
     Args:
-        name: it is asked for by.
-        path: a folder, or what ``polyrank.load`` takes.
+        name: that requests use.
+        path: a folder, or a name that ``polyrank.load`` accepts.
         device: for networks.
-        backend: see ``polyrank.load``; or "auto", which is what answers soonest here of torch and the models' exports.
+        backend: see ``polyrank.load``; or "auto": the fastest on this machine of torch and the models' exports.
     """
 
     def __init__(
         self, name: str, path: str, device: str = "auto", backend: Backend | Literal["auto"] = "torch"
     ) -> None:
         self.name, self.path = name, path
-        self._asked = device, backend
-        self._too_slow: dict[str | None, tuple[int, str]] = {}  # filters: at which change of the index, and the error
+        self._options = device, backend
+        self._too_slow: dict[str | None, tuple[int, str]] = {}  # by filter: the index's change, and the error
         folder = Path(path)
         is_pipeline = has_document(folder, PIPELINE)
         self.kind: ServedKind = "pipeline" if is_pipeline else "index" if is_index(folder) else "model"
@@ -83,23 +83,23 @@ class Served:
             self.scorer, self.encoder = self.pipeline.scorer, self.pipeline.index_encoder()
         for network in self.scorer.networks:
             network.max_remembered = REMEMBERED
-        self.scorer.score([WARM], [[WARM]])  # the first pass through a network takes ten times as long
+        self.scorer.score([WARM], [[WARM]])  # the first pass takes ten times as long as later ones
 
     def current(self) -> "Served":
-        """This; or where its index was replaced by another encoder's, what is there now.
+        """This object; or a new one, if another encoder's index has replaced the index.
 
         Raises:
-            PolyrankError: that cannot be opened.
+            PolyrankError: the new index cannot be opened.
         """
         if self.pipeline is None:
             return self
         with open_catalogue(self.pipeline.index.path) as index:
             if index.fingerprint == self.pipeline.index_encoder().fingerprint:
                 return self
-        return Served(self.name, self.path, *self._asked)
+        return Served(self.name, self.path, *self._options)
 
     def info(self) -> ServedInfo:
-        """What it is, for the code that chooses what to ask it."""
+        """Its properties, for the server."""
         scorer = type(self.scorer).__name__.removesuffix("Scorer").removesuffix("Encoder").lower() or "encoder"
         cuts = self.scorer.cut[-1:]
         info = ServedInfo(
@@ -120,14 +120,14 @@ class Served:
         )
 
     def _threshold(self) -> float | None:
-        """The raw score from which a reply is given, where scores as they are were calibrated."""
+        """The lowest raw score of a returned reply, if the pipeline was calibrated on raw scores."""
         if self.kind != "pipeline":
             return None
         config, _ = read_pipeline(Path(self.path))
         return config.threshold if config.measure == "score" and config.ensemble is None else None
 
     def _parts(self) -> list[str]:
-        """Folders that it is made of, besides its own."""
+        """Further folders that it consists of."""
         if self.kind == "model":
             return []
         names: list[str | None] = [self.path]
@@ -142,16 +142,16 @@ class Served:
         """The results of tasks of one operation, in their order.
 
         Raises:
-            UsageError: this cannot be asked for that.
+            UsageError: it does not support this operation.
         """
-        _forget_cut(self.scorer)  # which would remember every text that was too long
+        _forget_cut(self.scorer)  # otherwise the scorer would keep every text that it truncated
         compute: Callable[[Sequence[Any]], Sequence[R]] = getattr(self, tasks[0].operation)
         return compute(tasks)
 
     def respond(self, tasks: Sequence[RespondTask]) -> list[Responded]:
-        """Replies to contexts. Those that are asked for alike are searched for together."""
+        """Replies to contexts. Tasks with the same options are searched together."""
         if (pipeline := self.pipeline) is None:
-            raise UsageError(f"{self.name} is a model, which ranks what it is given; ask an index or a pipeline")
+            raise UsageError(f"{self.name} is a model, which only ranks given texts; use an index or a pipeline")
         groups: dict[tuple[str | None, bool, int], list[int]] = defaultdict(list)
         for number, task in enumerate(tasks):
             groups[task.filter, task.allow_echo, task.k if task.diverse else 0].append(number)
@@ -164,8 +164,8 @@ class Served:
                 raise DeadlineError(self._too_slow[filter_][1])
             try:
                 answers = pipeline.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo, diverse=diverse > 0)
-            except DeadlineError as error:  # those that ask it with others, or again, are refused at once
-                latest = list(self._too_slow.items())[-TOO_SLOW:]
+            except DeadlineError as error:  # refuse the same filter at once until the index changes
+                latest = list(self._too_slow.items())[-MAX_TOO_SLOW:]
                 self._too_slow = dict(latest) | {filter_: (pipeline.index.change, str(error))}
                 raise
             milliseconds = (time.perf_counter() - started) * 1000
@@ -174,7 +174,7 @@ class Served:
                 shown = [(reply.id, reply.score, reply.text) for reply in ranked]
                 made_by = pipeline.index.change, self.scorer.fingerprint
                 own = replace(answer, ranked=())
-                results[number] = Responded(own, written_replies(ranked), shown, milliseconds, *made_by)
+                results[number] = Responded(own, replies_as_json(ranked), shown, milliseconds, *made_by)
         return [results[number] for number in range(len(tasks))]
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
@@ -186,9 +186,9 @@ class Served:
         ]
 
     def embed(self, tasks: Sequence[EmbedTask]) -> list[Embedded]:
-        """Vectors of texts; as JSON, where the task names forms."""
+        """Vectors of texts; as JSON, if the task names forms."""
         if (encoder := self.encoder) is None:
-            raise UsageError(f"{self.name} has no vectors; ask it to score or to rerank")
+            raise UsageError(f"{self.name} has no vectors; use it to score or rerank")
         results: dict[int, Embedded] = {}
         for side in ("document", "query"):
             numbers = [number for number, task in enumerate(tasks) if task.side == side]
@@ -206,29 +206,30 @@ class Served:
             for number in numbers:
                 task = tasks[number]
                 part = np.ascontiguousarray(vectors[start : start + len(task.texts)], np.float32)
-                rows = {form: written(part, form) for form in task.forms}
+                rows = {form: vectors_as_json(part, form) for form in task.forms}
                 counted = _counted(_tokens_of_texts if side == "document" else _tokens_of_contexts, encoder, task.texts)
                 results[number] = Embedded(None if rows else part, rows, *counted, encoder.fingerprint)
                 start += len(task.texts)
         return [results[number] for number in range(len(tasks))]
 
     def explain(self, tasks: Sequence[ExplainTask]) -> list[bytes]:
-        """Why a reply has its score."""
+        """Explanations of scores."""
         scorer = self.scorer if self.pipeline is None else self.pipeline
-        found = (explain(scorer, task.context, task.candidate, filter=task.filter) for task in tasks)
-        return [orjson.dumps(_without_paths(explanation.as_dict())) for explanation in found]
+        explanations = (explain(scorer, task.context, task.candidate, filter=task.filter) for task in tasks)
+        return [orjson.dumps(_without_paths(explanation.as_dict())) for explanation in explanations]
 
 
-def written(vectors: NDArray[np.float32], form: str) -> list[bytes]:
-    """Vectors ``[n, D]`` as JSON, one by one: a process that computes has the time that the event loop has not.
+def vectors_as_json(vectors: NDArray[np.float32], form: str) -> list[bytes]:
+    """Vectors ``[n, D]`` as JSON, one by one; done here because it would block the server's event loop.
 
     Args:
-        vectors: whatever length they have.
-        form: "float": numbers, each as short as it can be told by; "base64": of little-endian float32; "unit": numbers
-            of the vector brought to length 1.
+        vectors: of any length.
+        form: "float": the shortest numbers that restore the same float32; "base64": of little-endian float32; "unit":
+            numbers of the vector scaled to length 1.
 
-    >>> written(np.array([[0.1, 1], [3, 4]], np.float32), "float"), written(np.array([[3, 4]], np.float32), "unit")
-    ([b'[0.1,1.0]', b'[3.0,4.0]'], [b'[0.6,0.8]'])
+    >>> array = np.array([[3, 4]], np.float32)
+    >>> vectors_as_json(np.array([[0.1, 1]], np.float32), "float"), vectors_as_json(array, "unit")
+    ([b'[0.1,1.0]'], [b'[0.6,0.8]'])
     """
     if form == "base64":
         return [b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"' for vector in vectors]
@@ -237,11 +238,11 @@ def written(vectors: NDArray[np.float32], form: str) -> list[bytes]:
     return [orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY) for vector in vectors]
 
 
-def written_replies(ranked: Sequence[Ranked]) -> list[bytes]:
+def replies_as_json(ranked: Sequence[Ranked]) -> list[bytes]:
     """Replies as JSON, one by one.
 
     Raises:
-        UsageError: together they are more than an answer may hold.
+        UsageError: together they exceed the size limit of an answer.
     """
     rows = []
     for reply in ranked:
@@ -250,18 +251,18 @@ def written_replies(ranked: Sequence[Ranked]) -> list[bytes]:
         metadata = json.dumps(reply.metadata, ensure_ascii=False).encode()
         rows.append(b'%s,"metadata":%s}' % (orjson.dumps(row)[:-1], metadata))
     if (n := sum(map(len, rows))) > ANSWER_BYTES:
-        raise UsageError(f"the {len(rows):,} replies take {n:,} bytes, the limit is {ANSWER_BYTES:,}; send a smaller k")
+        raise UsageError(f"the {len(rows):,} replies have {n:,} bytes, the limit is {ANSWER_BYTES:,}; send a smaller k")
     return rows
 
 
 def _without_paths(explanation: dict[str, Any]) -> dict[str, Any]:
-    """Parts of a sum are called "1 FOLDER": by the last name of it alone, since the rest is nobody else's business."""
+    """Shorten names of a sum's parts from "1 FOLDER" to the folder's last name: clients must not learn paths."""
     parts = explanation["parts"].items()
     return explanation | {"parts": {re.sub(r"^(\d+ )?.*[/\\]", r"\1", name): _without_paths(p) for name, p in parts}}
 
 
 def _counted(count: Callable[..., int], scorer: Scorer, *arguments: Any) -> tuple[int, bool]:
-    """How many tokens were read, and whether there were more."""
+    """The number of tokens, and whether a text was truncated."""
     _forget_cut(scorer)
     return count(scorer, *arguments), any(bool(part.texts.cut) for part in scorer.networks)
 

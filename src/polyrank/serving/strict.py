@@ -1,7 +1,7 @@
-"""Bodies as JSON is defined, within limits: no NaN, no number beyond a double's, no key twice, no half of a character.
+"""Strict JSON bodies within limits: no NaN, no number beyond a double's range, no repeated key, no lone surrogate.
 
-Limits are checked before anything else, and the first error ends it, so that a refusal costs little. What is large is
-parsed by a thread, since the event loop answers everybody.
+Limits are checked first, and the first error ends the check, so that a refusal is cheap. A thread parses large bodies,
+because the event loop serves all clients.
 """
 
 import json
@@ -16,65 +16,66 @@ from fastapi.routing import APIRoute
 from polyrank.config.serving import LimitSettings
 from polyrank.serving.errors import HttpError
 
-FIELDS = 64  # of one object, but for metadata
-DEPTH = 8  # of lists and objects inside each other, but for metadata
-FREE = "metadata"  # any JSON: the index limits its bytes and depth
+FIELDS = 64  # per object, except in metadata
+DEPTH = 8  # of nested lists and objects, except in metadata
+FREE = "metadata"  # any JSON; the index limits its size and depth
 TURNS = ("context", "background")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)  # one without an end, too: then it is linear
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)  # also without a closing quote, for linear time
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is read strictly."""
+    """A route whose body is parsed strictly."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """As FastAPI's, which finds the body read already."""
+        """FastAPI's handler, which then uses the parsed body."""
         handle = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
             if self.body_field is not None and (body := await request.body()):
                 server = request.app.state.server
-                request._json = await server.aside(len(body), read_json, body, server.limits)
+                request._json = await server.off_loop(len(body), read_json, body, server.limits)
             return await handle(request)
 
         return strict
 
 
 def read_json(body: bytes, limits: LimitSettings) -> Any:
-    """What a body holds.
+    """Parse a body.
 
     Raises:
-        HttpError: it is too much, not JSON, or what every program reads differently.
-
+        HttpError: it exceeds a limit, is not JSON, or is JSON that parsers interpret differently.
     >>> read_json(b'{"k": 5}', LimitSettings())
     {'k': 5}
     """
-    if holds_more(body, limits.values):
+    if has_more_values(body, limits.values):
         raise HttpError(
-            422, f"the body holds more than {limits.values:,} JSON values; send less at a time", code="too_many"
+            422, f"the body has more than {limits.values:,} JSON values; send fewer at a time", code="too_many"
         )
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_no_number, parse_float=_float)
+        value = json.loads(
+            body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float
+        )
     except HttpError:
         raise
     except (ValueError, RecursionError):
-        raise _refused("the body is not JSON; send one JSON object in UTF-8") from None
+        raise _invalid("the body is not JSON; send one JSON object in UTF-8") from None
     check_sizes(value, limits)
     if SURROGATE.search(body):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise HttpError(422, "a text holds a lone surrogate; send UTF-8", code="invalid_value") from None
+            raise HttpError(422, "a text contains a lone surrogate; send valid UTF-8", code="invalid_value") from None
     return value
 
 
-def holds_more(body: bytes, limit: int) -> bool:
-    """Whether there are more values in a body; it is read no further than that takes.
+def has_more_values(body: bytes, limit: int) -> bool:
+    """Whether a body has more than ``limit`` JSON values; stops reading as soon as that is known.
 
-    >>> holds_more(b'{"a": [1, 2]}', 3), holds_more(b'["1, 2, 3"]', 3)
+    >>> has_more_values(b'{"a": [1, 2]}', 3), has_more_values(b'["1, 2, 3"]', 3)
     (True, False)
     """
-    if _n_marks(body) < limit:  # of texts, too
+    if _n_marks(body) < limit:  # marks inside texts are counted too
         return False
     n, end = 1, 0
     for text in STRING.finditer(body):
@@ -86,51 +87,48 @@ def holds_more(body: bytes, limit: int) -> bool:
 
 
 def _n_marks(part: bytes) -> int:
-    """Marks before which or after which a value is."""
+    """Number of marks that a value follows or precedes."""
     return sum(map(part.count, (b",", b"[", b"{")))
 
 
 def check_sizes(value: Any, limits: LimitSettings, field: str = "", name: str = "", depth: int = 0) -> None:
-    """Refuse lists and texts that are too long, whatever field they are in.
+    """Refuse lists and texts that are too long, in any field.
 
     Args:
-        value: of JSON.
+        value: parsed JSON.
         limits: of requests.
-        field: where the value is in the body, for messages.
-        name: of the field in which it is.
-        depth: of lists and objects around it.
+        field: path of the value in the body, for messages.
+        name: of the field that contains it.
+        depth: number of lists and objects around it.
 
     Raises:
-        HttpError: names the first.
+        HttpError: names the first one.
 
     >>> check_sizes({"documents": [1, 1, 1]}, LimitSettings(items=2))
     Traceback (most recent call last):
     polyrank.serving.errors.HttpError: documents has 3 entries, the limit is 2; send fewer
     """
-    if isinstance(value, str):
-        if len(value) > limits.characters:
-            _too_much(field, len(value), "characters", limits.characters)
-        return
-    if not isinstance(value, list | dict):
-        return
-    if depth > DEPTH:
-        raise HttpError(422, f"{field} is nested deeper than {DEPTH}; send it flat", param=field, code="too_deep")
-    if isinstance(value, list):
-        if name in TURNS and len(value) > limits.turns:
-            _too_much(field, len(value), "turns", limits.turns, "the last ones")
-        if len(value) > limits.items:
-            _too_much(field, len(value), "entries", limits.items)
-        for position, entry in enumerate(value):
-            check_sizes(entry, limits, f"{field}[{position}]", name, depth + 1)
-        return
-    if len(value) > FIELDS:
-        _too_much(field or "the body", len(value), "fields", FIELDS)
-    for key, entry in value.items():
-        if key != FREE:
-            check_sizes(entry, limits, f"{field}.{key[:100]}" if field else key[:100], key, depth + 1)
+    if depth > DEPTH and type(value) in (list, dict):
+        raise HttpError(422, f"{field} is nested deeper than {DEPTH} levels; flatten it", param=field, code="too_deep")
+    match value:
+        case str() if len(value) > limits.characters:
+            refuse_size(field, len(value), "characters", limits.characters, "a shorter text")
+        case list():
+            if name in TURNS and len(value) > limits.turns:
+                refuse_size(field, len(value), "turns", limits.turns, "the last ones")
+            if len(value) > limits.items:
+                refuse_size(field, len(value), "entries", limits.items)
+            for position, entry in enumerate(value):
+                check_sizes(entry, limits, f"{field}[{position}]", name, depth + 1)
+        case dict():
+            if len(value) > FIELDS:
+                refuse_size(field or "the body", len(value), "fields", FIELDS)
+            for key, entry in value.items():
+                if key != FREE:
+                    check_sizes(entry, limits, f"{field}.{key[:100]}" if field else key[:100], key, depth + 1)
 
 
-def _too_much(field: str, n: int, what: str, limit: int, remedy: str = "fewer") -> None:
+def refuse_size(field: str, n: int, what: str, limit: int, remedy: str = "fewer") -> None:
     raise HttpError(
         422, f"{field} has {n:,} {what}, the limit is {limit:,}; send {remedy}", param=field or None, code="too_many"
     )
@@ -139,20 +137,20 @@ def _too_much(field: str, n: int, what: str, limit: int, remedy: str = "fewer") 
 def _object(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise _refused("a key of the body is there twice; send it once")
+        raise _invalid("a key of the body is repeated; send each key once")
     return values
 
 
-def _no_number(name: str) -> None:
-    raise _refused(f"the body holds {name}, which JSON has no word for; send null or a number")
+def _refuse_constant(name: str) -> None:
+    raise _invalid(f"the body contains {name}, which is not JSON; send null or a number")
 
 
 def _float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise _refused("a number of the body is beyond 1.8e308; send a smaller one")
+        raise _invalid("a number of the body is beyond 1.8e308; send a smaller one")
     return number
 
 
-def _refused(message: str) -> HttpError:
+def _invalid(message: str) -> HttpError:
     return HttpError(400, message, code="invalid_json")

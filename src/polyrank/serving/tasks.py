@@ -1,7 +1,7 @@
-"""What goes through the pipe of a process that computes: how it started, tasks and their results. No torch.
+"""Messages between the server and a model process: its start, tasks and their results. No torch.
 
-To add an operation: a task and its result here, and a method of ``polyrank.serving.served.Served`` of the same name as
-the task's ``operation``.
+To add an operation, add a task and its result here, and to ``polyrank.serving.served.Served`` a method that is named
+like the task's ``operation``.
 """
 
 from collections.abc import Sequence
@@ -20,22 +20,22 @@ R = TypeVar("R")
 
 
 class Task(Generic[R]):
-    """One thing to compute, whose result is an ``R``. Tasks of one operation and model may be computed together."""
+    """A unit of work whose result is an ``R``. Tasks of one operation and model may be computed together."""
 
     operation: ClassVar[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Responded:
-    """Replies, and what gave them.
+    """Replies and their origin.
 
     Args:
         answer: without its replies.
         rows: each reply as JSON.
-        shown: id, score and text of each.
-        model_ms: for the whole batch.
+        shown: id, score and text of each reply.
+        model_ms: duration of the whole batch.
         change: of the index.
-        fingerprint: of what ordered the replies.
+        fingerprint: of the scorer that ordered the replies.
     """
 
     answer: Answer
@@ -48,7 +48,7 @@ class Responded:
 
 @dataclass(frozen=True)
 class RespondTask(Task[Responded]):
-    """The best ``k`` replies to a context, of those that pass a filter."""
+    """Find the best ``k`` replies to a context among those that pass a filter."""
 
     operation: ClassVar[str] = "respond"
     context: Context
@@ -60,7 +60,7 @@ class RespondTask(Task[Responded]):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Raw scores in the order of the texts, how many tokens were read, and whether some of a text were not."""
+    """Raw scores in the order of the texts, the number of tokens, and whether a text was truncated."""
 
     scores: list[float]
     n_tokens: int
@@ -69,7 +69,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class ScoreTask(Task[Scored]):
-    """Scores of texts for a context."""
+    """Score texts for a context."""
 
     operation: ClassVar[str] = "score"
     context: Context
@@ -78,7 +78,7 @@ class ScoreTask(Task[Scored]):
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Vectors ``[n, D]``; or, where the task names forms, each vector as JSON in each form instead."""
+    """Vectors ``[n, D]``; or, if the task names forms, each vector as JSON in each form instead."""
 
     vectors: NDArray[np.float32] | None
     rows: dict[str, list[bytes]]
@@ -89,7 +89,7 @@ class Embedded:
 
 @dataclass(frozen=True)
 class EmbedTask(Task[Embedded]):
-    """Vectors of texts, as candidates or as contexts."""
+    """Encode texts as candidates or as contexts."""
 
     operation: ClassVar[str] = "embed"
     texts: Sequence[str]
@@ -99,7 +99,7 @@ class EmbedTask(Task[Embedded]):
 
 @dataclass(frozen=True)
 class ExplainTask(Task[bytes]):
-    """Why a candidate has its score: the JSON of what ``polyrank.Explanation.as_dict`` gives."""
+    """Explain a candidate's score: the JSON of ``polyrank.Explanation.as_dict``."""
 
     operation: ClassVar[str] = "explain"
     context: Context
@@ -109,7 +109,7 @@ class ExplainTask(Task[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tasks of one operation, and the name of what is to compute them."""
+    """Tasks of one operation, and the name of the model that computes them."""
 
     name: str
     tasks: Sequence[Task[Any]]
@@ -117,11 +117,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """What became of a task.
+    """The result or the error of a task.
 
     Args:
         result: of the task.
-        error: name of the error that it met instead; empty: none.
+        error: class name of the error; empty: none.
         message: of that error.
     """
 
@@ -132,15 +132,15 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ServedInfo:
-    """What is served under one name, for the code that chooses what to ask it.
+    """Properties of a served index, pipeline or model.
 
     Args:
         kind, backend, scorer, fingerprint, dimension: of the index, pipeline or model.
-        max_context_tokens, max_candidate_tokens: how much of a text is read; None: nothing limits it.
-        watched: folders that it is made of.
-        index: folder of the candidates; None: a model alone.
+        max_context_tokens, max_candidate_tokens: longer texts are truncated; None: no limit.
+        watched: folders that it consists of.
+        index: folder of the candidates; None: a model without an index.
         stages, n_candidates: of an index or a pipeline, when it was opened.
-        threshold: the raw score from which a reply is given, where a pipeline was calibrated by scores.
+        threshold: the lowest raw score of a reply that is returned, if a pipeline was calibrated by scores.
     """
 
     kind: ServedKind
@@ -159,11 +159,11 @@ class ServedInfo:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """How the start of a process went.
+    """The result of a process's start.
 
     Args:
-        info: of what it serves, by name.
-        exit_code: of the error because of which it serves nothing; 0: it serves.
+        info: properties of everything that it serves, by name.
+        exit_code: of the error that prevented the start; 0: none.
         error: that error.
     """
 

@@ -1,6 +1,6 @@
-"""What requests and answers of polyrank's own routes look like; those of other services are in ``dialects``.
+"""Requests and answers of polyrank's own routes; ``dialects`` has those of other services.
 
-Fields that are unknown and values of other types are refused by name. What is ignored would mislead its sender.
+Unknown fields and values of other types are refused by name, because ignoring them would mislead the client.
 """
 
 from typing import Annotated, Any, Literal
@@ -11,11 +11,11 @@ from pydantic_core import PydanticCustomError
 from polyrank.records import turns_of
 
 Text = str
-Texts = Annotated[list[Text], Field(fail_fast=True)]  # the first that is wrong ends it
+Texts = Annotated[list[Text], Field(fail_fast=True)]  # the first wrong entry ends the check
 
 
 def _turns(value: Any) -> Any:
-    """Of messages the turns; anything else is checked as it is."""
+    """Convert messages to turns; other values are checked as they are."""
     if not isinstance(value, list) or not value or not isinstance(value[0], dict):
         return value
     try:
@@ -25,30 +25,30 @@ def _turns(value: Any) -> Any:
 
 
 class Message(BaseModel):
-    """A turn with the role of its speaker, as chat services have it."""
+    """A turn with the role of its speaker, as in chat APIs."""
 
     model_config = ConfigDict(extra="allow")
-    role: str = Field(description="user or assistant; system, developer, tool and function are no turns.")
-    content: Text | list[dict[str, Any]] | None = Field(description="A text, or parts of which those of text count.")
+    role: str = Field(description="user or assistant; messages of system, developer, tool and function are skipped.")
+    content: Text | list[dict[str, Any]] | None = Field(description="A text, or parts, of which only texts are used.")
 
 
 Turns = Annotated[
     Text | Annotated[list[Text], Field(min_length=1, fail_fast=True)],
     BeforeValidator(_turns, json_schema_input_type=Text | list[Text] | list[Message]),
 ]
-Name = Annotated[str | None, Field(description="Of what is served; left out: the first that can do it.")]
-Id = Annotated[str, Field(description="Of the candidate.")]
-Metadata = Annotated[dict[str, Any], Field(description="JSON that was given with the candidate.")]
-Size = Annotated[int, Field(description="Candidates in the index by now.")]
-Served = Annotated[str, Field(description="The name of what answered.")]
-RequestId = Annotated[str, Field(description="As in the header x-request-id.")]
-Usage = Annotated[dict[str, int], Field(description="Tokens that were read.")]
-Facts = Annotated[Texts, Field(description="Facts that hold throughout, such as persona lines.")]
-Conversation = Annotated[str | None, Field(description="Whose requests belong together, for feedback.")]
+Name = Annotated[str | None, Field(description="Name of a model, index or pipeline; omitted: the first suitable one.")]
+Id = Annotated[str, Field(description="Id of the candidate.")]
+Metadata = Annotated[dict[str, Any], Field(description="JSON that was added with the candidate.")]
+Size = Annotated[int, Field(description="Number of candidates in the index after the change.")]
+Served = Annotated[str, Field(description="Name of the model, index or pipeline that answered.")]
+RequestId = Annotated[str, Field(description="Same as the header x-request-id.")]
+Usage = Annotated[dict[str, int], Field(description="Number of tokens that the model read.")]
+Facts = Annotated[Texts, Field(description="Facts about the whole conversation, such as persona lines.")]
+Conversation = Annotated[str | None, Field(description="Id of the conversation, which groups requests for feedback.")]
 
 
 class Request(BaseModel):
-    """What all requests have in common."""
+    """The base of all requests."""
 
     model_config = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)
 
@@ -57,28 +57,32 @@ class Background(Request):
     """A conversation to answer."""
 
     model: Name = None
-    context: Turns = Field(description="One turn, or turns or messages, oldest first.", examples=[["my wifi is down"]])
+    context: Turns = Field(
+        description="One turn, or a list of turns or messages, oldest first.", examples=[["my wifi is down"]]
+    )
     background: Facts = []
 
 
 class RespondRequest(Background):
     """A context to find replies for."""
 
-    k: int = Field(5, ge=1, le=1_000_000, description="How many replies.")
+    k: int = Field(5, ge=1, le=1_000_000, description="Number of replies.")
     conversation: Conversation = Field(None, max_length=512)
-    filter: str | None = Field(None, min_length=1, description='On metadata, such as lang = "en".', examples=[None])
-    diverse: bool = Field(False, description="Replies that differ: fewer than k where the others are near-copies.")
-    allow_echo: bool = Field(False, description="Also give what the context already contains, in the same words.")
+    filter: str | None = Field(
+        None, min_length=1, description='Condition on metadata, such as lang = "en".', examples=[None]
+    )
+    diverse: bool = Field(False, description="Skip near-copies of better replies; may return fewer than k.")
+    allow_echo: bool = Field(False, description="Also return replies that repeat a turn of the context.")
 
 
 class RespondReply(BaseModel):
-    """A candidate that answers."""
+    """A reply."""
 
     id: Id
-    text: str = Field(description="The reply.")
-    score: float = Field(description="Raw, higher is better.")
-    retrieval_score: float | None = Field(None, description="Of the first of two stages.")
-    rerank_score: float | None = Field(None, description="Of the second of two stages.")
+    text: str = Field(description="Text of the reply.")
+    score: float = Field(description="Raw score, higher is better.")
+    retrieval_score: float | None = Field(None, description="Score of the retriever, if a second stage re-ranks.")
+    rerank_score: float | None = Field(None, description="Score of the re-ranker, if there is one.")
     metadata: Metadata
 
 
@@ -88,63 +92,64 @@ class RespondAnswer(BaseModel):
     request_id: RequestId
     model: Served
     results: list[RespondReply] = Field(description="Best first.")
-    abstained: bool = Field(description="There is no good answer.")
+    abstained: bool = Field(description="Whether the pipeline found no good answer.")
     confidence: float | None = Field(
-        None, description="What a pipeline's threshold is compared with; null: it has none, or there is one reply only."
+        None,
+        description="The value that a pipeline compares with its threshold; null: no threshold, or only one reply.",
     )
-    exact: bool | None = Field(
-        None, description="Whether these are proven to be the best; null: the search does not say."
-    )
-    n_scored: int | None = Field(None, description="Candidates that were scored; null: the search does not say.")
-    ways: list[str] = Field([], description="How they were searched for.")
-    notes: list[str] = Field([], description="Such as a filter on a field that no candidate has.")
+    exact: bool | None = Field(None, description="Whether these are proven to be the best; null: unknown.")
+    n_scored: int | None = Field(None, description="Number of candidates that were scored; null: unknown.")
+    ways: list[str] = Field([], description="The search methods that were used.")
+    notes: list[str] = Field([], description="Warnings, such as a filter on a field that no candidate has.")
     timings_ms: dict[str, float] = Field(
-        description="waiting for a process, computing (with others' requests), and in the model."
+        description="Waiting for a process, computing (with others' requests), and in the model."
     )
 
 
 class NewCandidate(Request):
     """A candidate to add."""
 
-    text: Text = Field(min_length=1, description="The reply.")
-    id: str | None = Field(None, min_length=1, max_length=512, description="Left out: it comes from the text.")
-    metadata: dict[str, Any] = Field({}, description="JSON to be kept with it, which filters ask for.")
+    text: Text = Field(min_length=1, description="Text of the reply.")
+    id: str | None = Field(None, min_length=1, max_length=512, description="Omitted: derived from the text.")
+    metadata: dict[str, Any] = Field({}, description="JSON to store with it, for filters and clients.")
 
 
 class AddRequest(Request):
-    """Candidates to add: all of them, or none."""
+    """Candidates to add, all or none."""
 
     model: Name = None
     candidates: Annotated[list[NewCandidate], Field(fail_fast=True)] = Field(min_length=1, description="At least one.")
-    replace: bool = Field(False, description="Whether those of the same ids are replaced; else they are an error.")
+    replace: bool = Field(
+        False, description="Whether candidates with the same ids are replaced; otherwise they are an error."
+    )
 
 
 class RemoveRequest(Request):
-    """Candidates to remove. Ids that are not there are fine."""
+    """Candidates to remove; unknown ids are ignored."""
 
     model: Name = None
-    ids: Texts = Field(min_length=1, description="Of candidates, at least one.")
+    ids: Texts = Field(min_length=1, description="Ids of candidates, at least one.")
 
 
 class CandidateRow(BaseModel):
-    """A candidate of the catalogue."""
+    """A candidate in the catalogue."""
 
     id: Id
-    text: str = Field(description="The reply.")
+    text: str = Field(description="Text of the reply.")
     metadata: Metadata
 
 
 class AddAnswer(BaseModel):
-    """What was added, durably."""
+    """The ids of the added candidates, which are durable."""
 
     ids: list[str] = Field(description="In the order of the request.")
     n_candidates: Size
 
 
 class RemoveAnswer(BaseModel):
-    """How many were there."""
+    """The number of removed candidates."""
 
-    removed: int = Field(description="Candidates that were there, and are not any more.")
+    removed: int = Field(description="Number of candidates that were removed.")
     n_candidates: Size
 
 
@@ -152,14 +157,14 @@ class CandidatesAnswer(BaseModel):
     """A page of the catalogue."""
 
     candidates: list[CandidateRow] = Field(description="In the order in which they were added.")
-    next: str | None = Field(None, description="Ask with after = this for the next page; null: there is none.")
+    next: str | None = Field(None, description="Send it as `after` to get the next page; null: this is the last page.")
     n_candidates: Size
 
 
 class ScoreRequest(Background):
     """Scores for candidates, in their order."""
 
-    candidates: Texts = Field(description="Texts to be scored.", examples=[["restart the router", "pay the bill"]])
+    candidates: Texts = Field(description="Texts to score.", examples=[["restart the router", "pay the bill"]])
 
 
 class ScoreAnswer(BaseModel):
@@ -171,82 +176,82 @@ class ScoreAnswer(BaseModel):
 
 
 class ExplainRequest(Background):
-    """A reply to explain: by its text, or the id of a candidate."""
+    """A reply to explain: its text, or the id of a candidate."""
 
     text: Text | None = Field(None, min_length=1, description="Any text.", examples=["restart the router"])
-    id: str | None = Field(None, description="Of a candidate of the index.")
-    filter: str | None = Field(None, min_length=1, description="What it was answered through.", examples=[None])
+    id: str | None = Field(None, description="Id of a candidate of the index.")
+    filter: str | None = Field(None, min_length=1, description="The filter of the request.", examples=[None])
 
 
 class ShownReply(Request):
-    """A reply that somebody saw."""
+    """A reply that the user was shown."""
 
     id: Id
-    score: float | None = Field(None, description="As it was answered.")
-    text: Text | None = Field(None, description="Stored only where the server keeps texts.")
+    score: float | None = Field(None, description="Its score in the answer.")
+    text: Text | None = Field(None, description="Stored only if the server keeps texts.")
 
 
 class ShownList(Request):
-    """What somebody saw, where this server did not answer it."""
+    """Replies that a user was shown, if this server did not return them."""
 
-    model: str | None = Field(None, description="What answered, for the report.")
-    context: Text | Texts = Field([], description="One turn, or turns, oldest first; empty: not known.")
+    model: str | None = Field(None, description="Name of the model that answered, for the report.")
+    context: Text | Texts = Field([], description="One turn, or a list of turns, oldest first; empty: unknown.")
     background: Facts = []
     conversation: Conversation = None
-    results: Annotated[list[ShownReply], Field(fail_fast=True)] = Field(
-        description="In the order in which they were shown."
-    )
+    results: Annotated[list[ShownReply], Field(fail_fast=True)] = Field(description="In the order shown.")
 
 
 class FeedbackRequest(Request):
-    """What became of replies."""
+    """The outcome of shown replies."""
 
-    request_id: str = Field(description="Of the answer to /v1/respond, or of what was shown.")
-    action: Literal["taken", "edited", "refused"] = Field(description="refused: nothing fitted.")
-    candidate_id: str | None = Field(None, description="The reply that was taken or edited.")
-    final_text: Text | None = Field(None, description="What was said in the end, where it was edited or refused.")
-    shown: ShownList | None = Field(None, description="Where this server did not answer the request: what was shown.")
+    request_id: str = Field(description="Id of the answer of /v1/respond, or of `shown`.")
+    action: Literal["taken", "edited", "refused"] = Field(
+        description="The user sent a reply as it was, or edited it, or refused all replies."
+    )
+    candidate_id: str | None = Field(None, description="Id of the reply that was taken or edited.")
+    final_text: Text | None = Field(None, description="The text that the user sent after editing or refusing.")
+    shown: ShownList | None = Field(None, description="The shown replies, if this server did not return them.")
 
 
 class FeedbackAnswer(BaseModel):
-    """Whether this is new; what was recorded before is not recorded again."""
+    """Whether the outcome is new; the same outcome is recorded once."""
 
-    recorded: bool = Field(description="false: it was known.")
+    recorded: bool = Field(description="false: it was recorded before.")
 
 
 class ModelRow(BaseModel):
-    """Something that is served."""
+    """A model, index or pipeline."""
 
     model_config = ConfigDict(extra="allow")
-    id: str = Field(description="The name that requests call it by.")
-    object: Literal["model"] = Field(default="model", description="As OpenAI says.")
-    created: int = Field(description="When the server was started, in seconds since 1970.")
-    owned_by: str = Field(default="polyrank", description="As OpenAI says.")
+    id: str = Field(description="The name that requests use.")
+    object: Literal["model"] = Field(default="model", description="As in OpenAI's API.")
+    created: int = Field(description="Start time of the server, in seconds since 1970.")
+    owned_by: str = Field(default="polyrank", description="As in OpenAI's API.")
 
 
 class ModelsAnswer(BaseModel):
-    """All that is served."""
+    """All models, indexes and pipelines."""
 
-    object: Literal["list"] = Field(default="list", description="As OpenAI says.")
-    data: list[ModelRow] = Field(description="The first is what requests without a name are for, if it can do it.")
+    object: Literal["list"] = Field(default="list", description="As in OpenAI's API.")
+    data: list[ModelRow] = Field(description="Requests without a name use the first suitable one.")
 
 
 class Status(BaseModel):
-    """In a word."""
+    """The state of the server."""
 
-    status: str = Field(description="live, or ready.")
+    status: str = Field(description="live or ready.")
 
 
 class ErrorDetail(BaseModel):
-    """What is wrong."""
+    """A description of the error."""
 
-    message: str = Field(description="What is wrong, and what to do.")
-    type: str = Field(description="By the status, as OpenAI says.")
-    param: str | None = Field(None, description="The field that is wrong.")
-    code: str | None = Field(None, description="A word for programs.")
+    message: str = Field(description="The problem and how to fix it.")
+    type: str = Field(description="Depends on the status, as in OpenAI's API.")
+    param: str | None = Field(None, description="The wrong field.")
+    code: str | None = Field(None, description="A short name for programs.")
 
 
 class ErrorAnswer(BaseModel):
-    """An error as OpenAI's clients expect it."""
+    """An error in the format of OpenAI's API."""
 
-    error: ErrorDetail = Field(description="All that is told of it.")
+    error: ErrorDetail = Field(description="The error.")

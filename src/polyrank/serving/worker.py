@@ -1,7 +1,7 @@
-"""The process that computes: it opens what is served, and answers batches of jobs until nobody asks any more.
+"""A model process: it opens the models and computes batches of jobs until the server closes the pipe.
 
-Messages go through a pipe that only the server and this process hold: first a ``Started``, then for each ``Batch`` a
-list of ``TaskOutcome``, one for each task; see ``polyrank.serving.tasks``.
+Only the server and this process have the pipe. The process first sends a ``Started``, then for each ``Batch`` a list of
+``TaskOutcome``, one per task; see ``polyrank.serving.tasks``.
 """
 
 import logging
@@ -19,7 +19,7 @@ from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
-if TYPE_CHECKING:  # torch, which the server's own process does without
+if TYPE_CHECKING:  # imports torch, which the server process must not
     from polyrank.serving.served import Served
 
 log = logging.getLogger("polyrank.serving")
@@ -27,13 +27,13 @@ log = logging.getLogger("polyrank.serving")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a process opens, and how.
+    """The models that a process opens, and its settings.
 
     Args:
         models: paths by name.
         device, backend: see ``polyrank.load``.
-        threads: to compute on; None: as many as there are free cores.
-        filter_timeout_s: for one filter to search through the candidates.
+        threads: for computation; None: the number of free cores.
+        filter_timeout_s: limit on the time that one filter may take.
     """
 
     models: Mapping[str, str]
@@ -44,29 +44,29 @@ class Setup:
 
     @classmethod
     def of(cls, models: Mapping[str, str], settings: ServingSettings) -> "Setup":
-        """What a server's settings say."""
+        """Convert a server's settings."""
         threads = settings.threads
         if threads is None and settings.workers > 1:
             threads = max(1, (os.cpu_count() or 1) // settings.workers)
         return cls(dict(models), settings.device, settings.backend, threads, settings.limits.filter_timeout_s)
 
 
-def work(connection: Connection, setup: Setup) -> None:
-    """The whole life of the process; it ends when the server closes its end of the pipe, or ends itself."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # which a terminal and a service manager send to both of us
+def run_worker(connection: Connection, setup: Setup) -> None:
+    """The process's main function; it returns when the server closes the pipe or ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # terminals and service managers send them to both processes
         signal.signal(number, signal.SIG_IGN)
     try:
-        served = _opened(setup)
+        served = _open_models(setup)
         connection.send(Started({name: one.info() for name, one in served.items()}))
     except PolyrankError as error:
         connection.send(Started(exit_code=error.exit_code, error=str(error)))
         return
     except (OSError, MemoryError) as error:
-        message = f"cannot open what is served: {error}; free some memory or disk, or repair it"
+        message = f"cannot open the models: {error}; free some memory or disk, or repair the file"
         connection.send(Started(exit_code=5, error=message))
         return
-    except Exception as error:  # of libraries; the user who started the server sees it, and nobody else
-        message = f"cannot open what is served: {type(error).__name__}: {error}"
+    except Exception as error:  # from libraries; only the user who started the server gets this message
+        message = f"cannot open the models: {type(error).__name__}: {error}"
         connection.send(Started(exit_code=1, error=message))
         return
     try:
@@ -79,7 +79,7 @@ def work(connection: Connection, setup: Setup) -> None:
         return
 
 
-def _opened(setup: Setup) -> "dict[str, Served]":
+def _open_models(setup: Setup) -> "dict[str, Served]":
     from polyrank.devices.choice import set_threads
     from polyrank.loading.models import Backend, read_backend
     from polyrank.serving.served import Served
@@ -91,26 +91,26 @@ def _opened(setup: Setup) -> "dict[str, Served]":
 
 
 def _outcomes(served: "dict[str, Served]", batch: Batch) -> list[TaskOutcome]:
-    """Of all together; where that fails, of each alone, so that one bad request fails by itself."""
+    """Outcomes of all tasks together; if that fails, of each task alone, so that a bad request fails alone."""
     try:
-        return [TaskOutcome(result) for result in _computed(served, batch)]
+        return [TaskOutcome(result) for result in _compute(served, batch)]
     except Exception as error:
         if len(batch.tasks) == 1:
             return [_refusal(error)]
     return [outcome for task in batch.tasks for outcome in _outcomes(served, Batch(batch.name, [task]))]
 
 
-def _computed(served: "dict[str, Served]", batch: Batch) -> Sequence[Any]:
+def _compute(served: "dict[str, Served]", batch: Batch) -> Sequence[Any]:
     try:
         return served[batch.name].compute(batch.tasks)
     except ArtifactError:
         try:
             now = served[batch.name].current()
-        except PolyrankError as error:  # whatever it is, the client is not to blame, and sees no path
+        except PolyrankError as error:  # not the client's fault; ArtifactError hides paths from it
             raise ArtifactError(str(error)) from error
         if now is served[batch.name]:
             raise
-    log.info("%s was replaced, and opened again", batch.name)
+    log.info("%s was replaced and opened again", batch.name)
     served[batch.name] = now
     return now.compute(batch.tasks)
 
@@ -119,9 +119,9 @@ def _refusal(error: Exception) -> TaskOutcome:
     if isinstance(error, PolyrankError):
         return TaskOutcome(error=type(error).__name__, message=str(error))
     if isinstance(error, TypeError | ValueError) and "surrogate" in str(error):
-        message = "a text holds a lone surrogate, which no model reads; send UTF-8"
+        message = "a text contains a lone surrogate; send valid UTF-8"
         return TaskOutcome(error=UsageError.__name__, message=message)
-    # where it happened, but not what it says, which may be what a user wrote
+    # log the place but not the message, which may contain a user's text
     frames = "; ".join(f"{frame.name} {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-4:])
     log.error("internal error: %s in %s", type(error).__name__, frames)
     return TaskOutcome(error=type(error).__name__, message="internal error")

@@ -1,4 +1,4 @@
-"""The page at ``/``: static files, sent with a policy that lets nothing in from elsewhere."""
+"""The web page at ``/``: static files with a content security policy that allows nothing from other sites."""
 
 from pathlib import Path
 
@@ -23,10 +23,10 @@ async def index() -> FileResponse:
 
 
 def _add(path: Path) -> None:
-    """A route for each file, so that no other can be asked for."""
+    """Add a route for one file, so that no other file is reachable."""
 
     async def file() -> FileResponse:
-        return FileResponse(path, media_type=KINDS[path.suffix], headers=HEADERS)  # the system's own table may differ
+        return FileResponse(path, media_type=KINDS[path.suffix], headers=HEADERS)  # the system's type table may differ
 
     router.add_api_route(f"/page/{path.name}", file, methods=["GET"], include_in_schema=False)
 

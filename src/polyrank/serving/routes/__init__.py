@@ -1,1 +1,1 @@
-"""The routes, by what they are about. Each checks what it is asked, has it computed, and shapes the answer."""
+"""The routes by topic. Each checks its request, has it computed, and builds the answer."""

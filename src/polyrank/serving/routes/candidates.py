@@ -1,4 +1,4 @@
-"""``/v1/candidates``: the catalogue of an index or a pipeline, which may change while it is searched."""
+"""``/v1/candidates``: the catalogue of an index or a pipeline, which can change while it is searched."""
 
 import json
 from typing import Annotated
@@ -11,8 +11,9 @@ from polyrank.index import Index
 from polyrank.index.checks import check_candidates
 from polyrank.index.filters import read_filter
 from polyrank.records import Candidate
-from polyrank.serving.context import ANSWERS, Here, Server, parts
+from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.guard import SMALL_BODY
+from polyrank.serving.responses import MEDIA_TYPE
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import EmbedTask
 from polyrank.serving.wire import (
@@ -23,98 +24,94 @@ from polyrank.serving.wire import (
     RemoveAnswer,
     RemoveRequest,
 )
-from polyrank.serving.written import MEDIA_TYPE
 
 
 class _AnyText(PathConvertor):
-    """The rest of a path, line breaks too."""
+    """The rest of a path, including line breaks."""
 
     regex = "(?s:.*)"
 
 
 register_url_convertor("text", _AnyText())
 router = APIRouter(route_class=StrictRoute, tags=["candidates"])
-ModelName = Annotated[str | None, Query(description="Of the index or pipeline; left out: the first.")]
-Id = Annotated[str, Path(alias="id", description="Of the candidate; a / in it may be sent as it is, or as %2F.")]
+ModelName = Annotated[str | None, Query(description="Name of the index or pipeline; omitted: the first.")]
+Id = Annotated[str, Path(alias="id", description="Id of the candidate; send a / in it as it is, or as %2F.")]
 
 
 @router.post("/v1/candidates", summary="Add candidates, all or none")
-async def add(asked: AddRequest, request: Request, server: Here) -> AddAnswer:
-    """Candidates are encoded, written and synced before this answers; the next request finds them."""
+async def add(payload: AddRequest, request: Request, server: CurrentServer) -> AddAnswer:
+    """Candidates are encoded, written and synced before this answers; the next request includes them."""
     import numpy as np
 
-    name = server.name_of(asked.model, ANSWERS, "candidates")
-    texts = [candidate.text for candidate in asked.candidates]
-    candidates = [Candidate(one.id or text_id(one.text), one.text, dict(one.metadata)) for one in asked.candidates]
+    name = server.resolve_name(payload.model, "candidates")
+    texts = [candidate.text for candidate in payload.candidates]
+    candidates = [Candidate(one.id or text_id(one.text), one.text, dict(one.metadata)) for one in payload.candidates]
     n_bytes = int(request.headers.get("content-length", SMALL_BODY + 1))
-    await server.aside(n_bytes, check_candidates, candidates, server.limits.metadata_bytes)
+    await server.off_loop(n_bytes, check_candidates, candidates, server.limits.metadata_bytes)
     tokens = [server.tokens(name, [text], "candidate") for text in texts]
-    cut = parts(texts, tokens)
-    tasks = [EmbedTask(texts[part]) for part in cut]
-    computed = await server.compute(name, tasks, [sum(tokens[part]) for part in cut])
-    vectors = np.concatenate([value.vectors for value in computed.values if value.vectors is not None])
-    fingerprint = computed.values[0].fingerprint
+    embedded = await server.compute_texts(name, texts, tokens, EmbedTask)
+    vectors = np.concatenate([value.vectors for value in embedded if value.vectors is not None])
+    fingerprint = embedded[0].fingerprint
     catalogue = server.catalogue(name)
-    n = await server.blocking(
-        lambda: catalogue.add(candidates, vectors, replace=asked.replace, fingerprint=fingerprint)
+    n = await server.run_blocking(
+        lambda: catalogue.add(candidates, vectors, replace=payload.replace, fingerprint=fingerprint)
     )
     return AddAnswer(ids=[candidate.id for candidate in candidates], n_candidates=n)
 
 
 @router.post("/v1/candidates/remove", summary="Remove candidates, all in one change")
-async def remove(asked: RemoveRequest, server: Here) -> RemoveAnswer:
-    """Ids that are not there are fine."""
-    return await _remove(server, asked.model, asked.ids)
+async def remove(payload: RemoveRequest, server: CurrentServer) -> RemoveAnswer:
+    """Unknown ids are ignored."""
+    return await _remove(server, payload.model, payload.ids)
 
 
 @router.delete("/v1/candidates/{id:text}", summary="Remove a candidate")
-async def remove_one(server: Here, id_: Id, model: ModelName = None) -> RemoveAnswer:
-    """An id that is not there is fine."""
+async def remove_one(server: CurrentServer, id_: Id, model: ModelName = None) -> RemoveAnswer:
+    """An unknown id is ignored."""
     return await _remove(server, model, [id_])
 
 
 async def _remove(server: Server, model: str | None, ids: list[str]) -> RemoveAnswer:
-    name = server.name_of(model, ANSWERS, "candidates")
-    server.check_texts(ids, "ids")
-    removed, n = await server.blocking(server.catalogue(name).remove, ids)
+    name = server.resolve_name(model, "candidates")
+    removed, n = await server.run_blocking(server.catalogue(name).remove, ids)
     return RemoveAnswer(removed=removed, n_candidates=n)
 
 
 @router.get("/v1/candidates/{id:text}", summary="A candidate", response_model=CandidateRow)
-async def get(server: Here, id_: Id, model: ModelName = None) -> Response:
-    """As it was added."""
-    name = server.name_of(model, ANSWERS, "candidates")
-    return Response(_written(await server.candidate(name, id_)), media_type=MEDIA_TYPE)
+async def get(server: CurrentServer, id_: Id, model: ModelName = None) -> Response:
+    """Returns the candidate as it was added."""
+    name = server.resolve_name(model, "candidates")
+    return Response(_as_json(await server.candidate(name, id_)), media_type=MEDIA_TYPE)
 
 
 @router.get(
-    "/v1/candidates", summary="A page of candidates, all or those with some words", response_model=CandidatesAnswer
+    "/v1/candidates", summary="A page of candidates, all or those with given words", response_model=CandidatesAnswer
 )
 async def candidates(
-    server: Here,
+    server: CurrentServer,
     model: ModelName = None,
-    after: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="The last page's next.")] = None,
+    after: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="`next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Candidates in one page.")] = 50,
-    q: Annotated[str, Query(max_length=500, description="Words that text or id must hold.")] = "",
+    q: Annotated[str, Query(max_length=500, description="Words that the text or the id must contain.")] = "",
     filter: Annotated[str | None, Query(description='On metadata, such as lang = "en".')] = None,
 ) -> Response:
-    """In the order in which they were added; a page of long ones has fewer than ``limit``."""
-    name = server.name_of(model, ANSWERS, "candidates")
+    """In the order in which they were added; a page of long candidates has fewer than ``limit``."""
+    name = server.resolve_name(model, "candidates")
     passing = None if filter is None else read_filter(filter)
 
-    def written(index: Index) -> bytes:
+    def page_as_json(index: Index) -> bytes:
         page = index.page(after=int(after or 0), n=limit, words=q.split(), filter=passing)
-        rows = map(_written, page.candidates)
+        rows = map(_as_json, page.candidates)
         return b'{"candidates":[%s],"next":%s,"n_candidates":%d}' % (
             b",".join(rows),
             b"null" if page.next is None else b'"%d"' % page.next,
             page.n,
         )
 
-    return Response(await server.searching(server.catalogue(name).read, written), media_type=MEDIA_TYPE)
+    return Response(await server.run_search(server.catalogue(name).read, page_as_json), media_type=MEDIA_TYPE)
 
 
-def _written(candidate: Candidate) -> bytes:
-    """A candidate as JSON; metadata may hold integers of any length."""
+def _as_json(candidate: Candidate) -> bytes:
+    """A candidate as JSON; the standard library's encoder, because metadata may have integers of any length."""
     row = {"id": candidate.id, "text": candidate.text, "metadata": candidate.metadata}
     return json.dumps(row, ensure_ascii=False).encode()

@@ -1,10 +1,10 @@
-"""Vectors, as OpenAI, Cohere and text-embeddings-inference give them.
+"""Vectors, in the formats of OpenAI, Cohere and text-embeddings-inference.
 
-A model may encode contexts and candidates by different networks. ``NAME:query`` and ``NAME:candidate`` are names of its
-two sides, for clients that send nothing but a model's name; ``NAME`` alone is the candidates' side, unless a field of
-the request says otherwise.
+A model may have different networks for contexts and candidates. ``NAME:query`` and ``NAME:candidate`` select one of
+them, for clients that send only a model's name; ``NAME`` alone means candidates, unless a field of the request selects
+the other.
 
-A thousand vectors are some megabytes of JSON. The processes that compute write it, and here it is put together.
+A thousand vectors make several megabytes of JSON, so the model processes encode it, and this module combines it.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from polyrank.serving.context import Here, Server, parts
+from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.dialects import (
     CohereEmbedAnswer,
     CohereEmbedRequest,
@@ -23,16 +23,16 @@ from polyrank.serving.dialects import (
     TeiEmbedRequest,
 )
 from polyrank.serving.errors import HttpError
+from polyrank.serving.responses import MEDIA_TYPE, assemble_response
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import EmbedTask, Side
-from polyrank.serving.written import MEDIA_TYPE, assembled
 
 router = APIRouter(route_class=StrictRoute, tags=["embeddings"])
 ROLES: dict[str, Side] = {"": "document", "query": "query", "candidate": "document"}
-SIDES: dict[str, Side] = {"query": "query", "search_query": "query"}  # all other types of input are candidates
-ENDS = {"query": ("START", "left"), "document": ("END", "right")}  # which end of a text that is too long is cut
+SIDES: dict[str, Side] = {"query": "query", "search_query": "query"}  # all other input types are candidates
+ENDS = {"query": ("START", "left"), "document": ("END", "right")}  # the end at which too long texts are truncated
 ModelName = Annotated[
-    str | None, Query(description="Of what is served, with :query or :candidate; left out: the first.")
+    str | None, Query(description="Name of a model, may end in :query or :candidate; omitted: the first.")
 ]
 
 
@@ -41,7 +41,7 @@ class ModelSide:
     """One side of a served model.
 
     Args:
-        name: of what is served.
+        name: of the model.
         side: "query" or "document".
     """
 
@@ -50,116 +50,115 @@ class ModelSide:
 
     @property
     def kind(self) -> Literal["context", "candidate"]:
-        """What its texts are."""
+        """The kind of its texts."""
         return "context" if self.side == "query" else "candidate"
 
     @classmethod
     def of(cls, server: Server, model: str | None, input_type: str | None) -> "ModelSide":
-        """What a request is for.
+        """The side that a request selects.
 
         Raises:
-            HttpError: nothing of that name is served, it has no vectors, or two fields of the request disagree.
+            HttpError: the name is unknown, the model has no vectors, or two fields of the request disagree.
         """
         name, _, role = (model or "").partition(":")
         if role not in ROLES:
-            raise HttpError(404, f"{name} has the sides :query and :candidate; send one of them", param="model")
+            raise HttpError(404, f"{name} has the sides :query and :candidate; use one of them", param="model")
         typed = ROLES[role] if input_type is None else SIDES.get(input_type, "document")
         if role and typed != ROLES[role]:
             raise HttpError(
                 422, f"input_type is {input_type} and model ends in :{role}; send one of them", param="model"
             )
-        name = server.name_of(name or None)
+        name = server.resolve_name(name or None)
         if server.pool.info[name].dimension is None:
-            raise HttpError(400, f"{name} has no vectors; ask it to rerank", param="model", code="no_embeddings")
+            raise HttpError(400, f"{name} has no vectors; use it to rerank", param="model", code="no_embeddings")
         return cls(name, typed)
 
-    def check_dimension(self, server: Server, asked: int | None, param: str) -> None:
-        """Refuse vectors of another length than the model's.
+    def check_dimension(self, server: Server, requested: int | None, param: str) -> None:
+        """Refuse requests for vectors of another dimension than the model's.
 
         Raises:
-            HttpError: they are.
+            HttpError: the dimensions differ.
         """
         dimension = server.pool.info[self.name].dimension
-        if asked not in (None, dimension):
-            raise HttpError(400, f"{self.name} gives vectors of {dimension} numbers, and no others", param=param)
+        if requested not in (None, dimension):
+            raise HttpError(400, f"{self.name} has vectors of {dimension} numbers; omit {param}", param=param)
 
 
 async def vectors_of(
     server: Server, side: ModelSide, texts: Sequence[str], param: str, forms: Sequence[str], *, whole: bool = False
 ) -> tuple[dict[str, list[bytes]], int]:
-    """Vectors as JSON in each form, see ``polyrank.serving.served.written``, and how many tokens were read.
+    """Vectors as JSON in each form, see ``polyrank.serving.served.vectors_as_json``, and the number of tokens.
 
-    ``whole``: texts that do not fit are refused, not cut.
+    ``whole``: refuse texts that are too long instead of truncating them.
     """
-    server.check_texts(texts, param)
     if not texts:
         return {form: [] for form in forms}, 0
     tokens = [server.tokens(side.name, [text], side.kind) for text in texts]
-    cut = parts(texts, tokens)
-    tasks = [EmbedTask(texts[part], side.side, forms) for part in cut]
-    values = (await server.compute(side.name, tasks, [sum(tokens[part]) for part in cut])).values
+    values = await server.compute_texts(side.name, texts, tokens, lambda part: EmbedTask(part, side.side, forms))
     if whole:
         server.check_whole(side.name, values, param)
     rows = {form: [row for value in values for row in value.rows[form]] for form in forms}
     return rows, sum(value.n_tokens for value in values)
 
 
-@router.post("/v1/embeddings", summary="Vectors, as OpenAI's", response_model=EmbeddingsAnswer)
-async def embeddings(asked: EmbeddingsRequest, server: Here) -> Response:
-    """Of candidates, unless ``model`` ends in :query or ``input_type`` says so: a model's sides may differ."""
-    side = ModelSide.of(server, asked.model, asked.input_type)
-    side.check_dimension(server, asked.dimensions, "dimensions")
-    texts = [asked.input] if isinstance(asked.input, str) else asked.input
-    form = asked.encoding_format
+@router.post("/v1/embeddings", summary="Vectors, in OpenAI's format", response_model=EmbeddingsAnswer)
+async def embeddings(payload: EmbeddingsRequest, server: CurrentServer) -> Response:
+    """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
+    side = ModelSide.of(server, payload.model, payload.input_type)
+    side.check_dimension(server, payload.dimensions, "dimensions")
+    texts = [payload.input] if isinstance(payload.input, str) else payload.input
+    form = payload.encoding_format
     rows, n_tokens = await vectors_of(server, side, texts, "input", [form])
     data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return await assembled(server, {"object": "list", "model": asked.model or side.name, "usage": usage}, data=data)
+    return await assemble_response(
+        server, {"object": "list", "model": payload.model or side.name, "usage": usage}, data=data
+    )
 
 
-@router.post("/v2/embed", summary="Vectors, as Cohere's", response_model=CohereEmbedAnswer)
-async def cohere_embed(asked: CohereEmbedRequest, request: Request, server: Here) -> Response:
-    """Of candidates, unless ``input_type`` is search_query or ``model`` ends in :query."""
-    forms = list(dict.fromkeys(asked.embedding_types or ["float"]))
-    rows, body = await _cohere_vectors(asked, request, server, forms, "2")
+@router.post("/v2/embed", summary="Vectors, in Cohere's format", response_model=CohereEmbedAnswer)
+async def cohere_embed(payload: CohereEmbedRequest, request: Request, server: CurrentServer) -> Response:
+    """Encodes candidates, unless ``input_type`` is search_query or ``model`` ends in :query."""
+    forms = list(dict.fromkeys(payload.embedding_types or ["float"]))
+    rows, body = await _cohere_vectors(payload, request, server, forms, "2")
     shapes = b",".join(b'"%s":[%s]' % (form.encode(), b",".join(rows[form])) for form in forms)
-    return await assembled(server, body | {"response_type": "embeddings_by_type"}, embeddings=b"{%s}" % shapes)
+    return await assemble_response(server, body | {"response_type": "embeddings_by_type"}, embeddings=b"{%s}" % shapes)
 
 
 @router.post(
     "/v1/embed",
-    summary="Vectors, as Cohere's first version",
+    summary="Vectors, in the format of Cohere's v1",
     response_model=FirstCohereEmbedAnswer | CohereEmbedAnswer,
 )
-async def first_cohere_embed(asked: CohereEmbedRequest, request: Request, server: Here) -> Response:
-    """As /v2/embed; where no ``embedding_types`` are named, vectors are a list."""
-    if asked.embedding_types is not None:
-        return await cohere_embed(asked, request, server)
-    rows, body = await _cohere_vectors(asked, request, server, ["float"], "1")
-    return await assembled(server, body | {"response_type": "embeddings_floats"}, embeddings=rows["float"])
+async def first_cohere_embed(payload: CohereEmbedRequest, request: Request, server: CurrentServer) -> Response:
+    """Like /v2/embed; without ``embedding_types``, the vectors are a list."""
+    if payload.embedding_types is not None:
+        return await cohere_embed(payload, request, server)
+    rows, body = await _cohere_vectors(payload, request, server, ["float"], "1")
+    return await assemble_response(server, body | {"response_type": "embeddings_floats"}, embeddings=rows["float"])
 
 
 async def _cohere_vectors(
-    asked: CohereEmbedRequest, request: Request, server: Server, forms: Sequence[str], version: str
+    payload: CohereEmbedRequest, request: Request, server: Server, forms: Sequence[str], version: str
 ) -> tuple[dict[str, list[bytes]], dict[str, object]]:
-    """Vectors, and the rest of the answer."""
-    side = ModelSide.of(server, asked.model, asked.input_type)
-    side.check_dimension(server, asked.output_dimension, "output_dimension")
-    server.check_cut(side.name, asked.texts, side.kind, asked.max_tokens, "max_tokens")
-    whole = asked.truncate not in (None, ENDS[side.side][0])
-    rows, n_tokens = await vectors_of(server, side, asked.texts, "texts", forms, whole=whole)
+    """Vectors, and the other fields of the answer."""
+    side = ModelSide.of(server, payload.model, payload.input_type)
+    side.check_dimension(server, payload.output_dimension, "output_dimension")
+    server.check_token_limit(side.name, payload.texts, side.kind, payload.max_tokens, "max_tokens")
+    whole = payload.truncate not in (None, ENDS[side.side][0])
+    rows, n_tokens = await vectors_of(server, side, payload.texts, "texts", forms, whole=whole)
     meta = {"api_version": {"version": version}, "billed_units": {"input_tokens": n_tokens}}
-    return rows, {"id": request.scope["state"]["request_id"], "texts": asked.texts, "meta": meta}
+    return rows, {"id": request.scope["state"]["request_id"], "texts": payload.texts, "meta": meta}
 
 
-@router.post("/embed", summary="Vectors, as text-embeddings-inference's", response_model=list[list[float]])
-async def tei_embed(asked: TeiEmbedRequest, server: Here, model: ModelName = None) -> Response:
-    """Of candidates, unless ``prompt_name`` is query or ``model`` ends in :query."""
-    side = ModelSide.of(server, model, asked.prompt_name)
-    side.check_dimension(server, asked.dimensions, "dimensions")
-    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-    form = "unit" if asked.normalize else "float"
-    direction = asked.truncation_direction or ENDS[side.side][1]
-    whole = asked.truncate is False or direction.lower() != ENDS[side.side][1]
+@router.post("/embed", summary="Vectors, in text-embeddings-inference's format", response_model=list[list[float]])
+async def tei_embed(payload: TeiEmbedRequest, server: CurrentServer, model: ModelName = None) -> Response:
+    """Encodes candidates, unless ``prompt_name`` is query or ``model`` ends in :query."""
+    side = ModelSide.of(server, model, payload.prompt_name)
+    side.check_dimension(server, payload.dimensions, "dimensions")
+    texts = [payload.inputs] if isinstance(payload.inputs, str) else payload.inputs
+    form = "unit" if payload.normalize else "float"
+    direction = payload.truncation_direction or ENDS[side.side][1]
+    whole = payload.truncate is False or direction.lower() != ENDS[side.side][1]
     rows, _ = await vectors_of(server, side, texts, "inputs", [form], whole=whole)
     return Response(b"[%s]" % b",".join(rows[form]), media_type=MEDIA_TYPE)

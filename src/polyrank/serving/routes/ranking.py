@@ -1,11 +1,11 @@
-"""Lists to be put in order: polyrank's own route, and those of Cohere, Jina and text-embeddings-inference."""
+"""Ranks lists of texts: polyrank's own route, and those of Cohere, Jina and text-embeddings-inference."""
 
 from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from polyrank.serving.context import Here, Server, parts
+from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.dialects import (
     CohereRerankAnswer,
     CohereRerankRequest,
@@ -13,12 +13,12 @@ from polyrank.serving.dialects import (
     TeiRerankRequest,
     TeiResult,
 )
+from polyrank.serving.responses import json_response
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import ScoreTask
 from polyrank.serving.wire import ScoreAnswer, ScoreRequest
-from polyrank.serving.written import json_response
 
-ModelName = Annotated[str | None, Query(description="Of what is served, for requests with texts; left out: the first.")]
+ModelName = Annotated[str | None, Query(description="Name of a model, for requests with texts; omitted: the first.")]
 
 router = APIRouter(route_class=StrictRoute, tags=["ranking"])
 
@@ -27,45 +27,43 @@ async def scores_of(
     server: Server, name: str, context: str | Sequence[str], background: Sequence[str], texts: list[str], param: str,
     *, whole: bool = False,
 ) -> tuple[list[float], int]:  # fmt: skip
-    """Raw scores of texts, and how many tokens were read. ``whole``: texts that do not fit are refused, not cut."""
+    """Raw scores, and the number of tokens. ``whole``: refuse texts that are too long instead of truncating them."""
     checked = server.context(context, background)
-    server.check_texts(texts, param)
     if not texts:
         return [], 0
     n_context = server.tokens(name, [*checked.turns, *checked.background], "context")
     tokens = [server.tokens(name, [text], "candidate") + n_context for text in texts]
-    cut = parts(texts, tokens)
-    tasks = [ScoreTask(checked, texts[part]) for part in cut]
-    values = (await server.compute(name, tasks, [sum(tokens[part]) for part in cut])).values
+    values = await server.compute_texts(name, texts, tokens, lambda part: ScoreTask(checked, part))
     if whole:
         server.check_whole(name, values, param)
     return [score for value in values for score in value.scores], sum(value.n_tokens for value in values)
 
 
 @router.post("/v1/score", summary="Raw scores, in the order of the candidates")
-async def score(asked: ScoreRequest, server: Here) -> ScoreAnswer:
-    """Higher is better; what a score means is the model's own."""
-    name = server.name_of(asked.model)
-    scores, n_tokens = await scores_of(server, name, asked.context, asked.background, asked.candidates, "candidates")
+async def score(payload: ScoreRequest, server: CurrentServer) -> ScoreAnswer:
+    """Higher is better; the scale depends on the model."""
+    name = server.resolve_name(payload.model)
+    scores, n_tokens = await scores_of(
+        server, name, payload.context, payload.background, payload.candidates, "candidates"
+    )
     return ScoreAnswer(model=name, scores=scores, usage=_usage(n_tokens))
 
 
-@router.post("/v1/rerank", summary="Documents, best first, as Cohere's and Jina's", response_model=CohereRerankAnswer)
-@router.post("/v2/rerank", summary="Documents, best first, as Cohere's v2", response_model=CohereRerankAnswer)
-async def rerank(asked: CohereRerankRequest, request: Request, server: Here) -> Response:
+@router.post("/v1/rerank", summary="Documents, best first, as Cohere and Jina do", response_model=CohereRerankAnswer)
+@router.post("/v2/rerank", summary="Documents, best first, as Cohere's v2 does", response_model=CohereRerankAnswer)
+async def rerank(payload: CohereRerankRequest, request: Request, server: CurrentServer) -> Response:
     """Documents are ranked by the model's scores; ``relevance_score`` is between 0 and 1 and keeps their order."""
-    name = server.name_of(asked.model)
-    texts = [document if isinstance(document, str) else document.text for document in asked.documents]
-    server.check_cut(name, texts, "candidate", asked.max_tokens_per_doc, "max_tokens_per_doc")
-    scores, n_tokens = await scores_of(server, name, asked.query, (), texts, "documents")
-    shares = scores if asked.raw_scores else _relevance(server, name, scores)
+    name = server.resolve_name(payload.model)
+    texts = [document if isinstance(document, str) else document.text for document in payload.documents]
+    server.check_token_limit(name, texts, "candidate", payload.max_tokens_per_doc, "max_tokens_per_doc")
+    scores, n_tokens = await scores_of(server, name, payload.query, (), texts, "documents")
     results = [
         {
             "index": row,
-            "relevance_score": shares[row],
-            "document": {"text": texts[row]} if asked.return_documents else None,
+            "relevance_score": relevance_score,
+            "document": {"text": texts[row]} if payload.return_documents else None,
         }
-        for row in _order(scores)[: asked.top_n]
+        for row, relevance_score in _ranked(server, name, scores, raw=payload.raw_scores)[: payload.top_n]
     ]
     return await json_response(
         server,
@@ -81,23 +79,22 @@ async def rerank(asked: CohereRerankRequest, request: Request, server: Here) -> 
 
 @router.post(
     "/rerank",
-    summary="Texts, best first, as text-embeddings-inference's; documents, as Cohere's",
+    summary="Texts, best first, as text-embeddings-inference does; documents, as Cohere does",
     response_model=list[TeiResult] | CohereRerankAnswer,
 )
-async def rerank_any(asked: Reranks, request: Request, server: Here, model: ModelName = None) -> Response:
-    """Told apart by the field ``documents``."""
-    if not isinstance(asked, TeiRerankRequest):
-        return await rerank(asked, request, server)
-    name = server.name_of(model)
-    texts = asked.texts
-    whole = asked.truncate is False or asked.truncation_direction in ("left", "Left")
-    scores, _ = await scores_of(server, name, asked.query, (), texts, "texts", whole=whole)
-    shares = scores if asked.raw_scores else _relevance(server, name, scores)
+async def rerank_any(payload: Reranks, request: Request, server: CurrentServer, model: ModelName = None) -> Response:
+    """The field ``documents`` distinguishes the two formats."""
+    if not isinstance(payload, TeiRerankRequest):
+        return await rerank(payload, request, server)
+    name = server.resolve_name(model)
+    texts = payload.texts
+    whole = payload.truncate is False or payload.truncation_direction in ("left", "Left")
+    scores, _ = await scores_of(server, name, payload.query, (), texts, "texts", whole=whole)
     return await json_response(
         server,
         [
-            {"index": row, "score": shares[row], "text": texts[row] if asked.return_text else None}
-            for row in _order(scores)
+            {"index": row, "score": score, "text": texts[row] if payload.return_text else None}
+            for row, score in _ranked(server, name, scores, raw=payload.raw_scores)
         ],
     )
 
@@ -105,7 +102,7 @@ async def rerank_any(asked: Reranks, request: Request, server: Here, model: Mode
 def relevance(score: float, threshold: float = 0.0) -> float:
     """A raw score as a number between 0 and 1: 1/2 + x / (2 + 2|x|), with x = score - threshold.
 
-    It orders as the scores do, however large they are: a sigmoid is exactly 1.0 above 37, where this is 0.987.
+    It keeps the order of scores, however large: a sigmoid is exactly 1.0 above 37, where this is 0.987.
 
     >>> relevance(0.0), relevance(1.0), relevance(-3.0), relevance(1e6) < relevance(1e6 + 1)
     (0.5, 0.75, 0.125, True)
@@ -114,14 +111,11 @@ def relevance(score: float, threshold: float = 0.0) -> float:
     return 0.5 + 0.5 * x / (1 + abs(x))
 
 
-def _relevance(server: Server, name: str, scores: Sequence[float]) -> list[float]:
+def _ranked(server: Server, name: str, scores: Sequence[float], *, raw: bool) -> list[tuple[int, float]]:
+    """Positions, each with its score or relevance, best first; ties in the original order."""
     threshold = server.pool.info[name].threshold or 0.0
-    return [relevance(score, threshold) for score in scores]
-
-
-def _order(scores: Sequence[float]) -> list[int]:
-    """Positions, best score first; of equal ones the first."""
-    return sorted(range(len(scores)), key=lambda row: -scores[row])
+    order = sorted(range(len(scores)), key=lambda row: -scores[row])
+    return [(row, scores[row] if raw else relevance(scores[row], threshold)) for row in order]
 
 
 def _usage(n_tokens: int) -> dict[str, int]:

@@ -1,13 +1,13 @@
-// The one way to ask the server. What it refuses before any work is asked again when it says so.
+// Sends requests to the server, and repeats those that it refused before doing any work.
 
 const AGAIN = new Set(["starting", "overloaded", "stopping"]);
 const PATIENCE_S = 120;
-const OUTAGE_S = 2; // between two looks at a server that does not answer
+const OUTAGE_S = 2; // between two checks of a server that does not answer
 
-/** Tells of waiting: "wait" with a sentence in `detail`, and "go" when it is over. */
+/** Reports waiting: "wait" with a sentence in `detail`, and "go" when it is over. */
 export const waits = new EventTarget();
 
-/** An error of the server's, as a sentence. */
+/** An error from the server, as a sentence. */
 export class ApiError extends Error {
   constructor(message, status = 0, code = null, retryAfter = null) {
     super(message);
@@ -16,17 +16,17 @@ export class ApiError extends Error {
 }
 
 /**
- * The JSON of an answer.
+ * Returns the JSON of an answer.
  *
- * `body` makes it a POST. `exact` keeps numbers that JavaScript cannot hold, such as long ids in metadata, as they
- * were written, where the browser can, so that they can be sent back unchanged.
+ * `body` makes it a POST. `exact` keeps numbers that JavaScript cannot represent, such as long ids in metadata, as they
+ * were written, if the browser can, so that they can be sent back unchanged.
  */
 export async function ask(path, { body, method = body ? "POST" : "GET", signal, exact = false } = {}) {
   const text = await askText(path, { body, method, signal });
   return exact ? JSON.parse(text, asWritten) : JSON.parse(text);
 }
 
-/** The text of an answer. */
+/** Returns the text of an answer. */
 export async function askText(path, { body, method = "GET", signal } = {}) {
   const request = { method, signal, credentials: "same-origin" };
   if (body) Object.assign(request, { body: JSON.stringify(body), headers: { "content-type": "application/json" } });
@@ -34,14 +34,14 @@ export async function askText(path, { body, method = "GET", signal } = {}) {
   let waited = false;
   try {
     for (;;) {
-      const response = await answered(path, request);
+      const response = await send(path, request);
       if (response.ok) return await response.text();
       const error = await errorOf(response);
       const late = Date.now() - began > PATIENCE_S * 1000;
       if (!AGAIN.has(error.code) || late) throw error;
       const seconds = error.retryAfter ?? 1;
       waited = true;
-      waits.dispatchEvent(new CustomEvent("wait", { detail: `${error.message}. Asking again in ${seconds} s…` }));
+      waits.dispatchEvent(new CustomEvent("wait", { detail: `${error.message}. Retrying in ${seconds} s…` }));
       await pause(seconds, signal);
     }
   } finally {
@@ -57,12 +57,12 @@ export async function whenBack(signal) {
   }
 }
 
-async function answered(path, request) {
+async function send(path, request) {
   try {
     return await fetch(path, request);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("The server does not answer; see whether it is running, and try again.");
+    throw new ApiError("The server does not answer; check that it is running, and try again.");
   }
 }
 
@@ -71,8 +71,8 @@ async function errorOf(response) {
   const { message, code } = content.error ?? {};
   const retryAfter = Number.parseInt(response.headers.get("retry-after") ?? "", 10) || null;
   const again = retryAfter && !AGAIN.has(code) ? `; try again in ${retryAfter} s` : "";
-  const said = message ?? content.message ?? `the server answered ${response.status}`;
-  return new ApiError(said[0].toUpperCase() + said.slice(1) + again, response.status, code, retryAfter);
+  const text = message ?? content.message ?? `the server answered ${response.status}`;
+  return new ApiError(text[0].toUpperCase() + text.slice(1) + again, response.status, code, retryAfter);
 }
 
 function pause(seconds, signal) {

@@ -1,23 +1,23 @@
-// The catalogue: looked through, added to, changed. What is acknowledged is durable and in the next answer.
+// The catalogue: search and change it. An acknowledged change is durable and applies to the next answer.
 
 import { ApiError, ask } from "./api.js";
-import { chips, el, get, say, sentence } from "./dom.js";
+import { announce, chips, el, get, sentence } from "./dom.js";
 
 const LIMIT = 50;
-const TYPING_MS = 200; // until what is typed is looked for
-const LONG = 300; // characters of a text that is folded
-const AT_ONCE = 100; // replies of a file sent in one request
-const PAGE = 1000; // replies of one page of an export
+const TYPING_MS = 200; // after the last key, before the search starts
+const LONG = 300; // characters; longer texts are folded
+const AT_ONCE = 100; // imported replies per request
+const PAGE = 1000; // exported replies per request
 
 let model = null;
 let next = null;
-let nCandidates = 0; // of the catalogue, as the last change left it
+let nCandidates = 0; // in the catalogue, after the last change
 let controller = null;
 let timer = null;
 let onChange = () => {};
-const shown = new Map(); // rows by id
+const shown = new Map(); // list items by id
 
-/** Bind what is on the page; `changed` is called after every change. */
+/** Add the listeners; `changed` is called after every change. */
 export function start(changed) {
   onChange = changed;
   for (const field of ["search", "catalogue-filter"]) {
@@ -51,7 +51,7 @@ export async function load(after = null) {
   if (!stored) {
     clear();
     get("n-candidates").textContent = "";
-    sentence(get("catalogue-error"), `${model.id} is a model, which has no catalogue; choose an index or a pipeline.`);
+    sentence(get("catalogue-error"), `${model.id} is a model and has no catalogue; choose an index or a pipeline.`);
     return;
   }
   const query = new URLSearchParams({ model: model.id, limit: LIMIT, ...chosen() });
@@ -69,13 +69,13 @@ export async function load(after = null) {
   });
 }
 
-/** What the search and the filter ask for. */
+/** The query parameters of the search and the filter. */
 function chosen() {
   const [q, filter] = [get("search").value.trim(), get("catalogue-filter").value.trim()];
   return { ...(q && { q }), ...(filter && { filter }) };
 }
 
-/** A listener that does nothing while its last call is at work, so that a double click acts once. */
+/** A listener that ignores events while its last call is running, so that a double click acts once. */
 function once(work) {
   let busy = false;
   return async (event) => {
@@ -97,14 +97,14 @@ function clear() {
   get("no-rows").hidden = true;
 }
 
-/** Say how many there are, and how many of them are shown for what was asked. */
+/** Show the number of replies, and how many match the search. */
 function count(n) {
   const all = `${n.toLocaleString("en")} replies`;
   const matching = `${shown.size.toLocaleString("en")}${next === null ? "" : " or more"} of ${all}`;
   get("n-candidates").textContent = Object.keys(chosen()).length ? matching : all;
 }
 
-/** Do something; an error of the server's is shown as a sentence. */
+/** Run a function; an error from the server is shown as a sentence. */
 async function attempt(work, target = get("catalogue-error")) {
   sentence(target, null);
   try {
@@ -134,7 +134,7 @@ function rowOf(candidate) {
   return row;
 }
 
-/** A text; of a long one the beginning, and a button for the rest. */
+/** A text; if it is long, its beginning and a button that shows the rest. */
 function folded(text) {
   if (text.length <= LONG) return el("p", { class: "text", dir: "auto" }, text);
   const shownText = el("p", { class: "text folded", dir: "auto" }, text);
@@ -149,7 +149,7 @@ function folded(text) {
 
 const focusOn = (id, action) => shown.get(id)?.querySelector(`[aria-label^="${action}"]`)?.focus();
 
-let edited = null; // by the dialog; null: a new one
+let edited = null; // the candidate in the dialog; null: a new one
 
 function open(candidate) {
   edited = candidate;
@@ -170,7 +170,7 @@ async function save() {
   if (id) candidate.id = edited ? edited.id : id;
   const metadata = read(get("editor-metadata").value);
   if (metadata === null) {
-    sentence(get("editor-error"), 'The metadata is no JSON object; write one such as {"team": "billing"}, or nothing.');
+    sentence(get("editor-error"), 'The metadata is not a JSON object; write one such as {"team": "billing"}, or leave it empty.');
     return;
   }
   await attempt(async () => {
@@ -188,7 +188,7 @@ async function save() {
   }, get("editor-error"));
 }
 
-/** The object that a text is; null: it is none. */
+/** The object that a JSON text represents; null: it is not an object. */
 function read(text) {
   if (!text.trim()) return {};
   try {
@@ -201,7 +201,7 @@ function read(text) {
   }
 }
 
-/** Add a candidate; with its id. */
+/** Add a candidate; returns it with its id. */
 async function add(candidate, replace) {
   const answer = await ask("/v1/candidates", { body: { model: model.id, candidates: [candidate], replace } });
   nCandidates = answer.n_candidates;
@@ -209,7 +209,7 @@ async function add(candidate, replace) {
   return { ...candidate, id: answer.ids[0] };
 }
 
-/** Remove a candidate. Its row stays where it is until the list is loaded again, with a button that brings it back. */
+/** Remove a candidate. Its row stays in place with an undo button until the list is loaded again. */
 function remove(candidate) {
   return attempt(async () => {
     const answer = await ask("/v1/candidates/remove", { body: { model: model.id, ids: [candidate.id] } });
@@ -235,7 +235,7 @@ function restore(candidate, gone) {
   });
 }
 
-/** Download what the search and the filter match, as JSON lines. */
+/** Download all replies that match the search and the filter, as JSON lines. */
 function exportFile() {
   return attempt(async () => {
     const lines = [];
@@ -254,7 +254,7 @@ function exportFile() {
   });
 }
 
-/** Add the replies of a file: JSON lines with `text`, and perhaps `id` and `metadata`; or one text on each line. */
+/** Add the replies of a file: JSON lines with `text` and optional `id` and `metadata`, or one text per line. */
 function importFile() {
   const [file] = get("import-file").files;
   return attempt(async () => {
@@ -267,7 +267,7 @@ function importFile() {
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
         await load();
-        throw new ApiError(`Lines 1 to ${first} are added, those from ${first + 1} are not. ${error.message}`);
+        throw new ApiError(`Lines 1 to ${first} were added, those from ${first + 1} were not. ${error.message}`);
       }
       toast(`${Math.min(first + AT_ONCE, candidates.length).toLocaleString("en")} of ${candidates.length.toLocaleString("en")} replies added.`);
     }
@@ -278,7 +278,7 @@ function importFile() {
 
 function repliesOf(text, isJson) {
   const lines = text.split(/\r?\n/).map((line, i) => [line.trim(), i + 1]).filter(([line]) => line);
-  if (!lines.length) throw new ApiError("The file holds no replies.");
+  if (!lines.length) throw new ApiError("The file contains no replies.");
   return lines.map(([line, number]) => {
     if (!isJson) return { text: line };
     const row = read(line);
@@ -287,10 +287,10 @@ function repliesOf(text, isJson) {
   });
 }
 
-/** Say what was done. */
+/** Show a short message. */
 function toast(text) {
   const bar = get("toast");
   bar.hidden = false;
   bar.textContent = text;
-  say(text);
+  announce(text);
 }

@@ -1,8 +1,8 @@
-// The conversation: turns, what is written next, and the panels that answer.
+// The conversation: its turns, the next turn, and the panels with replies.
 
 import { ask } from "./api.js";
 import { el, get, sentence } from "./dom.js";
-import { tell } from "./feedback.js";
+import { sendOutcome } from "./feedback.js";
 import { repliesPanel } from "./replies.js";
 
 const SPEAKERS = { customer: "Customer", agent: "Agent" };
@@ -10,19 +10,19 @@ const EXAMPLES = 3;
 
 let models = [];
 let panels = [];
-let turns = []; // never changed, only replaced, so that earlier ones can come back
+let turns = []; // never changed, only replaced, so that undo can restore earlier ones
 let earlier = [];
 let conversation = newName();
-let editing = null; // the reply that somebody is changing before it is said
+let editing = null; // the reply that the user is editing before sending it
 
-/** What a server that keeps feedback knows a conversation by. */
+/** A random id that a server with feedback uses for the conversation. */
 function newName() {
   return Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(36)).join("-");
 }
 
 const hasKeys = () => !matchMedia("(pointer: coarse)").matches;
 
-/** Bind what is on the page. */
+/** Add the listeners. */
 export function start() {
   get("composer").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -41,13 +41,13 @@ export function start() {
   document.addEventListener("keydown", digit);
 }
 
-/** Say which models there are. */
+/** Set the list of models. */
 export function offer(all) {
   models = all;
   get("compare-label").hidden = all.length < 2;
 }
 
-/** Answer with a model, and with the one that it is compared with. */
+/** Use a model, and the one that it is compared with. */
 export function use(name) {
   const others = models.filter((model) => model.id !== name);
   const compared = others.find((model) => model.id === get("compare").value);
@@ -64,13 +64,13 @@ export function use(name) {
   suggest(shown[0]);
 }
 
-/** Offer texts of the catalogue, questions first, as a first turn. */
+/** Offer texts of the catalogue as a first turn, questions first. */
 async function suggest(model) {
   const list = get("example-turns");
   list.replaceChildren();
   if (model.kind === "model") return;
   const page = await ask(`/v1/candidates?${new URLSearchParams({ model: model.id, limit: 200 })}`).catch(() => null);
-  if (panels[0]?.model !== model) return; // another was chosen meanwhile
+  if (panels[0]?.model !== model) return; // the user has chosen another model meanwhile
   const texts = [...new Set((page?.candidates ?? []).map(({ text }) => text))].filter((text) => text.length <= 120);
   texts.sort((a, b) => b.includes("?") - a.includes("?"));
   const begin = (text) => () => {
@@ -80,7 +80,7 @@ async function suggest(model) {
   list.replaceChildren(...texts.slice(0, EXAMPLES).map((text) => el("li", {}, el("button", { type: "button", dir: "auto", onclick: begin(text) }, text))));
 }
 
-/** Ask all panels again, such as after a change of the catalogue. */
+/** Request all replies again, such as after a change of the catalogue. */
 export function refresh() {
   sentence(get("filter-error"), null);
   const lines = get("candidates").value.split("\n").filter((line) => line.trim());
@@ -97,17 +97,17 @@ export function refresh() {
 function hintFor(model, lines) {
   if (!turns.length) return "Replies appear here.";
   if (turns.at(-1).speaker === "agent") return "It is the customer's turn.";
-  if (model.kind === "model" && !lines.length) return "This is a model without a catalogue; give it replies to rank.";
+  if (model.kind === "model" && !lines.length) return "This model has no catalogue; enter replies to rank.";
   return null;
 }
 
 function refused(error) {
-  const ours = get("filter").value.trim() && /^filter\b|^the filter\b/i.test(error.message);
-  if (ours) {
+  const isFilterError = get("filter").value.trim() && /^filter\b|^the filter\b/i.test(error.message);
+  if (isFilterError) {
     get("settings").open = true;
     sentence(get("filter-error"), error.message);
   }
-  return Boolean(ours);
+  return Boolean(isFilterError);
 }
 
 function send(speaker) {
@@ -116,17 +116,17 @@ function send(speaker) {
   if (!text) return;
   if (editing) {
     const { answer, reply } = editing;
-    if (text === reply.text) tell(answer, "taken", reply);
-    else tell(answer, "edited", reply, text);
+    if (text === reply.text) sendOutcome(answer, "taken", reply);
+    else sendOutcome(answer, "edited", reply, text);
   }
   write("");
   change([...turns, { speaker, text }]);
   if (hasKeys()) field.focus();
-  else field.blur(); // a keyboard on the screen would cover the replies
+  else field.blur(); // an on-screen keyboard would cover the replies
 }
 
 function take(answer, reply) {
-  tell(answer, "taken", reply);
+  sendOutcome(answer, "taken", reply);
   write(get("turn").value);
   change([...turns, { speaker: "agent", text: reply.text }]);
   if (hasKeys()) get("turn").focus();
@@ -134,13 +134,13 @@ function take(answer, reply) {
 
 function edit(answer, reply) {
   editing = { answer, reply };
-  write(reply.text, "Agent says");
+  write(reply.text, "Agent message");
   get("turn").focus();
 }
 
-/** Put a text where the next turn is written. */
-function write(text, label = "Customer says") {
-  if (label === "Customer says") editing = null;
+/** Set the text and the label of the input. */
+function write(text, label = "Customer message") {
+  if (label === "Customer message") editing = null;
   get("turn").value = text;
   get("turn-label").textContent = label;
   get("as-agent").hidden = Boolean(editing);
@@ -194,7 +194,7 @@ function typed(event) {
   }
 }
 
-/** A digit takes the reply of this rank, where nothing is being written. */
+/** A digit takes the reply of this rank, unless the user is typing. */
 function digit(event) {
   const rank = /^[1-9]$/.test(event.key) ? Number(event.key) : 0;
   const writing = event.target.closest("input, textarea, select, dialog");

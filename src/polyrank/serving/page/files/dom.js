@@ -1,16 +1,16 @@
-// Elements by script. Whatever people wrote goes in as text, never as markup.
+// Creates elements. Users' texts are inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** The element of an id. */
+/** The element with an id. */
 export const get = (id) => document.getElementById(id);
 
-/** An element: attributes, listeners under "onclick" and the like, and children, of which strings are text. */
+/** An element with attributes, listeners (named "onclick" and the like), and children; strings become text nodes. */
 export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
 
-/** An element of a drawing. */
+/** An SVG element. */
 export function svg(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
@@ -25,27 +25,27 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Tell people who do not see the page. */
-export function say(text) {
-  get("said").textContent = text;
+/** Announce a text to screen readers. */
+export function announce(text) {
+  get("announcement").textContent = text;
 }
 
-/** Show a sentence in an element of its own, or hide it again. */
+/** Show a sentence in an element, or hide the element. */
 export function sentence(element, text) {
   element.textContent = text ?? "";
   element.hidden = !text;
 }
 
-/** A number with about three digits that count, and a true minus. */
+/** A number with about three significant digits and a typographic minus. */
 export function number(value) {
   const digits = Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : Math.abs(value) >= 1 ? 2 : 3;
   return value.toFixed(digits).replace("-", "−");
 }
 
-/** The same with its sign. */
+/** A number with its sign. */
 export const signed = (value) => (value > 0 ? "+" : "") + number(value);
 
-/** Milliseconds as people say them. */
+/** Milliseconds in a readable unit. */
 export const duration = (ms) => (ms < 1000 ? `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
 
 /** Metadata as chips. */

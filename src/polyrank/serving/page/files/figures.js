@@ -1,14 +1,14 @@
-// What is served, how often and how fast, and how often its suggestions were used.
+// Figures: the models, numbers and durations of requests, and how often suggestions were used.
 
 import { ApiError, ask, askText } from "./api.js";
 import { duration, el, get, sentence } from "./dom.js";
 import { bars, histogram } from "./plots.js";
 
-const OWN = /^\/($|page\/|openapi|metrics|live|ready)|^none$/; // routes that say nothing about models
-const ROUTES = 6; // whose latencies are drawn
-const FEWEST = 30; // outcomes that a bar needs: of fewer, the interval is wider than most differences
+const OWN = /^\/($|page\/|openapi|metrics|live|ready)|^none$/; // routes that do not concern models
+const ROUTES = 6; // number of routes whose durations are drawn
+const FEWEST = 30; // outcomes that a bar needs; with fewer, the interval exceeds most differences
 
-/** Show the figures of this moment. `routes`: those that the server has. */
+/** Show the current figures. `routes`: the server's routes. */
 export async function show(routes) {
   const target = get("figures");
   target.setAttribute("aria-busy", "true");
@@ -32,7 +32,7 @@ function served(models) {
       ["replies", model.n_candidates?.toLocaleString("en")],
       ["scorer", model.scorer],
       ["dimension", model.dimension],
-      ["tokens read", model.max_context_tokens && `${model.max_context_tokens} of a context, ${model.max_candidate_tokens} of a reply`],
+      ["token limits", model.max_context_tokens && `${model.max_context_tokens} for a context, ${model.max_candidate_tokens} for a reply`],
       ["fingerprint", model.fingerprint && el("code", { title: model.fingerprint }, model.fingerprint.slice(0, 12))],
     ].filter(([, value]) => value != null && value !== "");
   const card = (model) =>
@@ -42,10 +42,10 @@ function served(models) {
       el("h4", {}, model.id),
       el("dl", {}, facts(model).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value instanceof Node ? value : String(value))])),
     );
-  return el("section", {}, el("h3", {}, "Served"), el("div", { class: "tiles" }, models.map(card)));
+  return el("section", {}, el("h3", {}, "Models"), el("div", { class: "tiles" }, models.map(card)));
 }
 
-/** Samples of the Prometheus text: name, labels, value. */
+/** Samples in Prometheus's text format: name, labels, value. */
 export function samples(text) {
   const line = /^(\w+)(?:\{(.*)\})? (\S+)$/;
   const label = /(\w+)="((?:[^"\\]|\\.)*)"/g;
@@ -55,7 +55,7 @@ export function samples(text) {
     .filter(Boolean)
     .map(([, name, labels, value]) => ({
       name,
-      labels: Object.fromEntries([...(labels ?? "").matchAll(label)].map(([, key, said]) => [key, said.replace(/\\(.)/g, "$1")])),
+      labels: Object.fromEntries([...(labels ?? "").matchAll(label)].map(([, key, quoted]) => [key, quoted.replace(/\\(.)/g, "$1")])),
       value: Number(value.replace("Inf", "Infinity")),
     }));
 }
@@ -65,13 +65,13 @@ function requests(all) {
   const one = (name) => all.find((sample) => sample.name === `polyrank_${name}`)?.value ?? 0;
   const counts = new Map();
   for (const { labels, value } of named("requests_total")) {
-    if (labels.status === "499") continue; // its client left, such as this page when the next turn came
+    if (labels.status === "499") continue; // the client left, such as this page after the next turn
     const kind = labels.status < "400" ? "ok" : labels.status < "500" ? "refused" : "failed";
     const parts = counts.get(labels.route) ?? { ok: 0, refused: 0, failed: 0 };
     parts[kind] += value;
     counts.set(labels.route, parts);
   }
-  if (!counts.size) return [el("p", { class: "quiet" }, "Nothing has been asked yet.")];
+  if (!counts.size) return [el("p", { class: "quiet" }, "No requests yet.")];
   const total = ({ ok, refused, failed }) => ok + refused + failed;
   const sorted = [...counts].sort(([, a], [, b]) => total(b) - total(a));
   const rows = sorted.map(([route, parts]) => ({
@@ -79,11 +79,11 @@ function requests(all) {
     parts: Object.entries(parts).map(([kind, value]) => ({ kind, value })),
     text: `${total(parts)}${parts.refused ? ` (${parts.refused} refused)` : ""}${parts.failed ? ` (${parts.failed} failed)` : ""}`,
   }));
-  const state = `Waiting: ${one("waiting_requests")} · processes that compute: ${one("workers_ready")} · died: ${one("worker_deaths_total")}`;
+  const state = `Waiting requests: ${one("waiting_requests")} · model processes: ${one("workers_ready")} · died: ${one("worker_deaths_total")}`;
   const plots = sorted.slice(0, ROUTES).map(([route]) => latency(route, named("request_seconds_bucket")));
   return [
     el("section", {}, el("h3", {}, "Requests"), el("p", { class: "quiet" }, state), bars("By route", rows)),
-    el("section", {}, el("h3", {}, "From request to answer"), el("div", { class: "tiles wide" }, plots)),
+    el("section", {}, el("h3", {}, "Response time"), el("div", { class: "tiles wide" }, plots)),
   ];
 }
 
@@ -111,6 +111,6 @@ function use(report) {
   };
   const { n_requests, taken, edited, refused } = report;
   const plots = [drawn("Taken, by week", report.by_week), drawn("Taken, by rank", report.by_rank)].filter(Boolean);
-  const text = `${n_requests} answers shown: ${taken} taken, ${edited} edited, ${refused} refused. Bars: shares with 95% intervals, where ${FEWEST} or more are known.`;
-  return el("section", {}, el("h3", {}, "What became of suggestions"), el("p", { class: "quiet" }, text), el("div", { class: "tiles wide" }, plots));
+  const text = `${n_requests} answers shown: ${taken} taken, ${edited} edited, ${refused} refused. Bars show shares with 95% intervals if at least ${FEWEST} outcomes are known.`;
+  return el("section", {}, el("h3", {}, "Use of suggestions"), el("p", { class: "quiet" }, text), el("div", { class: "tiles wide" }, plots));
 }

@@ -1,10 +1,10 @@
-// Starts the page: the models, the views, the theme.
+// Starts the page: models, views, theme.
 
 import { ApiError, ask, waits } from "./api.js";
 import * as catalogue from "./catalogue.js";
 import * as chat from "./chat.js";
 import { el, get, sentence } from "./dom.js";
-import { learn } from "./feedback.js";
+import { detect } from "./feedback.js";
 import * as figures from "./figures.js";
 
 const VIEWS = { chat: "Chat", catalogue: "Catalogue", figures: "Figures" };
@@ -19,7 +19,7 @@ async function start() {
   catalogue.start(chat.refresh);
   theme();
   get("skip").addEventListener("click", (event) => {
-    event.preventDefault(); // the part of the address behind # names a view
+    event.preventDefault(); // the URL's hash selects a view
     get("main").focus();
   });
   get("refresh").addEventListener("click", () => figures.show(routes));
@@ -29,14 +29,14 @@ async function start() {
   await open();
 }
 
-/** Learn what is served, once it is there. */
+/** Load the list of models once the server is ready. */
 async function open() {
   try {
     await ask("/ready");
     const [{ data: models }, { paths }] = await Promise.all([ask("/v1/models"), ask("/openapi.json")]);
     routes = new Set(Object.keys(paths));
-    learn(routes);
-    models.sort((a, b) => (a.kind === "model") - (b.kind === "model")); // those that answer come first
+    detect(routes);
+    models.sort((a, b) => (a.kind === "model") - (b.kind === "model")); // indexes and pipelines first
     chat.offer(models);
     get("model").replaceChildren(...models.map((model) => el("option", { value: model.id }, model.kind === "model" ? `${model.id} (ranks lists)` : model.id)));
     get("model").models = models;
@@ -57,7 +57,7 @@ function choose() {
   if (!get("view-catalogue").hidden) catalogue.load();
 }
 
-/** Show the view that the address names. */
+/** Show the view that the URL names. */
 function view() {
   const name = Object.hasOwn(VIEWS, location.hash.slice(1)) ? location.hash.slice(1) : "chat";
   for (const other of Object.keys(VIEWS)) get(`view-${other}`).hidden = other !== name;
@@ -81,7 +81,7 @@ function theme() {
     try {
       localStorage.setItem("theme", root.dataset.theme);
     } catch {
-      // storage is switched off; it holds until the page is left
+      // storage is disabled; the theme lasts until the page is closed
     }
     shown();
   });

@@ -1,15 +1,15 @@
-// Drawings of figures: bars, and histograms. Each says in words what it shows.
+// Draws bar charts and histograms, each with a description in words.
 
 import { el, svg } from "./dom.js";
 
 const ROW = 26;
-const LARGEST = 1.2; // times the size that it is drawn in, so that texts stay alike
+const LARGEST = 1.2; // maximum enlargement, so that texts keep a similar size
 
 /**
  * Horizontal bars.
  *
- * `rows` have a `name`, a `text` to be written beside the bar, and `parts` of it, each with a `value` and a `kind` that
- * has a colour; and perhaps an `interval`. `most` is where the scale ends.
+ * `rows` have a `name`, a `text` next to the bar, and `parts`, each with a `value` and a `kind` that determines the
+ * colour; optionally an `interval`. `most` is the end of the scale.
  */
 export function bars(title, rows, most = Math.max(...rows.map((row) => sum(row.parts)), 1e-9)) {
   const longest = Math.max(...rows.map((row) => row.name.length));
@@ -37,7 +37,7 @@ export function bars(title, rows, most = Math.max(...rows.map((row) => sum(row.p
   return drawing(title, label, left + width + right, rows.length * ROW + 4, shapes);
 }
 
-/** A histogram: `counts` of the buckets that end at `edges`, in seconds. */
+/** A histogram: `counts` in buckets that end at `edges`. */
 export function histogram(title, edges, counts, text) {
   const [width, height, foot] = [420, 120, 22];
   const step = width / counts.length;
@@ -52,8 +52,8 @@ export function histogram(title, edges, counts, text) {
     ];
   });
   shapes.push(svg("path", { d: `M0 ${height}H${width}`, class: "axis" }));
-  const said = counts.map((n, i) => n && `${n} up to ${edges[i]}`).filter(Boolean);
-  return drawing(`${title}, ${text}`, `${title}, ${text}: ${said.join(", ")}`, width, height + foot, shapes);
+  const words = counts.map((n, i) => n && `${n} up to ${edges[i]}`).filter(Boolean);
+  return drawing(`${title}, ${text}`, `${title}, ${text}: ${words.join(", ")}`, width, height + foot, shapes);
 }
 
 function drawing(title, label, width, height, shapes) {

@@ -1,11 +1,11 @@
-// The replies of one model to the conversation, as cards.
+// Shows the replies of one model as cards.
 
 import { ApiError, ask, whenBack } from "./api.js";
-import { chips, duration, el, number, say } from "./dom.js";
-import { isWanted, tell } from "./feedback.js";
+import { announce, chips, duration, el, number } from "./dom.js";
+import { isEnabled, sendOutcome } from "./feedback.js";
 import { explained } from "./why.js";
 
-const NEAR = 0.05; // of the largest score: a difference that is called close
+const NEAR = 0.05; // share of the largest score; smaller differences are called close
 const FAR = 0.3;
 
 let n_panels = 0;
@@ -13,9 +13,9 @@ let n_panels = 0;
 /**
  * A panel of cards.
  *
- * `take(answer, reply)` and `edit(answer, reply)` are called with what somebody chose, `leave()` where the keyboard
- * goes back to what is being written, `retry()` to ask again, and `refused(error)` with an error of the question itself:
- * true where it was shown.
+ * `take(answer, reply)` and `edit(answer, reply)` are called when the user chooses a reply, `leave()` when the keyboard
+ * focus returns to the input, `retry()` to send the request again, and `refused(error)` with an error about the request
+ * itself: it returns true if it has shown the error.
  */
 export function repliesPanel(model, { take, edit, leave, refused, retry }) {
   const prefix = `panel-${++n_panels}`;
@@ -36,7 +36,7 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
   let asked = [];
   let filter = null;
 
-  /** Ask for replies and show them; of a conversation that waits for none, say `hint` instead. */
+  /** Request replies and show them; show `hint` instead if the conversation needs no reply. */
   async function show(context, question, hint) {
     controller?.abort();
     controller = new AbortController();
@@ -48,7 +48,7 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
       clear(hint);
       return;
     }
-    list.inert = true; // what is still to be seen there answers something else
+    list.inert = true; // the old replies belong to another request
     element.setAttribute("aria-busy", "true");
     try {
       const began = performance.now();
@@ -68,7 +68,7 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
     }
   }
 
-  /** Show an error with a way to ask again; after an outage the panel asks by itself once the server answers. */
+  /** Show an error with a retry button; after an outage, retry automatically once the server answers. */
   function fail(error, signal) {
     clear(error.message, true);
     note.append(" ", el("button", { type: "button", onclick: retry }, "Retry"));
@@ -83,7 +83,7 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
     none.hidden = true;
     note.className = wrong ? "note error" : "note quiet";
     note.textContent = hint;
-    if (wrong) say(hint);
+    if (wrong) announce(hint);
   }
 
   function render(given, ms) {
@@ -93,17 +93,17 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
     facts.title = timings(given);
     note.className = given.abstained ? "note abstained" : "note quiet";
     note.textContent = !results.length
-      ? ["No candidate is left to choose from", ...(given.notes ?? [])].join("; ") + "."
+      ? ["No candidate is left", ...(given.notes ?? [])].join("; ") + "."
       : given.abstained
-        ? "No good answer. These are nearest, but not good enough."
+        ? "No good answer. These are the closest."
         : "";
     const scores = results.map((reply) => reply.score);
     const scale = scaleOf(scores);
     list.replaceChildren(...results.map((reply, i) => card(reply, i, scale(reply.score), standing(i, scores))));
     list.classList.toggle("weak", given.abstained);
-    none.hidden = !(isWanted() && given.request_id && results.length);
+    none.hidden = !(isEnabled() && given.request_id && results.length);
     const best = results.length ? ` The best: ${results[0].text}` : "";
-    say(`${model.id}: ${given.abstained ? "no good answer. " : ""}${results.length} replies.${best}`);
+    announce(`${model.id}: ${given.abstained ? "no good answer. " : ""}${results.length} replies.${best}`);
   }
 
   function card(reply, i, [start, end], words) {
@@ -128,13 +128,13 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
         el("span", { class: "rank" }, String(i + 1)),
         el("span", { class: "text", dir: "auto" }, reply.text),
       ),
-      el("div", { class: "meter", title: "the score, on a scale that starts at 0", "aria-hidden": "true" }, fill),
+      el("div", { class: "meter", title: "The score, on a scale that starts at 0", "aria-hidden": "true" }, fill),
       el(
         "div",
         { class: "row under" },
         el("span", { class: "standing" }, words),
         chips(reply.metadata),
-        asked.includes(reply.text) && el("span", { class: "quiet" }, "said already"),
+        asked.includes(reply.text) && el("span", { class: "quiet" }, "already in the conversation"),
         el(
           "span",
           { class: "actions" },
@@ -152,19 +152,19 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
     button.setAttribute("aria-expanded", String(opens));
     if (!opens || slot.childElementCount) return;
     const details = reply.retrieval_score == null ? "" : el("p", { class: "figure quiet" }, scoresOf(reply));
-    slot.replaceChildren(details, el("p", { class: "quiet" }, "Taking the score apart…"));
+    slot.replaceChildren(details, el("p", { class: "quiet" }, "Explaining the score…"));
     try {
       const why = await ask("/v1/explain", { body: { model: model.id, context: asked, text: reply.text, filter } });
       slot.replaceChildren(details, explained(why));
-      say(slot.querySelector(".why-total").textContent);
+      announce(slot.querySelector(".why-total").textContent);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       slot.replaceChildren(details, el("p", { class: "error" }, error.message));
-      say(error.message);
+      announce(error.message);
     }
   }
 
-  /** Take the reply of a rank, from 0; whether there is one. */
+  /** Take the reply of a rank, counted from 0; returns whether it exists. */
   function choose(i) {
     const reply = answer?.results[i];
     if (reply) take(answer, reply);
@@ -175,8 +175,8 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
     none.hidden = true;
     const given = answer;
     leave();
-    await tell(given, "refused");
-    say("Told: none fits.");
+    await sendOutcome(given, "refused");
+    announce("Recorded: none fits.");
   }
 
   const cards = () => [...list.querySelectorAll(".take")];
@@ -192,7 +192,7 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
     event.preventDefault();
   }
 
-  /** Go to the best reply; whether there is one. */
+  /** Focus the best reply; returns whether there is one. */
   function enter() {
     const [first] = answer ? cards() : [];
     first?.focus();
@@ -202,14 +202,14 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
   return { element, show, choose, enter, model, stop: () => controller?.abort() };
 }
 
-/** Where the bar of a score starts and ends, as shares of the meter, on one scale that holds all scores and 0. */
+/** Start and end of a score's bar, as shares of the meter, on one scale that includes all scores and 0. */
 export function scaleOf(scores) {
   const [least, most] = [Math.min(0, ...scores), Math.max(0, ...scores)];
   const at = (score) => (most > least ? (score - least) / (most - least) : 0);
   return (score) => [at(Math.min(score, 0)), at(Math.max(score, 0))];
 }
 
-/** How the reply of a rank, from 0, compares with the first, in words. */
+/** Compares the reply of a rank, counted from 0, with the first, in words. */
 export function standing(i, scores) {
   if (!i) return "the best";
   const gap = (scores[0] - scores[i]) / Math.max(...scores.map(Math.abs), Number.MIN_VALUE);
@@ -225,7 +225,7 @@ function scoresOf(reply) {
   return stages.filter(([, score]) => score != null).map(([name, score]) => `${name} ${number(score)}`).join(" · ");
 }
 
-/** Replies of an index or a pipeline; of a model, the given texts in its order. */
+/** Replies of an index or a pipeline; for a model, the given texts in the order of its scores. */
 async function answered(model, context, { k, filter, candidates, conversation }, signal) {
   if (model.kind !== "model") {
     const body = { model: model.id, context, k, conversation, diverse: true };

@@ -1,7 +1,7 @@
-// Before anything is painted, so that a chosen theme does not flash in the other one.
+// Runs before the first paint, so that the page does not flash in the other theme.
 try {
   const theme = localStorage.getItem("theme");
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
 } catch {
-  // storage is switched off; the system's theme it is
+  // storage is disabled; use the system's theme
 }

@@ -1,23 +1,23 @@
-// Why a reply has its score: each text with its tokens coloured by what they bring, and the same in words and numbers.
+// Explains a score: each text with its tokens coloured by their contribution, and the same in words and numbers.
 
 import { el, number, signed } from "./dom.js";
 
 const STRONGEST = 4; // context vectors shown
-const LEAST = 0.005; // weight that is shown, since it is written in per cent
-const WEAK = 0.1; // of the largest share: not worth a mark
+const LEAST = 0.005; // smallest weight shown, because weights are rounded to per cent
+const WEAK = 0.1; // share of the largest contribution; smaller ones are not underlined
 const LETTERS = /^(?![\p{sc=Han}\p{sc=Hira}\p{sc=Kana}])[\p{L}\p{N}\p{M}]+$/u;
 const METHODS = {
   "sum of tokens": "The score is a sum over tokens; each share is its term.",
   "sum of words": "The score is a sum over words; each share is its term.",
-  "count of replies": "The score says how often people gave this reply; no word has a share of it.",
-  "left out": "A share is what the score loses without the word or the turn.",
+  "count of replies": "The score depends on how often people gave this reply; words do not contribute.",
+  "left out": "Each share is the drop of the score without this word or turn.",
   sum: "The score is a sum of the parts below.",
-  stages: "Two stages make the score; each is taken apart below.",
-  second: "The second stage alone decides; both are taken apart below.",
+  stages: "Two stages make up the score; each is explained below.",
+  second: "Only the second stage determines the score; both are explained below.",
 };
 const PARTS = { retriever: "First stage: the retriever", reranker: "Second stage: the re-ranker" };
 
-/** An explanation, as `/v1/explain` gives it, for people. */
+/** Shows an explanation returned by `/v1/explain`. */
 export function explained(why, level = 4) {
   const parts = Object.entries(why.parts ?? {});
   const stages = parts.some(([name]) => name in PARTS);
@@ -38,7 +38,7 @@ function sides(why, level) {
   return [
     legend(),
     el("ol", { class: "why-turns" }, texts.map(([name, text]) => textRow(name, text, largest, most))),
-    Math.abs(why.rest) >= 0.0005 && el("p", { class: "quiet" }, `What no word accounts for${why.exact ? ", such as boundary marks" : ""}: ${signed(why.rest)}.`),
+    Math.abs(why.rest) >= 0.0005 && el("p", { class: "quiet" }, `Not from any word${why.exact ? ", such as boundary marks" : ""}: ${signed(why.rest)}.`),
     el(`h${level}`, {}, "In the reply"),
     el("p", { class: "heat", dir: "auto" }, heat(why.candidate, largest)),
     why.vectors?.length ? vectors(why.vectors, level) : null,
@@ -65,13 +65,13 @@ function summary(why, stages) {
   return `${largest}${named}${METHODS[why.method] ?? ""}`;
 }
 
-/** Tokens with those that go on with the same word made one. Signs of Chinese and Japanese stay by themselves. */
+/** Joins tokens that belong to the same word. Chinese and Japanese characters stay separate. */
 function words(tokens) {
   const joined = [];
   for (const token of tokens) {
     const last = joined.at(-1);
-    const goesOn = last?.end === token.start && LETTERS.test(last.text) && LETTERS.test(token.text);
-    if (goesOn) joined[joined.length - 1] = { text: last.text + token.text, end: token.end, share: last.share + token.share };
+    const continues = last?.end === token.start && LETTERS.test(last.text) && LETTERS.test(token.text);
+    if (continues) joined[joined.length - 1] = { text: last.text + token.text, end: token.end, share: last.share + token.share };
     else joined.push(token);
   }
   return joined;
@@ -97,11 +97,11 @@ function textRow(name, text, largest, most) {
     el("span", { class: "name" }, name),
     el("span", { class: "balance", "aria-hidden": "true" }, bar),
     el("span", { class: "figure" }, signed(text.share)),
-    el("p", { class: "heat", dir: "auto" }, text.read === false ? el("span", { class: "unread" }, `${text.text} (did not fit)`) : heat(text, largest)),
+    el("p", { class: "heat", dir: "auto" }, text.read === false ? el("span", { class: "unread" }, `${text.text} (truncated)`) : heat(text, largest)),
   );
 }
 
-/** A text with its tokens coloured. Offsets count code points; JavaScript's strings count UTF-16 units. */
+/** A text with coloured tokens. Offsets count code points, but JavaScript strings count UTF-16 units. */
 function heat(text, largest) {
   const points = Array.from(text.text);
   const nodes = [];
@@ -112,7 +112,7 @@ function heat(text, largest) {
     if (start > at) nodes.push(points.slice(at, start).join(""));
     const share = Math.abs(token.share) / largest;
     const kind = token.read === false ? "unread" : token.share < 0 ? `lowers ${share < WEAK ? "weak" : ""}` : "raises";
-    const title = token.read === false ? "cut off, not read" : signed(token.share);
+    const title = token.read === false ? "truncated, not read" : signed(token.share);
     const span = el("span", { class: `token ${kind}`, title }, points.slice(start, token.end).join(""));
     span.style.setProperty("--heat", share.toFixed(3));
     nodes.push(span);

@@ -1,0 +1,47 @@
+"""JSON answers: combines parts that other processes have encoded, large ones outside the event loop."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import Response
+
+from polyrank.serving.context import Server
+
+MEDIA_TYPE = "application/json"
+
+
+async def json_response(server: Server, value: Any) -> Response:
+    """An answer from dictionaries, lists, texts and numbers."""
+    return Response(await server.off_loop(_size(value), orjson.dumps, value), media_type=MEDIA_TYPE)
+
+
+def _size(value: Any) -> int:
+    """Approximate size in bytes; precise enough to recognize large values."""
+    match value:
+        case str():
+            return len(value)
+        case dict():
+            return 16 + sum(map(_size, value.values()))
+        case list():
+            return 16 + sum(map(_size, value))
+    return 16
+
+
+async def assemble_response(server: Server, body: Mapping[str, Any], **encoded: list[bytes] | bytes) -> Response:
+    """An answer with further fields that are encoded already: each a value, or the entries of a list."""
+    size = sum(len(value) if isinstance(value, bytes) else sum(map(len, value)) for value in encoded.values())
+    return Response(await server.off_loop(size, _assemble, body, encoded), media_type=MEDIA_TYPE)
+
+
+def _assemble(body: Mapping[str, Any], encoded: Mapping[str, list[bytes] | bytes]) -> bytes:
+    parts = [orjson.dumps(body)[:-1]]
+    for name, value in encoded.items():
+        parts.append(b',"%s":' % name.encode())
+        parts += [value] if isinstance(value, bytes) else [b"[", b",".join(value), b"]"]
+    return b"".join([*parts, b"}"])
+
+
+def merge_response(body: Mapping[str, Any], encoded: bytes) -> Response:
+    """An answer with the fields of a body, then those of an object that is encoded already."""
+    return Response(orjson.dumps(body)[:-1] + b"," + encoded[1:], media_type=MEDIA_TYPE)
