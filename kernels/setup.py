@@ -1,4 +1,4 @@
-"""Builds the C files as an extension module, so that wheels are made for each platform."""
+"""Builds the C files as an extension module, so that each platform gets its own wheel."""
 
 import sys
 
@@ -6,13 +6,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FOLDER = "polyrank_kernels"
-OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has none: one thread there
+OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler lacks OpenMP: one thread
 GNU = ["-O3", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi"]
-MSVC = ["/O2", "/std:c11", "/openmp"]  # it has neither vectors nor attributes: loops in plain C
+MSVC = ["/O2", "/std:c11", "/openmp"]  # no vector extensions or attributes: loops in plain C
 
 
 class Build(build_ext):
-    """Each compiler has flags of its own."""
+    """Passes each compiler its flags."""
 
     def build_extensions(self) -> None:
         msvc = self.compiler.compiler_type == "msvc"

@@ -1,17 +1,17 @@
-"""Compiled loops for ``polyrank.search``, as a library of C functions; polyrank works without them."""
+"""Compiled loops for ``polyrank.search`` as a library of C functions; polyrank also works without them."""
 
 import ctypes
 
 from polyrank_kernels import _kernels
 
-API = 4  # counts the changes of the functions' arguments
+API = 4  # raised when the functions' arguments change
 library = ctypes.CDLL(_kernels.__file__)
 _pointer, _size = ctypes.c_void_p, ctypes.c_int64
 _count = ctypes.c_int
 
 
 class Numbers(ctypes.Structure):
-    """What bounds need of a subspace: pointers to ``centre`` and ``weights`` in float32, and five numbers."""
+    """A subspace's part of the bounds: pointers to ``centre`` and ``weights`` in float32, and five numbers."""
 
     _fields_ = [
         *((name, _pointer) for name in ("centre", "weights")),

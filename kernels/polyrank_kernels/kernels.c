@@ -1,9 +1,9 @@
-/* What polyrank.search calls, through ctypes on plain pointers: products of int8 rows with a few int16 columns, bounds of
+/* The functions that polyrank.search calls through ctypes: products of int8 rows with a few int16 columns, bounds of
    scores, and softmax-weighted means.
 
-   Rows are shared among OpenMP's threads: loaded after torch, this finds torch's own runtime and its team, and nobody
-   spins while another works. `form` says with which instructions, of those that the machine has (polyrank_has); all give
-   the same products of int8, since those are sums of integers. registers.c and tiles.c have the loops. */
+   OpenMP divides the rows among its threads. Loaded after torch, this library uses torch's OpenMP runtime and threads, so
+   that no second team spins. `form` selects the instructions, which the machine must support (polyrank_has). Products of
+   int8 are the same in all forms, because they are sums of integers. registers.c and tiles.c contain the loops. */
 
 #ifndef POLYRANK_ALONE /* without Python */
 #define PY_SSIZE_T_CLEAN
@@ -16,7 +16,7 @@
 
 /* ---- products: out[n, q] = row_scale[n] * column_scale[q] * (rows[n, d] . columns[q, d]) ---- */
 
-/* Rows and columns are read along, since there may be fewer columns than a register holds; see registers.h for many. */
+/* Vectorized along d, because there may be fewer columns than a register holds; registers.h handles many columns. */
 static void products_plain(const int8_t *rows, const int16_t *columns, const float *row_scales,
                            const float *column_scales, float *out, int64_t n, int64_t q, int64_t d) {
     for (int64_t i = 0; i < n; i++)
@@ -28,7 +28,7 @@ static void products_plain(const int8_t *rows, const int16_t *columns, const flo
 }
 
 #ifdef X86
-/* Four rows are widened to int16 once and stay in the first cache; R rows meet C columns in registers. */
+/* Four rows are widened to int16 once and stay in the L1 cache; registers hold R rows times C columns. */
 #define TILE512(DOT, R, C)                                                                                         \
     for (; j + C <= q; j += C) {                                                                                   \
         __m512i sums[R][C];                                                                                        \
@@ -84,7 +84,7 @@ __attribute__((target("avx2"))) static int32_t sum256(__m256i x) {
     return _mm_cvtsi128_si32(half);
 }
 
-/* As above, in registers of half the width. */
+/* The same with registers of half the width. */
 #define TILE256(DOT, R, C)                                                                                         \
     for (; j + C <= q; j += C) {                                                                                   \
         __m256i sums[R][C];                                                                                        \
@@ -146,8 +146,8 @@ static products_form products_of(int form) {
     }
 }
 
-/* d is a multiple of 64 (pad with zeros). tiles: the columns as AMX wants them (polyrank_lay_codes), or null: it is not
-   used then. Returns -1 if it cannot. */
+/* d is a multiple of 64 (pad with zeros). tiles: the columns in AMX's layout (polyrank_lay_codes), or null to compute
+   without AMX. Returns -1 if the form is not supported. */
 API int polyrank_products(const int8_t *rows, const int16_t *columns, const uint8_t *tiles, const float *row_scales,
                           const float *column_scales, float *out, int64_t n, int64_t q, int64_t d, int form,
                           int threads) {
@@ -186,16 +186,16 @@ API void polyrank_means(const float *products, int64_t apart, int64_t n, int64_t
     }
 }
 
-/* ---- bounds of scores from rows: products are turned into them while they are in the near cache ---- */
+/* ---- bounds of scores from rows: computed from products that are still in the cache ---- */
 
 enum { PRODUCTS = 16384 };
 
-/* Bytes for q columns in tiles, of d numbers of so many bytes. */
+/* Bytes that q columns of d numbers need in tiles; `bytes`: of a number. */
 API int64_t polyrank_tiles_size(int form, int64_t q, int64_t d, int bytes) {
     return form == AMX_TILES ? polyrank_amx_size(q, d, bytes) : polyrank_laid_size(q, d, bytes == 1 ? 2 : 4);
 }
 
-/* Columns in int16, for rows of int8. */
+/* Lay out int16 columns, for int8 rows. */
 API void polyrank_lay_codes(int form, const int16_t *columns, int64_t q, int64_t d, void *out) {
     if (form == AMX_TILES)
         polyrank_lay_codes_for_amx(columns, q, d, out);
@@ -203,7 +203,7 @@ API void polyrank_lay_codes(int form, const int16_t *columns, int64_t q, int64_t
         polyrank_lay_codes_flat(columns, q, d, form, out);
 }
 
-/* Columns in fp32, for rows of fp32 or bf16. */
+/* Lay out fp32 columns, for fp32 or bf16 rows. */
 API void polyrank_lay_floats(int form, const float *columns, int64_t q, int64_t d, void *out) {
     if (form == AMX_TILES)
         polyrank_lay_floats_for_amx(columns, q, d, out);
@@ -211,12 +211,13 @@ API void polyrank_lay_floats(int form, const float *columns, int64_t q, int64_t 
         polyrank_lay_floats_flat(columns, q, d, out);
 }
 
-/* Upper bounds [n_contexts, n] of the scores of rows[n, d] for several contexts, the columns of context c being those from
-   edges[c] to edges[c + 1]. norms and lost: of the rows; lost may be null.
+/* Upper bounds [n_contexts, n] of the scores of rows[n, d] for several contexts; context c has the columns edges[c] to
+   edges[c + 1]. norms and lost belong to the rows; lost may be null.
 
-   kind 8: rows in int8, with scales, columns laid as codes; d is a multiple of 64. 16: in bf16, by AMX alone; the larger
-   part of the columns counts, and d is a multiple of 32. 32: in fp32, without spreads; by AMX, products are off by less
-   than 2^-15 of both norms, besides what summing in fp32 costs. Returns -1 if it cannot, -2 without memory. */
+   kind 8: int8 rows with scales, columns laid out as codes; d is a multiple of 64. kind 16: bf16 rows, with AMX only; only
+   the larger part of the columns is used, and d is a multiple of 32. kind 32: fp32 rows, without spreads; with AMX,
+   products are off by less than 2^-15 of both norms, plus rounding of the fp32 sum. Returns -1 if the kind is not
+   supported, -2 if memory runs out. */
 API int polyrank_bounds_in_tiles(int form, int kind, const void *rows, const float *row_scales, const void *tiles,
                                  const float *column_scales, const int64_t *edges, const limits *of, int64_t n_contexts,
                                  int64_t n, int64_t d, const float *norms, const float *lost, float *out, int threads) {

@@ -1,5 +1,4 @@
-/* What the files share: threads, what this compiler can make, what this machine has, and the loops in each kind of
-   registers. */
+/* Shared definitions: threads, features of the compiler and the machine, and the loops for each instruction set. */
 
 #ifndef POLYRANK_KERNELS_H
 #define POLYRANK_KERNELS_H
@@ -21,7 +20,7 @@
 #define PART(edge) (n * (omp_get_thread_num() + (edge)) / omp_get_num_threads())
 #endif
 
-/* POLYRANK_PLAIN: without vectors and attributes, as compilers other than GCC and Clang see these files. */
+/* POLYRANK_PLAIN: compile without vector extensions and attributes, as compilers other than GCC and Clang do. */
 #if defined(__GNUC__) && !defined(POLYRANK_PLAIN)
 #define VECTORS 1
 #if defined(__clang__)
@@ -63,32 +62,32 @@
 #define API
 #endif
 
-/* Which instructions a loop uses; on ARM, PLAIN has NEON's already. */
+/* The instructions that a loop uses; on ARM, PLAIN includes NEON. */
 enum { PLAIN = 1, AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AMX_TILES, ARM_DOT, N_FORMS };
 
-/* 1 if this machine has them, and this library. */
+/* 1 if this machine and this library support the form. */
 API int polyrank_has(int form);
 
-/* Columns meet rows 16 at a time. */
+/* Rows are multiplied by 16 columns at a time. */
 enum { COLUMNS = 16, WIDEST = 8192 };
 
-/* Rows that meet all columns before the next do: they stay in the second cache. */
+/* Rows that are multiplied by all columns before the next rows, so that they stay in the L2 cache. */
 enum { TOGETHER = 48 };
 
-/* Of a subspace. */
+/* A subspace's part of the bounds. */
 typedef struct {
     const float *centre, *weights;
     float radius, residual, slack, rounding, size;
 } numbers;
 
-/* Of a context. A candidate's products may be off by lost * size + norm * alone; see upper_bounds in
-   polyrank.search.scoring for the others. */
+/* A context's part of the bounds. A candidate's products may be off by lost * size + norm * alone; upper_bounds in
+   polyrank.search.scoring explains the other fields. */
 typedef struct {
     float size, alone, steepness, rounding, rounding_of_best;
 } limits;
 
-/* Loops of one thread, in one kind of registers. `apart`: from a row of products to the next; products with columns in
-   tiles are a multiple of COLUMNS apart, and what is behind the last column is written too. spread, lost: may be null. */
+/* Single-threaded loops for one instruction set. `apart`: distance between two rows of products; for columns in tiles it
+   is a multiple of COLUMNS, and the padding after the last column is written too. spread and lost may be null. */
 typedef struct {
     void (*means)(const float *products, int64_t apart, int64_t n, int64_t m, float *mean, float *best, float *spread);
     void (*upper)(const float *mean, const float *best, const float *spread, const float *norms, const float *lost,
@@ -100,15 +99,15 @@ typedef struct {
                   int64_t apart, int64_t n, int64_t q, int64_t d, int16_t *wide);
 } loops;
 
-/* Those of a form that the machine has. */
+/* The loops of a form that the machine supports. */
 const loops *polyrank_loops(int form);
 
-/* Columns as these loops read them: numbers of `floats`, or those in int16 of `codes`. */
+/* Columns in the layout of these loops: fp32 for `floats`, int16 for `codes`. */
 int64_t polyrank_laid_size(int64_t q, int64_t d, int bytes);
 void polyrank_lay_floats_flat(const float *columns, int64_t q, int64_t d, float *out);
 void polyrank_lay_codes_flat(const int16_t *columns, int64_t q, int64_t d, int form, void *out);
 
-/* By AMX, tiles.c. `there`: how many rows lie at `rows`, of which n are multiplied. */
+/* With AMX, in tiles.c. `there`: number of rows at `rows`; the first n are multiplied. */
 int polyrank_longest_for_amx(void);
 int64_t polyrank_amx_size(int64_t q, int64_t d, int bytes);
 void polyrank_lay_codes_for_amx(const int16_t *columns, int64_t q, int64_t d, uint8_t *out);

@@ -1,4 +1,4 @@
-/* The loops of registers.h, in each kind of registers that this compiler can make. */
+/* The loops of registers.h for each instruction set that this compiler supports. */
 
 #include "kernels.h"
 
@@ -53,10 +53,10 @@
 #include "registers.h"
 #endif
 
-/* ---- by ARM's dot product: four bytes of a row meet those of four columns ----
+/* ---- with ARM's dot product: four bytes of a row times those of four columns ----
 
-   An int16 column is 256 high + low, both signed, and laid so: 16 by 16 the four highs from l, then those from l + 4, then
-   in the same way the lows. */
+   An int16 column is 256 high + low, both signed. Groups of 16 columns hold the four highs from l, then those from l + 4;
+   the lows follow in the same order. */
 
 #if defined(DOT_PRODUCTS)
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -127,7 +127,7 @@ static int has_dot(void) {
 }
 #endif
 
-/* ---- columns, 16 by 16 ---- */
+/* ---- columns in groups of 16 ---- */
 
 static int64_t padded(int64_t q) { return (q + COLUMNS - 1) / COLUMNS * COLUMNS; }
 
@@ -153,7 +153,7 @@ void polyrank_lay_codes_flat(const int16_t *columns, int64_t q, int64_t d, int f
         }
 }
 
-/* ---- what this machine has ---- */
+/* ---- features of this machine ---- */
 
 API int polyrank_has(int form) {
     switch (form) {

@@ -1,14 +1,14 @@
-/* Loops in registers of WIDTH numbers. registers.c takes this file in once for each kind of registers, having said
+/* Loops with registers of WIDTH numbers. registers.c includes this file once for each instruction set, after it defines
 
-   FORM(name)  what a function is called there
-   FOR         the attribute that lets it use the instructions
-   WIDTH       numbers of 32 bits in a register; 1 without vectors, in plain C
-   TALL        rows that meet 16 columns at a time: as many as have their sums stay in registers
-   DOT         (sums, y, x): sums and products of pairs of int16; without it, such pairs are taken apart
+   FORM(name)  the name of a function in this instruction set
+   FOR         the attribute that enables the instructions
+   WIDTH       32-bit numbers per register; 1 in plain C without vectors
+   TALL        rows that are multiplied by 16 columns at a time: as many as fit their sums in registers
+   DOT         (sums, y, x): add products of int16 pairs to sums; without it, the pairs are multiplied separately
 
-   Columns are laid 16 by 16, those that are not there as zeros: number l of each of them, then number l + 1; of those in
-   int16, the pair from l, then that from l + 2. So a number, or a pair, of a row meets 16 columns, and nothing has to be
-   summed across a register. */
+   Columns are laid out in groups of 16, padded with zeros: number l of each column, then number l + 1; for int16, the pair
+   from l, then the pair from l + 2. So each number, or pair, of a row is multiplied by 16 columns at once, and no sum runs
+   across a register. */
 
 #define real FORM(real)
 #define whole FORM(whole)
@@ -46,7 +46,7 @@ typedef int32_t whole __attribute__((vector_size(4 * WIDTH), aligned(4), may_ali
 #define FIRST(x) ((x)[0])
 #define LARGER(x, y) AS_REAL((AS_WHOLE(x) & ((x) > (y))) | (AS_WHOLE(y) & ~((x) > (y))))
 
-/* The numbers of x, moved round by n places. */
+/* The numbers of x, rotated by n places. */
 #if WIDTH == 4
 #define PLACES(n) (n), (n) + 1, (n) + 2, (n) + 3
 #elif WIDTH == 8
@@ -57,12 +57,12 @@ typedef int32_t whole __attribute__((vector_size(4 * WIDTH), aligned(4), may_ali
         (n) + 12, (n) + 13, (n) + 14, (n) + 15
 #endif
 #if defined(__clang__)
-#define TURNED(x, n) __builtin_shufflevector(x, x, PLACES(n)) /* from x and x again: place WIDTH is the first once more */
+#define TURNED(x, n) __builtin_shufflevector(x, x, PLACES(n)) /* indices from WIDTH on refer to the second x */
 #else
 #define TURNED(x, n) __builtin_shuffle(x, x, (whole){PLACES(n)})
 #endif
 
-/* One number from those of x, into all places. */
+/* Combine the numbers of x into one, copied to all places. */
 #define FOLD(OVER, x)                                                                                              \
     if (WIDTH > 8) (x) = OVER(x, TURNED(x, 8 % WIDTH));                                                            \
     if (WIDTH > 4) (x) = OVER(x, TURNED(x, 4 % WIDTH));                                                            \
@@ -72,7 +72,7 @@ typedef int32_t whole __attribute__((vector_size(4 * WIDTH), aligned(4), may_ali
 #define SUM(x, y) ((x) + (y))
 #define AT(type, address) (*(const type *)(address))
 
-/* ---- means: of products[n, m]: max, sum_i softmax_i products_i, and the deviation ---- */
+/* ---- means of products[n, m]: max, sum_i softmax_i products_i, and the deviation ---- */
 
 /* exp of x in [-80, 0]: 2^k e^r with |r| <= log(2) / 2 and a polynomial of degree 6; relative error below 3e-7. */
 #define EXP(x, y)                                                                                                  \
@@ -90,8 +90,7 @@ typedef int32_t whole __attribute__((vector_size(4 * WIDTH), aligned(4), may_ali
         (y) = p_ * AS_REAL(e_);                                                                                    \
     } while (0)
 
-/* What a register of products adds to the sums. What is not a number stays so: the comparison passes it over, check does
-   not. */
+/* Add a register of products to the sums. NaN stays NaN: the comparison skips it, but check keeps it. */
 #define WEIGH(x)                                                                                                   \
     do {                                                                                                           \
         real below_ = (x) - top, z_ = LARGER(below_, low), weight_;                                                \
@@ -103,18 +102,18 @@ typedef int32_t whole __attribute__((vector_size(4 * WIDTH), aligned(4), may_ali
         squared += weight_ * z_;                                                                                   \
     } while (0)
 
-/* spread: never below the deviation of the products under their weights, where it is wanted. */
+/* spread: an upper bound on the weighted deviation of the products; null: not computed. */
 FOR static void FORM(means)(const float *products, int64_t apart, int64_t n, int64_t m, float *mean, float *best,
                             float *spread) {
     int64_t full = m / WIDTH * WIDTH;
     real lowest = ALL(real, -3.0e38f), low = ALL(real, -80.0f);
     for (int64_t i = 0; m == 1 && i < n; i++) {
         mean[i] = best[i] = products[i * apart];
-        if (spread) spread[i] = products[i * apart] * 0.0f; /* what is not a number stays so */
+        if (spread) spread[i] = products[i * apart] * 0.0f; /* NaN stays NaN */
     }
     for (int64_t i = 0; m > 1 && i < n; i++) {
         const float *row = products + i * apart;
-        real top = lowest, tail = lowest; /* what only fills up the tail weighs exp(-80): nothing */
+        real top = lowest, tail = lowest; /* the tail's padding weighs exp(-80), which is negligible */
         real total = ZERO(real), weighted = ZERO(real), squared = ZERO(real), check = ZERO(real);
         float sum, sum_weighted;
         if (full < m) {
@@ -134,7 +133,7 @@ FOR static void FORM(means)(const float *products, int64_t apart, int64_t n, int
         sum = 1.0f / FIRST(total), sum_weighted = FIRST(weighted) * sum;
         best[i] = FIRST(top);
         mean[i] = FIRST(top) + sum_weighted;
-        if (spread) { /* the difference of two squares loses digits: give some back */
+        if (spread) { /* the difference of two squares loses digits: add a margin */
             float variance;
             FOLD(SUM, squared)
             variance = FIRST(squared) * sum * 1.00002f - sum_weighted * sum_weighted;
@@ -145,7 +144,7 @@ FOR static void FORM(means)(const float *products, int64_t apart, int64_t n, int
 
 /* ---- bounds ---- */
 
-/* No score is above these: see upper_bounds in polyrank.search.scoring. What is not a number stays so. */
+/* Upper bounds of scores, see upper_bounds in polyrank.search.scoring. NaN stays NaN. */
 FOR static void FORM(upper)(const float *mean, const float *best, const float *spread, const float *norms,
                             const float *lost, const limits *of, int64_t n, float *out) {
     for (int64_t l = 0; l < n; l++) {
@@ -169,7 +168,7 @@ FOR static void FORM(upper)(const float *mean, const float *best, const float *s
     }
 }
 
-/* Of scores, from products with a subspace's columns (Subspace.coarse_bounds). */
+/* Bounds of scores from products with a subspace's columns (Subspace.coarse_bounds). */
 FOR static void FORM(coarse)(const float *products, int64_t apart, int64_t n, int64_t q, const float *norms,
                              const float *lost, const numbers *of, float *upper, float *errors) {
     for (int64_t i = 0; i < n; i++) {
@@ -182,15 +181,15 @@ FOR static void FORM(coarse)(const float *products, int64_t apart, int64_t n, in
             middle += of->centre[l] * row[l];
         }
         rest = norm * norm * of->slack - inside;
-        rest = sqrtf(rest < 0.0f ? 0.0f : rest); /* what is not a number stays so */
+        rest = sqrtf(rest < 0.0f ? 0.0f : rest); /* NaN stays NaN */
         errors[i] = of->residual * rest + norm * of->rounding + lost[i] * of->size;
         upper[i] = errors[i] + middle + of->radius * sqrtf(weighted);
     }
 }
 
-/* ---- products with columns that are laid 16 by 16 ---- */
+/* ---- products with columns in groups of 16 ---- */
 
-/* Of R rows; those that lie together come from the second cache for each 16 columns, which lie in the first. */
+/* Products of R rows. For each 16 columns, which stay in the L1 cache, TOGETHER rows come from the L2 cache. */
 #define MEET_FLOATS(R)                                                                                             \
     for (; i + R <= stop; i += R) {                                                                                \
         const float *row = rows + i * d, *x = tile;                                                                \
@@ -251,7 +250,7 @@ FOR static void FORM(floats)(const float *rows, const float *tiles, float *out, 
                     TO_REAL(sums[r][c]) * (AT(real, scales + c * WIDTH) * row_scales[i + r]);                      \
     }
 
-/* wide: memory for TOGETHER rows, in int16. */
+/* wide: memory for TOGETHER rows in int16. */
 FOR static void FORM(codes)(const int8_t *rows, const float *row_scales, const void *tiles, const float *column_scales,
                             float *out, int64_t apart, int64_t n, int64_t q, int64_t d, int16_t *wide) {
     for (int64_t start = 0; start < n; start += TOGETHER) {

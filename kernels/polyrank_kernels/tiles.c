@@ -1,10 +1,10 @@
-/* Products by AMX, whose instructions multiply two tiles of 1 KB at a time: of int8 rows with int16 columns, exactly; of
-   bf16 rows with bf16 columns; and of fp32 rows with fp32 columns, each split into two bf16 numbers.
+/* Products with AMX, whose instructions multiply two tiles of 1 KB: int8 rows by int16 columns, exactly; bf16 rows by bf16
+   columns; and fp32 rows by fp32 columns, each number split into two bf16 numbers.
 
-   A tile holds 16 rows of 64 bytes. Rows are read as they lie; columns are laid into tiles before, 16 of them to a tile,
-   those that are not there as zeros. An int16 column is 256 high + low, high signed and low not, and needs two products;
-   y = y' + y" and x = x' + x" in bf16 need three: y' x', y" x', y' x", for y" x" and what is lost of both are at most 2^-15
-   of y x. */
+   A tile holds 16 rows of 64 bytes. Rows need no special layout; columns are laid out in tiles first, 16 per tile, padded
+   with zeros. An int16 column is 256 high + low, with signed high and unsigned low, and needs two products. For fp32,
+   y = y' + y" and x = x' + x" in bf16 need three: y' x', y" x', y' x", because y" x" and the rounding of both are at most
+   2^-15 of y x. */
 
 #include "kernels.h"
 
@@ -16,9 +16,9 @@
 
 enum { TILE = 1024, BYTES = 64, NUMBERS = 32, PANEL = 32, LONGEST = 2048 };
 
-/* ---- columns in tiles: for each 16 columns, for each 64 bytes of a row, the larger part and the smaller ---- */
+/* ---- columns in tiles: per 16 columns and 64 bytes of a row, the larger part, then the smaller ---- */
 
-/* Bytes for q columns of d numbers of so many bytes. */
+/* Bytes that q columns of d numbers need; `bytes`: of a number. */
 int64_t polyrank_amx_size(int64_t q, int64_t d, int bytes) {
     return (q + 2 * COLUMNS - 1) / COLUMNS / 2 * 2 * ((d * bytes + BYTES - 1) / BYTES) * 2 * TILE;
 }
@@ -34,7 +34,7 @@ void polyrank_lay_codes_for_amx(const int16_t *columns, int64_t q, int64_t d, ui
         }
 }
 
-/* To the nearest bf16, ties to even. */
+/* Round to the nearest bf16, ties to even. */
 static uint16_t half_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -56,7 +56,7 @@ void polyrank_lay_floats_for_amx(const float *columns, int64_t q, int64_t d, uin
 }
 
 #ifdef AMX
-/* ---- whether this machine has them, and lets this process use them ---- */
+/* ---- whether this machine has AMX and lets this process use it ---- */
 
 static int ask_for_tiles(void) {
     unsigned a, b, c, d;
@@ -91,11 +91,11 @@ typedef struct {
 
 #define FOR_TILES "amx-tile,amx-int8,amx-bf16,avx512f,avx512bw,avx512bf16"
 
-/* ---- int8 rows, int16 columns: 32 rows meet 16 columns in four tiles, two for each part ----
+/* ---- int8 rows, int16 columns: 32 rows times 16 columns in four tiles, two for each part ----
 
-   Here and below `there` says how many rows lie at `rows`, of which n are multiplied. */
+   Here and below, `there` is the number of rows at `rows`; the first n are multiplied. */
 
-/* Sums that wait to be scaled and written while the next are summed: PANEL rows, up to 16 columns. */
+/* Sums of PANEL rows and up to 16 columns, scaled and written while the next sums are computed. */
 typedef struct {
     int32_t high[PANEL][16], low[PANEL][16] __attribute__((aligned(64)));
     const float *row_scales, *column_scales;
@@ -129,7 +129,7 @@ __attribute__((target(FOR_TILES))) static void products_of_codes(const int8_t *r
             waiting *now = &sums[n_blocks & 1], *before = n_blocks ? &sums[~n_blocks & 1] : 0;
             ZERO_SUMS
             for (int64_t l = 0; l < width; l++, tile += 2 * TILE) {
-                if (!j && i + 2 * PANEL <= there) /* the next rows come from memory meanwhile */
+                if (!j && i + 2 * PANEL <= there) /* prefetch the next rows */
                     for (int r = 0; r < PANEL; r++)
                         _mm_prefetch((const char *)(row + PANEL * d + (l * PANEL + r) * BYTES), _MM_HINT_T0);
                 _tile_loadd(4, row + l * BYTES, d);
@@ -157,7 +157,7 @@ __attribute__((target(FOR_TILES))) static void products_of_codes(const int8_t *r
     _tile_release();
 }
 
-/* ---- bf16 rows, or fp32 rows as two of them: 32 rows meet 32 columns in four tiles ---- */
+/* ---- bf16 rows, or fp32 rows as two of them: 32 rows times 32 columns in four tiles ---- */
 
 #define MEET(ROWS, COLUMN)                                                                                         \
     _tile_loadd(4, ROWS + l * NUMBERS, step * 2);                                                                  \
@@ -169,8 +169,8 @@ __attribute__((target(FOR_TILES))) static void products_of_codes(const int8_t *r
     _tile_dpbf16ps(2, 5, 6);                                                                                       \
     _tile_dpbf16ps(3, 5, 7);
 
-/* Products of PANEL rows, `step` numbers apart; of these, `count` are written. smaller: null for bf16 rows. after: the
-   next rows, which come from memory meanwhile, or null. */
+/* Products of PANEL rows that are `step` numbers apart; the first `count` are written. smaller: null for bf16 rows. after:
+   the next rows, to prefetch, or null. */
 __attribute__((target(FOR_TILES))) static void products_of_panel(const uint16_t *larger, const uint16_t *smaller,
                                                                  int64_t step, const char *after, const uint16_t *tile,
                                                                  float *out, int64_t count, int64_t q, int64_t width) {
@@ -210,7 +210,7 @@ __attribute__((target(FOR_TILES))) static void products_of_halves(const uint16_t
     _tile_release();
 }
 
-/* Rows [count, d] as two bf16 numbers each, [PANEL, width * 32] of the larger and of the smaller, padded with zeros. */
+/* Split rows [count, d] into two bf16 arrays [PANEL, width * 32], the larger and the smaller part, padded with zeros. */
 __attribute__((target(FOR_TILES))) static void split(const float *rows, int64_t count, int64_t d, int64_t width,
                                                      uint16_t *larger, uint16_t *smaller) {
     for (int64_t r = 0; r < count; r++)
@@ -243,7 +243,7 @@ __attribute__((target(FOR_TILES))) static void products_of_floats(const float *r
 }
 #endif
 
-/* The longest rows that it is used for; 0 without AMX. */
+/* Maximum length of rows for AMX; 0 without AMX. */
 int polyrank_longest_for_amx(void) {
 #ifdef AMX
     return has_tiles() ? LONGEST : 0;
@@ -252,7 +252,7 @@ int polyrank_longest_for_amx(void) {
 #endif
 }
 
-/* out[n, q]: of one thread. kind: bits of a row's numbers; of 8, d is a multiple of 64, of 16, of 32. */
+/* One thread's out[n, q]. kind: bits of a row's numbers; d is a multiple of 64 for 8 bits, of 32 for 16 bits. */
 void polyrank_products_by_amx(int kind, const void *rows, const float *row_scales, const void *tiles,
                               const float *column_scales, float *out, int64_t n, int64_t q, int64_t d, int64_t there) {
 #ifdef AMX
