@@ -57,7 +57,7 @@ Message: TypeAlias = Mapping[str, Any]
 """A turn with the role of its speaker: ``{"role": "user", "content": "..."}``."""
 
 ContextLike: TypeAlias = Context | str | Sequence[str] | Sequence[Message]
-"""What every context argument accepts: a turn, a list of turns or of messages (oldest first), or a Context."""
+"""The type of every context argument: a turn, a list of turns or of messages (oldest first), or a Context."""
 
 SKIPPED_ROLES = frozenset({"system", "developer", "tool", "function"})
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import STDIN, console, notify, stdin_lines, use_threads
@@ -35,11 +35,11 @@ MEANT_AS_JSON = re.compile(r'\[\s*(\{\s*)?"|\{\s*"')  # does not match the turn 
 
 
 def respond(
-    path: Annotated[Path, typer.Argument(metavar="INDEX", help="An index or a pipeline folder.")],
-    context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of replies.")] = 5,
+    path: Annotated[Path, Argument(metavar="INDEX", help="An index or a pipeline folder.")],
+    context: Annotated[list[str] | None, Argument(help="The turns, oldest first.")] = None,
+    k: Annotated[int, Option("-k", min=1, help="Number of replies.")] = 5,
     model: MovedModel = None,
-    mode: Annotated[str | None, typer.Option(help="Search mode: exact or approximate.")] = None,
+    mode: Annotated[str | None, Option(help="Search mode: exact or approximate.")] = None,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
@@ -47,12 +47,10 @@ def respond(
     allow_echo: AllowEcho = False,
     diverse: Annotated[
         bool | None,
-        typer.Option(
-            "--diverse/--no-diverse", help="Replies that differ, from the best 50. Default: only in the chat."
-        ),
+        Option("--diverse/--no-diverse", help="Replies that differ, from the best 50. Default: only in the chat."),
     ] = None,
     duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="Return every candidate, even if several have the same text.")
+        bool, Option("--duplicates", help="Return every candidate, even if several have the same text.")
     ] = False,
     device: Device = "auto",
     backend: Runtime = "torch",

@@ -6,19 +6,17 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from polyrank.cli.console import console, notify
+from polyrank.cli.console import console, notify, print_table
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import AllThreads, Device, Json, Overwrite, Plot, Speaker
 from polyrank.errors import UsageError
 
-bench_app = command_group("Measure and compare speed on this machine.")
+bench_app = command_group("bench", "Measure and compare speed on this machine.")
 Instructions = Annotated[
     str | None,
-    typer.Option(
-        help="Limit the processor's instructions, also in torch: plain, avx2, avx-vnni, avx512 or avx512-vnni."
-    ),
+    Option(help="Limit the processor's instructions, also in torch: plain, avx2, avx-vnni, avx512 or avx512-vnni."),
 ]
 AVX512 = ("avx512", "AVX512", "AVX512_CORE_VNNI", "SkylakeX")
 LIMITS = {  # the names that torch, MKL, oneDNN and OpenBLAS use
@@ -28,18 +26,16 @@ LIMITS = {  # the names that torch, MKL, oneDNN and OpenBLAS use
     "avx512": AVX512,
     "avx512-vnni": AVX512,
 }
-Texts = Annotated[Path | None, typer.Option(help="A file of replies. Default: the shipped sample.")]
+Texts = Annotated[Path | None, Option(help="A file of replies. Default: the shipped sample.")]
 
 
-@add_command(bench_app, "scoring", "polyrank bench scoring -n 1000000 -m 16 -m 64")
+@add_command(bench_app, "scoring", "-n 1000000 -m 16 -m 64")
 def bench_scoring(
-    n: Annotated[int, typer.Option("-n", min=1, help="Candidates.")] = 100_000,
-    d: Annotated[int, typer.Option("-d", min=1, help="Dimensions.")] = 768,
-    m: Annotated[list[int] | None, typer.Option("-m", min=1, help="Context vectors. Repeatable.")] = None,
-    growth: Annotated[
-        list[int] | None, typer.Option(min=1, help="Sizes to measure the growth of time. Repeatable.")
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
+    n: Annotated[int, Option("-n", min=1, help="Candidates.")] = 100_000,
+    d: Annotated[int, Option("-d", min=1, help="Dimensions.")] = 768,
+    m: Annotated[list[int] | None, Option("-m", min=1, help="Context vectors. Repeatable.")] = None,
+    growth: Annotated[list[int] | None, Option(min=1, help="Sizes to measure the growth of time. Repeatable.")] = None,
+    repeats: Annotated[int, Option(min=1, help="Rounds.")] = 5,
     threads: AllThreads = None,
     instructions: Instructions = None,
     json_: Json = False,
@@ -58,16 +54,16 @@ def bench_scoring(
     _show(result, json_, plot, by="m")
 
 
-@add_command(bench_app, "encode", "polyrank bench encode --backend onnx --backend openvino")
+@add_command(bench_app, "encode", "--backend onnx --backend openvino")
 def bench_encode(
     texts: Texts = None,
-    limit: Annotated[int, typer.Option(min=1, help="Use the first N texts.")] = 2000,
-    pairs: Annotated[int, typer.Option(min=1, help="Candidates to re-rank.")] = 100,
+    limit: Annotated[int, Option(min=1, help="Use the first N texts.")] = 2000,
+    pairs: Annotated[int, Option(min=1, help="Candidates to re-rank.")] = 100,
     backend: Annotated[
-        list[str] | None, typer.Option(help="Also time an export: onnx, onnx-int8, openvino. Repeatable.")
+        list[str] | None, Option(help="Also time an export: onnx, onnx-int8, openvino. Repeatable.")
     ] = None,
-    model: Annotated[list[Path] | None, typer.Option(help="Also time another model folder. Repeatable.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
+    model: Annotated[list[Path] | None, Option(help="Also time another model folder. Repeatable.")] = None,
+    repeats: Annotated[int, Option(min=1, help="Rounds.")] = 3,
     threads: AllThreads = None,
     instructions: Instructions = None,
     json_: Json = False,
@@ -93,16 +89,16 @@ def bench_encode(
     _show(result, json_, plot, by="n")
 
 
-@add_command(bench_app, "train", "polyrank bench train --batch 64 --cache 1024")
+@add_command(bench_app, "train", "--batch 64 --cache 1024")
 def bench_train(
-    data: Annotated[Path | None, typer.Argument(help="Pairs or dialogues. Default: the shipped sample.")] = None,
+    data: Annotated[Path | None, Argument(help="Pairs or dialogues. Default: the shipped sample.")] = None,
     speaker: Speaker = None,
-    limit: Annotated[int, typer.Option(min=2, help="Use N examples.")] = 256,
-    batch: Annotated[int, typer.Option(min=2, help="Contexts per update.")] = 32,
+    limit: Annotated[int, Option(min=2, help="Use N examples.")] = 256,
+    batch: Annotated[int, Option(min=2, help="Contexts per update.")] = 32,
     cache: Annotated[
-        int | None, typer.Option(min=3, help="Also time updates of N contexts, in chunks of a batch (gradient cache).")
+        int | None, Option(min=3, help="Also time updates of N contexts, in chunks of a batch (gradient cache).")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
+    repeats: Annotated[int, Option(min=1, help="Rounds.")] = 3,
     threads: AllThreads = None,
     json_: Json = False,
     plot: Plot = None,
@@ -125,18 +121,18 @@ def bench_train(
     _show(result, json_, plot, by="n")
 
 
-@add_command(bench_app, "respond", "polyrank bench respond -n 100000 --kind Bi --kind Poly-16")
+@add_command(bench_app, "respond", "-n 100000 --kind Bi --kind Poly-16")
 def bench_respond(
     texts: Texts = None,
-    n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Candidates. Repeatable.")] = None,
+    n: Annotated[list[int] | None, Option("-n", min=1, help="Candidates. Repeatable.")] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Bi, Poly-16, -64, -360, Cross, Poly-first-16, -64, -360. Repeatable.")
+        list[str] | None, Option(help="Bi, Poly-16, -64, -360, Cross, Poly-first-16, -64, -360. Repeatable.")
     ] = None,
     backbone: Annotated[
-        str, typer.Option(help="embedded, base (size of BERT-base, random weights), a folder or hf:OWNER/MODEL.")
+        str, Option(help="embedded, base (size of BERT-base, random weights), a folder or hf:OWNER/MODEL.")
     ] = "embedded",
-    words: Annotated[int, typer.Option(min=1, help="Words per context.")] = 100,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
+    words: Annotated[int, Option(min=1, help="Words per context.")] = 100,
+    repeats: Annotated[int, Option(min=1, help="Rounds.")] = 5,
     device: Device = "auto",
     threads: AllThreads = None,
     json_: Json = False,
@@ -163,7 +159,7 @@ def bench_respond(
     _show(result, json_, plot, by="n")
 
 
-@add_command(bench_app, "profile", "polyrank bench profile")
+@add_command(bench_app, "profile")
 def bench_profile(threads: AllThreads = None, instructions: Instructions = None, json_: Json = False) -> None:
     """Measure the cost of searches and store it, for searches to choose the fastest method. Answers stay the same."""
     _limit(instructions)
@@ -225,24 +221,15 @@ def _show(result: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) 
     if as_json:
         print(json.dumps(result))
         return
-    from rich.console import Console
-    from rich.table import Table
-
     machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     notify(f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, {versions}")
     columns = list(dict.fromkeys(key for row in result["rows"] for key in row))
-    table = Table(*columns)
-    for row in result["rows"]:
-        table.add_row(*(_cell(row.get(key)) for key in columns))
-    Console().print(table)
+    rows = [[_cell(row.get(key)) for key in columns] for row in result["rows"]]
+    print_table(columns, rows, n_left=len(columns))
     for line in result.get("left_out", ()):
         notify(f"left out: {line}")
 
 
 def _cell(value: Any) -> str:
-    from rich.markup import escape
-
-    if value is None:
-        return ""
-    return f"{value:,}" if type(value) in (int, float) else escape(str(value))
+    return "" if value is None else f"{value:,}" if type(value) in (int, float) else str(value)

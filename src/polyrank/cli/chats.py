@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import console, notify
 from polyrank.cli.options import Json, JsonLines, Overwrite, SkipBad
@@ -18,52 +19,48 @@ GAP_HOURS = 8.0
 
 
 def chats(
-    source: Annotated[Path, typer.Argument(help="The file, folder or zip to read.")],
+    source: Annotated[Path, Argument(help="The file, folder or zip to read.")],
     output: JsonLines,
     agent: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="The agent, whose replies to train on: a name, id or role. Repeatable."),
+        Option(metavar="NAME", help="The agent, whose replies to train on: a name, id or role. Repeatable."),
     ] = None,
-    conversation: Annotated[str | None, typer.Option(metavar="COLUMN", help="The conversation's id.")] = None,
+    conversation: Annotated[str | None, Option(metavar="COLUMN", help="The conversation's id.")] = None,
     time: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="The time; repeat it if date and time of day are separate columns."),
+        Option(metavar="COLUMN", help="The time; repeat it if date and time of day are separate columns."),
     ] = None,
-    sender: Annotated[str | None, typer.Option(metavar="COLUMN", help="The sender.")] = None,
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="The text.")] = None,
-    question: Annotated[str | None, typer.Option(metavar="COLUMN", help="The question, in a table of answers.")] = None,
-    answer: Annotated[str | None, typer.Option(metavar="COLUMN", help="The answer, in a table of answers.")] = None,
+    sender: Annotated[str | None, Option(metavar="COLUMN", help="The sender.")] = None,
+    text: Annotated[str | None, Option(metavar="COLUMN", help="The text.")] = None,
+    question: Annotated[str | None, Option(metavar="COLUMN", help="The question, in a table of answers.")] = None,
+    answer: Annotated[str | None, Option(metavar="COLUMN", help="The answer, in a table of answers.")] = None,
     form: Annotated[
-        str | None,
-        typer.Option("--as", metavar="FORM", help="The format: table, whatsapp, mail, ... Default: inferred."),
+        str | None, Option("--as", metavar="FORM", help="The format: table, whatsapp, mail, ... Default: inferred.")
     ] = None,
     join: Annotated[
-        bool, typer.Option("--join/--no-join", help="Join consecutive messages of a sender into one turn.")
+        bool, Option("--join/--no-join", help="Join consecutive messages of a sender into one turn.")
     ] = True,
     gap: Annotated[
-        float, typer.Option(metavar="HOURS", help="Without ids of conversations: the pause that ends one.")
+        float, Option(metavar="HOURS", help="Without ids of conversations: the pause that ends one.")
     ] = GAP_HOURS,
     date_order: Annotated[
-        str | None, typer.Option(metavar="FIRST", help="The first part of dates such as 3/4/24: day, month or year.")
+        str | None, Option(metavar="FIRST", help="The first part of dates such as 3/4/24: day, month or year.")
     ] = None,
     keep_system: Annotated[
-        bool, typer.Option("--keep-system", help="Keep a system message at the start as background.")
+        bool, Option("--keep-system", help="Keep a system message at the start as background.")
     ] = False,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of text files, such as cp1252.")] = None,
+    encoding: Annotated[str | None, Option(help="Encoding of text files, such as cp1252.")] = None,
     sheet: Annotated[
-        list[str] | None, typer.Option(help="A sheet of a workbook, or a table of an SQLite database. Repeatable.")
+        list[str] | None, Option(help="A sheet of a workbook, or a table of an SQLite database. Repeatable.")
     ] = None,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Maximum size of a file, also unpacked, in bytes.")] = 2**30,
+    max_bytes: Annotated[int, Option(min=1, help="Maximum size of a file, also unpacked, in bytes.")] = 2**30,
     redact: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A text file of names, one per line; [name] replaces them.")
+        Path | None, Option(metavar="FILE", help="A text file of names, one per line; [name] replaces them.")
     ] = None,
     keep_personal: Annotated[
-        bool,
-        typer.Option("--keep-personal", help="Keep addresses, links, and phone, card and account numbers."),
+        bool, Option("--keep-personal", help="Keep addresses, links, and phone, card and account numbers.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Skip the question whether the first conversation is right.")
-    ] = False,
+    yes: Annotated[bool, Option("--yes", help="Skip the question whether the first conversation is right.")] = False,
     skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
     json_: Json = False,

@@ -5,10 +5,12 @@ Commands import heavy libraries only when they run, so ``polyrank --help`` answe
 
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, ClassVar
 
 import typer
+from typer import Option
 
 from polyrank._version import __version__
 from polyrank.cli import (
@@ -80,9 +82,9 @@ def _show_version(value: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show tracebacks of errors.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options before the command."""
@@ -91,80 +93,55 @@ def options(
     silence_other_ranks(context)
 
 
-add_command(app, "quickstart", "polyrank quickstart --output first")(training.quickstart)
-add_command(
-    app, "split", "polyrank split chats.jsonl -o data", "polyrank split pairs.csv -o data --by id --candidates 100"
-)(splitting.split)
-add_command(
-    app,
-    "mine",
-    "polyrank mine data/train.jsonl --from bm25 -o mined.jsonl",
-    "polyrank mine data/train.jsonl --from data/run/model --rerank cross/model --margin 1 -o mined.jsonl",
-)(mining.mine)
-add_command(
-    app,
-    "train",
-    "polyrank train data/recipe.toml",
-    "polyrank train data/recipe.toml --set train.lr=1e-4 --set train.epochs=4 --resume",
-)(training.train)
-add_command(
-    app, "pretrain", "polyrank pretrain pretrain.toml", "polyrank pretrain pretrain.toml --set train.steps=1000"
-)(pretraining.pretrain)
-add_command(app, "curves", "polyrank curves run-a run-b -o curves.png --figure MRR")(curves.curves)
-add_command(app, "map", "polyrank map data/train.jsonl --valid data/valid.jsonl -o map")(maps.map_)
-add_command(
-    app,
-    "popularity",
-    "polyrank popularity data/train.jsonl -o counts",
-    "polyrank popularity --catalogue replies.jsonl -o counts",
-)(popularity.popularity)
-add_command(
-    app,
-    "sum",
-    "polyrank sum run/model shipped:convert -o sum --valid data/valid.jsonl",
-    "polyrank sum run/model counts -o sum --weights 1,0.3",
-)(sums.sum_)
-add_command(
-    app,
-    "evaluate",
-    "polyrank evaluate run/model bm25 data/test.jsonl",
-    "polyrank evaluate run/model data/test.jsonl --rerank cross/model --scores scores.jsonl",
-)(evaluation.evaluate)
-add_command(app, "compare", "polyrank compare bi=bi.jsonl poly=poly.jsonl --format markdown")(evaluation.compare)
-add_command(app, "respond", "polyrank respond my-index", 'polyrank respond my-index "hi" "my wifi is down" -k 3')(
-    answering.respond
-)
-add_command(
-    app,
-    "rank",
-    'polyrank rank run/model "my wifi is down" replies.txt --top 5',
-    "polyrank rank cross/model --json < queries.jsonl",
-)(ranking.rank)
-add_command(
-    app, "serve", "polyrank serve my-index", "polyrank serve support=my-index --port 9000 --feedback feedback.db"
-)(serving.serve)
-add_command(
-    app,
-    "explain",
-    'polyrank explain my-index "my wifi is down"',
-    'polyrank explain run/model "my wifi is down" --reply "Please restart the router."',
-)(explaining.explain)
-add_command(
-    app,
-    "export",
-    "polyrank export run/model --to onnx",
-    "polyrank export run/model --to sentence-transformers -o exported",
-)(exporting.export)
-add_command(app, "push", "polyrank push run/model hf:OWNER/MODEL --private")(sharing.push)
-add_command(app, "info", "polyrank info run/model")(info.info)
-app.add_typer(data.import_app, name="import")
-app.add_typer(indexing.index_app, name="index")
-app.add_typer(benches.bench_app, name="bench")
-app.add_typer(pipelines.pipeline_app, name="pipeline")
-app.add_typer(intents.intents_app, name="intents")
-app.add_typer(feedback.feedback_app, name="feedback")
-app.add_typer(ray.ray_app, name="ray")
-app.add_typer(recipes.recipe_app, name="recipe")
+COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with examples, from the first argument on
+    "quickstart": (training.quickstart, "--output first"),
+    "split": (splitting.split, "chats.jsonl -o data", "pairs.csv -o data --by id --candidates 100"),
+    "mine": (
+        mining.mine,
+        "data/train.jsonl --from bm25 -o mined.jsonl",
+        "data/train.jsonl --from data/run/model --rerank cross/model --margin 1 -o mined.jsonl",
+    ),
+    "train": (training.train, "data/recipe.toml", "data/recipe.toml --set train.lr=1e-4 --set train.epochs=4 --resume"),
+    "pretrain": (pretraining.pretrain, "pretrain.toml", "pretrain.toml --set train.steps=1000"),
+    "curves": (curves.curves, "run-a run-b -o curves.png --figure MRR"),
+    "map": (maps.map_, "data/train.jsonl --valid data/valid.jsonl -o map"),
+    "popularity": (popularity.popularity, "data/train.jsonl -o counts", "--catalogue replies.jsonl -o counts"),
+    "sum": (
+        sums.sum_,
+        "run/model shipped:convert -o sum --valid data/valid.jsonl",
+        "run/model counts -o sum --weights 1,0.3",
+    ),
+    "evaluate": (
+        evaluation.evaluate,
+        "run/model bm25 data/test.jsonl",
+        "run/model data/test.jsonl --rerank cross/model --scores scores.jsonl",
+    ),
+    "compare": (evaluation.compare, "bi=bi.jsonl poly=poly.jsonl --format markdown"),
+    "respond": (answering.respond, "my-index", 'my-index "hi" "my wifi is down" -k 3'),
+    "rank": (ranking.rank, 'run/model "my wifi is down" replies.txt --top 5', "cross/model --json < queries.jsonl"),
+    "serve": (serving.serve, "my-index", "support=my-index --port 9000 --feedback feedback.db"),
+    "explain": (
+        explaining.explain,
+        'my-index "my wifi is down"',
+        'run/model "my wifi is down" --reply "Please restart the router."',
+    ),
+    "export": (exporting.export, "run/model --to onnx", "run/model --to sentence-transformers -o exported"),
+    "push": (sharing.push, "run/model hf:OWNER/MODEL --private"),
+    "info": (info.info, "run/model"),
+}
+for name, (function, *examples) in COMMANDS.items():
+    add_command(app, name, *examples)(function)
+for group in (
+    data.import_app,
+    indexing.index_app,
+    benches.bench_app,
+    pipelines.pipeline_app,
+    intents.intents_app,
+    feedback.feedback_app,
+    ray.ray_app,
+    recipes.recipe_app,
+):
+    app.add_typer(group)
 
 
 def run() -> int:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
@@ -145,6 +145,29 @@ def check_plot_path(path: Path | None) -> Path | None:
     if path is not None and not path.parent.is_dir():
         raise UsageError(f"folder {path.parent} of {path.name} does not exist; make it first")
     return path
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, n_left: int = 1, title: str | None = None
+) -> None:
+    """Print a table on stdout.
+
+    Args:
+        headings: of the columns.
+        rows: texts, printed without markup.
+        n_left: how many columns are left-aligned, from the first on.
+        title: above the table.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title and Text(title))
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number < n_left else "right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
 
 
 def use_threads(n: int | None) -> None:

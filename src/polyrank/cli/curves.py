@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import check_plot_path, notify
 from polyrank.cli.options import Json, Overwrite
@@ -13,12 +13,11 @@ from polyrank.errors import UsageError
 
 
 def curves(
-    runs: Annotated[list[Path], typer.Argument(help="Output folders of trainings, or their metrics.jsonl files.")],
+    runs: Annotated[list[Path], Argument(help="Output folders of trainings, or their metrics.jsonl files.")],
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Draw a plot (.png, .svg, .pdf).", callback=check_plot_path),
+        Path | None, Option("-o", "--output", help="Draw a plot (.png, .svg, .pdf).", callback=check_plot_path)
     ] = None,
-    figure: Annotated[str, typer.Option(help="R@1, MRR or loss.")] = "R@1",
+    figure: Annotated[str, Option(help="R@1, MRR or loss.")] = "R@1",
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.chats import chats
 from polyrank.cli.console import notify
@@ -34,52 +34,51 @@ OPTIONS = {  # the formats that each option applies to
     "max_words": ("wikipedia",),
 }
 
-import_app = command_group("Convert your chats, replies, or a public corpus to the files of other commands.")
+import_app = command_group("import", "Convert your chats, replies, or a public corpus to the files of other commands.")
 add_command(
     import_app,
     "chats",
-    "polyrank import chats export.csv -o chats.jsonl",
-    'polyrank import chats "WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt',
+    "export.csv -o chats.jsonl",
+    '"WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt',
 )(chats)
 add_command(
     import_app,
     "replies",
-    "polyrank import replies replies.csv -o replies.jsonl --text answer",
-    "polyrank import replies chats.jsonl -o replies.jsonl --from-dialogues --min-count 5",
+    "replies.csv -o replies.jsonl --text answer",
+    "chats.jsonl -o replies.jsonl --from-dialogues --min-count 5",
 )(replies)
-add_command(import_app, "parlai", "polyrank import parlai model -o model-folder")(parlai)
+add_command(import_app, "parlai", "model -o model-folder")(parlai)
 
 
 def _importer(format_: str) -> Callable[..., None]:
     """The command of one format."""
 
     def command(
-        source: Annotated[Path, typer.Argument(help="The file to read.")],
+        source: Annotated[Path, Argument(help="The file to read.")],
         output: JsonLines,
         answers: Annotated[
-            Path | None, typer.Option(help="For dstc7 and dstc7-pool: the published answers of the test set.")
+            Path | None, Option(help="For dstc7 and dstc7-pool: the published answers of the test set.")
         ] = None,
         every_turn: Annotated[
             bool,
-            typer.Option(
+            Option(
                 "--every-turn",
                 help="For convai2, dstc7 and ubuntu-v2: also make earlier turns responses, for training.",
             ),
         ] = False,
         as_released: Annotated[
             bool,
-            typer.Option(
+            Option(
                 "--as-released",
                 help="For dstc7: as in the Poly-encoders' released code, turns start with their speaker, and"
                 " --every-turn uses every second turn.",
             ),
         ] = False,
         seed: Annotated[
-            int | None,
-            typer.Option(min=0, help="For wikipedia: seed of the sentence that becomes the query. Default: 0."),
+            int | None, Option(min=0, help="For wikipedia: seed of the sentence that becomes the query. Default: 0.")
         ] = None,
         max_words: Annotated[
-            int | None, typer.Option(min=1, help="For wikipedia: keep N words of each article. Default: all.")
+            int | None, Option(min=1, help="For wikipedia: keep N words of each article. Default: all.")
         ] = None,
         skip_bad: SkipBad = False,
         overwrite: Overwrite = False,
@@ -111,4 +110,4 @@ def _importer(format_: str) -> Callable[..., None]:
 
 
 for name, text in (FORMATS | {CANDIDATES: "Import the pool of dstc7-pool: an id, a tab and a text per line."}).items():
-    add_command(import_app, name, f"polyrank import {name} SOURCE -o out.jsonl", text=text)(_importer(name))
+    add_command(import_app, name, "SOURCE -o out.jsonl", text=text)(_importer(name))

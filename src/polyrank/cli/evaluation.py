@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import notify, track, use_threads
 from polyrank.cli.options import (
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
     from polyrank.evaluation.tables import By
 
 Ks = Annotated[
-    str | None,
-    typer.Option("--k", help="The R@k to show, such as 1,5,100: how often the first k contain a right answer."),
+    str | None, Option("--k", help="The R@k to show, such as 1,5,100: how often the first k contain a right answer.")
 ]
 Metrics = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--metric",
         help="The metrics to show, such as R@1,recall@5,MRR,MAP; the first is the main one in tests. R@k (or hits@k)"
         " is how often the first k contain a right answer, recall@k the share of all right answers in the first k.",
@@ -46,74 +45,68 @@ Metrics = Annotated[
 ]
 Breakdown = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Also show R@1 by the context's length in turns, words, or tokens that the model reads (1-50, 51-100,"
         " 101-, as in Tao et al.)."
     ),
 ]
-Format = Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")]
+Format = Annotated[str, Option("--format", help="table, markdown, csv or latex.")]
 
 
 @process_group()
 def evaluate(
     models: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="MODEL",
             help="Model, run (all seeds) or pipeline folders, bm25, tfidf, untuned:BACKBONE or shipped:convert.",
         ),
     ],
     data: Annotated[
-        Path,
-        typer.Argument(help="Candidate lists; or pairs or dialogues, for which polyrank draws lists or uses --pool."),
+        Path, Argument(help="Candidate lists; or pairs or dialogues, for which polyrank draws lists or uses --pool.")
     ],
     pool: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Rank these texts for every example; `responses`: all right answers in the data."
-        ),
+        Option(metavar="FILE", help="Rank these texts for every example; `responses`: all right answers in the data."),
     ] = None,
     allow_echo: Annotated[
-        bool, typer.Option("--allow-echo", help="With --pool: do not move replies that repeat the context to the end.")
+        bool, Option("--allow-echo", help="With --pool: do not move replies that repeat the context to the end.")
     ] = False,
     speaker: Speaker = None,
     n_candidates: Annotated[
-        int | None,
-        typer.Option("--candidates", min=2, help="Size of the lists that polyrank draws. Default: 20, or fewer."),
+        int | None, Option("--candidates", min=2, help="Size of the lists that polyrank draws. Default: 20, or fewer.")
     ] = None,
     candidates_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="With --candidates: draw wrong candidates from these texts, not from responses."
-        ),
+        Option(metavar="FILE", help="With --candidates: draw wrong candidates from these texts, not from responses."),
     ] = None,
     groups: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="N",
             min=2,
             help="Rank each response among those of a random group of N examples; 100: R100@1 of the ConveRT paper.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the groups and of the lists that polyrank draws.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the groups and of the lists that polyrank draws.")] = 0,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
     limit: Limit = None,
     last_turns: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Give models only the last N turns of each context.")
+        int | None, Option(metavar="N", min=1, help="Give models only the last N turns of each context.")
     ] = None,
     probe: Annotated[
         str | None,
-        typer.Option(help="Rank with one encoding of multi-context ConveRTs: immediate (the last turn) or earlier."),
+        Option(help="Rank with one encoding of multi-context ConveRTs: immediate (the last turn) or earlier."),
     ] = None,
     k: Ks = None,
     metric: Metrics = None,
     scores: Annotated[
-        Path | None, typer.Option(help="Write per-example scores to this file; with several models, to this folder.")
+        Path | None, Option(help="Write per-example scores to this file; with several models, to this folder.")
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Scores file to test against. Default with several models: the first model.")
+        Path | None, Option(help="Scores file to test against. Default with several models: the first model.")
     ] = None,
     plot: Plot = None,
     breakdown: Breakdown = None,
@@ -125,7 +118,7 @@ def evaluate(
     skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
     format_: Format = "table",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; with several models, a list.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print one JSON object; with several models, a list.")] = False,
 ) -> None:
     """Measure R@k/C, MRR and MAP of one or more models, with 95% intervals and paired tests.
 
@@ -201,7 +194,7 @@ def evaluate(
 def compare(
     scores: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="[NAME=]PATH",
             help="Scores files from `evaluate --scores`, or folders of them; or run folders, to compare their"
             " validation figures. Several paths with the same NAME are seeds of one model.",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from unicodedata import category
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.answering import given_contexts, print_row
 from polyrank.cli.console import console, use_threads
@@ -35,19 +35,15 @@ MEANINGS = {
 
 
 def explain(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="An index, a pipeline, or (with --reply) a model.")],
-    context: Annotated[
-        list[str] | None, typer.Argument(help="The turns, oldest first. Default: lines of stdin.")
-    ] = None,
-    reply: Annotated[str | None, typer.Option(help="The text of the reply. Default: the best reply.")] = None,
-    candidate_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The id of the reply in the index.")
-    ] = None,
+    path: Annotated[str, Argument(metavar="PATH", help="An index, a pipeline, or (with --reply) a model.")],
+    context: Annotated[list[str] | None, Argument(help="The turns, oldest first. Default: lines of stdin.")] = None,
+    reply: Annotated[str | None, Option(help="The text of the reply. Default: the best reply.")] = None,
+    candidate_id: Annotated[str | None, Option("--id", metavar="ID", help="The id of the reply in the index.")] = None,
     words: Annotated[
-        int, typer.Option(min=0, help="For shares by omission: maximum number of words to omit one by one, per side.")
+        int, Option(min=0, help="For shares by omission: maximum number of words to omit one by one, per side.")
     ] = 64,
     filter: FilterText = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print one line of JSON.")] = False,
     model: MovedModel = None,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import console, notify
 from polyrank.cli.examples import load_lists
@@ -12,19 +12,15 @@ from polyrank.errors import UsageError
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
-    to: Annotated[
-        str, typer.Option(help="onnx, onnx-int8 or openvino (inside the model folder), or sentence-transformers.")
-    ],
+    model: Annotated[Path, Argument(help="A model folder.")],
+    to: Annotated[str, Option(help="onnx, onnx-int8 or openvino (inside the model folder), or sentence-transformers.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The folder to make, for sentence-transformers.")
+        Path | None, Option("-o", "--output", help="The folder to make, for sentence-transformers.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare an existing export with fp32, on this machine.")
-    ] = False,
+    check: Annotated[bool, Option("--check", help="Compare an existing export with fp32, on this machine.")] = False,
     valid: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="For onnx-int8: candidate lists to compare its ranking on; for pairs or dialogues, lists are drawn."
             " Default: the shipped sample."
         ),

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import notify, track
 from polyrank.cli.help import add_command, command_group
@@ -18,31 +18,24 @@ if TYPE_CHECKING:
     from polyrank.feedback.records import RequestFeedback
     from polyrank.feedback.store import FeedbackStore
 
-feedback_app = command_group("Use replies that were taken, edited and refused as training data.")
-StoreFile = Annotated[Path, typer.Argument(metavar="STORE", help="The feedback file of a server.")]
-Since = Annotated[
-    str | None,
-    typer.Option(metavar="DATE", help="Only requests from this date or time (UTC) on: 2026-05-31."),
-]
+feedback_app = command_group("feedback", "Use replies that were taken, edited and refused as training data.")
+StoreFile = Annotated[Path, Argument(metavar="STORE", help="The feedback file of a server.")]
+Since = Annotated[str | None, Option(metavar="DATE", help="Only requests from this date or time (UTC) on: 2026-05-31.")]
 
 
-@add_command(feedback_app, "export", "polyrank feedback export feedback.db -o accepted.jsonl --index my-index")
+@add_command(feedback_app, "export", "feedback.db -o accepted.jsonl --index my-index")
 def feedback_export(
     store: StoreFile,
-    output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write, for polyrank split and train.")],
+    output: Annotated[Path, Option("-o", "--output", help="JSON lines to write, for polyrank split and train.")],
     index: Annotated[
-        Path | None, typer.Option(help="An index that has the texts of the replies, if the store has only their ids.")
+        Path | None, Option(help="An index that has the texts of the replies, if the store has only their ids.")
     ] = None,
     contexts: Annotated[
-        Path | None,
-        typer.Option(help="Your conversations, if the store has only hashes of the contexts."),
+        Path | None, Option(help="Your conversations, if the store has only hashes of the contexts.")
     ] = None,
-    refused: Annotated[bool, typer.Option("--refused", help="Also write contexts without a right reply.")] = False,
+    refused: Annotated[bool, Option("--refused", help="Also write contexts without a right reply.")] = False,
     edited_is_wrong: Annotated[
-        bool,
-        typer.Option(
-            "--edited-is-wrong", help="Count the original of an edited reply as wrong. Default: leave it out."
-        ),
+        bool, Option("--edited-is-wrong", help="Count the original of an edited reply as wrong. Default: leave it out.")
     ] = False,
     since: Since = None,
     overwrite: Overwrite = False,
@@ -87,10 +80,10 @@ def feedback_export(
         print(json.dumps(counts))
 
 
-@add_command(feedback_app, "report", "polyrank feedback report feedback.db --by week --plot rates.png")
+@add_command(feedback_app, "report", "feedback.db --by week --plot rates.png")
 def feedback_report(
     store: StoreFile,
-    by: Annotated[str | None, typer.Option(help="rank, week or model. Default: all three.")] = None,
+    by: Annotated[str | None, Option(help="rank, week or model. Default: all three.")] = None,
     since: Since = None,
     plot: Plot = None,
     overwrite: Overwrite = False,

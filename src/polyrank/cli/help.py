@@ -44,12 +44,12 @@ def add_command(app: typer.Typer, name: str, *examples: str, text: str | None = 
     Args:
         app: the group of the command.
         name: of the command.
-        examples: complete command lines.
+        examples: command lines, from the first argument on.
         text: the help; None: the function's docstring.
     """
-
-    title = "**Examples**:" if len(examples) > 1 else "**Example**:"
-    epilog = "\n".join([title, "", "```console", *(PROMPT + example for example in examples), "```"])
+    prefix = " ".join(filter(None, (f"{PROMPT}polyrank", app.info.name if app.info.name != "polyrank" else "", name)))
+    lines = "\n".join(f"{prefix} {example}".rstrip() for example in examples or ("",))
+    epilog = f"**Example{'s' if len(examples) > 1 else ''}**:\n\n```console\n{lines}\n```"
 
     def register(function: F) -> F:
         short_help = first_sentence(text or function.__doc__ or "")
@@ -58,9 +58,11 @@ def add_command(app: typer.Typer, name: str, *examples: str, text: str | None = 
     return register
 
 
-def command_group(text: str, **settings: Any) -> typer.Typer:
+def command_group(name: str, text: str, **settings: Any) -> typer.Typer:
     """An empty group of commands; without a command it prints its help."""
-    return typer.Typer(cls=Group, no_args_is_help=True, help=text, short_help=first_sentence(text), **settings)
+    return typer.Typer(
+        name=name, cls=Group, no_args_is_help=True, help=text, short_help=first_sentence(text), **settings
+    )
 
 
 def first_sentence(text: str) -> str:

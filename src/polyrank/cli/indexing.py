@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks
 from polyrank.cli.help import add_command, command_group
@@ -13,38 +13,36 @@ from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runt
 from polyrank.devices.distributed import on_rank_zero, process_group
 from polyrank.errors import ArtifactError, DataError, UsageError
 
-index_app = command_group("Build, change and inspect indexes of candidates.", callback=silence_other_ranks)
-IndexPath = Annotated[Path, typer.Argument(help="An index folder.")]
-Replies = Annotated[Path, typer.Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")]
+index_app = command_group("index", "Build, change and inspect indexes of candidates.", callback=silence_other_ranks)
+IndexPath = Annotated[Path, Argument(help="An index folder.")]
+Replies = Annotated[Path, Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")]
 
 
 @add_command(
     index_app,
     "build",
-    "polyrank index build run/model replies.txt -o my-index",
-    "polyrank index build hf:OWNER/MODEL replies.jsonl -o my-index --ann auto --precision int8",
+    "run/model replies.txt -o my-index",
+    "hf:OWNER/MODEL replies.jsonl -o my-index --ann auto --precision int8",
 )
 @process_group()
 def index_build(
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A Bi- or Poly-encoder's folder, a Hugging Face bi-encoder, untuned:BACKBONE or shipped:convert."
         ),
     ],
     candidates: Replies,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
+    output: Annotated[Path, Option("-o", "--output", help="The index folder to make.")],
     ann: Annotated[
-        str, typer.Option(help="Structure for approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")
+        str, Option(help="Structure for approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")
     ] = "none",
     precision: Annotated[
-        str, typer.Option(help="Precision of stored vectors: fp32, bf16 (half the size) or int8 (about a quarter).")
+        str, Option(help="Precision of stored vectors: fp32, bf16 (half the size) or int8 (about a quarter).")
     ] = "fp32",
     remote: Annotated[
         str | None,
-        typer.Option(
-            help="Store candidates on a Milvus server, http://HOST:PORT/COLLECTION; the folder holds the address."
-        ),
+        Option(help="Store candidates on a Milvus server, http://HOST:PORT/COLLECTION; the folder holds the address."),
     ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
@@ -82,13 +80,11 @@ def index_build(
     notify(f"{output}: {len(pool):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
 
 
-@add_command(
-    index_app, "add", "polyrank index add my-index more.txt", "polyrank index add my-index new.jsonl --replace"
-)
+@add_command(index_app, "add", "my-index more.txt", "my-index new.jsonl --replace")
 def index_add(
     index: IndexPath,
     candidates: Replies,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace candidates with the same ids.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Replace candidates with the same ids.")] = False,
     model: MovedModel = None,
     device: Device = "auto",
     backend: Runtime = "torch",
@@ -114,7 +110,7 @@ def index_add(
         notify(f"{index}: added {n:,}{there}, now {len(writer):,} candidates")
 
 
-@add_command(index_app, "update-counts", "polyrank index update-counts my-index replies.jsonl")
+@add_command(index_app, "update-counts", "my-index replies.jsonl")
 def index_update_counts(index: IndexPath, replies: Replies) -> None:
     """Set the count of each reply from the field `count` of a file; texts are not encoded again."""
     from polyrank.answering.build import update_counts
@@ -125,16 +121,11 @@ def index_update_counts(index: IndexPath, replies: Replies) -> None:
     notify(f"{index}: {n:,} candidates have another count now")
 
 
-@add_command(
-    index_app,
-    "remove",
-    "polyrank index remove my-index id-1 id-2",
-    "polyrank index remove my-index --filter 'lang = \"de\"'",
-)
+@add_command(index_app, "remove", "my-index id-1 id-2", "my-index --filter 'lang = \"de\"'")
 def index_remove(
     index: IndexPath,
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids of candidates.")] = None,
-    file: Annotated[Path | None, typer.Option(help="A file of ids, one per line.")] = None,
+    ids: Annotated[list[str] | None, Argument(help="Ids of candidates.")] = None,
+    file: Annotated[Path | None, Option(help="A file of ids, one per line.")] = None,
     filter: FilterText = None,
 ) -> None:
     """Remove candidates by id, or those that match a filter. Unknown ids are ignored."""
@@ -160,7 +151,7 @@ def index_remove(
         notify(f"{index}: removed {n:,}, now {len(writer):,} candidates")
 
 
-@add_command(index_app, "compact", "polyrank index compact my-index")
+@add_command(index_app, "compact", "my-index")
 def index_compact(index: IndexPath) -> None:
     """Rebuild the matrix that searches read. polyrank also does this by itself after many changes."""
     from polyrank.index import open_writer
@@ -170,9 +161,9 @@ def index_compact(index: IndexPath) -> None:
         notify(f"{index}: {len(writer):,} candidates")
 
 
-@add_command(index_app, "snapshot", "polyrank index snapshot my-index -o backup")
+@add_command(index_app, "snapshot", "my-index -o backup")
 def index_snapshot(
-    index: IndexPath, output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")]
+    index: IndexPath, output: Annotated[Path, Option("-o", "--output", help="The index folder to make.")]
 ) -> None:
     """Copy an index in its present state; it stays searchable meanwhile."""
     from polyrank.index import open_writer
@@ -184,14 +175,12 @@ def index_snapshot(
         notify(f"{output}: {len(writer):,} candidates")
 
 
-@add_command(index_app, "list", "polyrank index list my-index --limit 10")
+@add_command(index_app, "list", "my-index --limit 10")
 def index_list(
     index: IndexPath,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N, in the order in which they were added.")
-    ] = None,
+    limit: Annotated[int | None, Option(min=1, help="Only the first N, in the order in which they were added.")] = None,
     filter: FilterText = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON lines, with metadata.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print JSON lines, with metadata.")] = False,
 ) -> None:
     """Print each candidate of an index as a line: its id, a tab, and its text."""
     from polyrank.data.pool import row_of
@@ -206,10 +195,10 @@ def index_list(
                 print(*(" ".join(part.split()) for part in (candidate.id, candidate.text)), sep="\t")
 
 
-@add_command(index_app, "dump", "polyrank index dump my-index -o replies.jsonl")
+@add_command(index_app, "dump", "my-index -o replies.jsonl")
 def index_dump(
     index: IndexPath,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write, .jsonl or .jsonl.gz.")],
+    output: Annotated[Path, Option("-o", "--output", help="The file to write, .jsonl or .jsonl.gz.")],
     overwrite: Overwrite = False,
 ) -> None:
     """Write the candidates of an index as JSON lines, which polyrank index build accepts."""
@@ -227,7 +216,7 @@ def index_dump(
     notify(f"{output}: {len(pool):,} candidates")
 
 
-@add_command(index_app, "info", "polyrank index info my-index")
+@add_command(index_app, "info", "my-index")
 def index_info(index: IndexPath) -> None:
     """Print the size, encoder and settings of an index as JSON."""
     from polyrank.index import open_index
@@ -236,7 +225,7 @@ def index_info(index: IndexPath) -> None:
         print(json.dumps(opened.info()))
 
 
-@add_command(index_app, "verify", "polyrank index verify my-index")
+@add_command(index_app, "verify", "my-index")
 def index_verify(index: IndexPath) -> None:
     """Check every byte of an index, and list all errors."""
     from polyrank.index import verify_index

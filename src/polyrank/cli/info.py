@@ -4,14 +4,15 @@ import dataclasses
 import json
 from typing import Annotated
 
-import typer
+from typer import Argument
 
+from polyrank.cli.console import print_table
 from polyrank.cli.options import Json
 from polyrank.errors import UsageError
 
 
 def info(
-    model: Annotated[str, typer.Argument(help="A model folder, a sum, counts of replies, or shipped:convert.")],
+    model: Annotated[str, Argument(help="A model folder, a sum, counts of replies, or shipped:convert.")],
     json_: Json = False,
 ) -> None:
     """Show a model's kind, fingerprint, and parameters and bytes of each part; for a sum, its encoders."""
@@ -36,19 +37,11 @@ def info(
         named = {"kind": document["model"]["kind"], "fingerprint": document["fingerprint"]}
         print(json.dumps({**named, **totals, "parts": [dataclasses.asdict(part) for part in sizes.parts]}))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("part", "stored as")
-    for column in ("parameters", "MB", "MB in fp32", "times smaller"):
-        table.add_column(column, justify="right")
-    rows = [(part.name, ", ".join(part.dtypes), part.n_parameters, part.n_bytes) for part in sizes.parts]
-    for name, dtypes, n_parameters, n_bytes in [*rows, ("all", "", sizes.n_parameters, sizes.n_bytes)]:
+    parts = [(part.name, ", ".join(part.dtypes), part.n_parameters, part.n_bytes) for part in sizes.parts]
+    rows = []
+    for name, dtypes, n_parameters, n_bytes in [*parts, ("all", "", sizes.n_parameters, sizes.n_bytes)]:
         fp32 = 4 * n_parameters
         numbers = (f"{n_bytes / 1e6:.2f}", f"{fp32 / 1e6:.2f}", f"{fp32 / max(n_bytes, 1):.1f}")
-        table.add_row(name, dtypes, f"{n_parameters:,}", *numbers)
-    out = Console()
-    out.print(
-        f"{model}: {document['model']['kind']}, fingerprint {document['fingerprint']}", markup=False, soft_wrap=True
-    )
-    out.print(table)
+        rows.append((name, dtypes, f"{n_parameters:,}", *numbers))
+    print(f"{model}: {document['model']['kind']}, fingerprint {document['fingerprint']}")
+    print_table(("part", "stored as", "parameters", "MB", "MB in fp32", "times smaller"), rows, n_left=2)

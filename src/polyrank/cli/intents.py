@@ -5,58 +5,55 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from polyrank.cli.console import check_plot_path, notify, stdin_lines
+from polyrank.cli.console import check_plot_path, notify, print_table, stdin_lines
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, Json, Overwrite, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
 from polyrank.errors import DataError
 
-intents_app = command_group("Classify utterances with a small network on an encoder's vectors.")
+intents_app = command_group("intents", "Classify utterances with a small network on an encoder's vectors.")
 
 
 @add_command(
-    intents_app,
-    "train",
-    "polyrank intents train banking77 -o intents",
-    "polyrank intents train intents.csv -o intents --encoder shipped:convert --hold-out 0.1",
+    intents_app, "train", "banking77 -o intents", "intents.csv -o intents --encoder shipped:convert --hold-out 0.1"
 )
 def intents_train(
     data: Annotated[
-        Path, typer.Argument(help="A CSV or JSON-lines file (text, intent), or a folder of banking77, clinc150, hwu64.")
+        Path, Argument(help="A CSV or JSON-lines file (text, intent), or a folder of banking77, clinc150, hwu64.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The classifier's folder to make.")],
+    output: Annotated[Path, Option("-o", "--output", help="The classifier's folder to make.")],
     encoder: Annotated[
         str,
-        typer.Option(
+        Option(
             help="A model folder, untuned:BACKBONE, shipped:convert; or a sum, whose vectors are concatenated.",
             callback=existing_model,
         ),
     ] = "untuned:embedded",
-    dev: Annotated[Path | None, typer.Option(help="Development file. Default: a tenth of the training part.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Test file.")] = None,
+    dev: Annotated[Path | None, Option(help="Development file. Default: a tenth of the training part.")] = None,
+    test: Annotated[Path | None, Option(help="Test file.")] = None,
     hold_out: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Split one file: this share for dev and the same for test; 0.1: 80/10/10."),
+        Option(metavar="SHARE", help="Split one file: this share for dev and the same for test; 0.1: 80/10/10."),
     ] = None,
-    few_shot: Annotated[int | None, typer.Option(min=1, help="Train on N utterances per intent.")] = None,
-    layer: Annotated[str, typer.Option(help="The encoder's output to use: auto, final, or r (of a ConveRT).")] = "auto",
-    seeds: Annotated[str, typer.Option(help="One training per seed; the best on dev is kept.")] = "1",
-    hidden: Annotated[str, typer.Option(help="Hidden sizes to try.")] = "512",
-    dropout: Annotated[str, typer.Option(help="Dropouts to try.")] = "0.3,0.6",
-    lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "0.02,0.06,0.2",
-    max_epochs: Annotated[int, typer.Option(min=1, help="Maximum number of epochs.")] = 200,
-    out_of_scope: Annotated[str, typer.Option(help="The intent that marks out-of-scope utterances.")] = "oos",
+    few_shot: Annotated[int | None, Option(min=1, help="Train on N utterances per intent.")] = None,
+    layer: Annotated[str, Option(help="The encoder's output to use: auto, final, or r (of a ConveRT).")] = "auto",
+    seeds: Annotated[str, Option(help="One training per seed; the best on dev is kept.")] = "1",
+    hidden: Annotated[str, Option(help="Hidden sizes to try.")] = "512",
+    dropout: Annotated[str, Option(help="Dropouts to try.")] = "0.3,0.6",
+    lr: Annotated[str, Option(help="Learning rates to try.")] = "0.02,0.06,0.2",
+    max_epochs: Annotated[int, Option(min=1, help="Maximum number of epochs.")] = 200,
+    out_of_scope: Annotated[str, Option(help="The intent that marks out-of-scope utterances.")] = "oos",
     aim: Annotated[
-        str, typer.Option(help="Objective of the threshold: balanced, accuracy, or f1 (of out of scope).")
+        str, Option(help="Objective of the threshold: balanced, accuracy, or f1 (of out of scope).")
     ] = "balanced",
     precision: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Without out-of-scope data: share of answers that must be right.")
+        float | None, Option(min=0, max=1, help="Without out-of-scope data: share of answers that must be right.")
     ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder in which runs share encodings.")] = None,
+    cache: Annotated[Path | None, Option(help="Folder in which runs share encodings.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the confusion matrix (.png, .svg, .pdf).", callback=check_plot_path)
+        Path | None, Option(help="Draw the confusion matrix (.png, .svg, .pdf).", callback=check_plot_path)
     ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
@@ -123,47 +120,37 @@ def _seed(text: str) -> int:
 
 
 def _show(figures: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    out = Console()
-    part = figures["judged_on"]
+    part, chosen = figures["judged_on"], figures["chosen"]
     low, high = (100 * end for end in figures["interval"])
     spread = "" if figures["accuracy_std"] is None else f" ± {100 * figures['accuracy_std']:.1f}"
-    chosen = figures["chosen"]
-    table = Table(title=f"{part}: the weakest of {figures['n_intents']} intents")
-    for heading in ("intent", "precision", "recall", "F1", "n"):
-        table.add_column(heading, justify="left" if heading == "intent" else "right")
+    rows = []
     for row in figures["per_intent"][:15]:
         shares = [f"{100 * row[name]:.1f}" for name in ("precision", "recall", "f1")]
-        table.add_row(escape(row["intent"]), *shares, str(row["support"]))
-    out.print(table)
+        rows.append((row["intent"], *shares, str(row["support"])))
+    title = f"{part}: the weakest of {figures['n_intents']} intents"
+    print_table(("intent", "precision", "recall", "F1", "n"), rows, title=title)
     for row in figures["most_confused"][:5]:
-        out.print(f"{row['intent']} classified as {row['taken_for']}: {row['count']}", markup=False)
+        print(f"{row['intent']} classified as {row['taken_for']}: {row['count']}")
     n = figures["n_test"] if part == "test" else figures["n_dev"]
-    out.print(
+    print(
         f"{part} accuracy {100 * figures['accuracy']:.1f}%{spread} (95%: {low:.1f}-{high:.1f}) on {n:,} in scope;"
         f" {figures['n_train']:,} train, {figures['n_dev']:,} dev; H {chosen['hidden_dim']},"
-        f" dropout {chosen['dropout']}, lr {chosen['lr']}",
-        soft_wrap=True,
+        f" dropout {chosen['dropout']}, lr {chosen['lr']}"
     )
-    outside = figures["out_of_scope"]
-    if outside is not None:
-        out.print(
+    if (outside := figures["out_of_scope"]) is not None:
+        print(
             f"rejecting by {outside['measure']} < {outside['threshold']:.4g}: in scope"
             f" {100 * outside['in_scope_accuracy']:.1f}%, out of scope recall {100 * outside['recall']:.1f}%, precision"
-            f" {100 * outside['precision']:.1f}%, F1 {100 * outside['f1']:.1f}% ({outside['n_out_of_scope']:,})",
-            soft_wrap=True,
+            f" {100 * outside['precision']:.1f}%, F1 {100 * outside['f1']:.1f}% ({outside['n_out_of_scope']:,})"
         )
 
 
-@add_command(intents_app, "predict", 'polyrank intents predict intents "where is my card"')
+@add_command(intents_app, "predict", 'intents "where is my card"')
 def intents_predict(
-    classifier: Annotated[Path, typer.Argument(metavar="FOLDER", help="A classifier's folder.")],
-    text: Annotated[list[str] | None, typer.Argument(help="Utterances. Default: the lines of stdin.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of intents to list.")] = 3,
-    encoder: Annotated[str | None, typer.Option(help="The encoder, if it has moved.")] = None,
+    classifier: Annotated[Path, Argument(metavar="FOLDER", help="A classifier's folder.")],
+    text: Annotated[list[str] | None, Argument(help="Utterances. Default: the lines of stdin.")] = None,
+    k: Annotated[int, Option("-k", min=1, help="Number of intents to list.")] = 3,
+    encoder: Annotated[str | None, Option(help="The encoder, if it has moved.")] = None,
     device: Device = "auto",
 ) -> None:
     """Predict the intent of each utterance; prints lines in a terminal, JSON in a pipe."""

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import notify
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, existing_model
@@ -12,24 +12,24 @@ from polyrank.cli.progress import WorkDisplay, numbers
 
 
 def map_(
-    data: Annotated[Path, typer.Argument(help="Training examples: pairs, dialogues or candidate lists.")],
-    valid: Annotated[Path, typer.Option(help="Candidate lists that select the settings and the stopping point.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The map's folder to make.")],
+    data: Annotated[Path, Argument(help="Training examples: pairs, dialogues or candidate lists.")],
+    valid: Annotated[Path, Option(help="Candidate lists that select the settings and the stopping point.")],
+    output: Annotated[Path, Option("-o", "--output", help="The map's folder to make.")],
     encoder: Annotated[
         str,
-        typer.Option(
+        Option(
             help="A model folder, untuned:BACKBONE or shipped:convert; its weights do not change.",
             callback=existing_model,
         ),
     ] = "untuned:embedded",
     speaker: Speaker = None,
-    max_train: Annotated[int | None, typer.Option(min=2, help="Use a random subset of N pairs.")] = 20_000,
-    max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
-    lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "3e-3,1e-3,3e-4",
-    l2: Annotated[str, typer.Option(help="Weights of the decay towards the identity to try.")] = "1e-2,3e-3",
-    batch_size: Annotated[int, typer.Option(min=2, help="Pairs per step.")] = 256,
-    max_epochs: Annotated[int, typer.Option(min=0, help="Maximum number of epochs.")] = 40,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the pairs.")] = 1,
+    max_train: Annotated[int | None, Option(min=2, help="Use a random subset of N pairs.")] = 20_000,
+    max_valid: Annotated[int | None, Option(min=1, help="Use the first N validation lists.")] = 500,
+    lr: Annotated[str, Option(help="Learning rates to try.")] = "3e-3,1e-3,3e-4",
+    l2: Annotated[str, Option(help="Weights of the decay towards the identity to try.")] = "1e-2,3e-3",
+    batch_size: Annotated[int, Option(min=2, help="Pairs per step.")] = 256,
+    max_epochs: Annotated[int, Option(min=0, help="Maximum number of epochs.")] = 40,
+    seed: Annotated[int, Option(min=0, help="Seed of the order of the pairs.")] = 1,
     overwrite: Overwrite = False,
     device: Device = "auto",
     json_: Json = False,

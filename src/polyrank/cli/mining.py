@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import notify, track
 from polyrank.cli.examples import load_examples
@@ -16,37 +16,34 @@ from polyrank.errors import DataError, UsageError
 
 @process_group()
 def mine(
-    data: Annotated[Path, typer.Argument(help="Examples with right answers, to mine negatives for.")],
-    retriever: Annotated[
-        str, typer.Option("--from", help="bm25, tfidf, a model folder, an index or a pipeline folder.")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write; .gz compresses.")],
+    data: Annotated[Path, Argument(help="Examples with right answers, to mine negatives for.")],
+    retriever: Annotated[str, Option("--from", help="bm25, tfidf, a model folder, an index or a pipeline folder.")],
+    output: Annotated[Path, Option("-o", "--output", help="JSON lines to write; .gz compresses.")],
     pool: Annotated[
-        Path | None,
-        typer.Option(help="Candidates to choose from. Default: those of the index, or the data's responses."),
+        Path | None, Option(help="Candidates to choose from. Default: those of the index, or the data's responses.")
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Negatives per example.")] = 8,
+    n: Annotated[int, Option("-n", min=1, help="Negatives per example.")] = 8,
     ranks: Annotated[
-        str, typer.Option(help="First and last rank to draw negatives from, right answers not counted.")
+        str, Option(help="First and last rank to draw negatives from, right answers not counted.")
     ] = "1:50",
     max_overlap: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Drop texts that share more than this part of their words with a right answer; 1: only equal texts."
         ),
     ] = 1.0,
     rerank: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="MODEL",
             help="A second stage, such as a Cross-encoder, which drops candidates that are probably right.",
             callback=existing_model,
         ),
     ] = None,
     margin: Annotated[
-        float, typer.Option(help="With --rerank: drop candidates that score above the right answer's score minus this.")
+        float, Option(help="With --rerank: drop candidates that score above the right answer's score minus this.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice among the ranks.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the choice among the ranks.")] = 0,
     speaker: Speaker = None,
     limit: Limit = None,
     device: Device = "auto",

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from polyrank.cli.console import check_plot_path
 
@@ -36,52 +36,47 @@ def existing_model(name: str | None) -> str | None:
 
 Rerank = Annotated[
     str | None,
-    typer.Option(
-        metavar="MODEL", help="A second stage, which re-ranks the best of the first.", callback=existing_model
-    ),
+    Option(metavar="MODEL", help="A second stage, which re-ranks the best of the first.", callback=existing_model),
 ]
 Speaker = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="In dialogues: whose turns are responses; '*': all. Default: the agents'."),
+    str | None, Option(metavar="NAME", help="In dialogues: whose turns are responses; '*': all. Default: the agents'.")
 ]
-NRetrieved = Annotated[int, typer.Option(min=1, help="With --rerank: number of candidates for the second stage.")]
+NRetrieved = Annotated[int, Option(min=1, help="With --rerank: number of candidates for the second stage.")]
 EnsembleName = Annotated[
     str,
-    typer.Option(
+    Option(
         help="With --rerank: how to add the scores of both stages: none, raw, sigmoid, z-score, softmax or"
         " sigmoid-reranked (sigmoid of the re-ranker's score only)."
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: the number of idle cores.")
+    int | None, Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: the number of idle cores.")
 ]
-AllThreads = Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: all cores.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output of an earlier call.")]
+AllThreads = Annotated[int | None, Option(min=1, help="CPU threads. Default: all cores.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace existing output of an earlier call.")]
 ContextTokens = Annotated[
-    int | None, typer.Option(min=4, help="For untuned and Hugging Face models: maximum tokens of a context.")
+    int | None, Option(min=4, help="For untuned and Hugging Face models: maximum tokens of a context.")
 ]
 CandidateTokens = Annotated[
-    int | None, typer.Option(min=4, help="For untuned and Hugging Face models: maximum tokens of a candidate.")
+    int | None, Option(min=4, help="For untuned and Hugging Face models: maximum tokens of a candidate.")
 ]
 FilterText = Annotated[
     str | None,
-    typer.Option(
-        "--filter", metavar="FILTER", help="Only candidates whose metadata match: 'lang = \"en\" and tier >= 2'."
-    ),
+    Option("--filter", metavar="FILTER", help="Only candidates whose metadata match: 'lang = \"en\" and tier >= 2'."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", callback=existing_device)]
-Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")]
+Device = Annotated[str, Option(help="auto, cpu or cuda.", callback=existing_device)]
+Runtime = Annotated[str, Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")]
 AllowEcho = Annotated[
-    bool, typer.Option("--allow-echo", help="Also return replies that repeat a turn of the context word for word.")
+    bool, Option("--allow-echo", help="Also return replies that repeat a turn of the context word for word.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N examples.")]
-MovedModel = Annotated[Path | None, typer.Option(help="The index's model, if it has moved since the build.")]
-JsonLines = Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write; .gz compresses.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw a plot (.png, .svg, .pdf).", callback=check_plot_path)]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a key: train.lr=5e-5. Repeatable.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+SkipBad = Annotated[bool, Option("--skip-bad", help="Count and skip bad rows.")]
+Limit = Annotated[int | None, Option(min=1, help="Use only the first N examples.")]
+MovedModel = Annotated[Path | None, Option(help="The index's model, if it has moved since the build.")]
+JsonLines = Annotated[Path, Option("-o", "--output", help="JSON lines to write; .gz compresses.")]
+Plot = Annotated[Path | None, Option(help="Draw a plot (.png, .svg, .pdf).", callback=check_plot_path)]
+Changes = Annotated[list[str] | None, Option("--set", help="Change a key: train.lr=5e-5. Repeatable.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue an interrupted run, or a finished one for more epochs or steps.")
+    bool, Option("--resume", help="Continue an interrupted run, or a finished one for more epochs or steps.")
 ]
-StartAgain = Annotated[bool, typer.Option("--overwrite", help="Start again and replace an earlier run.")]
+StartAgain = Annotated[bool, Option("--overwrite", help="Start again and replace an earlier run.")]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import notify
 from polyrank.cli.options import Overwrite
@@ -12,8 +12,8 @@ NAMES = {"bi": "a Bi-encoder", "poly": "a Poly-encoder", "cross": "a Cross-encod
 
 
 def parlai(
-    model: Annotated[Path, typer.Argument(help="The file of weights, with .opt, .dict and .dict.codecs next to it.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The model folder to write.")],
+    model: Annotated[Path, Argument(help="The file of weights, with .opt, .dict and .dict.codecs next to it.")],
+    output: Annotated[Path, Option("-o", "--output", help="The model folder to write.")],
     overwrite: Overwrite = False,
 ) -> None:
     """Convert a Bi-, Poly- or Cross-encoder of ParlAI, such as those of the Poly-encoder paper, to a model folder."""

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import console, notify
 from polyrank.cli.examples import load_examples
@@ -13,25 +13,25 @@ from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, Json, Limit, MovedModel, NRetrieved, Overwrite, Plot, Rerank, Speaker
 from polyrank.errors import ConfigError, UsageError
 
-pipeline_app = command_group("Combine retriever, re-ranker and threshold.")
+pipeline_app = command_group("pipeline", "Combine retriever, re-ranker and threshold.")
 
-NoAnswer = Annotated[float, typer.Option(min=0, max=1, help="Share of the examples whose right answer is hidden.")]
+NoAnswer = Annotated[float, Option(min=0, max=1, help="Share of the examples whose right answer is hidden.")]
 
 
 @add_command(
     pipeline_app,
     "create",
-    "polyrank pipeline create my-index -o support --rerank cross/model --ensemble auto --valid data/valid.jsonl",
-    "polyrank pipeline create my-index -o careful --precision 0.9 --valid data/valid.jsonl",
+    "my-index -o support --rerank cross/model --ensemble auto --valid data/valid.jsonl",
+    "my-index -o careful --precision 0.9 --valid data/valid.jsonl",
 )
 def pipeline_create(
-    index: Annotated[Path, typer.Argument(help="An index folder.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline folder to make.")],
-    retriever: Annotated[str, typer.Option(help="dense (the index's model), bm25 or tfidf.")] = "dense",
+    index: Annotated[Path, Argument(help="An index folder.")],
+    output: Annotated[Path, Option("-o", "--output", help="The pipeline folder to make.")],
+    retriever: Annotated[str, Option(help="dense (the index's model), bm25 or tfidf.")] = "dense",
     model: MovedModel = None,
     prior: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="WEIGHT",
             help="Add WEIGHT * log(1 + count) to the retriever's scores, by the candidates' field `count`; auto chooses"
             " on validation examples.",
@@ -41,17 +41,16 @@ def pipeline_create(
     n_retrieved: NRetrieved = 100,
     ensemble: Annotated[
         str,
-        typer.Option(
+        Option(
             help="With --rerank: how to add the scores of both stages: none, raw, sigmoid, z-score, softmax or"
             " sigmoid-reranked; auto chooses on validation examples."
         ),
     ] = "none",
-    valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and --precision.")] = None,
+    valid: Annotated[Path | None, Option(help="Validation examples, for auto and --precision.")] = None,
     speaker: Speaker = None,
     limit: Limit = None,
     precision: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Answer only if this share of the answers is expected to be right."),
+        float | None, Option(min=0, max=1, help="Answer only if this share of the answers is expected to be right.")
     ] = None,
     no_answer: NoAnswer = 0.2,
     plot: Plot = None,
@@ -163,10 +162,10 @@ def _with_interval(figure: dict[str, float]) -> str:
     return f"{figure['mean']:.4f} (95%: {figure['low']:.4f} to {figure['high']:.4f})"
 
 
-@add_command(pipeline_app, "test", "polyrank pipeline test support data/test.jsonl")
+@add_command(pipeline_app, "test", "support data/test.jsonl")
 def pipeline_test(
-    pipeline: Annotated[Path, typer.Argument(help="A pipeline folder with a threshold.")],
-    data: Annotated[Path, typer.Argument(help="Examples that the threshold was not chosen on.")],
+    pipeline: Annotated[Path, Argument(help="A pipeline folder with a threshold.")],
+    data: Annotated[Path, Argument(help="Examples that the threshold was not chosen on.")],
     model: MovedModel = None,
     speaker: Speaker = None,
     limit: Limit = None,
@@ -202,8 +201,8 @@ def pipeline_test(
     )
 
 
-@add_command(pipeline_app, "info", "polyrank pipeline info support")
-def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline folder.")]) -> None:
+@add_command(pipeline_app, "info", "support")
+def pipeline_info(pipeline: Annotated[Path, Argument(help="A pipeline folder.")]) -> None:
     """Print the settings of a pipeline and the record of their calibration as JSON."""
     from polyrank.loading.answering import read_pipeline
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import notify
 from polyrank.cli.examples import load_examples
@@ -13,14 +13,13 @@ from polyrank.errors import UsageError
 
 
 def popularity(
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to make.")],
+    output: Annotated[Path, Option("-o", "--output", help="The folder to make.")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Examples whose right answers to count: pairs, dialogues or lists."),
+        Argument(metavar="FILE...", help="Examples whose right answers to count: pairs, dialogues or lists."),
     ] = None,
     catalogue: Annotated[
-        Path | None,
-        typer.Option(help="Replies with a field `count`, as import replies --from-dialogues writes them."),
+        Path | None, Option(help="Replies with a field `count`, as import replies --from-dialogues writes them.")
     ] = None,
     speaker: Speaker = None,
     overwrite: Overwrite = False,

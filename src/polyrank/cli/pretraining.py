@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument
 
 from polyrank.cli.console import ProgressDisplay, console, notify
 from polyrank.cli.options import AllThreads, Changes, Device, Json, Resume, StartAgain
@@ -15,7 +15,7 @@ SHORT = {"masked_lm": "words", "next_utterance": "pairs"}
 
 
 def pretrain(
-    recipe: Annotated[Path, typer.Argument(help="A TOML recipe, such as runs/recipes/pretrain.toml.")],
+    recipe: Annotated[Path, Argument(help="A TOML recipe, such as runs/recipes/pretrain.toml.")],
     changes: Changes = None,
     resume: Resume = False,
     overwrite: StartAgain = False,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
 from polyrank.cli.console import STDIN, notify, report_cut_texts, stdin_lines, use_threads
@@ -31,21 +31,20 @@ TABLES = (".jsonl", ".json", ".csv", ".parquet")
 def rank(
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A model or pipeline folder, a Hugging Face model, bm25, tfidf, untuned:BACKBONE or shipped:convert."
         ),
     ],
-    query: Annotated[str | None, typer.Argument(help="The query. Default: each line of stdin has one.")] = None,
-    files: Annotated[list[Path] | None, typer.Argument(help="Files of documents. Default: the lines of stdin.")] = None,
+    query: Annotated[str | None, Argument(help="The query. Default: each line of stdin has one.")] = None,
+    files: Annotated[list[Path] | None, Argument(help="Files of documents. Default: the lines of stdin.")] = None,
     lines: Annotated[
-        bool | None,
-        typer.Option("--lines/--no-lines", help="Each line of a text file is a document, or the whole file is."),
+        bool | None, Option("--lines/--no-lines", help="Each line of a text file is a document, or the whole file is.")
     ] = None,
-    top: Annotated[int | None, typer.Option("--top", "-k", min=1, help="Show only the best N.")] = None,
+    top: Annotated[int | None, Option("--top", "-k", min=1, help="Show only the best N.")] = None,
     scores_only: Annotated[
-        bool, typer.Option("--scores-only", help='Print {"scores": [...]} in the order of the documents.')
+        bool, Option("--scores-only", help='Print {"scores": [...]} in the order of the documents.')
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON in a terminal too.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print JSON in a terminal too.")] = False,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",

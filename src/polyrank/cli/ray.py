@@ -4,26 +4,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import encoding_progress, notify, silence_other_ranks
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Changes, Json, Resume, Runtime, StartAgain
-from polyrank.cli.serving import ApiKeyFile, ServedPaths
+from polyrank.cli.serving import ApiKeyFile, ServedPaths, read_options
 from polyrank.cli.training import TrainingDisplay, check_resume, show_results
 from polyrank.errors import MissingExtraError
 
-ray_app = command_group("Train, encode and serve on a Ray cluster.", callback=silence_other_ranks)
-Address = Annotated[
-    str, typer.Option(help="auto (the cluster on this machine), HOST:PORT, or local (only this machine).")
-]
-Workers = Annotated[int, typer.Option(min=1, help="Maximum number of workers; they start when resources are free.")]
-Cpus = Annotated[int, typer.Option(min=1, help="CPUs and threads of each worker.")]
-Device = Annotated[str, typer.Option(help="auto (one GPU per worker if the cluster has GPUs), cpu or cuda.")]
-MaxFailures = Annotated[int, typer.Option(min=0, help="How often to continue after workers have died.")]
+ray_app = command_group("ray", "Train, encode and serve on a Ray cluster.", callback=silence_other_ranks)
+Address = Annotated[str, Option(help="auto (the cluster on this machine), HOST:PORT, or local (only this machine).")]
+Workers = Annotated[int, Option(min=1, help="Maximum number of workers; they start when resources are free.")]
+Cpus = Annotated[int, Option(min=1, help="CPUs and threads of each worker.")]
+Device = Annotated[str, Option(help="auto (one GPU per worker if the cluster has GPUs), cpu or cuda.")]
+MaxFailures = Annotated[int, Option(min=0, help="How often to continue after workers have died.")]
 
 
 @contextmanager
@@ -35,11 +33,9 @@ def _on_ray() -> Iterator[None]:
         raise MissingExtraError(error.name or "ray", "ray") from error
 
 
-@add_command(ray_app, "train", "polyrank ray train data/recipe.toml --workers 4 --address 10.0.0.1:6379")
+@add_command(ray_app, "train", "data/recipe.toml --workers 4 --address 10.0.0.1:6379")
 def train(
-    recipe: Annotated[
-        Path, typer.Argument(help="A recipe, as for polyrank train; all nodes need access to its files.")
-    ],
+    recipe: Annotated[Path, Argument(help="A recipe, as for polyrank train; all nodes need access to its files.")],
     changes: Changes = None,
     workers: Workers = 1,
     cpus: Cpus = 1,
@@ -77,20 +73,19 @@ def train(
     show_results(plan.data, results, json_)
 
 
-@add_command(ray_app, "encode", "polyrank ray encode run/model replies.parquet -o vectors --index my-index --workers 8")
+@add_command(ray_app, "encode", "run/model replies.parquet -o vectors --index my-index --workers 8")
 def encode(
-    model: Annotated[str, typer.Argument(help="An encoder, as for polyrank index build; all nodes need access to it.")],
-    candidates: Annotated[Path, typer.Argument(help="Replies: a file, or a folder of .parquet, .jsonl or .csv files.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder of Parquet files to make or to continue.")],
-    index: Annotated[Path | None, typer.Option(help="Also make an index.")] = None,
-    ann: Annotated[str, typer.Option(help="With --index: see polyrank index build.")] = "none",
-    precision: Annotated[str, typer.Option(help="With --index: see polyrank index build.")] = "fp32",
+    model: Annotated[str, Argument(help="An encoder, as for polyrank index build; all nodes need access to it.")],
+    candidates: Annotated[Path, Argument(help="Replies: a file, or a folder of .parquet, .jsonl or .csv files.")],
+    output: Annotated[Path, Option("-o", "--output", help="The folder of Parquet files to make or to continue.")],
+    index: Annotated[Path | None, Option(help="Also make an index.")] = None,
+    ann: Annotated[str, Option(help="With --index: see polyrank index build.")] = "none",
+    precision: Annotated[str, Option(help="With --index: see polyrank index build.")] = "fp32",
     workers: Workers = 1,
     cpus: Cpus = 1,
-    block_size: Annotated[int, typer.Option(min=1, help="Candidates per file.")] = 4096,
+    block_size: Annotated[int, Option(min=1, help="Candidates per file.")] = 4096,
     overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace vectors of other candidates or another model, and the index."),
+        bool, Option("--overwrite", help="Replace vectors of other candidates or another model, and the index.")
     ] = False,
     device: Device = "auto",
     backend: Runtime = "torch",
@@ -135,33 +130,30 @@ def encode(
         notify(f"{index}: {n:,} candidates")
 
 
-@add_command(ray_app, "serve", "polyrank ray serve support=my-index --replicas 4")
+@add_command(ray_app, "serve", "support=my-index --replicas 4")
 def serve(
     paths: ServedPaths = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file, as for polyrank serve.")] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Number of replicas.")] = 2,
+    config: Annotated[Path | None, Option(help="A TOML file, as for polyrank serve.")] = None,
+    replicas: Annotated[int, Option(min=1, help="Number of replicas.")] = 2,
     cpus: Cpus = 1,
-    host: Annotated[str | None, typer.Option(help="Address of Ray's proxy.  [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of Ray's proxy.  [default: 8600]")] = None,
+    host: Annotated[str | None, Option(help="Address of Ray's proxy.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, Option(min=1, max=65535, help="Port of Ray's proxy.  [default: 8600]")] = None,
     api_key_file: ApiKeyFile = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")] = None,
-    backend: Annotated[
-        str | None, typer.Option(help="torch, onnx, onnx-int8, openvino or auto.  [default: torch]")
-    ] = None,
+    device: Annotated[str | None, Option(help="auto, cpu or cuda.  [default: auto]")] = None,
+    backend: Annotated[str | None, Option(help="torch, onnx, onnx-int8, openvino or auto.  [default: torch]")] = None,
     address: Address = "auto",
 ) -> None:
     """Serve over HTTP like polyrank serve, with replicas on the nodes of a Ray cluster. SIGTERM and Ctrl-C stop it."""
-    from polyrank.config.serving import read_serving
-
-    given: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "api_key_file": None if api_key_file is None else str(api_key_file.absolute()),
-        "device": device,
-        "backend": backend,
-        "threads": cpus,
-    }
-    models, settings = read_serving(config, paths or (), {name: v for name, v in given.items() if v is not None})
+    models, settings = read_options(
+        config,
+        paths,
+        host=host,
+        port=port,
+        api_key_file=api_key_file and api_key_file.absolute(),
+        device=device,
+        backend=backend,
+        threads=cpus,
+    )
     interrupts.restore_handlers()  # the server installs its own handlers
     with _on_ray():
         from polyrank.integrations.ray import serve as run

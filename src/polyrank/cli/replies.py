@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli.console import notify
 from polyrank.cli.examples import load_examples
@@ -12,24 +12,20 @@ from polyrank.errors import UsageError
 
 
 def replies(
-    source: Annotated[Path, typer.Argument(help="A table, JSON, a text with one reply per line, or conversations.")],
+    source: Annotated[Path, Argument(help="A table, JSON, a text with one reply per line, or conversations.")],
     output: JsonLines,
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of replies.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of text files, such as cp1252.")] = None,
-    sheet: Annotated[
-        str | None, typer.Option(help="The sheet of a workbook, or the table of an SQLite database.")
-    ] = None,
+    text: Annotated[str | None, Option(metavar="COLUMN", help="The column of replies.")] = None,
+    encoding: Annotated[str | None, Option(help="Encoding of text files, such as cp1252.")] = None,
+    sheet: Annotated[str | None, Option(help="The sheet of a workbook, or the table of an SQLite database.")] = None,
     from_dialogues: Annotated[
-        bool, typer.Option("--from-dialogues", help="Use the most frequent replies in dialogues or pairs.")
+        bool, Option("--from-dialogues", help="Use the most frequent replies in dialogues or pairs.")
     ] = False,
     speaker: Speaker = None,
     min_count: Annotated[
-        int | None, typer.Option(min=1, help="With --from-dialogues: the minimum count of a reply. Default: 2.")
+        int | None, Option(min=1, help="With --from-dialogues: the minimum count of a reply. Default: 2.")
     ] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="With --from-dialogues: only the N most frequent.")] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="With --from-dialogues: count and skip bad rows.")
-    ] = False,
+    top: Annotated[int | None, Option(min=1, help="With --from-dialogues: only the N most frequent.")] = None,
+    skip_bad: Annotated[bool, Option("--skip-bad", help="With --from-dialogues: count and skip bad rows.")] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Make a catalogue of replies to index, from a table or a text, or from the frequent replies in conversations."""

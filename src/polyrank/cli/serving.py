@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import notify
@@ -11,49 +11,53 @@ from polyrank.cli.options import existing_device
 from polyrank.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from polyrank.config.serving import ServingSettings
     from polyrank.serving.context import Server
 
 ServedPaths = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="PATH...", help="Indexes, pipelines and models, as PATH or NAME=PATH."),
+    list[str] | None, Argument(metavar="PATH...", help="Indexes, pipelines and models, as PATH or NAME=PATH.")
 ]
 ApiKeyFile = Annotated[
-    Path | None, typer.Option(help="A file with one key per line; the server refuses requests without a key.")
+    Path | None, Option(help="A file with one key per line; the server refuses requests without a key.")
 ]
+
+
+def read_options(
+    config: Path | None, paths: list[str] | None, **options: Any
+) -> "tuple[dict[str, str], ServingSettings]":
+    """Read the paths to serve and the settings: options, except None, override the config file."""
+    from polyrank.config.serving import read_serving
+
+    changes = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    return read_serving(config, paths or (), {name: value for name, value in changes.items() if value is not None})
 
 
 def serve(
     paths: ServedPaths = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings; options override it.")] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.  [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free port.  [default: 8600]")] = None,
+    config: Annotated[Path | None, Option(help="A TOML file with settings; options override it.")] = None,
+    host: Annotated[str | None, Option(help="The address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, Option(min=0, max=65535, help="0: any free port.  [default: 8600]")] = None,
     api_key_file: ApiKeyFile = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]", callback=existing_device)
-    ] = None,
+    device: Annotated[str | None, Option(help="auto, cpu or cuda.  [default: auto]", callback=existing_device)] = None,
     backend: Annotated[
         str | None,
-        typer.Option(
-            help="torch; an export of the models (onnx, onnx-int8, openvino); auto (fastest).  [default: torch]"
-        ),
+        Option(help="torch; an export of the models (onnx, onnx-int8, openvino); auto (fastest).  [default: torch]"),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; each loads all models.  [default: 1]")
-    ] = None,
+    workers: Annotated[int | None, Option(min=1, help="Worker processes; each loads all models.  [default: 1]")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads per worker.  [default: its share of the idle cores]")
+        int | None, Option(min=1, help="CPU threads per worker.  [default: its share of the idle cores]")
     ] = None,
     reload: Annotated[
         bool | None,
-        typer.Option("--reload", help="Reload models and indexes that are replaced on disk, without losing a request."),
+        Option("--reload", help="Reload models and indexes that are replaced on disk, without losing a request."),
     ] = None,
     feedback: Annotated[
-        Path | None, typer.Option(help="Record in this file which replies are shown and taken; see polyrank feedback.")
+        Path | None, Option(help="Record in this file which replies are shown and taken; see polyrank feedback.")
     ] = None,
     keep_text: Annotated[
-        bool | None, typer.Option("--keep-text", help="With --feedback: also store the users' texts.")
+        bool | None, Option("--keep-text", help="With --feedback: also store the users' texts.")
     ] = None,
-    page: Annotated[bool | None, typer.Option("--page/--no-page", help="Serve a page at / to try the server.")] = None,
+    page: Annotated[bool | None, Option("--page/--no-page", help="Serve a page at / to try the server.")] = None,
 ) -> None:
     """Serve replies over HTTP, with a page at /; needs polyrank[serve].
 
@@ -61,23 +65,21 @@ def serve(
     text-embeddings-inference. SIGTERM and Ctrl-C stop it after it has answered the requests that it accepted; SIGHUP
     reloads everything.
     """
-    from polyrank.config.serving import read_serving
-
-    given: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "api_key_file": None if api_key_file is None else str(api_key_file),
-        "device": device,
-        "backend": backend,
-        "workers": workers,
-        "threads": threads,
-        "reload": reload,
-        "page": page,
-        "feedback_file": None if feedback is None else str(feedback),
-        "feedback_keep_text": keep_text,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    models, settings = read_serving(config, paths or (), changes)
+    models, settings = read_options(
+        config,
+        paths,
+        host=host,
+        port=port,
+        api_key_file=api_key_file,
+        device=device,
+        backend=backend,
+        workers=workers,
+        threads=threads,
+        reload=reload,
+        page=page,
+        feedback_file=feedback,
+        feedback_keep_text=keep_text,
+    )
     from polyrank.serving.log import log_to_stderr
     from polyrank.serving.run import serve
 

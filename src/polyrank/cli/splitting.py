@@ -5,9 +5,9 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from polyrank.cli.console import notify
+from polyrank.cli.console import notify, print_table
 from polyrank.cli.options import Json, Overwrite, SkipBad, Speaker
 
 if TYPE_CHECKING:
@@ -17,22 +17,20 @@ RECIPE = "recipe.toml"
 
 
 def split(
-    file: Annotated[Path, typer.Argument(help="Dialogues, pairs or candidate lists.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for train, valid and test.jsonl.")],
-    valid: Annotated[float, typer.Option(min=0, max=1, help="Share of the conversations for validation.")] = 0.1,
-    test: Annotated[float, typer.Option(min=0, max=1, help="Share of the conversations for the test.")] = 0.1,
+    file: Annotated[Path, Argument(help="Dialogues, pairs or candidate lists.")],
+    output: Annotated[Path, Option("-o", "--output", help="Folder for train, valid and test.jsonl.")],
+    valid: Annotated[float, Option(min=0, max=1, help="Share of the conversations for validation.")] = 0.1,
+    test: Annotated[float, Option(min=0, max=1, help="Share of the conversations for the test.")] = 0.1,
     candidates: Annotated[
         int | None,
-        typer.Option(min=2, help="Size of each candidate list. Default: 20, or fewer if there are fewer responses."),
+        Option(min=2, help="Size of each candidate list. Default: 20, or fewer if there are fewer responses."),
     ] = None,
     speaker: Speaker = None,
     by: Annotated[
         str,
-        typer.Option(
-            help="time (the latest are the test part), id (random), or auto (time if every conversation has one)."
-        ),
+        Option(help="time (the latest are the test part), id (random), or auto (time if every conversation has one)."),
     ] = "auto",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of random choices.")] = 0,
     overwrite: Overwrite = False,
     skip_bad: SkipBad = False,
     json_: Json = False,
@@ -97,24 +95,16 @@ def _counts(parts: "Split") -> dict[str, object]:
 
 
 def _show(parts: "Split") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from polyrank.data.splits import PARTS
 
-    table = Table()
-    for heading in ("part", "conversations", "examples"):
-        table.add_column(heading, justify="left" if heading == "part" else "right")
-    if parts.by == "time":
-        table.add_column("from (UTC)")
-        table.add_column("to (UTC)")
+    by_time = parts.by == "time"
+    rows = []
     for name in PARTS:
         part = getattr(parts, name)
-        times = [f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in part.times or ()] if parts.by == "time" else []
-        table.add_row(name, f"{len(part.conversations):,}", f"{len(part.examples):,}", *times)
-    out = Console()
-    out.print(table)
-    how = "by time: the latest are the test part" if parts.by == "time" else "random by id"
-    out.print(f"{how}; each valid and test example has {parts.n_candidates} candidates from its part")
+        times = [f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in part.times or ()] if by_time else []
+        rows.append((name, f"{len(part.conversations):,}", f"{len(part.examples):,}", *times))
+    print_table(("part", "conversations", "examples", *(("from (UTC)", "to (UTC)") if by_time else ())), rows)
+    how = "by time: the latest are the test part" if by_time else "random by id"
+    print(f"{how}; each valid and test example has {parts.n_candidates} candidates from its part")
     if parts.n_repeated:
-        out.print(f"{parts.n_repeated:,} conversations repeat another one word for word and are in the same part")
+        print(f"{parts.n_repeated:,} conversations repeat another one word for word and are in the same part")

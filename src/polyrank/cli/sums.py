@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from polyrank.cli.console import notify, report_cut_texts, track
+from polyrank.cli.console import notify, print_table, report_cut_texts, track
 from polyrank.cli.examples import load_lists
 from polyrank.cli.options import Device, Json, Overwrite, Speaker
 from polyrank.cli.progress import numbers
@@ -16,20 +16,17 @@ from polyrank.errors import UsageError
 def sum_(
     models: Annotated[
         list[str],
-        typer.Argument(
-            metavar="MODEL...", help="Two or more encoders: model folders, shipped:convert, untuned:BACKBONE."
-        ),
+        Argument(metavar="MODEL...", help="Two or more encoders: model folders, shipped:convert, untuned:BACKBONE."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The sum's folder to make.")],
+    output: Annotated[Path, Option("-o", "--output", help="The sum's folder to make.")],
     valid: Annotated[
-        Path | None,
-        typer.Option(help="Candidate lists to choose the weights on; for pairs or dialogues, lists are drawn."),
+        Path | None, Option(help="Candidate lists to choose the weights on; for pairs or dialogues, lists are drawn.")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(metavar="1,0.7", help="The weight of each encoder's scores, instead of --valid.")
+        str | None, Option(metavar="1,0.7", help="The weight of each encoder's scores, instead of --valid.")
     ] = None,
     speaker: Speaker = None,
-    max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
+    max_valid: Annotated[int | None, Option(min=1, help="Use the first N validation lists.")] = 500,
     overwrite: Overwrite = False,
     device: Device = "auto",
     json_: Json = False,
@@ -75,24 +72,16 @@ def show_sum(path: Path, *, json_: bool) -> None:
     if json_:
         print(json.dumps({"kind": "sum", **document}))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     chosen = "parts" in metadata  # by polyrank sum; a training stores other metadata
     shown = ("R@1", "MRR") if chosen else ()
     figures = [*metadata["parts"], metadata["sum"]] if chosen else [{}] * (len(document["parts"]) + 1)
-    table = Table("encoder", "fingerprint")
-    for column in ("weight", *shown):
-        table.add_column(column, justify="right")
     rows = [(part["model"], part["fingerprint"][:12], f"{part['weight']:g}") for part in document["parts"]]
-    for row, own in zip([*rows, ("sum", document["fingerprint"][:12], "")], figures, strict=True):
-        table.add_row(Text(row[0]), *row[1:], *(f"{own[name]:.4f}" for name in shown))
-    out = Console()
+    rows.append(("sum", document["fingerprint"][:12], ""))
     how = f", weights chosen on {metadata['n_valid']:,} lists of {metadata['valid']}" if chosen else ""
     if "recipe" in metadata:
         validation = metadata["validation"]
         validated = ", ".join(f"{name} {validation[name]:.4f}" for name in ("loss", "R@1", "MRR") if validation)
         how = f", trained together{validated and f'; validation {validated}'}"
-    out.print(f"{path}: sum, fingerprint {document['fingerprint']}{how}", markup=False, soft_wrap=True)
-    out.print(table)
+    print(f"{path}: sum, fingerprint {document['fingerprint']}{how}")
+    with_figures = [(*row, *(f"{own[name]:.4f}" for name in shown)) for row, own in zip(rows, figures, strict=True)]
+    print_table(("encoder", "fingerprint", "weight", *shown), with_figures, n_left=2)

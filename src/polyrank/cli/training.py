@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import ProgressDisplay, console, notify, use_threads
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A TOML recipe, for example from polyrank split.")],
+    recipe: Annotated[Path, Argument(help="A TOML recipe, for example from polyrank split.")],
     changes: Changes = None,
     resume: Resume = False,
     overwrite: StartAgain = False,
     device: Device = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: all cores.")
+        int | None, Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: all cores.")
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -144,10 +144,10 @@ def _number(loss: float | None) -> str:
 
 
 def quickstart(
-    output: Annotated[Path, typer.Option(help="Folder for the model and the index.")] = Path("polyrank-quickstart"),
+    output: Annotated[Path, Option(help="Folder for the model and the index.")] = Path("polyrank-quickstart"),
     start: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Model to start from: shipped:minilm, embedded, or shipped:convert. Default: the first one that is"
             " installed; shipped:convert always is."
         ),

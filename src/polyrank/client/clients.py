@@ -152,12 +152,7 @@ class Client(_Connection, Closing):
                 return
 
     def feedback(
-        self,
-        answer: Answer | str,
-        action: Action,
-        *,
-        candidate_id: str | None = None,
-        final_text: str | None = None,
+        self, answer: Answer | str, action: Action, *, candidate_id: str | None = None, final_text: str | None = None
     ) -> bool:
         """Report the outcome of an answer; returns whether the server did not know it yet.
 
@@ -270,12 +265,7 @@ class AsyncClient(_Connection):
                 return
 
     async def feedback(
-        self,
-        answer: Answer | str,
-        action: Action,
-        *,
-        candidate_id: str | None = None,
-        final_text: str | None = None,
+        self, answer: Answer | str, action: Action, *, candidate_id: str | None = None, final_text: str | None = None
     ) -> bool:
         """See ``Client.feedback``."""
         return await self._send(calls.feedback(answer, action, candidate_id=candidate_id, final_text=final_text))

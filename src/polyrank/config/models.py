@@ -8,16 +8,7 @@ Networks do not depend on these classes: builders pass them flat keyword argumen
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, overload
 
-from polyrank.config.checked import (
-    Count,
-    NotNegative,
-    Positive,
-    Settings,
-    Share,
-    Whole,
-    from_dict,
-    kind_from_dict,
-)
+from polyrank.config.checked import Count, NotNegative, Positive, Settings, Share, Whole, from_dict, kind_from_dict
 from polyrank.config.training import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.storage.document import DocumentKind

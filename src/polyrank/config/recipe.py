@@ -15,13 +15,7 @@ from polyrank.config.checked import (
     to_dict,
     unknown_key,
 )
-from polyrank.config.models import (
-    ConvertConfig,
-    RecipeModel,
-    TextPolicy,
-    TextSettings,
-    text_from_dict,
-)
+from polyrank.config.models import ConvertConfig, RecipeModel, TextPolicy, TextSettings, text_from_dict
 from polyrank.config.training import ConvertMethod, NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
 

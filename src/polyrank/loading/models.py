@@ -74,11 +74,7 @@ class ModelRef:
 
 
 def resolve_model(
-    name: str | Path,
-    *,
-    backend: Backend = "torch",
-    lengths: Lengths = DEFAULT_LENGTHS,
-    bare_hub_names: bool = True,
+    name: str | Path, *, backend: Backend = "torch", lengths: Lengths = DEFAULT_LENGTHS, bare_hub_names: bool = True
 ) -> ModelRef:
     """Resolve the name of a model.
 
