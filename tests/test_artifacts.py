@@ -24,7 +24,7 @@ from polyrank.answering.retrievers import Retriever
 from polyrank.config.checked import (
     Count,
     Limits,
-    NotNegative,
+    NonNegativeFloat,
     Positive,
     Settings,
     Share,
@@ -502,7 +502,7 @@ class Given(Settings):
     n: Count = 1
     share: Share = 0.5
     rate: Positive = 0.1
-    weight: NotNegative = 0.0
+    weight: NonNegativeFloat = 0.0
     plain: float = 1.0
     name: str = ""
     on: bool = False

@@ -43,10 +43,10 @@ class Limits:
 
 
 Count = Annotated[int, Limits(least=1)]
-Several = Annotated[int, Limits(least=2)]
-Whole = Annotated[int, Limits(least=0)]
+AtLeastTwo = Annotated[int, Limits(least=2)]
+NonNegativeInt = Annotated[int, Limits(least=0)]
 Positive = Annotated[float, Limits(above=0)]
-NotNegative = Annotated[float, Limits(least=0)]
+NonNegativeFloat = Annotated[float, Limits(least=0)]
 Share = Annotated[float, Limits(least=0, most=1)]
 
 

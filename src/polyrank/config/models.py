@@ -8,7 +8,16 @@ Networks do not depend on these classes: builders pass them flat keyword argumen
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, overload
 
-from polyrank.config.checked import Count, NotNegative, Positive, Settings, Share, Whole, from_dict, kind_from_dict
+from polyrank.config.checked import (
+    Count,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Positive,
+    Settings,
+    Share,
+    from_dict,
+    kind_from_dict,
+)
 from polyrank.config.training import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.storage.document import DocumentKind
@@ -49,7 +58,7 @@ class TextPolicy(Settings):
 
     max_context_tokens: int = 360
     max_candidate_tokens: int = 72
-    max_background_tokens: Whole = 120
+    max_background_tokens: NonNegativeInt = 120
     turn_separator: str = "[SEP]"
     new_tokens: tuple[str, ...] = ()
     close_last_turn: bool = False
@@ -83,7 +92,7 @@ class ConvertText(Settings):
     max_context_tokens: int = 60
     max_candidate_tokens: int = 60
     max_earlier_tokens: Count = 60
-    max_earlier_turns: Whole = 10
+    max_earlier_turns: NonNegativeInt = 10
     number_prefixes: bool = False
     background: Literal["after", "drop"] = "drop"
     vocabulary: str | None = None
@@ -158,7 +167,7 @@ class PolyConfig(BiConfig):
     codes: Literal["learnt", "first", "last", "last_h1"] = "learnt"
     n_codes: int = 64
     code_init: Literal["uniform", "normal"] | None = None
-    code_std: NotNegative = 0.02
+    code_std: NonNegativeFloat = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +226,7 @@ class ConvertConfig(Settings):
     embedding_dim: Count = 512
     attention_dim: Count = 64
     ffn_dim: Count = 2048
-    spans: tuple[Whole, ...] = (3, 5, 48, 48, 48, 48)
+    spans: tuple[NonNegativeInt, ...] = (3, 5, 48, 48, 48, 48)
     scale_embeddings: bool = True
     position_periods: tuple[Count, ...] = (47, 11)
     n_heads: Count = 1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from polyrank.config.checked import NotNegative, Settings
+from polyrank.config.checked import NonNegativeFloat, Settings
 
 SHORTLIST = 100
 Ensemble = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
@@ -30,7 +30,7 @@ class PipelineConfig(Settings):
     retriever: Literal["dense", "bm25", "tfidf"] = "dense"
     model: str | None = None
     mode: Literal["exact", "approximate"] = "exact"
-    prior: NotNegative = 0.0
+    prior: NonNegativeFloat = 0.0
     reranker: str | None = None
     n_retrieved: int = SHORTLIST
     ensemble: Ensemble | None = None

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from polyrank.config.checked import (
+    AtLeastTwo,
     Count,
-    NotNegative,
+    NonNegativeFloat,
+    NonNegativeInt,
     Positive,
     Settings,
-    Several,
     Share,
-    Whole,
     field_types,
     from_dict,
     unknown_key,
@@ -41,7 +41,7 @@ class ScratchModel(Settings):
     hidden: Count = 768
     heads: Count = 12
     ffn: Count = 3072
-    positions: Several = 512
+    positions: AtLeastTwo = 512
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
@@ -117,7 +117,7 @@ class PretrainData(Settings):
 
     train: str
     valid: str | None = None
-    max_valid: Several = 2000
+    max_valid: AtLeastTwo = 2000
     skip_bad: bool = False
     cache: str | None = None
 
@@ -149,14 +149,14 @@ class PretrainSteps(Updates):
     batch_tokens: Count = 32_000
     micro_batch_tokens: Count | None = None
     length_window: Count = 10_000
-    lr: NotNegative = 2e-4
+    lr: NonNegativeFloat = 2e-4
     betas: tuple[Share, Share] = (0.9, 0.98)
-    weight_decay: NotNegative = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     schedule: LinearSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule = WARMUP
     precision: Precision = "auto"
     evaluate_steps: Count = 1000
     checkpoint_steps: Count = 500
-    seed: Whole = 1
+    seed: NonNegativeInt = 1
 
     @property
     def of_network(self) -> NetworkTraining:

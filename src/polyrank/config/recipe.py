@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from polyrank.config.checked import (
+    AtLeastTwo,
     Count,
     Settings,
-    Several,
     field_types,
     from_dict,
     kind_from_dict,
@@ -48,7 +48,7 @@ class DataConfig(Settings):
     speaker: str | None = None
     max_train: Count | None = None
     max_valid: Count | None = 1000
-    valid_candidates: Several | None = None
+    valid_candidates: AtLeastTwo | None = None
     skip_bad: bool = False
     cache: str | None = None
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polyrank.config.checked import NotNegative, Settings, Share, Whole
+from polyrank.config.checked import NonNegativeFloat, NonNegativeInt, Settings, Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class Schedule(Settings):
         warmup_steps: length of the linear warm-up; at most half of the training.
     """
 
-    warmup_steps: Whole = 100
+    warmup_steps: NonNegativeInt = 100
 
     def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
         """The factor on the learning rate in one step.
@@ -54,7 +54,7 @@ class CosineSchedule(Schedule):
 
     kind: ClassVar[str] = "cosine"
 
-    final_lr: NotNegative = 0.0
+    final_lr: NonNegativeFloat = 0.0
 
     def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
         """See ``Schedule``.
@@ -97,7 +97,7 @@ class PlateauSchedule(Schedule):
     kind: ClassVar[str] = "plateau"
 
     factor: Share = 0.4
-    patience: Whole = 0
+    patience: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from polyrank.config.checked import Count, Limits, NotNegative, Positive, Settings, from_dict
+from polyrank.config.checked import Count, Limits, NonNegativeFloat, Positive, Settings, from_dict
 from polyrank.config.tables import read_tables
 from polyrank.errors import ConfigError, UsageError
 
@@ -92,7 +92,7 @@ class ServingSettings(Settings):
     workers: Count = 1
     threads: Count | None = None
     reload: bool = False
-    drain_s: NotNegative = 1.0
+    drain_s: NonNegativeFloat = 1.0
     page: bool = True
     limits: LimitSettings = field(default_factory=LimitSettings)
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from polyrank.config.checked import Count, NotNegative, Positive, Settings, Share, Whole, field_types
+from polyrank.config.checked import Count, NonNegativeFloat, NonNegativeInt, Positive, Settings, Share, field_types
 from polyrank.config.schedules import PLATEAU, CosineSchedule, ScheduleConfig
 from polyrank.errors import ConfigError
 
@@ -39,7 +39,7 @@ class InBatchNegatives(Settings):
     ranks_lists: ClassVar[bool] = False
 
     smoothing: Share = 0.0
-    queue: Whole = 0
+    queue: NonNegativeInt = 0
     negatives_weighting: NegativesWeighting = "as_said"
 
     def __post_init__(self) -> None:
@@ -82,8 +82,8 @@ class ConvertMethod(InBatchNegatives):
     kind: ClassVar[str] = "convert"
 
     smoothing: Share = 0.2
-    scale_steps: Whole = 10_000
-    loss_weights: tuple[NotNegative, NotNegative, NotNegative] = (1.0, 1.0, 1.0)
+    scale_steps: NonNegativeInt = 10_000
+    loss_weights: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat] = (1.0, 1.0, 1.0)
     range_steps: Count = 100
 
     def __post_init__(self) -> None:
@@ -122,8 +122,8 @@ class ImitatingMethod(Settings):
     ranks_lists: ClassVar[bool] = True
 
     imitation: Literal["kl", "margin_mse"] = "kl"
-    alpha: NotNegative = 1.0
-    label_weight: NotNegative = 1.0
+    alpha: NonNegativeFloat = 1.0
+    label_weight: NonNegativeFloat = 1.0
     temperature: Positive = 3.0
 
     def __post_init__(self) -> None:
@@ -233,8 +233,8 @@ class Updates(Settings):
     """
 
     betas: tuple[Share, Share] | None = None
-    lr: NotNegative = 5e-5
-    weight_decay: NotNegative | None = None
+    lr: NonNegativeFloat = 5e-5
+    weight_decay: NonNegativeFloat | None = None
     schedule: ScheduleConfig = PLATEAU
     clip_norm: Positive | None = 1.0
     dropout: Share | None = None
@@ -275,7 +275,7 @@ class NetworkTraining(Updates):
 
     init_from: str | None = None
     optimizer: Literal["adamw", "adamax", "adadelta"] = "adamw"
-    new_lr: NotNegative | None = None
+    new_lr: NonNegativeFloat | None = None
     decay_new: bool = False
     train_layers: str = "all_but_embeddings"
     clip_embeddings_norm: Positive | None = None
@@ -337,7 +337,7 @@ class TrainConfig(NetworkTraining):
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None
     length_window: Count | None = None
-    seeds: tuple[Whole, ...] = (1,)
+    seeds: tuple[NonNegativeInt, ...] = (1,)
 
     def __post_init__(self) -> None:
         NetworkTraining.__post_init__(self)
