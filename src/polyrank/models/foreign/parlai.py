@@ -249,9 +249,7 @@ def _transformer(
             for own, bert in MODULES.items()
         }
         return state | {
-            f"{own}.{part}": weights[f"{theirs}.{part}"]
-            for theirs, own in names.items()
-            for part in ("weight", "bias")
+            f"{own}.{part}": weights[f"{theirs}.{part}"] for theirs, own in names.items() for part in ("weight", "bias")
         }
     except KeyError as error:
         raise ArtifactError(f"{model} has no tensor {error}; download it again") from error
