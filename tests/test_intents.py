@@ -162,7 +162,7 @@ def test_plain_files_and_folders(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "hi", "intent": 3}\n', r'a.jsonl:1: field "intent" holds a number'),
         ("a.json", "{", "not JSON"),
         ("a.json", '{"val": []}', 'has no list "train"'),
-        ("a.json", '{"train": [["hi", "greet"], ["hi"]]}', "train item 2 is no"),
+        ("a.json", '{"train": [["hi", "greet"], ["hi"]]}', "train item 2 is not"),
         ("trainset/b.csv", "scenario;intent;answer_from_anno\na;b\n", r"b.csv:2: .*download the file again"),
         ("trainset/b.csv", "scenario;intent\na;b\n", r'b.csv:2: missing field "answer_from_anno"'),
         ("other.txt", "hi", "holds no train.csv"),
