@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = ("src", "docs", "deploy", "kernels", "models", "runs", ".ci", *(path.name for path in ROOT.glob("*.md")))
+PLACES = ("src", "tests", "docs", "deploy", "kernels", "models", "runs", ".ci", *(path.name for path in ROOT.glob("*.md")))
 KINDS = {".py", ".md", ".html", ".js", ".css", ".c", ".h", ".sh", ".toml", ".yaml", ""}
 SKIPPED = {
     "words.py",
