@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = ("src", "tests", "docs", "deploy", "kernels", "models", "runs", ".ci", *(path.name for path in ROOT.glob("*.md")))
+FOLDERS = ("src", "tests", "docs", "deploy", "kernels", "models", "runs", ".ci")
+PLACES = (*FOLDERS, *(path.name for path in ROOT.glob("*.md")))
 KINDS = {".py", ".md", ".html", ".js", ".css", ".c", ".h", ".sh", ".toml", ".yaml", ""}
 SKIPPED = {
     "words.py",
