@@ -264,7 +264,7 @@ def test_a_long_word_is_looked_up_in_proportion_to_its_length() -> None:
 def test_long_words_are_not_cached() -> None:
     subwords = learn_subwords(["hello there"] * 300)
     subwords.encode("x" * 5000 + " hello")
-    assert all(len(text) <= 100 for memory in (subwords._words, subwords._stretches) for text in memory)
+    assert all(len(text) <= 100 for memory in (subwords._words, subwords._chunks) for text in memory)
 
 
 def test_late_words_are_counted_in_a_full_table() -> None:

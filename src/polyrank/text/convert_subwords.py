@@ -48,17 +48,17 @@ def _normal(lower: str) -> str:
     return unicodedata.normalize("NFC", _LONG_RUN.sub(_with_few_marks, lower))
 
 
-def _aligned(stretch: str) -> tuple[str, Sequence[tuple[int, int]]]:
+def _aligned(chunk: str) -> tuple[str, Sequence[tuple[int, int]]]:
     """The NFC form of text without white space, and the original characters of each of its characters."""
-    whole = _normal(stretch)
-    if whole == stretch:
-        return whole, [(i, i + 1) for i in range(len(stretch))]
-    starts = [i for i, character in enumerate(stretch) if not i or not unicodedata.combining(character)]
-    bounds = list(pairwise((*starts, len(stretch))))
-    parts = [_normal(stretch[start:end]) for start, end in bounds]
+    whole = _normal(chunk)
+    if whole == chunk:
+        return whole, [(i, i + 1) for i in range(len(chunk))]
+    starts = [i for i, character in enumerate(chunk) if not i or not unicodedata.combining(character)]
+    bounds = list(pairwise((*starts, len(chunk))))
+    parts = [_normal(chunk[start:end]) for start, end in bounds]
     if "".join(parts) == whole:  # false only for scripts that compose letters, such as Hangul
         return whole, [span for part, span in zip(parts, bounds, strict=True) for _ in part]
-    return whole, [(0, len(stretch))] * len(whole)
+    return whole, [(0, len(chunk))] * len(whole)
 
 
 def _with_few_marks(run: re.Match[str]) -> str:
@@ -137,7 +137,7 @@ class ConvertSubwords:
         if len(self._ids) < len(self.subwords) or any(not subword.strip() for subword in self.subwords):
             raise ConfigError("a vocabulary holds an empty or a repeated subword; give each subword once")
         self._longest = max(map(len, self.subwords), default=1)
-        self._words, self._stretches = _Cache(self._word), _Cache(self._stretch)
+        self._words, self._chunks = _Cache(self._word), _Cache(self._chunk)
         # every turn of a dialogue is part of all later contexts
         self._encode = lru_cache(maxsize=200_000)(self._encode_now)
 
@@ -159,14 +159,14 @@ class ConvertSubwords:
         pieces = longest_prefixes(word + END, ids, self._longest)
         return tuple(ids[piece] if piece in ids else self.bucket(piece) for piece in pieces)
 
-    def _stretch(self, stretch: str) -> tuple[int, ...]:
+    def _chunk(self, chunk: str) -> tuple[int, ...]:
         """The ids of lower-case text without white space, such as "can't?"."""
-        return tuple(chain.from_iterable(map(self._words.__getitem__, split_words(stretch))))
+        return tuple(chain.from_iterable(map(self._words.__getitem__, split_words(chunk))))
 
     def _encode_now(self, text: str) -> tuple[int, ...]:
         # white space always ends a word, so the text between is cached as a whole; an explicit loop would be three
         # times slower
-        return tuple(chain.from_iterable(map(self._stretches.__getitem__, text.lower().split())))
+        return tuple(chain.from_iterable(map(self._chunks.__getitem__, text.lower().split())))
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text; empty if the text has no visible character."""
@@ -181,9 +181,9 @@ class ConvertSubwords:
         lower = text.lower()
         origins = [i for i, letter in enumerate(text) for _ in letter.lower()]  # lower case may be two characters
         spans, position = [], 0
-        for stretch in lower.split():
-            position = lower.index(stretch, position)
-            normal, sources = _aligned(stretch)
+        for chunk in lower.split():
+            position = lower.index(chunk, position)
+            normal, sources = _aligned(chunk)
             for word in _WORD.finditer(normal):
                 at = word.start()
                 for piece in longest_prefixes(word[0] + END, self._ids, self._longest):
@@ -192,7 +192,7 @@ class ConvertSubwords:
                     token = self._ids[piece] if piece in self._ids else self.bucket(piece)
                     spans.append((token, origins[first], origins[last] + 1))
                     at = end
-            position += len(stretch)
+            position += len(chunk)
         return spans
 
     def to_bytes(self) -> bytes:

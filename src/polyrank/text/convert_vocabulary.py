@@ -72,8 +72,8 @@ def count_words(texts: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str
     counts = count_pieces(texts, lambda text: text.lower().split(), max_words)  # each is split into words only once
     words: Counter[str] = Counter()
     while counts:
-        stretch, count = counts.popitem()
-        for word in split_words(stretch):
+        chunk, count = counts.popitem()
+        for word in split_words(chunk):
             words[word] += count
     forget_rare(words, max_words)
     return words

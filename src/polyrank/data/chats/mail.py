@@ -4,12 +4,11 @@ Quotations, signatures and automatic mails are left out.
 """
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from email.utils import parseaddr
-from itertools import takewhile
+from itertools import dropwhile
 
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
@@ -127,13 +126,7 @@ def unquoted(text: str) -> str:
         marked = any(map(QUOTED.match, rest.strip().split("\n")[:1]))
         text = text[: found.start()] + (rest if marked else "")
     if found := SIGNATURE.search(text):
-        below = text[found.end() :].split("\n")
-        text = text[: found.start()] + "\n".join(_behind_quotes(below))
+        below = text[found.end() :].split("\n")  # keep what follows a quotation after the signature
+        text = text[: found.start()] + "\n".join(dropwhile(lambda line: not QUOTED.match(line), below))
     lines = (line.rstrip() for line in text.split("\n") if not QUOTED.match(line))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
-
-
-def _behind_quotes(lines: list[str]) -> Iterator[str]:
-    """The lines from the first quotation after a signature on; empty without a quotation."""
-    n_signed = len(list(takewhile(lambda line: not QUOTED.match(line), lines)))
-    yield from lines[n_signed:]

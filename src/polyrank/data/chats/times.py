@@ -41,7 +41,7 @@ MONTHS = {  # first letters of months in other languages than English
 }
 WORD = re.compile(r"[^\W\d_]{3,}")
 FILLERS = re.compile(r"^[^\W\d_]+\.?, ?(?=\d)|\b(?:de|del|um|uhr|klo|kl|le|den|alle|às|à|h)\b\.?", re.IGNORECASE)
-NO_YEAR = 1904  # dateutil's default year in our calls: a leap year before all chats
+NO_YEAR = 1904  # the default year for dateutil: a leap year before all chats
 
 
 def read_time(value: Any, order: DateOrder) -> datetime | None:
