@@ -1,8 +1,9 @@
 """Explanations of a score: the share of each text, word or token. Plain records, ready for JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 from polyrank.answering.notebook import shares
 
@@ -156,28 +157,24 @@ class Explanation:
         >>> Explanation.from_dict(why.as_dict()) == why
         True
         """
+        explanation: Explanation = _from_json(cls, values)
+        return explanation
 
-        def tokens(rows: Iterable[Mapping[str, Any]]) -> tuple[TokenShare, ...]:
-            return tuple(TokenShare(**row) for row in rows)
 
-        def texts(rows: Iterable[Mapping[str, Any]]) -> tuple[TextShare, ...]:
-            return tuple(TextShare(**{**row, "tokens": tokens(row["tokens"])}) for row in rows)
+@cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind) if is_dataclass(kind) else {}
 
-        def vector(row: Mapping[str, Any]) -> VectorShare:
-            return VectorShare(**{**row, "tokens": tuple(Attention(**token) for token in row["tokens"])})
 
-        candidate = {**values["candidate"], "tokens": tokens(values["candidate"]["tokens"])}
-        return cls(
-            score=values["score"],
-            method=values["method"],
-            exact=values["exact"],
-            turns=texts(values["turns"]),
-            background=texts(values["background"]),
-            rest=values["rest"],
-            candidate=CandidateShare(**candidate),
-            vectors=tuple(map(vector, values["vectors"])),
-            parts={name: cls.from_dict(part) for name, part in values["parts"].items()},
-        )
+def _from_json(kind: Any, value: Any) -> Any:
+    """A value of JSON as a record, or as a tuple or a dictionary of records, by the types of the fields."""
+    if types := _field_types(kind):
+        return kind(**{name: _from_json(types[name], part) for name, part in value.items() if name in types})
+    if get_origin(kind) is tuple:
+        return tuple(_from_json(get_args(kind)[0], part) for part in value)
+    if get_origin(kind) is dict:
+        return {name: _from_json(get_args(kind)[1], part) for name, part in value.items()}
+    return value
 
 
 def words_of(text: str) -> Iterator[tuple[int, int]]:

@@ -270,39 +270,22 @@ def products(rows: Quantized, part: slice, columns: Int16Columns, out: Tensor, f
         raise RuntimeError(f"no form {form} of the products for {width} dimensions")
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Numbers of a subspace for ``bounds`` (see ``Subspace.coarse_bounds``).
-
-    Args:
-        centre, weights: ``[q]``
-        radius, residual, slack, rounding: see there.
-    """
-
-    centre: Tensor
-    weights: Tensor
-    radius: float
-    residual: float
-    slack: float
-    rounding: float
-
-
-def bounds(products: Tensor, norms: Tensor, row_errors: Tensor, size: float, numbers: Numbers) -> tuple[Tensor, Tensor]:
+def bounds(
+    products: Tensor, norms: Tensor, row_errors: Tensor, centre: Tensor, weights: Tensor, numbers: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
     """Upper bounds of scores, and errors, ``[n]`` each; see ``Subspace.coarse_bounds`` for the formula.
 
     Args:
         products: ``[n, q]``, of candidates and a subspace's columns, with contiguous rows.
         norms: ``[n]``, of the candidates, never too small.
         row_errors: ``[n]``, norms of the rounding errors of int8.
-        size: of the largest context vector.
-        numbers: of the subspace.
+        centre, weights: of the subspace, ``[q]``.
+        numbers: its radius, residual, slack and rounding, and the size of the largest context vector.
     """
     n, n_columns = products.shape
     result, errors = torch.empty(n), torch.empty(n)
-    scales = (numbers.centre.data_ptr(), numbers.weights.data_ptr())
-    rest = (numbers.radius, numbers.residual, numbers.slack, numbers.rounding, size)
     pointers = (products.data_ptr(), products.stride(0), n, n_columns, norms.data_ptr(), row_errors.data_ptr())
-    of_subspace = ctypes.byref(package().Numbers(*scales, *rest))
+    of_subspace = ctypes.byref(package().Numbers(centre.data_ptr(), weights.data_ptr(), *numbers))
     package().library.polyrank_bounds(
         *pointers, of_subspace, result.data_ptr(), errors.data_ptr(), best_form(), _n_threads(n)
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from polyrank.search.blocks import ROUNDING
-from polyrank.search.kernels import Int16Columns, Numbers, bounds, to_int16
+from polyrank.search.kernels import Int16Columns, bounds, to_int16
 from polyrank.search.scoring import loose_bounds, rounding_of_product
 
 WIDEST = 16  # columns at most; more would cost as much as they save
@@ -63,8 +63,8 @@ class Subspace:
         slack = 1.0 + 6.0 * sqrt(len(self.centre)) * rounding_of_product(self.columns.shape[1]) + 2.0 * self.skew
         size *= 1.0 + 1e-6
         if compiled and row_errors is not None:
-            numbers = Numbers(self.centre, self.weights, self.radius, self.residual, slack, self.rounding)
-            return bounds(products, norms, row_errors, size, numbers)
+            numbers = self.radius, self.residual, slack, self.rounding, size
+            return bounds(products, norms, row_errors, self.centre, self.weights, numbers)
         centre, weights = self.centre.to(products), self.weights.to(products)  # of one device
         squares = products.square() @ torch.stack([torch.ones_like(weights), weights], 1)
         if row_errors is not None:
