@@ -390,7 +390,7 @@ def test_the_command_reports_errors(models: dict[str, Path], task: dict[str, Pat
             "would be a part of itself"
         ),
         ("sum", models["bi"], "bm25", "-o", tmp_path / "x", "--weights", "1,1"): "bm25 has no vectors",
-        ("sum", models["bi"], models["poly"], "-o", tmp_path / "x", "--weights", "1,2"): "give 0.5,1, which orders",
+        ("sum", models["bi"], models["poly"], "-o", tmp_path / "x", "--weights", "1,2"): "give 0.5,1, which rank",
         ("sum", models["bi"], models["bi"], "-o", tmp_path / "sum", "--weights", "1,2"): "already exists",
         ("export", tmp_path / "sum", "--to", "onnx"): "is a sum and has no network; export its encoders",
         ("evaluate", tmp_path / "sum", task["valid"], "--backend", "onnx"): "no encoder of",
