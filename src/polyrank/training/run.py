@@ -133,16 +133,16 @@ def train(
     """
     plan = resolve_recipe(recipe)
     with distributed.process_group(), hold_run_folder(plan.output):
-        tell = notify if distributed.is_rank_zero() else lambda text: None
+        notify = notify if distributed.is_rank_zero() else lambda text: None
         distributed.on_rank_zero(partial(_check_folders, plan, resume, overwrite))
         data = plan.recipe.data
-        train_examples, valid_examples = load_data(data, examples, valid, tell)
+        train_examples, valid_examples = load_data(data, examples, valid, notify)
         if plan.recipe.train.negatives is None and (n := n_given(train_examples)):
-            tell(
+            notify(
                 f"{n:,} of {len(train_examples):,} training examples come with wrong candidates, which are not trained"
                 ' on; to add them to the other responses of the batch, set train.negatives.sources to ["given"]'
             )
-        test_examples = [] if data.test is None else read_lists(data, "test", notify=tell)
+        test_examples = [] if data.test is None else read_lists(data, "test", notify=notify)
         described = [
             ("train", data.train if examples is None else None, len(train_examples)),
             ("valid", data.valid if valid is None else None, len(valid_examples)),
@@ -161,11 +161,11 @@ def train(
                 resume=resume,
                 overwrite=overwrite,
                 report=report,
-                notify=tell,
+                notify=notify,
             )
             results += run.train()
         if test_examples:
-            tell(f"evaluating on the {len(test_examples):,} examples of {data.test}")
+            notify(f"evaluating on the {len(test_examples):,} examples of {data.test}")
             results = [
                 replace(own, test=summarise(evaluate(own.load(device=device), test_examples))) for own in results
             ]

@@ -128,10 +128,10 @@ def pretrain(
         ended = distributed.on_rank_zero(lambda: _begin(plan, folder, resume, overwrite, notify))
         if ended is not None:
             return PretrainResult(folder / MODEL, ended)
-        tell = notify if distributed.is_rank_zero() else lambda text: None
-        result = _fit(recipe, folder, chosen, resume, report, tell)
+        notify = notify if distributed.is_rank_zero() else lambda text: None
+        result = _fit(recipe, folder, chosen, resume, report, notify)
         if not result.finished:
-            tell(stopped_by_minutes(recipe.train.minutes, result.n_steps))
+            notify(stopped_by_minutes(recipe.train.minutes, result.n_steps))
         elif distributed.is_rank_zero():
             PRETRAINING.end(folder, dataclasses.asdict(result))
     return PretrainResult(folder / MODEL, result)
