@@ -1,4 +1,4 @@
-"""Model cards: README.md in a trained model's folder, for its readers. polyrank never reads a card's contents back."""
+"""Model cards: README.md in a trained model's folder, for its readers, without paths of this machine."""
 
 import dataclasses
 import hashlib
@@ -20,6 +20,7 @@ from polyrank.loading.data import resolve_data
 from polyrank.loading.folders import read_model
 from polyrank.loading.hub import HUB
 from polyrank.loading.recipes import NetworkPlan
+from polyrank.loading.sharing import without_paths
 from polyrank.models.artifacts import CARD, sign_card, signed
 from polyrank.storage.durable import sha256_file, write_file
 from polyrank.training.fitting import FitResult
@@ -98,7 +99,8 @@ def write_card(
     header += [f"base_model: {name.removeprefix(HUB)}" for name, _ in starts if name.startswith(HUB)]
     stopped = "" if fit.finished else f", stopped by train.minutes before {n_steps:,}"
     facts = {
-        "Started from": ", ".join(f"`{name}` (licence: {licence})" for name, licence in starts) or "random weights",
+        "Started from": ", ".join(f"`{without_paths(name)}` (licence: {licence})" for name, licence in starts)
+        or "random weights",
         "Training": f"{fit.n_steps:,} steps, {fit.n_examples:,} examples{stopped}; seed {seed}",
         "Saved after": f"step {fit.best_step:,}" + (", the best on the validation part" if fit.best else ""),
         "Fingerprint": f"`{read_model(folder)[1].get('fingerprint', '')}`",
@@ -118,7 +120,7 @@ def write_card(
         ),
         "## Recipe",
         "Settings that differ from polyrank's defaults, and the main ones; config.json holds the whole recipe.",
-        _table(("key", "value"), [(f"`{key}`", f"`{json.dumps(value)}`") for key, value in _settings(recipe)]),
+        _table(("key", "value"), [(f"`{key}`", f"`{_shown(value)}`") for key, value in _settings(recipe)]),
     ]
     if fit.best or test:
         sections += ["## Figures", *_figures(fit.best, test)]
@@ -165,6 +167,10 @@ def _settings(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _settings(value, f"{prefix}{entry.name}.")
         elif value != entry.default or entry.name in ALWAYS_SHOWN:
             yield f"{prefix}{entry.name}", value
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(without_paths(json.loads(json.dumps(value))))  # tuples become lists
 
 
 def _figures(best: Mapping[str, float], test: Mapping[str, Any]) -> Iterator[str]:
