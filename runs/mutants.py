@@ -377,7 +377,7 @@ def table(faults: list[Fault], seen: dict[str, dict[str, object]]) -> None:
     lines += [
         f"- `{f.path}` {f.where}: {f.operator}: `{_short(f.old)}` -> `{_short(f.new)}` ({f.id})" for f in survived
     ] or ["None."]
-    lines += ["", "## Equivalent: nobody could see the difference", ""]
+    lines += ["", "## Equivalent: no observable difference", ""]
     lines += [
         f"- `{f.path}` {f.where}: {f.operator}: `{_short(f.old)}` -> `{_short(f.new)}` ({f.id}): {equivalent[f.id]}"
         for f in harmless

@@ -39,7 +39,7 @@ def test_another_right_answer_to_the_context_is_not_a_negative() -> None:
     with_rights, without_rights = (
         step_of(model, texts, smoothing=0.0, rights=known) for known in (collect_right_answers([one, other]), {})
     )
-    everything = collect_right_answers([example for _, example in BATCH])  # of which no context has two
+    everything = collect_right_answers([example for _, example in BATCH])  # no context has two
     with torch.no_grad():
         assert float(with_rights(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # no negative is left
         assert float(without_rights(batch, 0, 9)) > 0.01

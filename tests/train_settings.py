@@ -28,5 +28,5 @@ def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig
 
 
 def update(state: TrainState, loss: Tensor, weight: int = 1) -> float:
-    """One update of a network in training by a loss; returns what metrics.jsonl shows of it."""
+    """Make one update of a network with a loss; returns its record for metrics.jsonl."""
     return state.update(next_loss(iter([loss]), weight), torch.device("cpu"), torch.float32)["loss"]

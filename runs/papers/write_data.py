@@ -130,16 +130,16 @@ def convai2(data: Path, output: Path) -> None:
     for name, part in {"train": list(with_candidates(pairs, 20)), **parts}.items():
         lines = []
         for _, dialogue in groupby(part, key=lambda row: row["id"].partition("#")[0]):
-            own, said = list(dialogue), []
+            own, earlier = list(dialogue), []
             texts = [f"your persona: {fact}" for fact in own[0].get("background", ())]
             for row in own:
                 *before, text = row["context"]
-                if before != said:
+                if before != earlier:
                     break  # an exchange is missing, so later ones would get a wrong context
                 right = row["candidates"][row["relevant"][0]]
                 wrong = [_bare(other) for other in row["candidates"] if other != right]
                 texts.append(f"{_bare(text)}\t{_bare(right)}\t\t{'|'.join((*wrong, _bare(right)))}")
-                said = [*row["context"], right]
+                earlier = [*row["context"], right]
             lines += [f"{number} {text}\n" for number, text in enumerate(texts, 1)]
         (output / f"{name}.txt").write_text("".join(lines), "utf-8")
 
