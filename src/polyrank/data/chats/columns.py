@@ -22,19 +22,18 @@ def words(text: str) -> tuple[str, ...]:
 # usual names, normalized as by ``normal``; earlier names are preferred
 CONVERSATION = words(
     """
-    conversationid conversation convid conv dialogueid dialogid dialogue dialog sessionid session threadid
-    threadts thread ticketid ticketnumber ticket caseid casenumber case chatid chat chatname discussionid
-    interactionid callid roomid room channelid channel groupid conversationname konversation konversationsid
-    topicid unterhaltung gespraech gesprachsid gesprach vorgang ticketnummer conversacion idconversacion conversacionid
-    conversazione idconversation
+    conversationid conversation convid conv dialogueid dialogid dialogue dialog sessionid session threadid threadts
+    thread ticketid ticketnumber ticket caseid casenumber case chatid chat chatname discussionid interactionid callid
+    roomid room channelid channel groupid conversationname konversation konversationsid topicid unterhaltung gespraech
+    gesprachsid gesprach vorgang ticketnummer conversacion idconversacion conversacionid conversazione idconversation
     """
 )
 TIME = words(
     """
-    timestamp timestampms datetime time createdat created creationtime createtime createdtime sentat sent
-    senttime sendtime messagetime messagedate messagetimestamp eventtime dateunixtime unixtime epoch date ts when
-    createdon postedat zeit
-    zeitstempel zeitpunkt datum uhrzeit fecha fechahora hora horodatage heure data dataora dataehora orario
+    timestamp timestampms datetime time createdat created creationtime createtime createdtime sentat sent senttime
+    sendtime messagetime messagedate messagetimestamp eventtime dateunixtime unixtime epoch date ts when createdon
+    postedat zeit zeitstempel zeitpunkt datum uhrzeit fecha fechahora hora horodatage heure data dataora dataehora
+    orario
     """
 )
 SAID_AT = words(
@@ -65,9 +64,9 @@ SENDER = words(
     """
     sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
     authoremail authorid from fromname fromuserdisplayname creatorname creatoremail username userdisplayname user userid
-    participant
-    participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name absender von
-    sprecher autor remitente emisor expediteur auteur mittente autore remetente handle nick nickname agent party
+    participant participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name
+    absender von sprecher autor remitente emisor expediteur auteur mittente autore remetente handle nick nickname agent
+    party
     """
 )
 SENDER_ID = words("senderid authorid userid fromid speakerid participantid")
@@ -79,9 +78,9 @@ ROLE = words(
 )
 TEXT = words(
     """
-    plainbody bodytext bodyplain textplain text messagetext messagebody message msg content contentparts
-    messagecontent body bodycontent contenttext contentbody textbody utterance utterancetext transcript value
-    reply htmlbody bodyhtml html nachricht nachrichtentext texto mensaje mensagem texte messaggio testo inhalt
+    plainbody bodytext bodyplain textplain text messagetext messagebody message msg content contentparts messagecontent
+    body bodycontent contenttext contentbody textbody utterance utterancetext transcript value reply htmlbody bodyhtml
+    html nachricht nachrichtentext texto mensaje mensagem texte messaggio testo inhalt
     """
 )
 KIND = words("type messagetype msgtype kind parttype eventtype subtype contenttype")
@@ -94,14 +93,13 @@ FROM_CUSTOMER = words("incoming isincoming inbound isinbound fromcustomer iscust
 FROM_AGENT = words("fromagent isagent isstaff isadmin outgoing isoutgoing outbound isoutbound fromme isfromme")
 QUESTION = words(
     """
-    question questions questiontext q query prompt instruction userquestion customerquestion frage fragen
-    pregunta domanda pergunta title
+    question questions questiontext q query prompt instruction userquestion customerquestion frage fragen pregunta
+    domanda pergunta title
     """
 )
 ANSWER = words(
     """
-    answer answers answertext a reply response completion output antwort antworten respuesta reponse risposta
-    resposta
+    answer answers answertext a reply response completion output antwort antworten respuesta reponse risposta resposta
     """
 )
 

@@ -3,33 +3,31 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 from polyrank.data.chats.columns import listed, words
 from polyrank.data.chats.messages import Message
 from polyrank.errors import DataError
 
 AGENT, CUSTOMER, BOT = "agent", "customer", "bot"
-AGENT_WORDS = frozenset(
-    words(
-        """
-    agent agents assistant support supporter operator admin administrator staff representative rep csr advisor
-    adviser employee helpdesk gpt chatgpt model outbound outgoing company business seller technician service wizard
-    mitarbeiter mitarbeiterin berater beraterin kundenservice kundendienst agente conseiller operatore soporte
+AGENT_WORDS = words(
     """
-    )
-)
-CUSTOMER_WORDS = frozenset(
-    words(
-        """
-    customer client user human visitor guest requester contact lead consumer buyer patient inbound incoming
-    caller enduser prompter kunde kundin cliente klant usuario utilisateur utente
+    agent agents assistant support supporter operator admin administrator staff representative rep csr advisor adviser
+    employee helpdesk gpt chatgpt model outbound outgoing company business seller technician service wizard mitarbeiter
+    mitarbeiterin berater beraterin kundenservice kundendienst agente conseiller operatore soporte
     """
-    )
 )
-BOT_WORDS = frozenset(words("bot chatbot botagent virtual automation workflow"))
+CUSTOMER_WORDS = words(
+    """
+    customer client user human visitor guest requester contact lead consumer buyer patient inbound incoming caller
+    enduser prompter kunde kundin cliente klant usuario utilisateur utente
+    """
+)
+BOT_WORDS = words("bot chatbot botagent virtual automation workflow")
 SYSTEM_WORDS = {"system", "developer", "tool", "function", "service message", "notification", "event", "observation"}
 
 
+@lru_cache(maxsize=2**12)
 def part_of(word: str) -> str | None:
     """The part that a role or a name implies: agent, customer, bot, or None.
 
@@ -37,11 +35,11 @@ def part_of(word: str) -> str | None:
     ('agent', 'customer', 'agent', None)
     """
     found = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", word).casefold()))
-    if found & BOT_WORDS:
+    if found.intersection(BOT_WORDS):
         return BOT
-    if found & AGENT_WORDS:  # before CUSTOMER, for "customer service"
+    if found.intersection(AGENT_WORDS):  # before CUSTOMER, for "customer service"
         return AGENT
-    return CUSTOMER if found & CUSTOMER_WORDS else None
+    return CUSTOMER if found.intersection(CUSTOMER_WORDS) else None
 
 
 def is_system(message: Message) -> bool:

@@ -14,6 +14,7 @@ from polyrank.data.chats.columns import (
     keys_of,
     listed,
     usual,
+    words,
 )
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog, Rows
@@ -25,19 +26,7 @@ from polyrank.data.rows import Row, row_error
 from polyrank.errors import DataError
 
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
-SYSTEM_KINDS = {
-    "system",
-    "service",
-    "event",
-    "notification",
-    "info",
-    "join",
-    "leave",
-    "joined",
-    "left",
-    "status",
-    "call",
-}
+SYSTEM_KINDS = {*words("system service event notification info join leave joined left status call")}
 FILE_KINDS = {"image", "photo", "video", "audio", "voice", "file", "document", "sticker", "location", "media", "gif"}
 NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
 
