@@ -562,9 +562,9 @@ def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict
     result = train_intents(IntentSplits(utterances()), bi, encoder_name=str(models["bi"]), grid=GRID, max_epochs=2)
     place = tmp_path / "c"
     save_intents(place, result.classifier)
-    with pytest.raises(ArtifactError, match="give the right encoder with --encoder"):
+    with pytest.raises(ArtifactError, match="give the right encoder as `encoder`"):
         load_intents(place, encoder=str(models["other"]))
-    with pytest.raises(UsageError, match="which does not exist; give its folder with --encoder"):
+    with pytest.raises(UsageError, match="which does not exist; give its folder as `encoder`"):
         load_intents(place, encoder=str(tmp_path / "gone"))
     with pytest.raises(UsageError, match="already exists"):
         save_intents(place, result.classifier)

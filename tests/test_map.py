@@ -227,7 +227,7 @@ def test_impossible_settings_are_refused(models: dict[str, Path]) -> None:
     lists = Example(("hi",), ("hello", "no"), (0,))
     with pytest.raises(DataError, match="a map needs at least 2"):
         fit_response_map(encoder, [pair], [lists], QUICK)
-    with pytest.raises(DataError, match="give candidate lists with --valid"):
+    with pytest.raises(DataError, match="give candidate lists as `valid`"):
         fit_response_map(encoder, [pair, pair], [pair], QUICK)
     for bad in ({"batch_size": 1}, {"lr": ()}, {"l2": (-1.0,)}, {"patience": 0}):
         with pytest.raises(ConfigError):

@@ -475,7 +475,7 @@ def test_a_file_of_scores_damaged_later_is_reported(tmp_path: Path) -> None:
     context = Context(("a",))
     with sqlite3.connect(tmp_path / "scores.sqlite") as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON scores BEGIN SELECT no_space_left(1); END")
-    with pytest.raises(ResourceError, match=r"cannot write .*scores\.sqlite.*--resume"):
+    with pytest.raises(ResourceError, match=r"cannot write .*scores\.sqlite.*resume=True"):
         remembered.score([context], [["x"]])
     other.execute("DROP TABLE scores")  # the file is not locked
     other.close()

@@ -511,7 +511,7 @@ def test_a_run_that_its_time_limit_ended_resumes_to_the_same_bits(dialogues: Pat
         fit = pretrain(limited, resume=True, notify=lines.append).fit
         assert (fit.finished, fit.n_steps, fit.best_step) == (False, done, done)
     assert (tmp_path / "cut" / "model" / "config.json").exists()
-    assert lines[-1] == "stopped after 1e-09 minutes (train.minutes) at step 2; continue with --resume"
+    assert lines[-1] == "stopped after 1e-09 minutes (train.minutes) at step 2; continue with `resume=True`"
     assert pretrain(plan(dialogues, tmp_path / "cut"), resume=True).fit.finished
     assert outcome(tmp_path / "cut")[1:] == outcome(tmp_path / "whole")[1:]  # its records have two more validations
 
@@ -566,7 +566,7 @@ def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> 
 def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Path) -> None:
     recipe = plan(dialogues, tmp_path / "run", "train.steps=2")
     pretrain(recipe)
-    with pytest.raises(UsageError, match="pass --resume"):
+    with pytest.raises(UsageError, match="pass `resume=True`"):
         pretrain(recipe)
     pretrain(recipe, overwrite=True)
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -588,7 +588,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_with_the_way_to_train_aga
     progress = {"step": 2, "n_tokens": 9, "seconds": 0.0, "n_bad": 0, "best": {}, "best_step": 2}
     checkpoint.write_bytes(to_bytes(tensors, {**notes, "progress": json.dumps(progress)}))
     (tmp_path / "run" / "pretrained.json").unlink()
-    with pytest.raises(ArtifactError, match=r"earlier version of polyrank; start again with --overwrite"):
+    with pytest.raises(ArtifactError, match=r"earlier version of polyrank; start again with `overwrite=True`"):
         pretrain(recipe, resume=True)
 
 

@@ -365,7 +365,7 @@ def test_errors_of_rank_0_are_raised_on_all_ranks(runs: dict[int, Path], tmp_pat
     assert work_together(2, refuse, read_run_recipe(runs[1] / "poly"), tmp_path) == [2, 2]
     said = [(tmp_path / f"{number}.txt").read_text() for number in range(2)]
     assert said[0] == said[1]
-    assert "holds an earlier run; pass --resume" in said[0]
+    assert "holds an earlier run; pass `resume=True`" in said[0]
 
 
 def refuse(plan: Recipe, folder: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_workers_error_is_reported_without_a_retry(
     plan = recipe(task, tiny_backbone, tmp_path / "run")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("")
-    with pytest.raises(UsageError, match="holds an earlier run; pass --resume"):
+    with pytest.raises(UsageError, match="holds an earlier run; pass `resume=True`"):
         train_on_ray(plan, device="cpu")
     with pytest.raises(UsageError, match="the Ray cluster has no GPU"):
         train_on_ray(plan, device="cuda")

@@ -476,7 +476,7 @@ def test_a_run_with_flat_keys_is_not_resumed(tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"context": ["hi"], "candidates": ["hello"], "relevant": [0]}\n', "utf-8")
     plan = Recipe(model=BiConfig(), data=DataConfig(train=str(data)), output=str(tmp_path))
-    with pytest.raises(ConfigError, match="start again with --overwrite"):
+    with pytest.raises(ConfigError, match="start again with `overwrite=True`"):
         train(plan, resume=True)
 
 

@@ -71,7 +71,7 @@ def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path
         ("x.txt", " \n \n", "is empty"),
         ("x.csv", "text\n", "holds no replies"),
         ("x.csv", "text,n\n ,1\n", "holds no replies"),
-        ("x.csv", "x,y\n1,2\n", "among 'x', 'y'; name the column of texts with --text"),
+        ("x.csv", "x,y\n1,2\n", "among 'x', 'y'; name the column of texts with `column`"),
         ("x.csv", "id,text\n1,a\n1,b\n", ":3: id '1' belongs to another reply"),
         ("x.jsonl", '{"text": 3}\n{"text": "a"}\n', ':1: field "text" holds a number'),
         ("x.jsonl", '{"text": "a"}\n{"text"\n', ":2: not JSON"),
@@ -179,5 +179,5 @@ def test_numbers_are_not_read_as_texts(tmp_path: Path) -> None:
     assert texts_of(read_replies(path)) == ["yes", "no"]
     assert texts_of(read_replies(path, column="answer")) == ["1", "2"]
     path.write_text("answer\n1\n2.5\n", "utf-8")
-    with pytest.raises(DataError, match="all replies are numbers; name the column of texts with --text"):
+    with pytest.raises(DataError, match="all replies are numbers; name the column of texts with `column`"):
         read_replies(path)

@@ -163,7 +163,7 @@ def test_a_run_out_of_time_has_a_model_but_no_result_and_resumes(
     stopped = result(minutes=1e-9)
     assert (stopped.fit.finished, stopped.fit.n_steps, stopped.fit.best_step) == (False, 1, 1)
     assert "training for 9 steps" in lines
-    assert "stopped after 1e-09 minutes (train.minutes) at step 1; continue with --resume" in lines
+    assert "stopped after 1e-09 minutes (train.minutes) at step 1; continue with `resume=True`" in lines
     assert stopped.load(device="cpu").rank("hello", ["a", "b"])
     assert not (folder / "result.json").exists()
     assert "stopped by train.minutes before 9" in (folder / "model" / "README.md").read_text("utf-8")

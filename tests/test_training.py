@@ -220,7 +220,7 @@ def test_an_earlier_run_is_not_overwritten_without_the_option(
 ) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "run", epochs=1)
     train(plan)
-    with pytest.raises(UsageError, match="--resume"):
+    with pytest.raises(UsageError, match="resume=True"):
         train(plan)
     changed = dataclasses.replace(plan, train=dataclasses.replace(plan.train, lr=1.0))
     with pytest.raises(ConfigError, match="differs"):

@@ -59,7 +59,7 @@ def test_files_that_unpack_to_too_much_are_refused(tmp_path: Path, name: str) ->
         "inside.zip": packed({"a.csv.gz": gzip.compress(large)}),
     }[name]
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(polyrank.DataError, match=r"unpacks to more than 100,000 bytes; .*--max-bytes"):
+    with pytest.raises(polyrank.DataError, match=r"unpacks to more than 100,000 bytes; .*`max_bytes`"):
         import_chats(tmp_path / name, max_bytes=100_000)
 
 
@@ -186,7 +186,7 @@ def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path: Path, table: dict
 def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "chats.csv").open("wb") as file:
         file.truncate(2**40)  # a sparse file
-    with pytest.raises(polyrank.DataError, match=r"more than 1,073,741,824 bytes; .*--max-bytes"):
+    with pytest.raises(polyrank.DataError, match=r"more than 1,073,741,824 bytes; .*`max_bytes`"):
         import_chats(tmp_path / "chats.csv")
 
 

@@ -256,7 +256,7 @@ def choose_prior(
     if len(judged) < 4:
         raise DataError(
             f"{len(judged)} validation examples have a right answer that the index holds; give at least 4 to choose a"
-            " prior, or set it with --prior WEIGHT"
+            " prior, or set it with `prior=WEIGHT`"
         )
     with make_retriever(replace(config, reranker=None, ensemble=None, prior=0.0), device=device) as retriever:
         plain, spread = _reciprocal_ranks(retriever, judged)

@@ -44,7 +44,7 @@ class Retriever(Answering):
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
         if prior and not isinstance(index, LocalIndex):
             raise UsageError(
-                f"{index.path} is on a server, which cannot add counts to scores; build the index without --remote, or"
+                f"{index.path} is on a server, which cannot add counts to scores; build the index without `remote`, or"
                 " sum its model with counts (polyrank popularity, polyrank sum)"
             )
         self.scorer = self.encoder = encoder

@@ -14,7 +14,7 @@ from polyrank.errors import UsageError
 def replies(
     source: Annotated[Path, Argument(help="A table, JSON, a text with one reply per line, or conversations.")],
     output: JsonLines,
-    text: Annotated[str | None, Option(metavar="COLUMN", help="The column of replies.")] = None,
+    column: Annotated[str | None, Option("--text", metavar="COLUMN", help="The column of replies.")] = None,
     encoding: Annotated[str | None, Option(help="Encoding of text files, such as cp1252.")] = None,
     sheet: Annotated[str | None, Option(help="The sheet of a workbook, or the table of an SQLite database.")] = None,
     from_dialogues: Annotated[
@@ -35,12 +35,12 @@ def replies(
     check_output(output, inputs=(source,), overwrite=overwrite)
     if not from_dialogues and (skip_bad or any(option is not None for option in (speaker, min_count, top))):
         raise UsageError("--speaker, --min-count, --top and --skip-bad need --from-dialogues; add it or leave them out")
-    if from_dialogues and any(option is not None for option in (text, encoding, sheet)):
+    if from_dialogues and any(option is not None for option in (column, encoding, sheet)):
         raise UsageError("--text, --encoding and --sheet apply to tables; leave them out with --from-dialogues")
     if from_dialogues:
         examples = load_examples(source, speaker, skip_bad=skip_bad)
         replies = frequent_replies(examples, min_count=min_count or 2, top=top, notify=notify)
     else:
-        replies = read_replies(source, column=text, encoding=encoding, sheet=sheet, notify=notify)
+        replies = read_replies(source, column=column, encoding=encoding, sheet=sheet, notify=notify)
     write_pool(output, replies)
     notify(f"wrote {output}: {len(replies):,} replies; next: polyrank index build MODEL {output} -o INDEX")

@@ -99,17 +99,19 @@ def _text_column(path: Path, rows: Rows, column: str | None, notify: Callable[[s
         check_columns(keys, (column,), path)
         return column
     if "turns" in keys:
-        raise UsageError(f"{path} holds dialogues; collect their frequent replies with --from-dialogues")
+        raise UsageError(
+            f"{path} holds dialogues; collect their frequent replies with: polyrank import replies --from-dialogues"
+        )
     known = keys if len(keys) < 2 else usual(keys, ("text", "cannedresponse", "template", *ANSWER, *TEXT))
     if not known:
         raise DataError(
-            f"{path}: no column has a usual name among {listed(keys)}; name the column of texts with --text"
+            f"{path}: no column has a usual name among {listed(keys)}; name the column of texts with `column`"
             if keys
             else f"{path}: has no columns; check the file"
         )
     known = [key for key in known if profile(key, (row.get(key) for _, row in rows[:200])).numbers < 1]
     if not known:
-        raise DataError(f"{path}: all replies are numbers; name the column of texts with --text")
+        raise DataError(f"{path}: all replies are numbers; name the column of texts with `column`")
     if known[0] != "text":
         notify(f"{path}: replies are in column {known[0]!r}")
     return known[0]

@@ -37,7 +37,7 @@ def choose_speaker(
     speaker: str | None = None,
     *,
     name: object = None,
-    option: str = "--speaker",
+    option: str = "`speaker`",
     notify: Callable[[str], None] = lambda text: None,
 ) -> str | None:
     """The ``speaker`` argument for ``read_examples``.

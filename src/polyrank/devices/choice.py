@@ -45,7 +45,7 @@ def choose_device(name: str = "auto") -> torch.device:
     if own >= torch.cuda.device_count():
         raise UsageError(
             f"process {own + 1} of this machine has no GPU: the machine has {torch.cuda.device_count()}; start at most"
-            " that many processes, or use --device cpu"
+            " that many processes, or use `device=cpu`"
         )
     torch.cuda.set_device(own)  # NCCL sends through the current device
     return torch.device("cuda", own)

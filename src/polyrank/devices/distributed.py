@@ -103,7 +103,7 @@ def _explain_lost_process() -> Iterator[None]:
         _state.failed = True
         raise LostProcessError(
             "another process of this run has ended or is silent; read its output, and start all of them again (a"
-            " training with --resume)"
+            " training with `resume=True`)"
         ) from error
 
 

@@ -46,7 +46,7 @@ def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[Scored]:
     for label, path in inputs:
         inside = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
         if not inside:
-            raise UsageError(f"{path} has neither scores files nor a model; write some with evaluate --scores")
+            raise UsageError(f"{path} has neither scores files nor a model; write some with polyrank evaluate --scores")
         files += [(label, file) for file in inside]
     full = len({file.name for _, file in files}) < len({file for _, file in files})
     scored: list[Scored] = []

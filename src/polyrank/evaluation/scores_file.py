@@ -78,9 +78,9 @@ def read_scores_and_header(path: Path) -> tuple[Evaluation, dict[str, Any]]:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}; write it again with evaluate --scores") from error
+        raise DataError(f"cannot read {path}: {error}; write it again with polyrank evaluate --scores") from error
     if not text.strip():
-        raise DataError(f"{path}: has no rows; write it with evaluate --scores")
+        raise DataError(f"{path}: has no rows; write it with polyrank evaluate --scores")
     number, records = 1, []  # number: the line that an error names
     try:
         header, *lines = text.splitlines()

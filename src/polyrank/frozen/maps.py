@@ -246,7 +246,7 @@ def fit_response_map(
     if len(answered) < 2:
         raise DataError(f"{len(answered)} examples have a right answer, and a map needs at least 2; give more")
     if not lists:
-        raise DataError("no validation example has a right answer among candidates; give candidate lists with --valid")
+        raise DataError("no validation example has a right answer among candidates; give candidate lists as `valid`")
     pairs = encode_pairs(encoder, answered, report)
     ranking = encode_lists(encoder, lists, report)
     fit = fit_map(pairs, ranking, config, report=report)
@@ -316,7 +316,7 @@ def _check_memory(n: int, width: int, dimension: int) -> None:
     if n_bytes > MAX_BYTES:
         raise ResourceError(
             f"{n:,} contexts of {width} vectors need {n_bytes / 2**30:.0f} GiB, above the limit of"
-            f" {MAX_BYTES / 2**30:.0f}; use fewer with --max-train"
+            f" {MAX_BYTES / 2**30:.0f}; use fewer with `max_train`"
         )
 
 

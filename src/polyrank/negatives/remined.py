@@ -92,7 +92,7 @@ class MinedNegatives:
             return rows
         if _n_examples_seen(self.folder) > epoch * len(self.examples):
             raise ArtifactError(
-                f"{file} is missing, and the weights that it was mined with are gone; train again with --overwrite"
+                f"{file} is missing, and the weights that it was mined with are gone; train again with `overwrite=True`"
             )
         return None
 

@@ -170,5 +170,5 @@ def _bind(host: str, port: int) -> socket.socket:
         return bound
     except OSError as error:
         raise UsageError(
-            f"cannot listen at {host}:{port} ({error.strerror or error}); choose another --host or --port"
+            f"cannot listen at {host}:{port} ({error.strerror or error}); choose another `host` or `port`"
         ) from error

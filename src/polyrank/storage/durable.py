@@ -113,7 +113,7 @@ def check_output(path: Path | None, *, inputs: Iterable[AnyPath | None] = (), ov
     if path.exists():
         _file_mode(path)
         if not overwrite:
-            raise UsageError(f"{path} already exists; choose another path or pass --overwrite")
+            raise UsageError(f"{path} already exists; choose another path or pass `overwrite=True`")
     folder = next(parent for parent in path.resolve().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(f"{path} cannot be written because {folder} is not a writable folder; give another path")
@@ -133,7 +133,7 @@ def check_replaceable(path: Path, *, own_files: Collection[str], replace: bool) 
     if not path.exists():
         return
     if not replace:
-        raise UsageError(f"{path} already exists; choose another path or pass --overwrite")
+        raise UsageError(f"{path} already exists; choose another path or pass `overwrite=True`")
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder; choose another path")
     entries = sorted(entry.name for entry in path.iterdir())

@@ -44,7 +44,7 @@ RECIPE, RESULT = (
         name="run folder",
         file=file,
         missing="check the path",
-        remedy="train again with --overwrite",
+        remedy="train again with `overwrite=True`",
         seal_optional=True,
     )
     for file in ("recipe.json", "result.json")
@@ -224,7 +224,7 @@ def read_run_recipe(folder: Path) -> Recipe:
         return recipe_from_dict(document)
     except ConfigError as error:
         raise ConfigError(
-            f"{folder / RECIPE.file} is not valid in this version ({error}); start again with --overwrite"
+            f"{folder / RECIPE.file} is not valid in this version ({error}); start again with `overwrite=True`"
         ) from error
 
 

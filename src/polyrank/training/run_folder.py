@@ -52,13 +52,13 @@ class RunKind:
             return
         if self.has_begun(folder):
             raise UsageError(
-                f"{folder} holds an earlier run; pass --resume to continue it or --overwrite to start again"
+                f"{folder} holds an earlier run; pass `resume=True` to continue it or `overwrite=True` to start again"
             )
         known = {path for pattern in (*self.other, LOCK, self.recipe.file) for path in folder.glob(pattern)}
         if others := sorted(entry.name for entry in folder.iterdir() if entry not in known and entry.name[0] != "."):
             raise UsageError(
                 f"{folder} holds {others[0]!r}, which is not from a training; choose another output, or pass"
-                " --overwrite to train next to it"
+                " `overwrite=True` to train next to it"
             )
 
     def has_begun(self, folder: Path) -> bool:
@@ -138,7 +138,7 @@ class RunKind:
         if not checkpoint.exists():
             raise ConfigError(
                 f"{folder} ended at {before:,} steps and kept no {CHECKPOINT} to continue from to {now:,}; train again"
-                " with --overwrite"
+                " with `overwrite=True`"
             )
         if now < (done := int(read_progress(checkpoint)["step"])):
             raise ConfigError(f"{folder} has made {done:,} steps already, more than {now:,}; set at least as many")
@@ -147,7 +147,7 @@ class RunKind:
                 raise ConfigError(
                     f"the first {done:,} learning rates of {folder} would differ between {before:,} steps and {now:,}:"
                     f' train.schedule.kind = "{train.schedule.kind}" or its warm-up depends on the number of steps;'
-                    " start again with --overwrite, or keep the number (constant, plateau and inverse_sqrt do not"
+                    " start again with `overwrite=True`, or keep the number (constant, plateau and inverse_sqrt do not"
                     " depend on it, nor does a warm-up of at most half of the run)"
                 )
         return now > before
@@ -179,7 +179,7 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
 
 def stopped_by_minutes(minutes: float | None, n_steps: int) -> str:
     """The message of a run that its time limit ended."""
-    return f"stopped after {minutes:g} minutes (train.minutes) at step {n_steps:,}; continue with --resume"
+    return f"stopped after {minutes:g} minutes (train.minutes) at step {n_steps:,}; continue with `resume=True`"
 
 
 def dotted(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -21,7 +21,9 @@ class InterruptedTraining(PolyrankError):  # noqa: N818  # it is not an error
 
     def __init__(self, signal_number: int, where: str) -> None:
         self.exit_code = 128 + signal_number
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}; saved in {where}; continue with --resume")
+        super().__init__(
+            f"stopped by {signal.Signals(signal_number).name}; saved in {where}; continue with `resume=True`"
+        )
 
 
 @dataclass(slots=True)

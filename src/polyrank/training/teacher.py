@@ -105,5 +105,5 @@ class CachedScorer(Scorer):
             if self._file.in_transaction:  # else the file stays locked for other processes
                 self._file.execute("ROLLBACK")
             raise ResourceError(
-                f"cannot write {self.path}: {error}; free some space and continue with --resume"
+                f"cannot write {self.path}: {error}; free some space and continue with `resume=True`"
             ) from error

@@ -42,9 +42,7 @@ def check_size(path: Path, n: int, max_bytes: int) -> None:
         DataError: ``n`` is larger than ``max_bytes``.
     """
     if n > max_bytes:
-        raise DataError(
-            f"{path}: is or unpacks to more than {max_bytes:,} bytes; divide it, or raise max_bytes (--max-bytes)"
-        )
+        raise DataError(f"{path}: is or unpacks to more than {max_bytes:,} bytes; divide it, or raise `max_bytes`")
 
 
 def check_archive(path: Path, entries: Iterable[zipfile.ZipInfo], max_bytes: int) -> None:

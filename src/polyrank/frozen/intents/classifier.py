@@ -130,12 +130,12 @@ def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto"
     document, tensors = read_tensors(path, KIND)
     name = encoder or resolved_name(document["encoder"], path)
     if not model_exists(name):
-        raise UsageError(f"{path} needs the encoder {name}, which does not exist; give its folder with --encoder")
+        raise UsageError(f"{path} needs the encoder {name}, which does not exist; give its folder as `encoder`")
     opened = open_encoder(name, device=device)
     if opened.fingerprint != document["encoder_fingerprint"]:
         raise ArtifactError(
             f"{path} was trained on encoder {document['encoder_fingerprint'][:12]}, and {name} is"
-            f" {opened.fingerprint[:12]}; give the right encoder with --encoder, or train the classifier again"
+            f" {opened.fingerprint[:12]}; give the right encoder as `encoder`, or train the classifier again"
         )
     head = Head(tensors["hidden.weight"].shape[1], tensors["hidden.weight"].shape[0], len(document["intents"]))
     head.load_state_dict(tensors)

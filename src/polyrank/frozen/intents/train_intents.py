@@ -212,7 +212,7 @@ def train_intents(
         rows, dev_rows = _rows(train, dev, n_few_shot, seed)
         own = _encoded_rows(parts["train"], rows), _encoded_rows(parts["dev"], dev_rows)
         if not len(own[1].labels):
-            raise DataError("the development part has no utterance in scope; give some with --dev")
+            raise DataError("the development part has no utterance in scope; give some with `dev`")
         if not trials:
             best, trials = search(
                 *own,

@@ -24,7 +24,7 @@ from polyrank.storage.durable import AnyPath, check_replaceable, make_folders, w
 from polyrank.storage.quantized import Precision
 
 DOCUMENT = DocumentKind(
-    name="folder of vectors", file="vectors.json", missing="check the path", remedy="encode again with --overwrite"
+    name="folder of vectors", file="vectors.json", missing="check the path", remedy="encode again with `overwrite=True`"
 )
 FOLDER_FILES = (DOCUMENT.file, "block-*.parquet", ".block-*", f".{DOCUMENT.file}.*")
 MADE_OF = b"polyrank"  # key of a file's metadata that records its encoder and candidates
@@ -104,7 +104,7 @@ def begin(folder: Path, plan: Plan, *, overwrite: bool = False) -> None:
             named = {"fingerprint": "encoder", "candidates": "candidates", "block_size": "block size"}
             raise ConfigError(
                 f"{folder} holds vectors of another {', '.join(named[name] for name in differ)}; use the same, another"
-                " output, or --overwrite"
+                " output, or `overwrite=True`"
             )
     elif folder.exists() and any(folder.iterdir()):
         check_replaceable(folder, own_files=FOLDER_FILES, replace=overwrite)

@@ -109,7 +109,7 @@ def n_gpus(device: str) -> int:
     """
     available = ray.cluster_resources().get("GPU", 0) >= 1
     if device == "cuda" and not available:
-        raise UsageError("the Ray cluster has no GPU; use --device cpu, or add a node with a GPU")
+        raise UsageError("the Ray cluster has no GPU; use `device=cpu`, or add a node with a GPU")
     return int(available and device in ("auto", "cuda"))
 
 

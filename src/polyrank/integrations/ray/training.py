@@ -155,7 +155,7 @@ def _fit(task: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures:
         reasons = [f"{type(reason).__name__}: {reason}".splitlines()[0] for reason in error.worker_failures.values()]
         message = (
             f"workers have died {max_failures + 1} times, the last of {reasons[0]}; see Ray's logs, and resume with"
-            " --resume"
+            " `resume=True`"
         )
         end = ("end", LostProcessError(message))
     except Exception as error:

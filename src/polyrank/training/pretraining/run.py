@@ -41,7 +41,7 @@ from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, stoppe
 VOCABULARY, TOKENS = "tokenizer.json", "tokens"
 RECIPE, RESULT = (
     DocumentKind(
-        name="folder of a pre-training", file=file, missing="check the path", remedy="start again with --overwrite"
+        name="folder of a pre-training", file=file, missing="check the path", remedy="start again with `overwrite=True`"
     )
     for file in ("pretraining.json", "pretrained.json")
 )
