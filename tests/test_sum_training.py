@@ -379,7 +379,7 @@ def test_the_commands_take_a_trained_sum(models: dict[str, Path], task: dict[str
     assert json.loads(evaluated.stdout)["metrics"]["MRR"] == pytest.approx(row["best"]["MRR"]), evaluated.stderr
     again = run("train", path, "--device", "cpu")
     assert again.returncode == 2
-    assert "holds an earlier run; pass `resume=True`" in again.stderr
+    assert "holds an earlier run; pass --resume" in again.stderr
 
 
 # bad input
