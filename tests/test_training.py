@@ -734,7 +734,7 @@ def test_training_from_memory_equals_training_from_files(
     assert train(plan, device="cpu", resume=True)[0].test == by_file.test  # also from a finished run
     with pytest.raises(ConfigError, match=r"data\.train"):
         train(dataclasses.replace(bare, output=str(tmp_path / "none")))
-    with pytest.raises(DataError, match=r"row:0: cannot tell"):
+    with pytest.raises(DataError, match=r"row:0: unknown kind of row"):
         train(bare, [{"context": "hi"}], overwrite=True)
 
 
