@@ -20,6 +20,7 @@ BOOSTS = {  # of pages in search: reference pages match many words
     "papers.md": 0.5,
     "decisions.md": 0.5,
     "CHANGELOG.md": 0.3,
+    "choosing.md": 1.5,
     "messages.md": 1.5,
     "glossary.md": 1.5,
 }
