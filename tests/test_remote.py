@@ -312,7 +312,7 @@ def test_both_kinds_have_the_same_methods() -> None:
     for local, remote, base in ((LocalIndex, RemoteIndex, Index), (LocalWriter, RemoteWriter, IndexWriter)):
         for name in base.__abstractmethods__:
             own, theirs = (inspect.getattr_static(kind, name) for kind in (local, remote))
-            assert type(own) is type(theirs), name
+            assert inspect.isfunction(own) == inspect.isfunction(theirs), name  # a property may be an attribute there
             if inspect.isfunction(own):
                 assert inspect.signature(own) == inspect.signature(theirs), name
 
@@ -540,7 +540,7 @@ def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) ->
         ({"remote": "http://host/a-b"}, "'a-b' is not a collection name"),
         ({"remote": "http://me:secret@host/replies"}, "contains a password"),
         ({"remote": "http://host/replies", "precision": "int8"}, "holds fp32, not int8"),
-        ({"remote": "http://host/replies", "ann": "ivfpq"}, "keeps no ivfpq index"),
+        ({"remote": "http://host/replies", "ann": "ivfpq"}, "cannot have a ivfpq index; use flat or hnsw"),
     ],
     ids=["scheme", "port", "nothing", "name", "password", "precision", "ann"],
 )
