@@ -540,7 +540,7 @@ def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) ->
         ({"remote": "http://host/a-b"}, "'a-b' is not a collection name"),
         ({"remote": "http://me:secret@host/replies"}, "contains a password"),
         ({"remote": "http://host/replies", "precision": "int8"}, "holds fp32, not int8"),
-        ({"remote": "http://host/replies", "ann": "ivfpq"}, "cannot have a ivfpq index; use flat or hnsw"),
+        ({"remote": "http://host/replies", "ann": "ivfpq"}, "cannot have index type 'ivfpq'; use flat or hnsw"),
     ],
     ids=["scheme", "port", "nothing", "name", "password", "precision", "ann"],
 )

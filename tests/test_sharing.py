@@ -45,7 +45,12 @@ def run(hub: Hub, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[
     """Run a command, or Python, in a new process that uses this hub and an empty cache."""
 
     def run(*arguments: object, token: str = TOKEN) -> "subprocess.CompletedProcess[str]":
-        variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "cache"), "HF_TOKEN": token, "HF_HUB_OFFLINE": "0"}
+        variables = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "cache"),
+            "HF_TOKEN": token,
+            "HF_HUB_OFFLINE": "0",
+        }
         words = [str(word) for word in arguments]
         command = [sys.executable, *(words if words[0] == "-c" else ["-m", "polyrank", *words])]
         return subprocess.run(

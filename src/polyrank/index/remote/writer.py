@@ -159,7 +159,7 @@ def write_remote(
         OfflineError: the server does not answer.
     """
     if ann not in KINDS:
-        raise UsageError(f"a remote index cannot have a {ann} index; use flat or hnsw")
+        raise UsageError(f"a remote index cannot have index type {ann!r}; use flat or hnsw")
     target = Path(path)
     check_replaceable(target, own_files=FOLDER_FILES, replace=overwrite)
     check_candidates(candidates)
