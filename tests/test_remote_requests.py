@@ -816,7 +816,7 @@ def test_a_failed_build_leaves_nothing(
 def test_wrong_settings_are_refused_before_the_first_request(script: Script, tmp_path: Path) -> None:
     vectors = np.ones((1, 5), np.float32)
     for pool, settings, problem in (
-        ([one("a")], {"ann": "sq8"}, "a remote index cannot have a sq8 index; use flat or hnsw"),
+        ([one("a")], {"ann": "sq8"}, "a remote index cannot have index type 'sq8'; use flat or hnsw"),
         ([], {}, "cannot be built from 0 candidates; pass at least one"),
     ):
         with pytest.raises(UsageError, match=problem):
