@@ -90,4 +90,4 @@ def test_leftovers_make_it_fail(script: str, words: str) -> None:
 
 def test_the_exit_code_comes_from_the_command() -> None:
     assert bare("exit 7").returncode == 7
-    assert bare("mkdir ~/.cache; rm -r ~/.cache").returncode == 0
+    assert bare("mkdir ~/made; rm -r ~/made").returncode == 0

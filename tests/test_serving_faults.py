@@ -450,7 +450,7 @@ def test_one_bad_item_of_a_batch_fails_alone(
 
     async def three() -> list[Computed[Scored] | BaseException]:
         setup = Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1)
-        pool = Pool(setup, watched=watched)
+        pool = Pool(setup, on_batch=watched)
         pool.start()
         try:
             with pytest.raises(WorkerDiedError):
