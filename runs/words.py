@@ -41,7 +41,7 @@ TURNS = {  # a pattern, and what to write instead
     r"\breckon(s|ed)?\b|\bon paper\b": "estimated",
     r"\b(taken|took|takes) for\b": "interpreted as",
     r"\b(ask|asks|asked|asking) for\b": "requires, requests, needs",
-    r"\bsays?\b": "reports, prints, returns, states",
+    r"\bsays?\b(?!`)": "reports, prints, returns, states",
     r"\b(tells|told)\b": "reports, shows, distinguishes",
     r"\bstands?\b(?! for)": "is",
     r"\bthe first process\b": "rank 0",
