@@ -93,19 +93,25 @@ def test_weights_in_sixteen_bits_are_read(changed: Callable[..., Path], tmp_path
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("bi", {"variant": "aiayn"}, "has variant = 'aiayn'; only models with 'xlm' can be imported"),
-        ("bi", {"reduction_type": "max"}, "reduction_type = 'max' of a bi-encoder is not one that polyrank has"),
+        ("bi", {"variant": "aiayn"}, "has variant = 'aiayn'; polyrank imports only 'xlm'"),
+        (
+            "bi",
+            {"reduction_type": "max"},
+            "reduction_type = 'max' of a bi-encoder is unknown; polyrank imports first",
+        ),
         (
             "poly",
             {"poly_attention_type": "multihead"},
-            "has poly_attention_type = 'multihead'; only models",
+            "has poly_attention_type = 'multihead'; polyrank imports only 'basic'",
         ),
         ("cross", {"n_layers": 3}, "cross has no tensor 'encoder.layers.2."),
+        ("bi", {"variant": None}, "has variant = None; polyrank imports only 'xlm'"),
+        ("bi", {"n_heads": None}, "has n_heads = None, not a number; download the model again"),
         ("bi", {"n_positions": 32}, "do not agree"),
         (
             "bi",
             {"dict_endtoken": "__end__"},
-            "has dict_endtoken = '__end__'; only models with",
+            "has dict_endtoken = '__end__'; polyrank imports only '__start__'",
         ),
     ],
 )
@@ -115,6 +121,38 @@ def test_another_network_is_refused(
     with pytest.raises(ArtifactError, match=re.escape(message)):
         import_parlai(changed(kind, **settings), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_poly_encoder_ignores_settings_of_the_bi_encoder(changed: Callable[..., Path], tmp_path: Path) -> None:
+    import_parlai(changed("poly", share_encoders=True), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "message"),
+    [
+        (".opt", "[1]", "does not hold settings by name"),
+        (".opt", "{", "cannot be read as JSON"),
+        (".dict.codecs", "#version: 0.1\n", "give a file of subword-nmt, version 0.2"),
+        (".dict.codecs", "#version: 0.2\na b c\n", "'a b c' does not name two tokens"),
+        (".dict", "".join(f"w{i}\t1\n" for i in range(99)), "the word embeddings have"),
+    ],
+)
+def test_a_damaged_file_is_refused(
+    changed: Callable[..., Path], tmp_path: Path, ending: str, content: str, message: str
+) -> None:
+    model = changed("cross")
+    Path(f"{model}{ending}").write_text(content, "utf-8")
+    with pytest.raises(ArtifactError, match=re.escape(message)):
+        import_parlai(model, tmp_path / "out")
+
+
+def test_a_missing_tensor_is_named(changed: Callable[..., Path], tmp_path: Path) -> None:
+    model = changed("cross")
+    weights = torch.load(model, weights_only=True)["model"]
+    del weights["linear_layer.weight"]
+    torch.save({"model": weights}, model)
+    with pytest.raises(ArtifactError, match=r"has no tensor 'linear_layer\.weight'"):
+        import_parlai(model, tmp_path / "out")
 
 
 class Harmful:
@@ -139,7 +177,7 @@ def test_code_in_a_file_never_runs(changed: Callable[..., Path], tmp_path: Path)
 def test_a_missing_file_is_named(changed: Callable[..., Path], tmp_path: Path, ending: str) -> None:
     model = changed("bi")
     Path(f"{model}{ending}").unlink()
-    with pytest.raises(ArtifactError, match=re.escape(f"{model}{ending} cannot be read")):
+    with pytest.raises(ArtifactError, match=re.escape(f"{model}{ending} does not exist")):
         import_parlai(model, tmp_path / "out")
 
 

@@ -681,7 +681,7 @@ def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
         ("train.schedule.kind=plateau", "is not one of"),
         ("train.epochs=3", "unknown key"),
         ("model.backbone=embedded", "model.layers applies to a network from scratch"),
-        ("train.mask_share=0.2", "is no longer a setting; its value is always 0.15"),
+        ("train.mask_share=0.2", "has been removed; its value is always 0.15"),
     ],
 )
 def test_impossible_recipes(change: str, words: str) -> None:

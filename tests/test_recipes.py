@@ -189,7 +189,7 @@ def test_a_removed_key_is_accepted_with_the_value_that_now_applies() -> None:
     assert recipe_from_dict(values(before)) == recipe_from_dict(values({"method": {"kind": "listwise"}}))
     before = {"method": {"kind": "in_batch", "uniform_negatives": False}}
     assert recipe_from_dict(values(before)) == recipe_from_dict(values({}))
-    with pytest.raises(ConfigError, match=r'"train\.max_bad_steps" is no longer a setting; its value is always 10'):
+    with pytest.raises(ConfigError, match=r'"train\.max_bad_steps" has been removed; its value is always 10'):
         recipe_from_dict(values({"max_bad_steps": 3}))
 
 

@@ -106,7 +106,7 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
         if key in dropped:
             if value != dropped[key]:
                 raise ConfigError(
-                    f'"{prefix}{key}" is no longer a setting; its value is always {dropped[key]!r}, leave it out'
+                    f'"{prefix}{key}" has been removed; its value is always {dropped[key]!r}, leave it out'
                 )
         elif key in moved:
             raise ConfigError(f'"{prefix}{key}" has moved; write "{prefix}{moved[key]}" instead')

@@ -28,6 +28,8 @@ MODEL = DocumentKind(
     missing="give a folder that training wrote",
     remedy="restore the model folder from a copy",
 )
+CARD = "README.md"
+"""The file of a model folder that describes the model to its readers."""
 NETWORKS = ("retriever", "reranker")
 """The names of the two networks of a mutual training, and of their folders."""
 Reduction = Literal["first", "mean", "mean_but_first", "mean_of_first", "sqrt_n"]

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import MODEL
+from polyrank.config.models import CARD, MODEL
 from polyrank.errors import OfflineError, UsageError
 from polyrank.loading.hub import HUB
 from polyrank.loading.models import resolve_model
 from polyrank.storage.document import check_part, read_document, seal
-
-CARD = "README.md"
 
 
 def push_model(model: str | Path, name: str, *, private: bool = False) -> str:

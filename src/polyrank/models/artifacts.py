@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.checked import to_dict
-from polyrank.config.models import MODEL, ModelConfig, model_from_dict, text_from_dict
+from polyrank.config.models import CARD, MODEL, ModelConfig, model_from_dict, text_from_dict
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.folders import is_hugging_face
 from polyrank.models.build import empty_model, saved_texts
@@ -24,7 +24,6 @@ from polyrank.storage.durable import new_folder
 from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Texts
 
-CARD = "README.md"
 MODEL_FILES = (MODEL.file, "model.safetensors", "tokenizer.json", "backends", CARD)  # "backends" holds exports
 SIGNATURE = "\n<!-- polyrank replaces this file as long as nobody edits it: {} -->\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank._version import __version__
-from polyrank.config.models import SumConfig
+from polyrank.config.models import CARD, SumConfig
 from polyrank.config.names import SHIPPED
 from polyrank.config.recipe import Recipe
 from polyrank.errors import PolyrankError
@@ -21,7 +21,7 @@ from polyrank.loading.folders import read_model
 from polyrank.loading.hub import HUB
 from polyrank.loading.recipes import NetworkPlan
 from polyrank.loading.sharing import without_paths
-from polyrank.models.artifacts import CARD, sign_card, signed
+from polyrank.models.artifacts import sign_card, signed
 from polyrank.storage.durable import sha256_file, write_file
 from polyrank.training.fitting import FitResult
 

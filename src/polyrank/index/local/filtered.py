@@ -107,7 +107,7 @@ class _Filtered:
             return filtered
 
     def _evaluate(self, view: View, meta: Meta) -> bool:
-        """Evaluate the filter for the rows added since; false if the file is no longer at the change of the view."""
+        """Evaluate the filter for the rows added since; false if the file has changed since the view was read."""
         with reading(self._path) as connection:
             if not read_meta(connection, self._path).has_same_rows(meta):
                 return False

@@ -53,7 +53,7 @@ class Meta:
         n: number of live candidates.
         digest: of the live rows.
         matrix: name of the derived matrix's folder; empty for none.
-        matrix_change: the change that the matrix reflects; removals up to it are no longer listed.
+        matrix_change: the change that the matrix reflects; removals up to it have been dropped from the list.
         ann: kind of the inner-product index next to the matrix, see ``polyrank.index.local.ann``; empty for none.
         precision: of the vectors, see ``polyrank.storage.quantized``.
         format, written_by: of the file.

@@ -1,8 +1,11 @@
-"""Models that ParlAI saved: its Bi-, Poly- and Cross-encoders as model folders, with the same scores.
+"""Import Bi-, Poly- and Cross-encoders that ParlAI saved as model folders with the same scores.
 
-ParlAI's transformer of variant "xlm" is BERT under other names: embeddings are normalised, and so is the output of each
-sublayer after its input is added. Four files make a model: MODEL holds weights, MODEL.opt settings as JSON, MODEL.dict
-and MODEL.dict.codecs the vocabulary. No code of a file runs: weights are read with ``weights_only``.
+ParlAI's transformer of variant "xlm" equals BERT with other names of its tensors: it normalizes the embeddings, and
+the output of each sublayer after adding its input. A model consists of four files: MODEL holds the weights, MODEL.opt
+the settings as JSON, MODEL.dict and MODEL.dict.codecs the vocabulary. polyrank reads the weights with
+``weights_only``, so no code in a file runs.
+
+Shapes: V tokens of the vocabulary, D dimensions.
 
 Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4 and 5; https://parl.ai/projects/polyencoder.
 """
@@ -19,25 +22,25 @@ from torch import Tensor
 
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError
-from polyrank.models.artifacts import save_model
+from polyrank.models.artifacts import MODEL_FILES, save_model
 from polyrank.models.backbone import empty_backbone
 from polyrank.models.build import BackboneConfig, build_model
+from polyrank.storage.durable import check_replaceable
 from polyrank.text import BackboneTexts, Subwords
 from polyrank.text.byte_pairs import read_byte_pairs
 
-EPSILON = 1e-5  # of ParlAI's layer normalisation
-NEWLINE = "__newln__"  # what its tokenizer makes of a line break
-REQUIRED = {  # the settings of the released models; others describe another network
-    "variant": "xlm",
-    "activation": "gelu",
-    "dict_tokenizer": "bpe",
-    "share_encoders": False,
+EPSILON = 1e-5  # of ParlAI's layer normalization
+NEWLINE = "__newln__"  # ParlAI's tokenizer replaces a line break by this word
+ENDINGS = (".opt", ".dict", ".dict.codecs")
+REQUIRED = {"variant": "xlm", "activation": "gelu", "dict_tokenizer": "bpe"}  # ParlAI's own defaults differ
+IF_GIVEN = {  # these values are ParlAI's defaults
     "normalize_sent_emb": False,
     "use_memories": False,
     "poly_attention_type": "basic",
     "codes_attention_type": "basic",
 }
-MODULES = {  # of a layer: ParlAI's name, and BERT's
+SIZES = ("embedding_size", "ffn_size", "n_layers", "n_heads")
+MODULES = {  # modules of a layer: ParlAI's name and BERT's
     "attention.q_lin": "attention.self.query",
     "attention.k_lin": "attention.self.key",
     "attention.v_lin": "attention.self.value",
@@ -47,7 +50,7 @@ MODULES = {  # of a layer: ParlAI's name, and BERT's
     "ffn.lin2": "output.dense",
     "norm2": "output.LayerNorm",
 }
-SIDES = {  # by network, the names of its transformers, which begin the names of a checkpoint's tensors
+SIDES = {  # kind of network: prefixes of the tensors of its transformers
     "bi": ("context_encoder", "cand_encoder"),
     "poly": ("encoder_ctxt", "encoder_cand"),
     "cross": ("encoder",),
@@ -56,13 +59,13 @@ SIDES = {  # by network, the names of its transformers, which begin the names of
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """An imported model.
+    """The result of an import.
 
     Args:
         kind: "bi", "poly" or "cross".
-        n_parameters: numbers held.
-        fingerprint: of the folder.
-        random_codes: whether the file had no codes, so that they are random: a start for training only.
+        n_parameters: size of the network.
+        fingerprint: of the model folder.
+        random_codes: whether the file has no codes. The model then has random ones and needs training.
     """
 
     kind: str
@@ -72,103 +75,98 @@ class Imported:
 
 
 def import_parlai(model: Path, output: Path, *, replace: bool = False) -> Imported:
-    """Write a model of ParlAI as a model folder.
+    """Write a ParlAI model as a model folder.
 
-    A context's turns are joined as ParlAI joins lines, and a pair has a boundary token before its candidate too. One
-    difference is left: ParlAI cuts the boundary behind a candidate that is too long; polyrank keeps it.
+    The folder joins turns and separates pairs as ParlAI does. One difference remains: ParlAI cuts the boundary token
+    after a candidate that is too long, and polyrank keeps it.
 
     Args:
-        model: the file of weights; the other three lie next to it.
+        model: the file of weights, next to the other three files.
         output: the folder to write.
-        replace: whether a model folder there may be replaced.
+        replace: whether to replace an existing model folder.
 
     Raises:
         ArtifactError: a file is missing or damaged, or the settings describe a network that polyrank does not have.
         UsageError: the folder exists and ``replace`` is false.
     """
-    settings, weights = _read_settings(model), _read_weights(model)
+    check_replaceable(output, own_files=MODEL_FILES, replace=replace)
+    for path in (model, *(Path(f"{model}{ending}") for ending in ENDINGS)):
+        if not path.is_file():
+            raise ArtifactError(f"{path} does not exist; a ParlAI model is a file of weights and {', '.join(ENDINGS)}")
+    settings, weights = _read_settings(Path(f"{model}.opt")), _read_weights(model)
     kind = next((kind for kind, (side, *_) in SIDES.items() if any(n.startswith(f"{side}.") for n in weights)), None)
     if kind is None:
         sides = ", ".join(side for side, *_ in SIDES.values())
-        raise ArtifactError(f"{model} holds no transformer named {sides}; check that the file is one of these models")
-    start = settings.get("dict_starttoken", "__start__")
-    unknown = settings.get("dict_unktoken", "__unk__")
-    padding = settings.get("dict_nulltoken", "__null__")
-    if (end := settings.get("dict_endtoken", "__end__")) != start:
-        raise ArtifactError(
-            f"{model}.opt has dict_endtoken = {end!r}; only models with {start!r} on both sides are read"
-        )
-    special = list(dict.fromkeys([padding, start, end, unknown]))
-    subwords, n_tokens = read_byte_pairs(
-        Path(f"{model}.dict"),
-        Path(f"{model}.dict.codecs"),
-        special=special,
-        padding=padding,
-        boundary=start,
-        unknown=unknown,
-        lower=bool(settings.get("dict_lower", False)),
-    )
-    shape = _shape(settings, len(subwords), subwords.pad_id)
-    config = _config(kind, settings)
+        raise ArtifactError(f"{model} has no tensors of {sides}; give a Bi-, Poly- or Cross-encoder")
+    subwords, n_tokens = _read_vocabulary(model, settings)
+    shape, config = _shape(settings, subwords), _config(kind, settings)
     network = build_model(config, empty_backbone(shape))
-    scale = float(settings.get("output_scaling", 1.0))
-    state: dict[str, Tensor] = {}
-    towers = ("backbone",) if kind == "cross" else ("context_tower.backbone", "candidate_tower.backbone")
-    for side, tower in zip(SIDES[kind], towers, strict=True):
-        transformer = _transformer(weights, side, settings, subwords, n_tokens, unknown, model)
-        state |= {f"{tower}.network.{name}": tensor for name, tensor in transformer.items()}
-        if kind != "cross":
-            state[tower.replace("backbone", "scale")] = torch.tensor(scale)
-    random_codes = (
-        kind == "poly" and isinstance(config, PolyConfig) and config.codes == "learnt" and "codes" not in weights
-    )
-    if kind == "cross":  # outputs are scaled before the head: the head's weights are scaled instead
-        state["head.0.weight"] = scale * weights["linear_layer.weight"]
-        state["head.0.bias"] = weights["linear_layer.bias"]
-    elif random_codes:
-        n, dimension = config.n_codes, shape["hidden_size"]  # type: ignore[union-attr]
-        state["codes"] = torch.rand(n, dimension, generator=torch.Generator().manual_seed(0))
-    elif "codes" in weights:
-        state["codes"] = weights["codes"]
+    random_codes = False
+    if isinstance(config, PolyConfig) and config.codes == "learnt" and "codes" not in weights:
+        weights["codes"] = torch.rand(config.n_codes, shape["hidden_size"], generator=torch.Generator().manual_seed(0))
+        random_codes = True
     try:
-        network.load_state_dict(state, assign=True)
+        network.load_state_dict(_state(kind, weights, settings, subwords, n_tokens), assign=True)
+    except KeyError as error:
+        raise ArtifactError(f"{model} has no tensor {error}; download it and {model}.opt again") from error
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
         raise ArtifactError(f"{model} and {model}.opt do not agree ({reason}); download both again") from error
-    texts = BackboneTexts(subwords, _policy(settings, shape), shape["max_position_embeddings"])
+    texts = BackboneTexts(subwords, _policy(settings, shape["max_position_embeddings"]), network.backbone.max_positions)
     metadata = {"imported": {"from": "parlai", "name": model.name, "task": settings.get("task")}}
     fingerprint = save_model(output, network, texts, config, metadata=metadata, replace=replace)
     return Imported(kind, sum(p.numel() for p in network.parameters()), fingerprint, random_codes)
 
 
-def _read_settings(model: Path) -> dict[str, Any]:
-    path = Path(f"{model}.opt")
+def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        settings = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} cannot be read as JSON ({error}); download the model again") from error
-    for name, value in REQUIRED.items():
-        if settings.get(name, value) != value:
-            raise ArtifactError(f"{path} has {name} = {settings[name]!r}; only models with {value!r} can be imported")
+    if not isinstance(settings, dict):
+        raise ArtifactError(f"{path} does not hold settings by name; download the model again")
+    for name, value in {**REQUIRED, **{name: value for name, value in IF_GIVEN.items() if name in settings}}.items():
+        if settings.get(name) != value:
+            raise ArtifactError(f"{path} has {name} = {settings.get(name)!r}; polyrank imports only {value!r}")
+    for name in SIZES:
+        if not isinstance(settings.get(name), int):
+            raise ArtifactError(f"{path} has {name} = {settings.get(name)!r}, not a number; download the model again")
     return settings
 
 
 def _read_weights(model: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(model, map_location="cpu", weights_only=True)
-        weights = content.get("model", content)
-        return {name: tensor.float() for name, tensor in weights.items()}
+        return {name: tensor.float() for name, tensor in content.get("model", content).items()}
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, AttributeError, TypeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ArtifactError(f"{model} cannot be read as weights alone ({reason}); download it again") from error
 
 
-def _shape(settings: dict[str, Any], n_words: int, padding: int) -> dict[str, Any]:
-    """The sizes of the transformer as BERT's configuration."""
+def _read_vocabulary(model: Path, settings: dict[str, Any]) -> tuple[Subwords, int]:
+    """The vocabulary, and the number of ids that have a row of their own in the word embeddings."""
+    names = [settings.get(f"dict_{kind}token", f"__{kind}__") for kind in ("null", "start", "end")]
+    padding, start, end = names
+    unknown = settings.get("dict_unktoken", "__unk__")
+    if end != start:
+        raise ArtifactError(f"{model}.opt has dict_endtoken = {end!r}; polyrank imports only {start!r} on both sides")
+    return read_byte_pairs(
+        Path(f"{model}.dict"),
+        Path(f"{model}.dict.codecs"),
+        special=(padding, start, unknown),
+        padding=padding,
+        boundary=start,
+        unknown=unknown,
+        lower=bool(settings.get("dict_lower", False)),
+    )
+
+
+def _shape(settings: dict[str, Any], subwords: Subwords) -> dict[str, Any]:
+    """The sizes of the transformer as a configuration of BERT."""
     lengths = [settings.get(name) or 0 for name in ("truncate", "text_truncate", "label_truncate")]
     return {
         "model_type": "bert",
-        "vocab_size": n_words,
+        "vocab_size": len(subwords),
         "hidden_size": settings["embedding_size"],
         "num_hidden_layers": settings["n_layers"],
         "num_attention_heads": settings["n_heads"],
@@ -178,78 +176,93 @@ def _shape(settings: dict[str, Any], n_words: int, padding: int) -> dict[str, An
         "max_position_embeddings": settings.get("n_positions") or max(*lengths, 0) or 1024,
         "type_vocab_size": 2,
         "layer_norm_eps": EPSILON,
-        "pad_token_id": padding,
+        "pad_token_id": subwords.pad_id,
     }
 
 
 def _config(kind: str, settings: dict[str, Any]) -> BackboneConfig:
-    reduction: Any = settings.get("reduction_type") or ("first" if kind == "cross" else "mean")
-    if reduction not in (("first",) if kind == "cross" else ("first", "mean")):
-        raise ArtifactError(f"reduction_type = {reduction!r} of a {kind}-encoder is not one that polyrank has")
+    usual, known = ("first", ("first",)) if kind == "cross" else ("mean", ("first", "mean"))
+    reduction: Any = settings.get("reduction_type") or usual
+    if reduction not in known:
+        raise ArtifactError(
+            f"reduction_type = {reduction!r} of a {kind}-encoder is unknown; polyrank imports {' and '.join(known)}"
+        )
     if kind == "cross":
         return CrossConfig(backbone="parlai")
-    scale = float(settings.get("output_scaling", 1.0))
+    shared: dict[str, Any] = {"backbone": "parlai", "reduction": reduction, "output_scale": _scale(settings)}
     if kind == "bi":
-        return BiConfig(backbone="parlai", reduction=reduction, output_scale=scale)
-    return PolyConfig(
-        backbone="parlai",
-        reduction=reduction,
-        output_scale=scale,
-        codes="first" if settings.get("polyencoder_type") == "n_first" else "learnt",
-        n_codes=settings.get("poly_n_codes", 64),
-        code_init="uniform",
-    )
+        return BiConfig(**shared)
+    codes: Any = "first" if settings.get("polyencoder_type") == "n_first" else "learnt"
+    return PolyConfig(**shared, codes=codes, n_codes=settings.get("poly_n_codes", 64), code_init="uniform")
 
 
-def _policy(settings: dict[str, Any], shape: dict[str, Any]) -> TextPolicy:
-    """ParlAI adds a context's two boundary tokens after cutting it, and a candidate's before."""
-    longest: int = shape["max_position_embeddings"]
+def _scale(settings: dict[str, Any]) -> float:
+    return float(settings.get("output_scaling", 1.0))
 
-    def budget(name: str, usual: int) -> int:
-        n = settings.get(name) or settings.get("truncate") or usual
+
+def _policy(settings: dict[str, Any], longest: int) -> TextPolicy:
+    """ParlAI adds the boundary tokens of a context after cutting it, and those of a candidate before."""
+
+    def budget(name: str) -> int:
+        n = settings.get(name) or settings.get("truncate") or -1  # -1: ParlAI does not cut
         return n if n > 0 else longest
 
-    delimiter = settings.get("delimiter", "\n")
     return TextPolicy(
-        max_context_tokens=min(budget("text_truncate", 360) + 2, longest),
-        max_candidate_tokens=min(budget("label_truncate", 72), longest),
-        turn_separator=delimiter.replace("\n", NEWLINE),
+        max_context_tokens=min(budget("text_truncate") + 2, longest),
+        max_candidate_tokens=min(budget("label_truncate"), longest),
+        turn_separator=settings.get("delimiter", "\n").replace("\n", NEWLINE),
         share_pair_budget=False,
         start_candidate_of_pair=True,
     )
 
 
-def _transformer(
-    weights: dict[str, Tensor],
-    side: str,
-    settings: dict[str, Any],
-    subwords: Subwords,
-    n_tokens: int,
-    unknown: str,
-    model: Path,
+def _state(
+    kind: str, weights: dict[str, Tensor], settings: dict[str, Any], subwords: Subwords, n_tokens: int
 ) -> dict[str, Tensor]:
-    """The tensors of one transformer, under BERT's names."""
-    try:
-        words = weights[f"{side}.embeddings.weight"]
-        if len(words) < n_tokens:
-            raise ArtifactError(
-                f"{model}.dict lists {n_tokens} tokens and {model} has {len(words)}; download both again"
-            )
-        words = words[:n_tokens] * (math.sqrt(words.shape[1]) if settings.get("embeddings_scale") else 1.0)
-        others = words[subwords.id_of(unknown)].expand(len(subwords) - n_tokens, -1)
-        segments = weights.get(f"{side}.segment_embeddings.weight", torch.zeros(2, words.shape[1]))
-        state = {
-            "embeddings.word_embeddings.weight": torch.cat([words, others]),
-            "embeddings.position_embeddings.weight": weights[f"{side}.position_embeddings.weight"],
-            "embeddings.token_type_embeddings.weight": segments,
-        }
-        names = {f"{side}.norm_embeddings": "embeddings.LayerNorm"} | {
-            f"{side}.layers.{n}.{own}": f"encoder.layer.{n}.{bert}"
-            for n in range(settings["n_layers"])
-            for own, bert in MODULES.items()
-        }
-        return state | {
-            f"{own}.{part}": weights[f"{theirs}.{part}"] for theirs, own in names.items() for part in ("weight", "bias")
-        }
-    except KeyError as error:
-        raise ArtifactError(f"{model} has no tensor {error}; download it again") from error
+    """The tensors of the whole network, by polyrank's names.
+
+    Raises:
+        KeyError: a tensor is missing.
+    """
+    sides, scale = SIDES[kind], _scale(settings)
+    if kind == "cross":
+        state = _transformer(weights, sides[0], "backbone", settings, subwords, n_tokens)
+        state["head.0.weight"] = scale * weights["linear_layer.weight"]  # ParlAI scales the head's input instead
+        state["head.0.bias"] = weights["linear_layer.bias"]
+        return state
+    state = {name: weights[name] for name in ("codes",) if name in weights}
+    for side, tower in zip(sides, ("context_tower", "candidate_tower"), strict=True):
+        state |= _transformer(weights, side, f"{tower}.backbone", settings, subwords, n_tokens)
+        state[f"{tower}.scale"] = torch.tensor(scale)
+    return state
+
+
+def _transformer(
+    weights: dict[str, Tensor], side: str, place: str, settings: dict[str, Any], subwords: Subwords, n_tokens: int
+) -> dict[str, Tensor]:
+    """The tensors of one transformer, by BERT's names within ``place``.
+
+    Raises:
+        KeyError: a tensor is missing.
+        RuntimeError: the word embeddings ``[V, D]`` have fewer rows than the dictionary has tokens.
+    """
+    words = weights[f"{side}.embeddings.weight"]
+    if len(words) < n_tokens:
+        raise RuntimeError(f"the dictionary lists {n_tokens} tokens, the word embeddings have {len(words)} rows")
+    words = words[:n_tokens] * (math.sqrt(words.shape[1]) if settings.get("embeddings_scale") else 1.0)
+    unlisted = words[subwords.id_of(settings.get("dict_unktoken", "__unk__"))].expand(len(subwords) - n_tokens, -1)
+    segments = weights.get(f"{side}.segment_embeddings.weight", torch.zeros(2, words.shape[1]))
+    state = {
+        "embeddings.word_embeddings.weight": torch.cat([words, unlisted]),
+        "embeddings.position_embeddings.weight": weights[f"{side}.position_embeddings.weight"],
+        "embeddings.token_type_embeddings.weight": segments,
+    }
+    modules = {"norm_embeddings": "embeddings.LayerNorm"} | {
+        f"layers.{n}.{theirs}": f"encoder.layer.{n}.{own}"
+        for n in range(settings["n_layers"])
+        for theirs, own in MODULES.items()
+    }
+    for theirs, own in modules.items():
+        for part in ("weight", "bias"):
+            state[f"{own}.{part}"] = weights[f"{side}.{theirs}.{part}"]
+    return {f"{place}.network.{name}": tensor for name, tensor in state.items()}
