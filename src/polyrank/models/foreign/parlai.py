@@ -144,7 +144,7 @@ def _read_weights(model: Path) -> dict[str, Tensor]:
 
 
 def _read_vocabulary(model: Path, settings: dict[str, Any]) -> tuple[Subwords, int]:
-    """The vocabulary, and the number of ids that have a row of their own in the word embeddings."""
+    """The vocabulary, and the number of ids with their own row in the word embeddings."""
     names = [settings.get(f"dict_{kind}token", f"__{kind}__") for kind in ("null", "start", "end")]
     padding, start, end = names
     unknown = settings.get("dict_unktoken", "__unk__")
