@@ -108,3 +108,16 @@ def test_unpushable_folders_are_refused(
     assert (pushed.returncode, pushed.stdout) == (code, "")
     assert message in pushed.stderr
     assert name.removeprefix("hf:") not in hub.commits
+
+
+def test_an_unreachable_hub_is_reported(model: Path, tmp_path: Path) -> None:
+    """Nothing listens at port 9."""
+    variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0"}
+    command = [sys.executable, "-m", "polyrank", "push", str(model), "hf:me/support"]
+    pushed = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
+    )
+    assert pushed.returncode == 8
+    assert (
+        pushed.stderr == "error: cannot upload to the Hub (ConnectionRefusedError); check the network and try again\n"
+    )

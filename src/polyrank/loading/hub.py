@@ -35,6 +35,19 @@ def hub_name(name: str, *, bare: bool = True) -> str | None:
     return name if free else None
 
 
+def connect_to_hub() -> None:
+    """Check in 3 seconds that the Hub can be reached, because huggingface_hub retries for minutes.
+
+    Raises:
+        OSError: it cannot.
+    """
+    from huggingface_hub import constants
+
+    hub = urlsplit(constants.ENDPOINT)
+    port = hub.port or (443 if hub.scheme == "https" else 80)
+    socket.create_connection((hub.hostname or "", port), timeout=3).close()
+
+
 def hub_folder(name: str) -> Path:
     """The local copy of a model on the Hub, downloaded if necessary.
 
@@ -44,7 +57,7 @@ def hub_folder(name: str) -> Path:
         UsageError: the Hub does not have the model, or gives it only to signed-in users.
         OfflineError: the model has not been downloaded, and the network is not reachable.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RevisionNotFoundError
     from huggingface_hub.errors import RepositoryNotFoundError as AbsentError
 
@@ -62,10 +75,7 @@ def hub_folder(name: str) -> Path:
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         raise OfflineError(f"{absent}, and HF_HUB_OFFLINE is set; {REMEDY}")
     try:
-        # huggingface_hub retries for minutes; a user without a network should learn it in seconds
-        hub = urlsplit(constants.ENDPOINT)
-        port = hub.port or (443 if hub.scheme == "https" else 80)
-        socket.create_connection((hub.hostname or "", port), timeout=3).close()
+        connect_to_hub()
     except OSError as error:
         raise OfflineError(f"{absent}, and the Hub cannot be reached; {REMEDY}") from error
     try:

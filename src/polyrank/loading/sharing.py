@@ -5,7 +5,7 @@ from typing import Any
 
 from polyrank.config.models import CARD, MODEL
 from polyrank.errors import OfflineError, UsageError
-from polyrank.loading.hub import HUB
+from polyrank.loading.hub import HUB, connect_to_hub
 from polyrank.loading.models import resolve_model
 from polyrank.storage.document import check_part, read_document, seal
 
@@ -43,6 +43,7 @@ def push_model(model: str | Path, name: str, *, private: bool = False) -> str:
         files[CARD] = found.folder / CARD
     api, repository = HfApi(), name.removeprefix(HUB)
     try:
+        connect_to_hub()
         api.create_repo(repository, private=private, exist_ok=True)
         commit = api.create_commit(
             repository,
@@ -58,8 +59,10 @@ def push_model(model: str | Path, name: str, *, private: bool = False) -> str:
         raise UsageError(
             f"the Hub refuses {name} ({reason}); run hf auth login with a token that may write there"
         ) from error
-    except OSError as error:
-        raise OfflineError(f"the Hub cannot be reached ({type(error).__name__}); try again with a network") from error
+    except Exception as error:  # the client raises many types when a connection fails
+        raise OfflineError(
+            f"cannot upload to the Hub ({type(error).__name__}); check the network and try again"
+        ) from error
     return str(commit.commit_url)
 
 
