@@ -16,6 +16,10 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
+
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     # pytest's workers use all cores; more threads per process would only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -124,3 +128,14 @@ def task(write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> dict[str, P
     replies = [f"{b} thanks" for b in WORDS[4:16]]
     lists = [{"context": ["hi", f"my {b}"], "candidates": replies, "relevant": [i]} for i, b in enumerate(WORDS[4:16])]
     return {"train": write_rows("train.jsonl", pairs), "valid": write_rows("valid.jsonl", lists)}
+
+
+@pytest.fixture(scope="session")
+def tiny_encoders(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A Bi-encoder and a Poly-encoder on the tiny backbone, untrained, as model folders that tests must not change."""
+    folder, backbone = tmp_path_factory.mktemp("encoders"), str(tiny_backbone)
+    policy = TextPolicy(max_context_tokens=32, max_candidate_tokens=16)
+    poly = PolyConfig(backbone=backbone, n_codes=4, code_init="normal", code_std=1.0)
+    for name, config in {"bi": BiConfig(backbone=backbone), "poly": poly}.items():
+        save_model(folder / name, *new_model(config, policy, seed=1, sample=["restart the router", "thanks"]))
+    return {name: folder / name for name in ("bi", "poly")}

@@ -13,28 +13,13 @@ import polyrank
 from polyrank.answering.build import build_index
 from polyrank.answering.explain import explain
 from polyrank.cli.commands import app
-from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError
-from polyrank.models import new_model
-from polyrank.models.artifacts import save_model
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.popularity import Popularity, load_popularity, save_popularity
 from polyrank.scorers.summed import SumEncoder, save_sum
 
 REPLIES = {"yes": 7, "no": 3, "try again": 1, "restart the router": 2}
 CONTEXTS = ["is it on?", ["hello", "my wifi is down"]]
-
-
-@pytest.fixture(scope="module")
-def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder, backbone = tmp_path_factory.mktemp("models"), str(tiny_backbone)
-    poly = PolyConfig(backbone=backbone, n_codes=4, code_init="normal", code_std=1.0)
-    for name, config in {"bi": BiConfig(backbone=backbone), "poly": poly}.items():
-        save_model(
-            folder / name,
-            *new_model(config, TextPolicy(max_context_tokens=32, max_candidate_tokens=16), seed=1, sample=[*REPLIES]),
-        )
-    return {name: folder / name for name in ("bi", "poly")}
 
 
 @given(st.dictionaries(st.text(), st.integers(1, 2**40), min_size=1), st.lists(st.text()))
@@ -76,10 +61,12 @@ def test_counts_are_reloaded_unchanged_and_damage_is_detected(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["bi", "poly"])
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_an_index_ranks_by_score_and_count(kind: str, precision: str, models: dict[str, Path], tmp_path: Path) -> None:
+def test_an_index_ranks_by_score_and_count(
+    kind: str, precision: str, tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
     """An exact search returns the best by ``score + w log(1 + count)``, also for an encoder with several vectors."""
     save_popularity(tmp_path / "counts", Popularity.of(REPLIES))
-    encoder, prior = load_encoder(str(models[kind])), load_encoder(str(tmp_path / "counts"))
+    encoder, prior = load_encoder(str(tiny_encoders[kind])), load_encoder(str(tmp_path / "counts"))
     both = SumEncoder([encoder, prior], [1.0, 0.5])
     texts = [*REPLIES, "never said", "nor this"]
     save_sum(tmp_path / "sum", both)
@@ -95,8 +82,8 @@ def test_an_index_ranks_by_score_and_count(kind: str, precision: str, models: di
                 assert [reply.text for reply in answer.ranked] == [texts[i] for i in np.argsort(-row, kind="stable")]
 
 
-def test_an_explanation_has_a_separate_share_for_the_count(models: dict[str, Path]) -> None:
-    encoder, prior = load_encoder(str(models["bi"])), Popularity.of(REPLIES)
+def test_an_explanation_has_a_separate_share_for_the_count(tiny_encoders: dict[str, Path]) -> None:
+    encoder, prior = load_encoder(str(tiny_encoders["bi"])), Popularity.of(REPLIES)
     why = explain(SumEncoder([encoder, prior], [1.0, 0.5]), CONTEXTS[1], "no")
     *_, share = why.parts.values()
     assert share.method == "count of replies"

@@ -1,5 +1,6 @@
 """A prior over the replies of an index: score + weight * log(1 + count) in every retriever, and counts that change."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,12 +23,9 @@ from polyrank.answering.protocol import Answering
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.commands import app
-from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.index import LocalWriter, open_index
-from polyrank.models import new_model
-from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Example, Ranked
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.open import load_encoder
@@ -43,16 +41,6 @@ POOL = [
 CONTEXTS = ["my wifi is down please", ["hello", "router light red"]]
 
 
-@pytest.fixture(scope="module")
-def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder, backbone = tmp_path_factory.mktemp("models"), str(tiny_backbone)
-    poly = PolyConfig(backbone=backbone, n_codes=4, code_init="normal", code_std=1.0)
-    for name, config in {"bi": BiConfig(backbone=backbone), "poly": poly}.items():
-        policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
-        save_model(folder / name, *new_model(config, policy, seed=1, sample=TEXTS))
-    return {name: folder / name for name in ("bi", "poly")}
-
-
 def scores_of(answering: Answering, k: int = 99, **options: Any) -> list[dict[str, float]]:
     return [{reply.id: reply.score for reply in row} for row in answering.respond(CONTEXTS, k, **options)]
 
@@ -66,15 +54,15 @@ def by_hand(without: dict[str, float], weight: float, counts: Sequence[float] = 
 @pytest.mark.parametrize("kind", ["bi", "poly", "bm25"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_replies_rank_by_score_plus_weighted_log_count(
-    kind: str, precision: Precision, models: dict[str, Path], tmp_path: Path
+    kind: str, precision: Precision, tiny_encoders: dict[str, Path], tmp_path: Path
 ) -> None:
-    build_index(tmp_path / "index", str(models.get(kind, models["bi"])), POOL, precision=precision)
+    build_index(tmp_path / "index", str(tiny_encoders.get(kind, tiny_encoders["bi"])), POOL, precision=precision)
 
     def opened(weight: float) -> Answering:
         index = open_index(tmp_path / "index")
         if kind == "bm25":
             return LexicalRetriever(BM25(), index, prior=weight)
-        return Retriever(load_encoder(models[kind]), index, prior=weight)
+        return Retriever(load_encoder(tiny_encoders[kind]), index, prior=weight)
 
     with opened(0.0) as plain, opened(0.25) as weighted:
         for options in ({}, {"filter": "even = true"}):
@@ -85,7 +73,7 @@ def test_replies_rank_by_score_plus_weighted_log_count(
         assert scores_of(weighted) == scores_of(plain)
         weighted.prior = 0.25
         # the index changes while it is open
-        pipeline = Pipeline(weighted, open_encoder=lambda _: load_encoder(models.get(kind, models["bi"])))
+        pipeline = Pipeline(weighted, open_encoder=lambda _: load_encoder(tiny_encoders.get(kind, tiny_encoders["bi"])))
         pipeline.remove(["r1"])
         pipeline.replace([Candidate("r2", TEXTS[2], {"count": 4, "even": True})])
         pipeline.add([Candidate("r7", "please restart it", {"count": 9000, "even": True})])
@@ -113,18 +101,18 @@ def test_any_counts_and_weight(counts: list[int], weight: float, k: int) -> None
     assert [reply.score for reply in weighted.answer("wifi", k).ranked] == pytest.approx(want, rel=1e-5)
 
 
-def test_without_a_weight_scores_are_unchanged(models: dict[str, Path], tmp_path: Path) -> None:
+def test_without_a_weight_scores_are_unchanged(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     without = [Candidate(one.id, one.text) for one in POOL]
     for name, pool in (("counted", POOL), ("plain", without)):
-        build_index(tmp_path / name, str(models["poly"]), pool)
+        build_index(tmp_path / name, str(tiny_encoders["poly"]), pool)
     counted, plain = (make_retriever(PipelineConfig(index=str(tmp_path / name))) for name in ("counted", "plain"))
     assert scores_of(counted) == scores_of(plain)
 
 
-def test_approximate_search_shortlists_frequent_replies(models: dict[str, Path], tmp_path: Path) -> None:
+def test_approximate_search_shortlists_frequent_replies(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     pool = [Candidate(f"r{i}", f"{'wifi ' * (i % 7)}{i}", {"count": 10**6 if i == 777 else 1}) for i in range(1000)]
-    build_index(tmp_path / "index", str(models["bi"]), pool, ann="flat")
+    build_index(tmp_path / "index", str(tiny_encoders["bi"]), pool, ann="flat")
     config = PipelineConfig(index=str(tmp_path / "index"), mode="approximate", prior=100.0)
     with make_retriever(config) as retriever:
         answer = retriever.answer("wifi")
@@ -141,8 +129,8 @@ def test_the_reranker_gets_the_shortlist_with_the_prior(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("retriever", ["dense", "bm25"])
-def test_the_count_has_its_own_share(retriever: Any, models: dict[str, Path], tmp_path: Path) -> None:
-    build_index(tmp_path / "index", str(models["bi"]), POOL)
+def test_the_count_has_its_own_share(retriever: Any, tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    build_index(tmp_path / "index", str(tiny_encoders["bi"]), POOL)
     config = PipelineConfig(index=str(tmp_path / "index"), retriever=retriever, prior=0.5)
     with Pipeline(make_retriever(config)) as pipeline:
         for id_, count in (("r1", 700), ("r4", 0)):
@@ -176,9 +164,9 @@ class _Refusing:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_counts_change_without_encoding(precision: Precision, models: dict[str, Path], tmp_path: Path) -> None:
+def test_counts_change_without_encoding(precision: Precision, tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     model, index = tmp_path / "model", tmp_path / "index"
-    shutil.copytree(models["bi"], model)
+    shutil.copytree(tiny_encoders["bi"], model)
     build_index(index, str(model), POOL, precision=precision)
     with open_index(index) as opened:
         vectors, fingerprint = opened.vectors([one.id for one in POOL]), opened.fingerprint
@@ -208,8 +196,10 @@ def test_counts_change_without_encoding(precision: Precision, models: dict[str, 
             np.testing.assert_array_equal(vector, vectors[id_])
 
 
-def test_a_long_update_comes_in_parts(models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_index(tmp_path / "index", str(models["bi"]), POOL)
+def test_a_long_update_comes_in_parts(
+    tiny_encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(tmp_path / "index", str(tiny_encoders["bi"]), POOL)
     monkeypatch.setattr("polyrank.answering.build.ROWS_AT_A_TIME", 2)
     assert update_counts(tmp_path / "index", dict.fromkeys(TEXTS, 6)) == len(POOL)
     with open_index(tmp_path / "index") as opened:
@@ -224,10 +214,10 @@ def lists(right: Callable[[int], str]) -> list[Example]:
 
 
 @pytest.fixture
-def counted(models: dict[str, Path], tmp_path: Path) -> Path:
+def counted(tiny_encoders: dict[str, Path], tmp_path: Path) -> Path:
     """Two replies per word with equal BM25 scores; the second one is frequent."""
     pool = [Candidate(f"{word} {n}", f"{word} {n}", {"count": n}) for word in WORDS for n in (1, 500)]
-    build_index(tmp_path / "index", str(models["bi"]), pool)
+    build_index(tmp_path / "index", str(tiny_encoders["bi"]), pool)
     return tmp_path / "index"
 
 
@@ -254,11 +244,22 @@ def test_the_weight_stays_0_if_counts_do_not_help(counted: Path) -> None:
     assert seen["weights"]["0"] == seen["without"]["MRR"]
 
 
-def test_weights_that_cannot_be_chosen_are_refused(counted: Path, models: dict[str, Path], tmp_path: Path) -> None:
+def test_the_gain_of_a_single_dialogue_is_not_enough(counted: Path) -> None:
+    """30 examples of one dialogue gain and 10 of another lose: far from chance for examples, not for two dialogues."""
+    examples = lists(lambda i: f"{WORDS[i % 4]} {500 if i < 30 else 1}")
+    config = PipelineConfig(index=str(counted), retriever="bm25")
+    assert choose_prior(config, examples)[0].prior > 0
+    named = [dataclasses.replace(one, id=f"{'a' if i < 30 else 'b'}#{i}") for i, one in enumerate(examples)]
+    assert choose_prior(config, named)[0].prior == 0
+
+
+def test_weights_that_cannot_be_chosen_are_refused(
+    counted: Path, tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
     config = PipelineConfig(index=str(counted), retriever="bm25")
     with pytest.raises(DataError, match="0 validation examples have a right answer that the index holds"):
         choose_prior(config, lists(lambda i: "not there"))
-    build_index(tmp_path / "plain", str(models["bi"]), ["hi"])
+    build_index(tmp_path / "plain", str(tiny_encoders["bi"]), ["hi"])
     with pytest.raises(DataError, match="has a field 'count'"):
         choose_prior(PipelineConfig(index=str(tmp_path / "plain")), lists(lambda i: "hi"))
     with pytest.raises(ConfigError, match="prior"):

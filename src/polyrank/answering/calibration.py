@@ -15,11 +15,11 @@ from polyrank.answering.pipeline import make_retriever
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
 from polyrank.errors import DataError, UsageError
+from polyrank.evaluation.tables import dialogues_of, mean_with_interval
 from polyrank.index import COUNT_FIELD, as_count, open_index
 from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import choose_ensemble, reciprocal_ranks
-from polyrank.ranking.statistics import mean_with_interval
 from polyrank.records import Context, Example, Ranked
 from polyrank.scorers.two_stage import total_score
 
@@ -226,10 +226,9 @@ def choose_prior(
 ) -> tuple[PipelineConfig, dict[str, Any]]:
     """Choose the weight of ``log(1 + count)`` in the scores of the first stage, by mean reciprocal rank in the index.
 
-    The weights tried spread the prior an eighth to 8 times as much as the scores of the best replies spread. Half of
-    the examples choose a weight, which the other half judges, and the other way round; so the gain and its interval
-    are of examples that the weight was not chosen on. The weight itself is then chosen on all of them. It stays 0
-    where the 95% interval of the gain reaches 0.
+    The candidate weights let the prior vary an eighth to 8 times as much as the scores of the best replies. Each half
+    of the dialogues measures the gain of the weight that is best on the other half, so no example measures a weight
+    that it chose. The weight itself is the best on all examples, or 0 if the 95% interval of the gain includes 0.
 
     Args:
         config: of one stage or two.
@@ -237,9 +236,9 @@ def choose_prior(
         device: for networks.
 
     Returns:
-        The settings with the weight, and ``n_counted``, how many candidates have a count; ``weights``, the mean
-        reciprocal rank of each weight; R@1 and MRR without the prior and with the best weight (``without``, ``with``),
-        on the examples that chose it; and ``gain``, the gain in MRR with its interval.
+        The settings with the weight, and figures: ``n_counted``, the number of candidates with a count; ``weights``,
+        the mean reciprocal rank of each weight; R@1 and MRR without the prior and with the best weight (``without``,
+        ``with``), on the examples that chose it; and ``gain``, the gain in MRR with its interval.
 
     Raises:
         DataError: no candidate has a count, or fewer than four examples have a right answer in the index.
@@ -266,13 +265,14 @@ def choose_prior(
             retriever.prior = float(f"{unit * ratio:.4g}")
             ranks[retriever.prior], _ = _reciprocal_ranks(retriever, judged)
 
-    def best(part: slice) -> float:
+    def best(part: NDArray[np.bool_]) -> float:
         return max(ranks, key=lambda weight: float(ranks[weight][part].mean()))
 
-    halves = slice(0, None, 2), slice(1, None, 2)
-    gains = [ranks[best(one)][other] - plain[other] for one, other in (halves, halves[::-1])]
-    weight = best(slice(None))
-    gain = mean_with_interval(np.concatenate(gains).tolist())
+    dialogues = dialogues_of([example.id for example in judged])
+    odd = dialogues % 2 == 1
+    gains = np.where(odd, ranks[best(~odd)] - plain, ranks[best(odd)] - plain)
+    weight = best(np.ones_like(odd))
+    gain = mean_with_interval(gains, dialogues)
     seen = {
         "n_examples": len(judged),
         "n_counted": int(np.count_nonzero(logs)),
@@ -310,9 +310,10 @@ def _best_ensemble(
     both: Answering, n_retrieved: int, examples: Sequence[Example]
 ) -> tuple[Ensemble | None, dict[str, Any]]:
     """The best ensemble by the scores of each stage, and the figures of ``choose_settings``."""
-    first, second, right = [], [], []
+    first, second, right, ids = [], [], [], []
     for example, ranked in _answered(both, examples, n_retrieved):
         if ranked:
+            ids.append(example.id)
             first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
             second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
             right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
@@ -321,8 +322,9 @@ def _best_ensemble(
     alone, chosen = (np.array(reciprocal_ranks(lists, right)) for lists in (first, totals))
     seen: dict[str, Any] = {"ensembles": figures}
     if len(alone) > 1:
+        dialogues = dialogues_of([id_ for id_, own in zip(ids, right, strict=True) if own])  # the others have no rank
         seen["stages"] = {
-            name: mean_with_interval(values.tolist())
+            name: mean_with_interval(values, dialogues)
             for name, values in (("first", alone), ("both", chosen), ("difference", chosen - alone))
         }
     return ensemble, seen

@@ -75,16 +75,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def mean_with_interval(values: Sequence[float]) -> dict[str, float]:
-    """The mean of ``values`` and its 95% interval under the normal approximation.
-
-    >>> {name: round(value, 2) for name, value in mean_with_interval([0.0, 1.0, 1.0, 1.0]).items()}
-    {'mean': 0.75, 'low': 0.26, 'high': 1.24}
-    """
-    mean, error = float(np.mean(values)), 1.959964 * float(np.std(values, ddof=1)) / sqrt(len(values))
-    return {"mean": mean, "low": mean - error, "high": mean + error}
-
-
 def wilson(hits: int, n: int) -> tuple[float, float]:
     """Wilson's 95% interval of the share ``hits / n``; 0 to 1 if n is 0.
 

@@ -93,7 +93,7 @@ def catalogue_counts(path: Path) -> Counter[str]:
     counts: Counter[str] = Counter()
     for reply in read_pool(path):
         if COUNT_FIELD not in reply.metadata:
-            raise DataError(f"{path}: reply {reply.id!r} has no field `count`; give one to each, or count examples")
+            raise DataError(f"{path}: reply {reply.id!r} has no field `count`; add a count to each reply")
         count = str(reply.metadata[COUNT_FIELD])  # a number of JSON, or the digits of a table
         if not (count.isascii() and count.isdigit()):
             raise DataError(f"{path}: reply {reply.id!r} has the count {count!r}; give a number above 0")
