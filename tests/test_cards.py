@@ -103,6 +103,17 @@ def test_an_earlier_finished_run_gets_a_card(task: dict[str, Path], tiny_backbon
     assert again.fit.finished
 
 
+def test_an_outdated_card_that_nobody_edited_is_written_again(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run")
+    (own,) = train(plan)
+    before = card(own)
+    (own.model / "README.md").write_text(sign_card("# An earlier version of polyrank wrote this\n"), "utf-8")
+    (again,) = train(plan, resume=True)
+    assert card(again) == before
+
+
 def test_both_networks_of_a_mutual_training_have_cards(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

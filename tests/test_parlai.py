@@ -81,6 +81,19 @@ def test_a_file_without_codes_can_start_a_training(changed: Callable[..., Path],
     assert first.fingerprint == second.fingerprint
 
 
+def test_scaled_embeddings_without_segments_are_equivalent(changed: Callable[..., Path], tmp_path: Path) -> None:
+    """Words divided by sqrt(D) that ParlAI multiplies by it, and the segment's vector within the positions."""
+    model = changed("bi", embeddings_scale=True, n_segments=0)
+    weights = torch.load(model, weights_only=True)["model"]
+    for side in ("context_encoder", "cand_encoder"):
+        weights[f"{side}.embeddings.weight"] = weights[f"{side}.embeddings.weight"] / 4  # D = 16
+        weights[f"{side}.position_embeddings.weight"] += weights.pop(f"{side}.segment_embeddings.weight")[0]
+    torch.save({"model": weights}, model)
+    import_parlai(model, tmp_path / "out")
+    scores = polyrank.load(tmp_path / "out").score(CONTEXTS, [EXPECTED["candidates"]] * len(CONTEXTS))
+    np.testing.assert_allclose(np.array(scores), EXPECTED["bi"]["scores"], rtol=0, atol=1e-5)
+
+
 def test_weights_in_sixteen_bits_are_read(changed: Callable[..., Path], tmp_path: Path) -> None:
     model = changed("bi")
     weights = {name: tensor.half() for name, tensor in torch.load(model, weights_only=True)["model"].items()}
@@ -104,6 +117,7 @@ def test_weights_in_sixteen_bits_are_read(changed: Callable[..., Path], tmp_path
             {"poly_attention_type": "multihead"},
             "has poly_attention_type = 'multihead'; polyrank imports only 'basic'",
         ),
+        ("poly", {"polyencoder_type": "n_first"}, "has polyencoder_type = 'n_first'; polyrank imports only 'codes'"),
         ("cross", {"n_layers": 3}, "cross has no tensor 'encoder.layers.2."),
         ("bi", {"variant": None}, "has variant = None; polyrank imports only 'xlm'"),
         ("bi", {"n_heads": None}, "has n_heads = None, not a number; download the model again"),

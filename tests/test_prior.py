@@ -244,13 +244,30 @@ def test_the_weight_stays_0_if_counts_do_not_help(counted: Path) -> None:
     assert seen["weights"]["0"] == seen["without"]["MRR"]
 
 
-def test_the_gain_of_a_single_dialogue_is_not_enough(counted: Path) -> None:
-    """30 examples of one dialogue gain and 10 of another lose: far from chance for examples, not for two dialogues."""
-    examples = lists(lambda i: f"{WORDS[i % 4]} {500 if i < 30 else 1}")
+def in_dialogues(*dialogues: tuple[int, int]) -> list[Example]:
+    """Dialogues of ``n`` examples each, whose right answers are replies with a certain count: 500 or 1."""
+    return [
+        Example((f"my {WORDS[i % 4]}",), (f"{WORDS[i % 4]} {count}",), (0,), id=f"dialogue {number}#{i}")
+        for number, (count, n) in enumerate(dialogues)
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize(
+    "examples",
+    [
+        # in either half one dialogue gains and one loses, and four dialogues are few
+        in_dialogues((500, 30), (500, 30), (1, 10), (1, 10)),
+        # the weight that the even dialogues choose makes the odd ones worse
+        in_dialogues(*[(500, 4), (1, 1)] * 20),
+    ],
+    ids=["few", "different"],
+)
+def test_the_gain_is_measured_by_dialogue(counted: Path, examples: list[Example]) -> None:
     config = PipelineConfig(index=str(counted), retriever="bm25")
-    assert choose_prior(config, examples)[0].prior > 0
-    named = [dataclasses.replace(one, id=f"{'a' if i < 30 else 'b'}#{i}") for i, one in enumerate(examples)]
-    assert choose_prior(config, named)[0].prior == 0
+    alone = [dataclasses.replace(one, id=str(i)) for i, one in enumerate(examples)]
+    assert choose_prior(config, alone)[0].prior > 0  # examples that look independent are convincing
+    assert choose_prior(config, examples)[0].prior == 0
 
 
 def test_weights_that_cannot_be_chosen_are_refused(

@@ -36,6 +36,7 @@ REQUIRED = {"variant": "xlm", "activation": "gelu", "dict_tokenizer": "bpe"}  # 
 IF_GIVEN = {  # these values are ParlAI's defaults
     "normalize_sent_emb": False,
     "use_memories": False,
+    "polyencoder_type": "codes",
     "poly_attention_type": "basic",
     "codes_attention_type": "basic",
 }
@@ -102,7 +103,7 @@ def import_parlai(model: Path, output: Path, *, replace: bool = False) -> Import
     shape, config = _shape(settings, subwords), _config(kind, settings)
     network = build_model(config, empty_backbone(shape))
     random_codes = False
-    if isinstance(config, PolyConfig) and config.codes == "learnt" and "codes" not in weights:
+    if isinstance(config, PolyConfig) and "codes" not in weights:
         weights["codes"] = torch.rand(config.n_codes, shape["hidden_size"], generator=torch.Generator().manual_seed(0))
         random_codes = True
     try:
@@ -192,8 +193,7 @@ def _config(kind: str, settings: dict[str, Any]) -> BackboneConfig:
     shared: dict[str, Any] = {"backbone": "parlai", "reduction": reduction, "output_scale": _scale(settings)}
     if kind == "bi":
         return BiConfig(**shared)
-    codes: Any = "first" if settings.get("polyencoder_type") == "n_first" else "learnt"
-    return PolyConfig(**shared, codes=codes, n_codes=settings.get("poly_n_codes", 64), code_init="uniform")
+    return PolyConfig(**shared, n_codes=settings.get("poly_n_codes", 64), code_init="uniform")
 
 
 def _scale(settings: dict[str, Any]) -> float:
