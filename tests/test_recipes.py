@@ -249,7 +249,7 @@ def test_inverse_sqrt_equals_its_formula() -> None:
         ({"schedule": {"kind": "linear", "final_lr": 0.1}}, 'train.schedule.final_lr is a key of kind "cosine"'),
         ({"schedule": {"warmup": 1}}, 'did you mean "train.schedule.warmup_steps"'),
         ({"negatives": {"sources": ["drawn"]}}, "sources = 'drawn' is not one of 'given', 'random', 'mined'"),
-        ({"negatives": {"sources": "given"}}, "train.negatives.sources = 'given' is not a list"),
+        ({"negatives": {"sources": "drawn"}}, "sources = 'drawn' is not one of 'given', 'random', 'mined'"),
         ({"method": {"kind": "listwise"}, "negatives": {"remine": 3}}, 'did you mean "train.negatives.remine_'),
         ({"method": "listwise"}, "train.method = 'listwise' is not a table; write train.method.kind = \"listwise\""),
         ({"schedule": "linear"}, "train.schedule = 'linear' is not a table; write train.schedule.kind = \"linear\""),

@@ -677,18 +677,6 @@ def test_a_scale_is_fitted_to_the_weights_that_training_starts_from(
     assert float(load_model(bi).model.state_dict()["context_tower.scale"]) == pytest.approx(saved)
 
 
-def test_tensorboard_draws_the_curves(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    train(recipe(task, tiny_backbone, tmp_path / "run"))
-    events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    drawn = [(event.step, event.value) for event in events.Scalars("train/loss")]
-    written = [(step, loss) for step, loss, _ in losses(tmp_path / "run") if loss is not None]
-    assert [step for step, _ in drawn] == [step for step, _ in written]
-    assert [value for _, value in drawn] == pytest.approx([loss for _, loss in written], rel=1e-6)
-    assert {"train/lr", "valid/loss", "valid/R@1", "valid/MRR"} <= set(events.Tags()["scalars"])
-
-
 def test_a_batch_that_exceeds_memory_suggests_a_smaller_one(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -215,6 +215,8 @@ def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
     if get_origin(hint) is Literal:
         return "none" if value is None and "none" in get_args(hint) else value  # KEY=none is None for every key
     if get_origin(hint) is tuple:
+        if isinstance(value, str) and get_origin(get_args(hint)[0]) is Literal:
+            value = [value]  # one word needs no list
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where} = {value!r} is not a list; write {_as_list(get_args(hint)[0], value)}")
         return tuple(_value(get_args(hint)[0], item, where) for item in value)

@@ -18,7 +18,7 @@ from polyrank.config.checked import (
     unknown_key,
 )
 from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
-from polyrank.config.training import NetworkTraining, Precision, Updates
+from polyrank.config.training import LogTo, NetworkTraining, Precision, Updates
 from polyrank.errors import ConfigError
 
 WARMUP = InverseSqrtSchedule(warmup_steps=10_000)
@@ -138,6 +138,7 @@ class PretrainSteps(Updates):
         precision: "fp32", "bf16" (autocast), or "auto": bf16 if the hardware supports it.
         evaluate_steps: validate every so many steps, and keep the network if it is the best so far.
         checkpoint_steps: checkpoint every so many steps.
+        log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
         seed: of weights, order, masks and dropout.
     """
 
@@ -156,6 +157,7 @@ class PretrainSteps(Updates):
     precision: Precision = "auto"
     evaluate_steps: Count = 1000
     checkpoint_steps: Count = 500
+    log_to: tuple[LogTo, ...] = ()
     seed: NonNegativeInt = 1
 
     @property

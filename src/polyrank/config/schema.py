@@ -98,7 +98,9 @@ def _of_type(hint: Any, about: Schema) -> Schema:
     if get_origin(option) is tuple:
         items = get_args(option)
         length = {} if Ellipsis in items else {"minItems": len(items), "maxItems": len(items)}
-        return {**about, "type": "array", "items": _of_type(items[0], {}), **length}
+        item = _of_type(items[0], {})
+        several = {"type": "array", "items": item, **length}
+        return {**about, "anyOf": [item, several]} if "enum" in item else {**about, **several}  # one word needs no list
     return {**about, "type": _TYPES[option]}
 
 

@@ -15,6 +15,7 @@ from polyrank.errors import ConfigError
 Precision = Literal["auto", "fp32", "bf16"]
 NegativeSource = Literal["given", "random", "mined"]
 NegativesWeighting = Literal["as_said", "uniform", "logq"]
+LogTo = Literal["tensorboard", "wandb", "mlflow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +313,7 @@ class TrainConfig(NetworkTraining):
         length_window: number of batches to sort by length together, which reduces padding; 1: no sorting. None: 50 for
             lists; 1 for in-batch negatives, which would otherwise come from contexts of similar length and lower the
             accuracy.
+        log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
         seeds: one run for each seed.
     """
 
@@ -337,6 +339,7 @@ class TrainConfig(NetworkTraining):
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None
     length_window: Count | None = None
+    log_to: tuple[LogTo, ...] = ()
     seeds: tuple[NonNegativeInt, ...] = (1,)
 
     def __post_init__(self) -> None:

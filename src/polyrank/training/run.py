@@ -1,12 +1,13 @@
 """Running a recipe: read the data, build the model, train it, save the best version; once for each seed.
 
-A run folder holds recipe.json (resolved), metrics.jsonl, tensorboard/ if TensorBoard is installed, model/, result.json
+A run folder holds recipe.json (resolved), metrics.jsonl, the curves of ``train.log_to``, model/, result.json
 once the run has finished, run.lock while it runs, and checkpoint.safetensors, which stays if the run can be extended.
 Two networks have their own folders in it, retriever/ and reranker/, for everything but recipe, checkpoint and result.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +28,10 @@ from polyrank.records import Example
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Scorer
 from polyrank.storage.document import DocumentKind, has_document, read_document
-from polyrank.storage.durable import check_replaceable
+from polyrank.storage.durable import check_replaceable, make_folders
 from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
+from polyrank.training.curves import CURVES, check_log_to, draw_curves
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together, phased
 from polyrank.training.learner import METRICS, Learner, Report
@@ -37,7 +39,6 @@ from polyrank.training.methods import make_step
 from polyrank.training.ranker import Ranker, make_learner, new_ranker
 from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
 from polyrank.training.sums import SUM_FILES, new_sum
-from polyrank.training.tensorboard import TensorBoard
 
 RECIPE, RESULT = (
     DocumentKind(
@@ -55,7 +56,7 @@ TRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
     begun=tuple(f"{name}{file}" for name in FOLDERS for file in (CHECKPOINT, RESULT.file, METRICS, MODEL)),
-    other=("tensorboard", "teacher-scores.sqlite*", "mined-*.npy", *NETWORKS),
+    other=(*CURVES, "teacher-scores.sqlite*", "mined-*.npy", *NETWORKS),
     cleared=tuple(
         f"{seed}{file}"
         for seed in SEEDS
@@ -63,13 +64,13 @@ TRAINING = RunKind(
             CHECKPOINT,
             RESULT.file,
             "mined-*.npy",
-            *(f"{name}{file}" for name in FOLDERS for file in (METRICS, "tensorboard")),
+            *(f"{name}{file}" for name in FOLDERS for file in (METRICS, *CURVES)),
         )
     ),
     may_differ=(
         "output",
         "data.cache",
-        *(f"train.{key}" for key in ("seeds", "epochs", "max_steps", "minutes", "checkpoint_steps")),
+        *(f"train.{key}" for key in ("seeds", "epochs", "max_steps", "minutes", "checkpoint_steps", "log_to")),
     ),
 )
 
@@ -132,6 +133,7 @@ def train(
         LostProcessError: another process of a distributed run has ended.
     """
     plan = resolve_recipe(recipe)
+    check_log_to(plan.recipe.train.log_to)
     with distributed.process_group(), hold_run_folder(plan.output):
         notify = notify if distributed.is_rank_zero() else lambda text: None
         distributed.on_rank_zero(partial(_check_folders, plan, resume, overwrite))
@@ -301,34 +303,37 @@ class Run:
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
         self.notify(f"seed {self.seed}: {n_parameters:,} parameters on {device}{with_others}")
         metadata = {"recipe": recipe_to_dict(self.plan.recipe), "seed": self.seed}
-        curves = [TensorBoard(self.folder / network.name / "tensorboard") for network in self.plan.networks]
-        learners: list[Learner] = [
-            make_learner(
-                ranker,
-                network.train,
-                self.folder / network.name,
-                self.valid,
-                metadata=metadata,
-                report=self._reporter(network.name, drawn),
-                name=network.name,
+        with ExitStack() as stack:
+            learners: list[Learner] = [
+                make_learner(
+                    ranker,
+                    network.train,
+                    self.folder / network.name,
+                    self.valid,
+                    metadata=metadata,
+                    report=self._reporter(network.name, stack.enter_context(self._curves(network.name))),
+                    name=network.name,
+                )
+                for ranker, network in zip(rankers, self.plan.networks, strict=True)
+            ]
+            return fit_together(
+                learners,
+                phased(step),
+                self.examples,
+                train,
+                seed=self.seed,
+                folder=self.folder,
+                device=device,
+                resume=self.resume,
+                memory=getattr(step, "queue", None),
+                notify=self.notify,
             )
-            for ranker, network, drawn in zip(rankers, self.plan.networks, curves, strict=True)
-        ]
-        fits = fit_together(
-            learners,
-            phased(step),
-            self.examples,
-            train,
-            seed=self.seed,
-            folder=self.folder,
-            device=device,
-            resume=self.resume,
-            memory=getattr(step, "queue", None),
-            notify=self.notify,
-        )
-        for drawn in curves:
-            drawn.close()
-        return fits
+
+    def _curves(self, network: str) -> AbstractContextManager[Report]:
+        recipe, output, folder = self.plan.recipe, self.plan.output, self.folder / network
+        make_folders(folder)
+        name = "/".join((output.resolve().name, *folder.relative_to(output).parts))
+        return draw_curves(recipe.train.log_to, folder, name, recipe_to_dict(recipe), self.notify)
 
     def _reporter(self, name: str, drawn: Report) -> Report:
         def report(record: dict[str, Any]) -> None:

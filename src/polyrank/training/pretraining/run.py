@@ -32,6 +32,7 @@ from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.storage.durable import check_replaceable, write_file
 from polyrank.text import Subwords, learn_bert_subwords, read_subwords
 from polyrank.training.checkpoints import CHECKPOINT
+from polyrank.training.curves import CURVES, check_log_to, draw_curves
 from polyrank.training.learner import METRICS, Learner
 from polyrank.training.loop import fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
@@ -49,12 +50,12 @@ PRETRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
     begun=(CHECKPOINT, RESULT.file, METRICS, MODEL),
-    other=(VOCABULARY, TOKENS),
-    cleared=(CHECKPOINT, RESULT.file, METRICS, VOCABULARY, RECIPE.file, TOKENS),
+    other=(VOCABULARY, TOKENS, *CURVES),
+    cleared=(CHECKPOINT, RESULT.file, METRICS, VOCABULARY, RECIPE.file, TOKENS, *CURVES),
     may_differ=(
         "output",
         "data.cache",
-        *(f"train.{key}" for key in ("steps", "minutes", "checkpoint_steps", "micro_batch_tokens")),
+        *(f"train.{key}" for key in ("steps", "minutes", "checkpoint_steps", "micro_batch_tokens", "log_to")),
     ),
 )
 
@@ -123,6 +124,7 @@ def pretrain(
     """
     if not isinstance(recipe, PretrainRecipe):
         recipe = load_pretrain_recipe(recipe)
+    check_log_to(recipe.train.log_to)
     folder, chosen, plan = Path(recipe.output), choose_device(device), recipe
     with distributed.process_group(), hold_run_folder(folder):
         ended = distributed.on_rank_zero(lambda: _begin(plan, folder, resume, overwrite, notify))
@@ -191,29 +193,35 @@ def _fit(
     network = pretraining_network(backbone, recipe.train.seed).to(device)
     n_parameters = sum(p.numel() for p in backbone.parameters())
     notify(f"{n_parameters:,} parameters, {len(subwords):,} subwords, on {device}")
-    learner = Learner(
-        model=network,
-        settings=recipe.train.of_network,
-        folder=folder,
-        save_best=lambda figures: save_backbone(folder / MODEL, backbone, subwords, pooling),
-        evaluate=None if validation is None else partial(validate, network, validation, device),
-        best_by="loss",
-        report=report,
-    )
-    (result,) = fit(
-        [learner],
-        PretrainStep(network, device),
-        batches,
-        PretrainFit,
-        seed=recipe.train.seed,
-        folder=folder,
-        device=device,
-        precision=recipe.train.precision,
-        checkpoint_steps=recipe.train.checkpoint_steps,
-        minutes=recipe.train.minutes,
-        resume=resume,
-        notify=notify,
-    )
+    with draw_curves(recipe.train.log_to, folder, folder.resolve().name, to_dict(recipe), notify) as draw:
+
+        def both(record: dict[str, Any]) -> None:
+            draw(record)
+            report(record)
+
+        learner = Learner(
+            model=network,
+            settings=recipe.train.of_network,
+            folder=folder,
+            save_best=lambda figures: save_backbone(folder / MODEL, backbone, subwords, pooling),
+            evaluate=None if validation is None else partial(validate, network, validation, device),
+            best_by="loss",
+            report=both,
+        )
+        (result,) = fit(
+            [learner],
+            PretrainStep(network, device),
+            batches,
+            PretrainFit,
+            seed=recipe.train.seed,
+            folder=folder,
+            device=device,
+            precision=recipe.train.precision,
+            checkpoint_steps=recipe.train.checkpoint_steps,
+            minutes=recipe.train.minutes,
+            resume=resume,
+            notify=notify,
+        )
     return result
 
 
