@@ -69,6 +69,28 @@ EXAMPLES = [
 ]
 
 
+def test_a_table_of_examples_has_the_figures_as_its_means() -> None:
+    pytest.importorskip("pandas")
+    unanswerable = Example(("turn",), ("a", "b"), (), "none")
+    result = evaluate(noisy, [unanswerable, *EXAMPLES])
+    frame, figures = result.to_pandas(), summarise(result)["metrics"]
+    assert frame["id"].tolist() == [example.id for example in EXAMPLES]
+    assert {name: pytest.approx(frame[name].mean()) for name in figures} == figures
+    assert ((frame["rank"] == 1) == (frame["R@1"] == 1)).all()
+    assert frame.iloc[3][["n_turns", "n_words", "n_candidates", "n_relevant"]].tolist() == [4, 4, 10, 1]
+
+
+def test_a_table_of_models_has_their_figures_and_intervals() -> None:
+    pytest.importorskip("pandas")
+    models = polyrank.resolve_contestants(["bm25", "tfidf"])
+    result = polyrank.evaluate_models(models, polyrank.read_task(EXAMPLES[:20]))
+    frame = result.to_pandas()
+    assert frame["name"].tolist() == ["bm25", "tfidf"]
+    for row, known in zip(frame.to_dict("records"), result.rows, strict=True):
+        assert row["MRR"] == known["metrics"]["MRR"]
+        assert [row["MRR low"], row["MRR high"]] == list(known["intervals"]["MRR"])
+
+
 def test_constant_and_perfect_scorers() -> None:
     summary = summarise(evaluate(constant, EXAMPLES))
     assert summary["n_examples"] == 300

@@ -81,6 +81,35 @@ def test_a_pushed_model_is_loaded_by_its_name(
     assert refused == "UsageError: the Hub does not have revision 'nosuch' of me/support; check the revision"
 
 
+PUSH = """
+import sys, polyrank
+model, name = sys.argv[1:]
+for loaded in (polyrank.load(model), polyrank.load("bm25"), polyrank.BM25()):
+    try:
+        print(loaded.push_to_hub(name, private=True))
+    except polyrank.PolyrankError as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_a_loaded_model_is_pushed_as_by_the_command(
+    hub: Hub, model: Path, run: Callable[..., "subprocess.CompletedProcess[str]"]
+) -> None:
+    pushed = run("-c", PUSH, model, "me/loaded")
+    assert pushed.returncode == 0, pushed.stderr
+    address, lexical, unnamed = pushed.stdout.splitlines()
+    assert address.startswith(f"{hub.url}/me/loaded/commit/")
+    assert "push a trained model" in lexical
+    assert unnamed == "UsageError: BM25() was not loaded from a folder; push what polyrank.load(FOLDER) returns"
+    assert hub.private["me/loaded"]
+    own = hub.files("me/loaded")
+    assert run("push", model, "hf:me/command").returncode == 0
+    by_command = hub.files("me/command")
+    assert own is not None
+    assert by_command is not None
+    assert own[1] == by_command[1]
+
+
 @pytest.mark.parametrize(
     ("change", "name", "code", "message"),
     [

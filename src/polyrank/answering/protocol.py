@@ -17,6 +17,7 @@ from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
 from polyrank.index import COUNT_FIELD, Filter, Index, as_count, as_filter
 from polyrank.index.filters import fields_of
+from polyrank.ranking.frames import data_frame
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.inputs import whole_number
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
@@ -58,15 +59,9 @@ class Answer:
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
-            from pandas import DataFrame
-        except ImportError as error:
-            raise UsageError("pandas is not installed; install it with: pip install pandas") from error
         own = [{"id": one.id, "text": one.text, "score": one.score} | one.stages for one in self.ranked]
-        names = list(dict.fromkeys(["id", "text", "score", *(name for row in own for name in row)]))
-        return DataFrame([one.metadata | row for one, row in zip(self.ranked, own, strict=True)]).reindex(
-            columns=[*names, *dict.fromkeys(name for one in self.ranked for name in one.metadata if name not in names)]
-        )
+        columns = ["id", "text", "score", *(name for row in own for name in row)]
+        return data_frame([one.metadata | row for one, row in zip(self.ranked, own, strict=True)], columns)
 
     def _repr_html_(self) -> str:
         """The answer as a table, for notebooks."""

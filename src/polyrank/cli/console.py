@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from polyrank.scorers.protocols import Scorer
 
 STDIN = Path("stdin")
+LINE_SECONDS = 60.0
 PLOT_ENDINGS = (".png", ".svg", ".pdf")
 DISTRIBUTED = ("pretrain", "train", "evaluate", "mine", "index", "build")  # commands that several processes can share
 
@@ -88,6 +90,14 @@ class ProgressDisplay:
         from rich.progress import Progress
 
         self.progress = Progress(*columns, console=console(), disable=not console().is_terminal, transient=transient)
+        self._last_line = time.monotonic()
+
+    def line_is_due(self, also: bool = False) -> bool:
+        """Whether to print a line of progress, without bars: every minute, and if ``also`` is true."""
+        due = also or time.monotonic() - self._last_line >= LINE_SECONDS
+        if due:
+            self._last_line = time.monotonic()
+        return due and not console().is_terminal
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -109,7 +119,13 @@ def encoding_progress() -> Iterator[Callable[[int, int], None]]:
     """A progress bar, as a function of the number of encoded texts and their total."""
     with ProgressDisplay(transient=True) as display:
         task = display.progress.add_task("encoding", total=None)
-        yield lambda done, total: display.progress.update(task, completed=done, total=total)
+
+        def report(done: int, total: int) -> None:
+            display.progress.update(task, completed=done, total=total)
+            if display.line_is_due():
+                notify(f"encoded {done:,} of {total:,} texts")
+
+        yield report
 
 
 def stdin_lines() -> Iterator[tuple[int, str]]:

@@ -77,7 +77,7 @@ class PretrainingDisplay(ProgressDisplay):
         self.shown |= _figures(record)
         text = f"{'; '.join(self.shown.values())}; {record['n_tokens'] / record['seconds']:,.0f} tokens/s"
         self.progress.update(self.task, completed=step, text=text)
-        if plain and step % 50 == 0:
+        if self.line_is_due(step % 50 == 0):
             notify(f"step {step}/{n_steps}: {text}")
 
 

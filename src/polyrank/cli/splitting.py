@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from polyrank.data import Split
 
 RECIPE = "recipe.toml"
+LARGE = 1_000  # training examples from which on training takes long enough to measure it first
 
 
 def split(
@@ -31,6 +32,10 @@ def split(
         Option(help="time (the latest are the test part), id (random), or auto (time if every conversation has one)."),
     ] = "auto",
     seed: Annotated[int, Option(min=0, help="Seed of random choices.")] = 0,
+    minutes: Annotated[
+        float | None,
+        Option(min=0.1, help="Write train.minutes into the recipe: stop training after so many minutes."),
+    ] = None,
     overwrite: Overwrite = False,
     skip_bad: SkipBad = False,
     json_: Json = False,
@@ -63,15 +68,33 @@ def split(
             " distinct responses"
         )
     write_split(output, parts)
-    write_file(output / RECIPE, _recipe(parts).encode())
+    write_file(output / RECIPE, _recipe(parts, minutes).encode())
     if json_:
         print(json.dumps(_counts(parts)))
     else:
         _show(parts)
+    if len(parts.train.examples) >= LARGE:
+        _report_cost(output / RECIPE, parts)
     notify(f"wrote {output}; next: polyrank train {output / RECIPE}")
 
 
-def _recipe(parts: "Split") -> str:
+def _report_cost(recipe: Path, parts: "Split") -> None:
+    """Measure what training by the recipe will cost."""
+    from polyrank.devices.choice import choose_device
+    from polyrank.loading.recipes import resolve_recipe
+    from polyrank.training.cost import measure_cost
+
+    plan = resolve_recipe(recipe)
+    train = plan.recipe.train
+    notify("timing a few batches of training")
+    cost = measure_cost(
+        plan, parts.train.examples, parts.valid.examples, seed=train.seeds[0], device=choose_device("auto")
+    )
+    if cost is not None:
+        notify(f"training: {cost.describe(train.minutes)}")
+
+
+def _recipe(parts: "Split", minutes: float | None) -> str:
     """A recipe for the parts; all other keys have defaults."""
     from polyrank.config.starter_recipe import RECIPES, best_start
 
@@ -79,7 +102,8 @@ def _recipe(parts: "Split") -> str:
     data = [f'{name} = "{name}.jsonl"' for name in named]
     if parts.train.conversations[0].dialogues:
         data.append(f"speaker = {json.dumps(parts.speaker or '*', ensure_ascii=False)}")
-    return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{RECIPES[best_start()]}"
+    limit = "" if minutes is None else f"minutes = {minutes:g}\n"  # each recipe ends with its table [train]
+    return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{RECIPES[best_start()]}{limit}"
 
 
 def _counts(parts: "Split") -> dict[str, object]:

@@ -42,7 +42,15 @@ def train(
     keep_freed_memory()  # safe here, since the process runs nothing else
     plan = load_recipe(recipe, changes or ())
     with TrainingDisplay() as display:
-        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, notify=notify)
+        results = run(
+            plan,
+            resume=resume,
+            overwrite=overwrite,
+            forecast=True,
+            device=device,
+            report=display.report,
+            notify=notify,
+        )
     show_results(plan.data, results, json_)
 
 
@@ -135,7 +143,7 @@ class TrainingDisplay(ProgressDisplay):
         speed = record["n_examples"] / max(record["seconds"], 1e-9)
         self.progress.update(self.tasks[seed], completed=step, text=f"loss {loss} {valid} {speed:.0f} examples/s")
         # the re-ranker's record of the same step follows the retriever's
-        if plain and network != "retriever" and step % 50 == 0:
+        if network != "retriever" and self.line_is_due(step % 50 == 0):
             notify(f"seed {seed} step {step}/{record['n_steps']}: loss {loss}, {speed:.0f} examples/s")
 
 

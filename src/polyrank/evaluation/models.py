@@ -13,6 +13,7 @@ from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import By
 from polyrank.evaluation.task import Task
 from polyrank.loading.runs import Contestant
+from polyrank.ranking.frames import data_frame
 from polyrank.scorers.open import corpus_of, open_ranker, probe_encoding
 
 Progress = Callable[[str, list[range]], Iterable[range]]
@@ -29,6 +30,24 @@ class Comparison:
 
     rows: list[dict[str, Any]]
     models: list[Scored]
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with a row for each model: its name, number of examples, metrics and their intervals.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return data_frame(
+            [
+                {"name": row["name"], "n_examples": row["n_examples"], **row["metrics"]}
+                | {
+                    f"{name} {end}": value
+                    for name, interval in row["intervals"].items()
+                    for end, value in zip(("low", "high"), interval, strict=True)
+                }
+                for row in self.rows
+            ]
+        )
 
 
 def evaluate_models(

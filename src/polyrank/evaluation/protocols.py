@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
-from polyrank.ranking.metrics import Placement, placement_of, with_duplicates
+from polyrank.ranking.frames import data_frame
+from polyrank.ranking.metrics import Placement, metric_values, placement_of, with_duplicates
 from polyrank.records import Candidate, Example
 
 if TYPE_CHECKING:  # tables are made from scores files without torch
@@ -56,6 +57,37 @@ class Evaluation:
     def answerable(self) -> tuple[Record, ...]:
         """Records with a right and a wrong candidate; the others cannot be ranked well or badly."""
         return tuple(r for r in self.records if 0 < r.placement.n_relevant < r.placement.n_candidates)
+
+    def to_pandas(self, ks: Sequence[int] = (1, 2, 5, 10, 50)) -> Any:
+        """A pandas DataFrame with a row for each answerable example; the means of its metrics are the figures.
+
+        Args:
+            ks: for R@k, as in ``summarise``.
+
+        Returns:
+            Columns ``id``, ``n_turns``, ``n_words``, ``n_tokens``, ``n_candidates``, ``n_relevant``, ``rank`` (of the
+            best right candidate, from 1, before ties), and the metrics.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        records = self.answerable
+        values = metric_values([record.placement for record in records], ks)
+        return data_frame(
+            [
+                {
+                    "id": record.id,
+                    "n_turns": record.n_turns,
+                    "n_words": record.n_words,
+                    "n_tokens": record.n_tokens,
+                    "n_candidates": record.placement.n_candidates,
+                    "n_relevant": record.placement.n_relevant,
+                    "rank": 1 + record.placement.groups[0].n_above,
+                    **{name: float(numbers[row]) for name, numbers in values.items()},
+                }
+                for row, record in enumerate(records)
+            ]
+        )
 
 
 def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[Candidate]]:

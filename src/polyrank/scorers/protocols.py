@@ -94,6 +94,27 @@ class Scorer(Protocol):
         """How many tokens of a context are read, boundaries included; None for lexical scorers."""
         return None
 
+    def push_to_hub(self, name: str, *, private: bool = False) -> str:
+        """Upload the model, as it was loaded from its folder, to the Hugging Face Hub, as ``polyrank push`` does.
+
+        Args:
+            name: ``OWNER/MODEL``; the repository is created if it does not exist. ``load`` accepts ``hf:OWNER/MODEL``.
+            private: whether a new repository is private.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            UsageError: it is not a trained model from one folder, the name is not valid, or the Hub refuses your token.
+            ArtifactError: a file of the model is damaged.
+            OfflineError: the Hub cannot be reached.
+        """
+        from polyrank.loading.sharing import push_model
+
+        if not self.name:
+            raise UsageError(f"{self!r} was not loaded from a folder; push what polyrank.load(FOLDER) returns")
+        return push_model(self.name, name if name.startswith("hf:") else f"hf:{name}", private=private)
+
 
 @runtime_checkable
 class Encoder(Scorer, Protocol):

@@ -1,10 +1,11 @@
-"""Building the training step that a recipe's settings describe."""
+"""Building the networks and the training step that a recipe's settings describe."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from polyrank.config.models import SumConfig
 from polyrank.config.training import (
     ConvertMethod,
     InBatchMethod,
@@ -13,11 +14,13 @@ from polyrank.config.training import (
     NegativesConfig,
     NegativeSource,
     NegativesWeighting,
+    Precision,
     TrainConfig,
 )
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
+from polyrank.loading.recipes import NetworkPlan
 from polyrank.models import Convert, EncoderNetwork
 from polyrank.negatives.hard import HardNegatives, collect_right_answers
 from polyrank.negatives.mixed import MixedNegatives
@@ -29,10 +32,27 @@ from polyrank.scorers.open import load
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.queue import CandidateQueue
-from polyrank.training.ranker import Ranker
+from polyrank.training.ranker import Ranker, new_ranker
 from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step, response_of
+from polyrank.training.sums import new_sum
 from polyrank.training.teacher import CachedScorer
 from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses
+
+
+def make_ranker(
+    network: NetworkPlan, examples: Sequence[Example], *, precision: Precision, seed: int, device: torch.device
+) -> Ranker:
+    """The model of a resolved recipe, with the weights that it starts from.
+
+    Raises:
+        ConfigError: the weights do not fit the model.
+    """
+    model, train = network.model, network.train
+    if isinstance(model, SumConfig):
+        return new_sum(model, network.parts, train, precision=precision, device=device)
+    return new_ranker(
+        model, network.text, train, examples, start=network.start, precision=precision, seed=seed, device=device
+    )
 
 
 def make_step(

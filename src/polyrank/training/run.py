@@ -13,16 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from polyrank.config.models import NETWORKS, SumConfig
+from polyrank.config.models import NETWORKS
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
-from polyrank.config.training import Precision
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
 from polyrank.errors import ConfigError, UsageError
 from polyrank.evaluation import evaluate, summarise
-from polyrank.loading.recipes import NetworkPlan, TrainingPlan, resolve_recipe
+from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
 from polyrank.records import Example
 from polyrank.scorers.open import load
@@ -31,14 +28,15 @@ from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.storage.durable import check_replaceable, make_folders
 from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
+from polyrank.training.cost import measure_cost
 from polyrank.training.curves import CURVES, check_log_to, draw_curves
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together, phased
 from polyrank.training.learner import METRICS, Learner, Report
-from polyrank.training.methods import make_step
-from polyrank.training.ranker import Ranker, make_learner, new_ranker
+from polyrank.training.methods import make_ranker, make_step
+from polyrank.training.ranker import make_learner
 from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
-from polyrank.training.sums import SUM_FILES, new_sum
+from polyrank.training.sums import SUM_FILES
 
 RECIPE, RESULT = (
     DocumentKind(
@@ -105,6 +103,7 @@ def train(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    forecast: bool = False,
     device: str = "auto",
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
     notify: Callable[[str], None] = lambda text: None,
@@ -121,6 +120,8 @@ def train(
             steps, and their learning rates so far do not depend on the number; else they are not trained again. The
             number of processes may change.
         overwrite: start again, replacing an earlier run.
+        forecast: measure a few batches first, and pass ``notify`` the time and memory that each run will take. The
+            results do not depend on it.
         device: "auto", "cpu" or "cuda".
         report: called with the seed and each record of metrics.jsonl.
         notify: called with lines for the user.
@@ -151,7 +152,7 @@ def train(
             ("test", data.test, len(test_examples)),
         ]
         parts = distributed.on_rank_zero(lambda: [describe_part(*part) for part in described if part[2]])
-        results = []
+        results: list[RunResult] = []
         for seed, folder in plan.folders.items():
             run = Run(
                 plan=plan,
@@ -162,6 +163,7 @@ def train(
                 device=device,
                 resume=resume,
                 overwrite=overwrite,
+                forecast=forecast and not results,
                 report=report,
                 notify=notify,
             )
@@ -181,22 +183,6 @@ def _write_cards(plan: TrainingPlan, results: Sequence[RunResult], parts: list[D
     for own in results:
         network = networks[own.network]
         write_card(own.model, plan.recipe, network, parts, seed=own.seed, fit=own.fit, n_steps=n_steps, test=own.test)
-
-
-def make_ranker(
-    network: NetworkPlan, examples: Sequence[Example], *, precision: Precision, seed: int, device: torch.device
-) -> Ranker:
-    """The model of a resolved recipe, with the weights that it starts from.
-
-    Raises:
-        ConfigError: the weights do not fit the model.
-    """
-    model, train = network.model, network.train
-    if isinstance(model, SumConfig):
-        return new_sum(model, network.parts, train, precision=precision, device=device)
-    return new_ranker(
-        model, network.text, train, examples, start=network.start, precision=precision, seed=seed, device=device
-    )
 
 
 def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
@@ -241,7 +227,7 @@ class Run:
         examples: to train on.
         valid: validation lists, which choose the best step; if empty, the last step's model is kept.
         device: where to compute.
-        resume, overwrite, report, notify: as for ``train``.
+        resume, overwrite, forecast, report, notify: as for ``train``.
     """
 
     plan: TrainingPlan
@@ -252,6 +238,7 @@ class Run:
     device: str
     resume: bool
     overwrite: bool
+    forecast: bool
     report: Callable[[int, dict[str, Any]], None]
     notify: Callable[[str], None]
 
@@ -259,6 +246,8 @@ class Run:
         """Train, and return the result of each network."""
         fits = distributed.on_rank_zero(self._begin)
         if fits is None:
+            if self.forecast:
+                self._report_cost()
             fits = self._fit()
             if all(own.finished for own in fits):
                 distributed.on_rank_zero(partial(self._end, fits))
@@ -290,6 +279,14 @@ class Run:
             for recipe in (read_run_recipe(self.folder), self.plan.recipe)
         )
         return TRAINING.is_longer(self.folder, [network.train for network in self.plan.networks], before, now)
+
+    def _report_cost(self) -> None:
+        device, folder = choose_device(self.device), self.folder if self.resume else None
+        cost = measure_cost(self.plan, self.examples, self.valid, seed=self.seed, device=device, run=folder)
+        if cost is not None:
+            n_seeds = len(self.plan.folders)
+            of_each = f"each of {n_seeds} seeds: " if n_seeds > 1 else ""
+            self.notify(of_each + cost.describe(self.plan.recipe.train.minutes))
 
     def _fit(self) -> list[FitResult]:
         """Build the networks and train them."""

@@ -1,0 +1,163 @@
+"""The cost of a training, measured before it begins: right sums, and no effect on the training."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from polyrank.config.recipe import recipe_from_dict
+from polyrank.data import read_examples
+from polyrank.loading.recipes import load_recipe, resolve_recipe
+from polyrank.training import train
+from polyrank.training.cost import Cost, measure_cost
+from processes import run
+
+CPU = torch.device("cpu")
+MUTUAL = {
+    "reranker": {"kind": "cross"},
+    "train": {"method": {"kind": "mutual"}, "negatives": {"n": 3, "remine_epochs": 1}},
+}
+
+
+def tables(task: dict[str, Path], backbone: Path, output: Path, **train: Any) -> dict[str, Any]:
+    """9 steps an epoch, validated twice an epoch on 12 lists of 12 candidates."""
+    return {
+        "output": str(output),
+        "model": {"kind": "bi", "backbone": str(backbone)},
+        "text": {"max_context_tokens": 24, "max_candidate_tokens": 8},
+        "data": {"train": str(task["train"]), "valid": str(task["valid"])},
+        "train": {
+            "batch_size": 8, "epochs": 5, "precision": "fp32", "dropout": 0.3,
+            "schedule": {"kind": "constant", "warmup_steps": 0},
+            "method": {"kind": "in_batch", "queue": 8}, **train,
+        },
+    }  # fmt: skip
+
+
+def outcome(folder: Path) -> tuple[bytes, list[Any]]:
+    """The weights, and the records without times."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return (folder / "model" / "model.safetensors").read_bytes(), [{**line, "seconds": 0} for line in lines]
+
+
+def test_the_training_and_its_resumption_have_the_same_bits_with_a_forecast(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    train(tables(task, tiny_backbone, tmp_path / "plain", checkpoint_steps=22))
+    said: list[str] = []
+    train(tables(task, tiny_backbone, tmp_path / "run", max_steps=22), forecast=True, notify=said.append)
+    plan = tables(task, tiny_backbone, tmp_path / "run")
+    # an extended run is validated at its first end, too, so both are compared by their last records
+    train(plan, forecast=True, resume=True, notify=said.append)
+    costs = [line.partition(" steps will take about")[0] for line in said if "examples/s" in line]
+    assert costs == ["22", "23"]
+    (weights, records), (again, repeated) = outcome(tmp_path / "plain"), outcome(tmp_path / "run")
+    assert weights == again
+    losses = [[record["loss"] for record in own if "loss" in record] for own in (records, repeated)]
+    assert losses[0] == losses[1]
+
+
+def test_the_cost_is_that_of_all_steps_and_validations(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    """By a clock that advances by 3 seconds each time: 45 steps, and 10 validations of all texts."""
+    plan = resolve_recipe(tables(task, tiny_backbone, tmp_path / "run"))
+    examples, valid = (list(read_examples(task[name]).examples) for name in ("train", "valid"))
+    state = torch.random.get_rng_state()
+    ticks = count(step=3)
+    cost = measure_cost(plan, examples, valid, seed=1, device=CPU, clock=lambda: float(next(ticks)))
+    assert cost is not None
+    assert (cost.n_steps, cost.per_second, cost.seconds) == (45, 8 / 3, 45 * 3 + 10 * 3)
+    assert cost.memory is None or cost.memory > 10_000_000
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not (tmp_path / "run").exists()
+    many = [dataclasses.replace(valid[i % 12], context=(f"hi {i}",)) for i in range(96)]
+    cost = measure_cost(plan, examples, many, seed=1, device=CPU, clock=lambda: float(next(ticks)))
+    assert cost is not None
+    assert cost.seconds == pytest.approx(45 * 3 + 10 * 3 * (96 + 12) / (32 + 12))  # contexts, and distinct candidates
+
+
+def test_slow_batches_are_measured_once(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    plan = resolve_recipe(tables(task, tiny_backbone, tmp_path / "run"))
+    ticks: list[float] = []
+
+    def clock() -> float:
+        ticks.append(20.0 * len(ticks))
+        return ticks[-1]
+
+    cost = measure_cost(plan, list(read_examples(task["train"]).examples), [], seed=1, device=CPU, clock=clock)
+    assert cost is not None
+    assert (len(ticks), cost.seconds) == (2, 45 * 20)
+
+
+def test_short_trainings_are_not_measured(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    plan = resolve_recipe(tables(task, tiny_backbone, tmp_path / "run", max_steps=20))
+    examples = list(read_examples(task["train"]).examples)
+    assert measure_cost(plan, examples, [], seed=1, device=CPU, clock=lambda: pytest.fail("measured")) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train": {"method": {"kind": "listwise"}, "negatives": {"n": 3}}},
+        {"model": {"kind": "cross"}, "train": {"method": {"kind": "listwise"}, "negatives": {"n": 3}}},
+        {"train": {"chunk_size": 4}},
+        {"train": {"negatives": {"sources": ["mined"], "n": 2, "remine_epochs": 2}, "method": {"kind": "in_batch"}}},
+        MUTUAL,
+    ],
+    ids=["lists", "cross", "chunks", "mined", "mutual"],
+)
+def test_each_method_can_be_measured(
+    change: dict[str, Any], tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    values = tables(task, tiny_backbone, tmp_path / "run")
+    merged = {
+        key: {**values.get(key, {}), **change.get(key, {})} if key not in ("output",) else values[key]
+        for key in values.keys() | change.keys()
+    }
+    if "reranker" in merged:
+        merged["reranker"]["backbone"] = str(tiny_backbone)
+    plan = resolve_recipe(recipe_from_dict(merged))
+    examples, valid = (list(read_examples(task[name]).examples) for name in ("train", "valid"))
+    cost = measure_cost(plan, examples, valid, seed=1, device=CPU)
+    assert cost is not None
+    assert cost.seconds > 45 * 8 / cost.per_second
+
+
+def test_the_sentence_names_the_way_to_cut_a_long_training() -> None:
+    def said(seconds: float, minutes: float | None = None) -> str:
+        return Cost(n_steps=9, per_second=2.0, seconds=seconds, memory=None).describe(minutes)
+
+    assert "train.minutes" not in said(1000)
+    assert said(5000).endswith("train.minutes=20 ends the training earlier and keeps its best model")
+    assert "train.minutes = 5 ends" in said(5000, 5.0)
+    assert "train.minutes" not in said(5000, 100.0)
+
+
+def test_the_command_says_what_training_costs(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'output = "run"\n[data]\ntrain = "{task["train"]}"\n[model]\nkind = "bi"\nbackbone = "{tiny_backbone}"\n'
+        "[text]\nmax_context_tokens = 24\nmax_candidate_tokens = 8\n[train]\nbatch_size = 8\nepochs = 5\n"
+        "max_steps = 25\n"
+    )
+    done = run("train", recipe)
+    assert done.returncode == 0, done.stderr
+    assert "25 steps will take about" in done.stderr
+
+
+@pytest.mark.deep
+def test_split_says_what_training_costs_and_limits_it(
+    write_rows: Callable[[str, list[dict[str, Any]]], Path], tmp_path: Path
+) -> None:
+    rows = [{"context": [f"my {i}"], "response": f"hello {i % 50}"} for i in range(1400)]
+    done = run("split", write_rows("rows.jsonl", rows), "-o", tmp_path / "split", "--minutes", "0.5")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("training: ")]
+    assert "examples/s, validations included" in line
+    assert load_recipe(tmp_path / "split" / "recipe.toml").train.minutes == 0.5
