@@ -27,7 +27,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.fitting import too_large
 from polyrank.training.learner import explain_out_of_memory
 from polyrank.training.mutual import Imitation
-from train_settings import train_config
+from train_settings import losses_of, train_config
 
 CPU = torch.device("cpu")
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
@@ -261,7 +261,7 @@ def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -
     for size in (None, 3):
         pair = [STEPS[name](tiny_backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
         first, second = (dataclasses.replace(step, chunk_size=size) for step, _ in pair)
-        phases = MutualStep(first, second, Imitation()).phases(BATCH, 0, 0)
+        phases = losses_of(MutualStep(first, second, Imitation()), BATCH)
         for _, model in pair:
             gradients_of(model, next(phases))
             torch.optim.SGD(model.parameters(), lr=0.01).step()

@@ -30,7 +30,7 @@ from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, 
 from polyrank.training.steps import listwise_loss
 from polyrank.training.teacher import CachedScorer
 from processes import files_open_in, start
-from train_settings import train_config
+from train_settings import losses_of, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -163,11 +163,11 @@ def test_phases_equal_their_formula_and_reach_only_their_network(
     for step in (a, b):
         step.model.train()
     how = Imitation(kind, alpha=0.7, temperature=2.0)
-    contexts, lists = [e.query for _, e in BATCH], a.lists(BATCH, 0)
-    phases = MutualStep(a, b, how).phases(BATCH, 0, 0)
+    own, others = (step.inputs(BATCH, a.lists(BATCH, 0)) for step in (a, b))
+    phases = losses_of(MutualStep(a, b, how), BATCH)
     optimizer = torch.optim.SGD(a.model.parameters(), lr=0.05)
-    before, allowed = a.values(contexts, lists)
-    theirs, _ = b.values(contexts, lists)
+    before, allowed = a.values(own)
+    theirs, _ = b.values(others)
     one = next(phases)
     torch.testing.assert_close(one, how.loss(before, theirs, allowed))
     one.backward()
@@ -176,7 +176,7 @@ def test_phases_equal_their_formula_and_reach_only_their_network(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     two = next(phases)
-    after, _ = a.values(contexts, lists)
+    after, _ = a.values(own)
     assert not torch.allclose(before, after)
     torch.testing.assert_close(two, how.loss(theirs, after, allowed))  # with predictions from after the update
     two.backward()
@@ -189,25 +189,25 @@ def test_phases_equal_their_formula_and_reach_only_their_network(
 def test_a_network_predicts_for_the_other_without_dropout_and_learns_with_it(tiny_backbone: Path) -> None:
     """The first network trains with dropout; its predictions for the second one have no dropout."""
     a, b = make(tiny_backbone, BI, dropout=0.5), make(tiny_backbone, CROSS, seed=2)
-    contexts, lists = [e.query for _, e in BATCH], a.lists(BATCH, 0)
+    own, others = (step.inputs(BATCH, a.lists(BATCH, 0)) for step in (a, b))
     how = Imitation(alpha=0.7, temperature=2.0)
-    theirs, allowed = b.values(contexts, lists)
+    theirs, allowed = b.values(others)
     ones = []
     for seed in (0, 1):
         torch.manual_seed(seed)
         a.model.train()
         b.model.eval()  # as after a validation
-        phases = MutualStep(a, b, how).phases(BATCH, 0, 0)
+        phases = losses_of(MutualStep(a, b, how), BATCH)
         ones.append(float(next(phases).detach()))
         assert b.model.training
         two = next(phases)
         assert a.model.training
         a.model.eval()
         with torch.no_grad():
-            calm, _ = a.values(contexts, lists)
+            calm, _ = a.values(own)
         torch.testing.assert_close(two, how.loss(theirs, calm, allowed))
         a.model.train()
-        assert not torch.allclose(a.values(contexts, lists)[0], calm)
+        assert not torch.allclose(a.values(own)[0], calm)
     assert ones[0] != ones[1]
 
 
@@ -249,7 +249,7 @@ def test_every_candidate_of_a_batch_is_encoded_once(tiny_backbone: Path) -> None
     sizes = []
     step.model.candidate_tower.register_forward_hook(lambda _, args, out: sizes.append(len(out)))  # type: ignore[operator, union-attr]
     lists = step.lists(BATCH, 0)
-    step.values([e.query for _, e in BATCH], lists)
+    step.values(step.inputs(BATCH, lists))
     assert sizes == [len({text for row in lists for text in row})]
 
 

@@ -30,7 +30,7 @@ from polyrank.training.shares import add_gradients
 from processes import as_launched, join, run, run_together, start
 from test_golden import CONVERT
 from test_pretraining import corpus
-from train_settings import train_config
+from train_settings import losses_of, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 
@@ -78,7 +78,7 @@ def write_gradients(backbone: Path, folder: Path) -> None:
                 keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{distributed.rank()}")
         pair = [test_cached.STEPS[name](backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
         both = torch.nn.ModuleList(model.double() for _, model in pair)
-        losses = MutualStep(pair[0][0], pair[1][0], Imitation()).phases(test_cached.BATCH, 0, 0)
+        losses = losses_of(MutualStep(pair[0][0], pair[1][0], Imitation()), test_cached.BATCH)
         for number, loss in enumerate(losses):
             loss.backward()  # type: ignore[no-untyped-call]
             keep_gradients(both, loss, folder / f"mutual, phase {number}-10-None-{distributed.rank()}")

@@ -1,5 +1,6 @@
 """Training settings from flat keyword arguments, so that a test can use one dictionary for several methods."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -30,3 +31,8 @@ def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig
 def update(state: TrainState, loss: Tensor, weight: int = 1) -> float:
     """Make one update of a network with a loss; returns its record for metrics.jsonl."""
     return state.update(next_loss(iter([loss]), weight), torch.device("cpu"), torch.float32)["loss"]
+
+
+def losses_of(step: Any, batch: Any) -> Iterator[Tensor]:
+    """The losses of a step for several networks on a batch."""
+    yield from step.losses(step.prepare(batch, 0), 0)

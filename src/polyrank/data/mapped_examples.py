@@ -48,7 +48,7 @@ class StoredExamples(Sequence[Example]):
     """
 
     def __init__(self, folder: Path) -> None:
-        document = read_document(folder, DOCUMENT)
+        self.folder, document = folder, read_document(folder, DOCUMENT)
         parts = {name: check_part(folder / name, document["parts"][name], DOCUMENT) for name in document["parts"]}
         with parts[TEXTS].open("rb") as stream:
             self._texts = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -64,6 +64,12 @@ class StoredExamples(Sequence[Example]):
         part = copy(self)
         part._chosen = numbers if self._chosen is None else self._chosen[numbers]
         return part
+
+    @property
+    def key(self) -> str:
+        """Equal for equal examples."""
+        chosen = b"" if self._chosen is None else hashlib.sha256(self._chosen.tobytes()).digest()
+        return f"{self.folder.name} {chosen.hex()}"
 
     def __len__(self) -> int:
         return len(self._table) if self._chosen is None else len(self._chosen)

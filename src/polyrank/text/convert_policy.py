@@ -36,6 +36,11 @@ class ConvertTexts(Texts):
         self.subwords, self.policy, self.multi_context = subwords, policy, multi_context
         self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens)
 
+    @property
+    def key(self) -> str:
+        """See ``Texts``."""
+        return f"{super().key} {self.multi_context}"
+
     def immediate_ids(self, context: Context) -> list[int]:
         """The end of the last turn."""
         last = self.subwords.encode(context.turns[-1]) if context.turns else ()

@@ -5,6 +5,7 @@ Code that batches, pads, caches or measures rows of ids can then treat a sum lik
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from polyrank.config.models import SumText
@@ -23,10 +24,16 @@ class SumTexts(Texts):
     """
 
     policy = SumText()
+    id_type = np.dtype("<i8")
 
     def __init__(self, parts: Sequence[Texts]) -> None:
         self.parts = tuple(parts)
         self.subwords, self.cut = self.parts[0].subwords, self.parts[0].cut
+
+    @property
+    def key(self) -> str:
+        """See ``Texts``."""
+        return " + ".join(part.key for part in self.parts)
 
     def context_ids(self, context: Context) -> list[int]:
         """The ids of a context for each encoder."""

@@ -61,6 +61,11 @@ class TemplateTexts(BackboneTexts):
                 raise ConfigError(f"{name} = {budget} leaves no tokens after a prompt of {n} tokens; raise it")
 
     @property
+    def key(self) -> str:
+        """See ``Texts``."""
+        return f"{super().key} {self.before} {self.after} {self.prompts}"
+
+    @property
     def _n_special(self) -> int:
         return len(self.before) + len(self.after)
 

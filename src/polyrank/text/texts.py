@@ -1,8 +1,11 @@
 """The interface of all text policies: strings to token ids, for contexts, candidates and pairs."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
 
 from polyrank.errors import ConfigError
 from polyrank.records import Context
@@ -40,6 +43,14 @@ class Texts(ABC):
     policy: Any
     subwords: Vocabulary
     cut: Cut
+    id_type: ClassVar[np.dtype[Any]] = np.dtype("<u4")
+    """Of ids on disk."""
+
+    @property
+    def key(self) -> str:
+        """Equal for policies that give the same ids to contexts and candidates."""
+        vocabulary = hashlib.sha256(self.subwords.to_bytes()).hexdigest()
+        return f"{type(self).__name__} {self.policy} {vocabulary}"
 
     @abstractmethod
     def context_ids(self, context: Context) -> list[int]:

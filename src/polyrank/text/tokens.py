@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+Row = Sequence[int] | NDArray[np.integer[Any]]
+"""The ids of one text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ class Tokens:
 
     def to(self, device: torch.device) -> "Tokens":
         """The same batch on another device."""
-        return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device), self.lengths)
+        ids, mask, segments = (to_device(part, device) for part in (self.ids, self.mask, self.segments))
+        return Tokens(ids, mask, segments, self.lengths)
 
     def part(self, rows: Tensor) -> "Tokens":
         """Select rows, and drop the columns that are padding in all of them.
@@ -47,7 +52,14 @@ class Tokens:
         return Tokens(self.ids[rows, :width], self.mask[rows, :width], self.segments[rows, :width], lengths)
 
 
-def pad(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0) -> Tokens:
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """``values.to(device)``; a copy from the host to a GPU uses pinned memory and does not wait for it."""
+    if device.type != "cuda" or values.is_cuda:
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def pad(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0) -> Tokens:
     """Pad rows of ids on the right to the length of the longest row.
 
     >>> pad([[5, 6], [7]]).ids.tolist(), pad([[5, 6], [7]]).mask.tolist()
@@ -62,6 +74,8 @@ def pad(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None 
     return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(kinds), lengths)
 
 
-def _flat(rows: Sequence[Sequence[int]], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _flat(rows: Sequence[Row], lengths: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
     """The concatenated rows, in the order in which a boolean mask is filled."""
+    if rows and all(isinstance(row, np.ndarray) for row in rows):
+        return np.concatenate(rows)
     return np.fromiter(chain.from_iterable(rows), np.int64, count=int(lengths.sum()))

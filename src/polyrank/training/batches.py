@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 ROUNDS = 10
+BLOCK = 64  # consecutive batches whose permutations are computed together: each call costs as much as 2,000 numbers
 CACHED_WINDOWS = 64  # batches of a small set return to the same windows
 
 
@@ -48,6 +49,7 @@ class BatchOrder:
         self._n, self._sizes, self._batch_size = n, sizes, batch_size
         self._seed, self._window = seed, max(1, window)
         self._members = lru_cache(CACHED_WINDOWS)(self._sorted_members)
+        self._numbers, self._plain = lru_cache(1)(self._numbers_of), lru_cache(1)(self._plain_batches)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -61,19 +63,33 @@ class BatchOrder:
         """
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of an epoch of {len(self)} batches")
-        number = int(permuted(np.array([position]), len(self), (self._seed, epoch, 1))[0])
-        window, row = divmod(number, self._window)
+        block, place = divmod(position, BLOCK)
+        if self._window == 1:
+            return self._plain(epoch, block)[place]
+        window, row = divmod(int(self._numbers(epoch, block)[place]), self._window)
         return self._members(epoch, window)[row * self._batch_size : (row + 1) * self._batch_size]
 
     def epoch(self, epoch: int) -> list[Ints]:
         """All batches of an epoch."""
         return [self.batch(epoch, position) for position in range(len(self))]
 
+    def _numbers_of(self, epoch: int, block: int) -> Ints:
+        """The numbers of the batches at the positions of a block."""
+        positions = np.arange(block * BLOCK, min(len(self), (block + 1) * BLOCK))
+        return permuted(positions, len(self), (self._seed, epoch, 1))
+
+    def _plain_batches(self, epoch: int, block: int) -> list[Ints]:
+        """The batches of a block, without sorting."""
+        starts = self._numbers_of(epoch, block) * self._batch_size
+        positions = (starts[:, None] + np.arange(self._batch_size)).ravel()
+        members = permuted(positions[positions < self._n], self._n, (self._seed, epoch, 0))
+        return np.split(members, np.minimum(self._batch_size, self._n - starts).cumsum()[:-1])
+
     def _sorted_members(self, epoch: int, window: int) -> Ints:
         span = self._window * self._batch_size
         positions = np.arange(window * span, min(self._n, (window + 1) * span))
         members = permuted(positions, self._n, (self._seed, epoch, 0))
-        return members if self._window == 1 else members[np.argsort(self._sizes(members), kind="stable")]
+        return members[np.argsort(self._sizes(members), kind="stable")]
 
 
 def permuted(positions: Ints, n: int, key: Sequence[int]) -> Ints:

@@ -4,7 +4,7 @@ Everything that changes over time is a function of the update's number, so a res
 8-bit embeddings is a buffer of the model, which checkpoints hold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,9 +18,11 @@ from polyrank.models.losses import cross_entropy
 from polyrank.negatives.random import Negatives, RightAnswers
 from polyrank.records import Example
 from polyrank.text import Texts
+from polyrank.training.inputs import InBatch, Positions, in_batch, negatives_of
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.shares import encode_in_shares
-from polyrank.training.steps import in_batch_columns, negatives_of, with_queue
+from polyrank.training.steps import with_queue
+from polyrank.training.stored_tokens import StoredTokens
 from polyrank.training.weighting import Weighting
 
 
@@ -48,7 +50,7 @@ class ConvertStep:
         scale_steps: updates until the scale reaches its final value.
         loss_weights: of the three losses.
         range_steps: updates between two measurements of the range of the 8-bit embeddings.
-        rights, negatives, chunk_size, queue, weighting: as for ``InBatchStep``.
+        rights, negatives, chunk_size, queue, weighting, stored: as for ``InBatchStep``.
         loss: "sum" if the loop multiplies the mean loss by the batch size; the loss of the earlier turns is then scaled
             to a sum over the contexts that have any.
 
@@ -68,25 +70,31 @@ class ConvertStep:
     queue: CandidateQueue | None = None
     weighting: Weighting | None = None
     loss: Literal["mean", "sum"] = "mean"
+    stored: StoredTokens | None = None
 
     def length(self, example: Example) -> int:
         """Characters of the last turn: they group texts as well as subwords do, without segmenting them."""
         return len(example.context[-1]) if example.context else 0
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
+    def prepare(self, batch: Positions, epoch: int) -> InBatch:
+        """The candidates and tokens of a batch."""
+        others = negatives_of(batch, epoch, self.negatives)
+        return in_batch(batch, others, texts=self.texts, stored=self.stored, rights=self.rights)
+
+    def losses(self, prepared: InBatch, number: int) -> Iterator[Tensor]:
         """The loss of the batch."""
+        yield self._loss(prepared.to(self.device), number)
+
+    def __call__(self, batch: Positions, epoch: int, number: int) -> Tensor:
+        """The loss of the batch."""
+        return next(self.losses(self.prepare(batch, epoch), number))
+
+    def _loss(self, batch: InBatch, number: int) -> Tensor:
         if number % self.range_steps == 0:
             self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
-        examples = [example for _, example in batch]
-        others = negatives_of(batch, epoch, self.negatives)
-        columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
-        tokens = self.texts.candidates(columns).to(self.device)
-        vectors = encode_in_shares(self.model.encode_candidates, tokens, self.chunk_size)
-        candidates = vectors[keys]
-        if self.queue is not None:
-            candidates, allowed = with_queue(self.queue, candidates, allowed, columns, examples, self.rights)
-            self.queue.push(columns, vectors)
+        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
+        candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
         candidates = candidates * self.model.scale
 
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:
@@ -94,19 +102,19 @@ class ConvertStep:
                 values = encodings[rows].float() @ candidates.float().T
             mask = allowed[rows]
             if self.weighting is not None:
-                values, mask = self.weighting(values, mask, [columns[key] for key in keys.tolist()], number)
+                values, mask = self.weighting(values, mask, batch.columns, number)
             return cross_entropy(values, rows, mask, self.smoothing)
 
-        tokens = self.texts.contexts([example.query for example in examples]).to(self.device)
-        all_rows = torch.arange(len(examples), device=self.device)
+        contexts, n = batch.contexts, len(batch.examples)
+        all_rows = torch.arange(n, device=self.device)
         if not self.model.multi_context:
-            whole = encode_in_shares(lambda part: self.model.context_encodings(part).both, tokens, self.chunk_size)
+            whole = encode_in_shares(lambda part: self.model.context_encodings(part).both, contexts, self.chunk_size)
             return loss(whole, all_rows)
-        encodings = ContextEncodings(*encode_in_shares(self.model.context_encodings, tokens, self.chunk_size))
+        encodings = ContextEncodings(*encode_in_shares(self.model.context_encodings, contexts, self.chunk_size))
         immediate, earlier, both = self.loss_weights
         total = immediate * loss(encodings.immediate, all_rows) + both * loss(encodings.both, all_rows)
         with_earlier = all_rows[encodings.has_earlier]
         if not len(with_earlier):
             return total
-        share = len(with_earlier) / len(examples) if self.loss == "sum" else 1.0
+        share = len(with_earlier) / n if self.loss == "sum" else 1.0
         return total + share * earlier * loss(encodings.earlier, with_earlier)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +12,12 @@ from torch import Tensor
 from polyrank.config.training import TrainConfig
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.records import Example
-from polyrank.training.batches import BatchOrder
+from polyrank.training.batches import BatchOrder, Ints
 from polyrank.training.checkpoints import Memory
+from polyrank.training.inputs import Positions
 from polyrank.training.learner import Learner, LossParts, next_loss
 from polyrank.training.loop import MAX_BAD_STEPS, fit
-from polyrank.training.steps import PhasedStep, Step
+from polyrank.training.steps import PreparedStep, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +41,32 @@ class FitResult:
     finished: bool = True
 
 
-def phased(step: Step | PhasedStep) -> PhasedStep:
-    """Turn a step for one network into a phased step with one phase."""
-    return step if isinstance(step, PhasedStep) else _OnePhase(step)
+def phased(step: Step | PreparedStep[Any]) -> PreparedStep[Any]:
+    """Turn a step for one network into one that the loop accepts."""
+    return step if isinstance(step, PreparedStep) else _Unprepared(step)
 
 
 @dataclass(frozen=True, slots=True)
-class _OnePhase:
+class _Unprepared:
+    """A step that does everything at once."""
+
     step: Step
 
     def length(self, example: Example) -> int:
         return self.step.length(example)
 
-    def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
-        yield self.step(batch, epoch, number)
+    def prepare(self, batch: Positions, epoch: int) -> tuple[Positions, int]:
+        return batch, epoch
+
+    def losses(self, prepared: tuple[Positions, int], number: int) -> Iterator[Tensor]:
+        yield self.step(*prepared, number)
 
 
 class ExampleBatch(NamedTuple):
-    """Examples of an epoch with their positions in the data."""
+    """The number of examples of a batch, and what the step prepared."""
 
-    epoch: int
-    examples: list[tuple[int, Example]]
+    n_examples: int
+    prepared: Any
 
 
 class ExampleBatches:
@@ -68,26 +74,31 @@ class ExampleBatches:
 
     Args:
         examples: to train on.
-        step: returns the length of each example.
+        step: prepares batches, and returns the length of each example.
         settings: of batches, epochs and validations.
         seed: of the order.
     """
 
-    def __init__(self, examples: Sequence[Example], step: PhasedStep, settings: TrainConfig, seed: int) -> None:
-        sizes = examples.sizes if isinstance(examples, StoredExamples) else [step.length(each) for each in examples]
-        self._examples, self._settings = examples, settings
+    def __init__(self, examples: Sequence[Example], step: PreparedStep[Any], settings: TrainConfig, seed: int) -> None:
+        self._examples, self._step, self._settings = examples, step, settings
+        sizes: Callable[[Ints], Ints] | Sequence[int] = ()
+        if settings.window > 1:  # else no length is ever read
+            sizes = examples.sizes if isinstance(examples, StoredExamples) else [*map(step.length, examples)]
         self._order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.window)
         self.n_steps, self.per_epoch = count_steps(settings, len(examples))
         self._checks = check_steps(self.n_steps, self.per_epoch, settings.evaluate_per_epoch)
+        # the network mines negatives at the start of an epoch, with the weights of that time
+        self.ahead = settings.negatives is None or "mined" not in settings.negatives.order
 
     def batch(self, number: int) -> ExampleBatch:
         """The batch of 0-based update ``number``."""
         epoch, position = divmod(number, self.per_epoch)
-        return ExampleBatch(epoch, [(int(i), self._examples[int(i)]) for i in self._order.batch(epoch, position)])
+        rows = self._order.batch(epoch, position).tolist()
+        return ExampleBatch(len(rows), self._step.prepare([(row, self._examples[row]) for row in rows], epoch))
 
     def counts(self, batch: ExampleBatch) -> dict[str, int]:
         """The number of examples."""
-        return {"n_examples": len(batch.examples)}
+        return {"n_examples": batch.n_examples}
 
     def check(self, done: int) -> dict[str, float] | None:
         """The epoch if a validation is due after ``done`` updates; else None."""
@@ -95,7 +106,7 @@ class ExampleBatches:
 
     def too_large(self, batch: ExampleBatch) -> str:
         """The error, with settings that need less memory."""
-        return too_large(len(batch.examples), self._settings.chunk_size)
+        return too_large(batch.n_examples, self._settings.chunk_size)
 
 
 def too_large(n_contexts: int, chunk_size: int | None = None) -> str:
@@ -120,20 +131,20 @@ class ExampleStep:
         loss: the loss of a batch is the "mean" or the "sum" over its contexts.
     """
 
-    step: PhasedStep
+    step: PreparedStep[Any]
     loss: Literal["mean", "sum"] = "mean"
 
     def losses(self, batch: ExampleBatch, number: int) -> Iterator[LossParts]:
         """The loss of each network in turn."""
-        phases = self.step.phases(batch.examples, batch.epoch, number)
-        weight = len(batch.examples) if self.loss == "sum" else 1
+        losses = self.step.losses(batch.prepared, number)
+        weight = batch.n_examples if self.loss == "sum" else 1
         while True:
-            yield next_loss(phases, weight)
+            yield next_loss(losses, weight)
 
 
 def fit_together(
     learners: Sequence[Learner],
-    step: PhasedStep,
+    step: PreparedStep[Any],
     examples: Sequence[Example],
     settings: TrainConfig,
     *,

@@ -20,6 +20,7 @@ from polyrank.devices.choice import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.training.checkpoints import CHECKPOINT, Memory, load_checkpoint, save_checkpoint
 from polyrank.training.learner import Learner, LossParts, TrainState, explain_out_of_memory
+from polyrank.training.prefetch import AHEAD, Prefetched
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
 MAX_BAD_STEPS = 10
@@ -38,8 +39,13 @@ class BatchSource(Protocol[Batch]):
         """Updates of the whole training."""
         ...
 
+    @property
+    def ahead(self) -> bool:
+        """Whether ``batch`` may be called before the previous updates are made, and in another thread."""
+        ...
+
     def batch(self, number: int) -> Batch:
-        """The batch of 0-based update ``number``: a pure function of it."""
+        """The batch of 0-based update ``number``: a pure function of it, or of it and the weights at that time."""
         ...
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -137,9 +143,10 @@ def fit(
 
     notify(f"training for {n_steps:,} steps" if not done else f"continuing after step {done:,} of {n_steps:,}")
     first, warm, stop = done, began, 0
-    with stop_on_signals() as request:
+    ahead = AHEAD if source.ahead else 0
+    with stop_on_signals() as request, Prefetched(source.batch, first=done, end=n_steps, ahead=ahead) as batches:
         while done < n_steps and not stop and not all(state.stopped_early for state in states):
-            batch = source.batch(done)
+            batch = batches.next()
             counts.update(source.counts(batch))
             losses = step.losses(batch, done)
             records = []

@@ -1,7 +1,8 @@
 """Building the networks and the training step that a recipe's settings describe."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,10 +31,12 @@ from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.open import load
 from polyrank.training.convert_step import ConvertStep
+from polyrank.training.inputs import response_of
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.ranker import Ranker, new_ranker
-from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step, response_of
+from polyrank.training.steps import InBatchStep, ListwiseStep, PreparedStep, Step
+from polyrank.training.stored_tokens import StoredTokens, open_tokens
 from polyrank.training.sums import new_sum
 from polyrank.training.teacher import CachedScorer
 from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses
@@ -63,7 +66,8 @@ def make_step(
     device: torch.device,
     seed: int,
     folder: Path,
-) -> Step | PhasedStep:
+    notify: Callable[[str], None] = lambda text: None,
+) -> Step | PreparedStep[Any]:
     """The training step of the method that the settings name.
 
     Args:
@@ -73,11 +77,13 @@ def make_step(
         device: where to compute.
         seed: of drawn negatives.
         folder: for mined negatives and a teacher's scores.
+        notify: called with lines for the user.
 
     Raises:
         DataError: the data holds too few responses.
     """
     first, method = rankers[0], settings.method
+    stored = [_stored_tokens(ranker, examples, notify) for ranker in rankers]
     negatives = None
     if settings.negatives is not None:
         negatives = make_negatives(rankers, settings.negatives, examples, seed=seed, folder=folder)
@@ -94,6 +100,7 @@ def make_step(
                 settings.chunk_size,
                 make_queue(method.queue, first.model, device),
                 make_weighting(method.negatives_weighting, examples, seed),
+                stored[0],
             )
         case ConvertMethod():
             assert isinstance(first.model, Convert), "Recipe allows this method for a ConveRT only"
@@ -111,10 +118,14 @@ def make_step(
                 queue=make_queue(method.queue, first.model, device),
                 weighting=make_weighting(method.negatives_weighting, examples, seed),
                 loss=settings.loss,
+                stored=stored[0],
             )
     assert negatives is not None, "TrainConfig fills them in for methods that rank lists"
     sigmoid, chunk_size = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid, settings.chunk_size
-    steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, chunk_size) for ranker in rankers]
+    steps = [
+        ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, chunk_size, tokens)
+        for ranker, tokens in zip(rankers, stored, strict=True)
+    ]
     if isinstance(method, ListwiseMethod):
         return steps[0]
     imitation = Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)
@@ -124,6 +135,13 @@ def make_step(
     file = folder / "teacher-scores.sqlite" if method.teacher_scores is None else Path(method.teacher_scores)
     known = f"{teacher.fingerprint or method.teacher} {choose_dtype(settings.precision, device)}"
     return DistillStep(steps[0], CachedScorer(file, teacher, known), imitation)
+
+
+def _stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[[str], None]) -> StoredTokens | None:
+    """The tokens of examples on disk for an encoder; None for examples in memory, and for pairs, which vary."""
+    if isinstance(examples, StoredExamples) and isinstance(ranker.model, EncoderNetwork):
+        return open_tokens(examples, ranker.texts, notify)
+    return None
 
 
 def make_queue(size: int, model: EncoderNetwork, device: torch.device) -> CandidateQueue | None:

@@ -3,7 +3,7 @@
 Both methods rank lists: the response and the same wrong candidates for every network.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from polyrank.models.losses import imitation, margin_mse
 from polyrank.records import Example
 from polyrank.scorers.protocols import Scorer
+from polyrank.training.inputs import Lists, Positions
 from polyrank.training.steps import ListwiseStep, listwise_loss
 
 
@@ -75,20 +76,25 @@ class MutualStep:
         """Tokens of the context, by the first network's vocabulary."""
         return self.first.length(example)
 
-    def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
+    def prepare(self, batch: Positions, epoch: int) -> tuple[Lists, Lists]:
+        """The first network's lists with the tokens of both networks."""
+        lists = self.first.lists(batch, epoch)
+        return self.first.inputs(batch, lists), self.second.inputs(batch, lists)
+
+    def losses(self, prepared: tuple[Lists, Lists], number: int) -> Iterator[Tensor]:
         """The first network's loss and, after its update, the second's."""
         del number
-        contexts, lists = [example.query for _, example in batch], self.first.lists(batch, epoch)
+        own, others = prepared
         device = self.first.device
         # each network draws its dropout as if it were alone, so with alpha 0 it is trained as if it were alone
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             self.second.model.train()
-            theirs, allowed = self.second.values(contexts, lists)
-        yield self.imitation.loss(self.first.values(contexts, lists)[0], theirs.detach(), allowed)
+            theirs, allowed = self.second.values(others)
+        yield self.imitation.loss(self.first.values(own)[0], theirs.detach(), allowed)
         refreshed = torch.zeros_like(theirs)
         if self.imitation.alpha:
             with without_dropout(self.first.model), torch.no_grad():
-                refreshed, _ = self.first.values(contexts, lists)
+                refreshed, _ = self.first.values(own)
         yield self.imitation.loss(theirs, refreshed, allowed)
 
 
@@ -112,16 +118,23 @@ class DistillStep:
         """Tokens of the context, by the student's vocabulary."""
         return self.student.length(example)
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
+    def prepare(self, batch: Positions, epoch: int) -> Lists:
+        """The student's lists and tokens."""
+        return self.student.prepare(batch, epoch)
+
+    def losses(self, prepared: Lists, number: int) -> Iterator[Tensor]:
         """The mean loss of the batch."""
         del number
-        contexts, lists = [example.query for _, example in batch], self.student.lists(batch, epoch)
-        values, allowed = self.student.values(contexts, lists)
+        values, allowed = self.student.values(prepared)
         teacher = torch.zeros_like(values)
         if self.imitation.alpha:
-            scored = [torch.from_numpy(row) for row in self.teacher.score(contexts, lists)]
-            teacher[allowed] = torch.cat(scored).to(values.device)
-        return self.imitation.loss(values, teacher, allowed)
+            scored = self.teacher.score([example.query for example in prepared.examples], prepared.lists)
+            teacher[allowed] = torch.cat([torch.from_numpy(row) for row in scored]).to(values.device)
+        yield self.imitation.loss(values, teacher, allowed)
+
+    def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:
+        """The mean loss of the batch."""
+        return next(self.losses(self.prepare(batch, epoch), number))
 
 
 @contextmanager

@@ -9,8 +9,12 @@ Source: Wang et al., Cross-Batch Memory for Embedding Learning (2020), section 3
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from polyrank.text.tokens import to_device
 
 
 class CandidateQueue:
@@ -24,7 +28,7 @@ class CandidateQueue:
 
     def __init__(self, size: int, dimension: int, device: torch.device) -> None:
         self.size = size
-        self.keys = torch.empty(0, dtype=torch.int64, device=device)  # oldest first
+        self.keys = np.empty(0, np.int64)  # in host memory, where the masks are made; oldest first
         self.vectors = torch.empty(0, dimension, device=device)
 
     def wrong(self, present: Sequence[str], right: Sequence[Collection[str]]) -> Tensor:
@@ -34,8 +38,13 @@ class CandidateQueue:
             present: the candidates of the batch.
             right: for each context, its right answers.
         """
-        fresh = ~torch.isin(self.keys, self._keys_of(present))
-        return torch.stack([fresh & ~torch.isin(self.keys, self._keys_of(texts)) for texts in right])
+        wrong = np.tile(~np.isin(self.keys, _keys_of(present)), (len(right), 1))
+        rows = np.repeat(np.arange(len(right)), [len(texts) for texts in right])
+        keys = _keys_of([text for texts in right for text in texts])
+        place_of = {key: place for place, key in enumerate(self.keys.tolist())}
+        places = np.array([place_of.get(key, -1) for key in keys.tolist()], np.int64)
+        wrong[rows[places >= 0], places[places >= 0]] = False
+        return to_device(torch.from_numpy(wrong), self.vectors.device)
 
     def push(self, texts: Sequence[str], vectors: Tensor) -> None:
         """Append distinct candidates ``[K, D]`` and drop the oldest; a batch with a non-finite vector is not added.
@@ -49,20 +58,22 @@ class CandidateQueue:
         vectors = vectors.detach().float()
         if not vectors.isfinite().all():
             return
-        keys = self._keys_of(texts)
-        stays = ~torch.isin(self.keys, keys)
-        self.keys = torch.cat([self.keys[stays], keys])[-self.size :]
-        self.vectors = torch.cat([self.vectors[stays], vectors])[-self.size :]
+        keys = _keys_of(texts)
+        stays = np.flatnonzero(~np.isin(self.keys, keys))
+        stays = stays[max(0, len(stays) + len(keys) - self.size) :]
+        kept = self.vectors[to_device(torch.from_numpy(stays), self.vectors.device)]
+        self.keys = np.concatenate([self.keys[stays], keys])[-self.size :]
+        self.vectors = torch.cat([kept, vectors])[-self.size :]
 
     def state(self) -> dict[str, Tensor]:
         """The tensors for a checkpoint."""
-        return {"keys": self.keys, "vectors": self.vectors}
+        return {"keys": torch.from_numpy(self.keys), "vectors": self.vectors}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the tensors that ``state`` returned."""
-        self.keys, self.vectors = (tensors[name].to(self.keys.device) for name in ("keys", "vectors"))
+        self.keys, self.vectors = tensors["keys"].numpy(), tensors["vectors"].to(self.vectors.device)
 
-    def _keys_of(self, texts: Collection[str]) -> Tensor:
-        digests = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts]
-        keys = [int.from_bytes(digest, "little", signed=True) for digest in digests]
-        return torch.tensor(keys, dtype=torch.int64, device=self.keys.device)
+
+def _keys_of(texts: Sequence[str]) -> NDArray[np.int64]:
+    digests = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts]
+    return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)

@@ -295,7 +295,9 @@ class Run:
             make_ranker(network, self.examples, precision=train.precision, seed=self.seed, device=device)
             for network in self.plan.networks
         ]
-        step = make_step(rankers, train, self.examples, device=device, seed=self.seed, folder=self.folder)
+        step = make_step(
+            rankers, train, self.examples, device=device, seed=self.seed, folder=self.folder, notify=self.notify
+        )
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
         self.notify(f"seed {self.seed}: {n_parameters:,} parameters on {device}{with_others}")

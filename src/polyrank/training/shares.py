@@ -6,39 +6,77 @@ This works with any loss and network.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.devices import distributed
-from polyrank.text import Tokens
+from polyrank.text import Tokens, pad
+from polyrank.text.tokens import Row, to_device
 from polyrank.training.cached import encode_in_chunks
 from polyrank.training.grouped import Vectors
 
 
-def encode_in_shares(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: int | None) -> Vectors:
-    """``encode_in_chunks(encode, tokens, size)``, shared by all processes, with the same result in each.
-
-    Texts are dealt by length, so all processes have about the same work. Gradients reach the weights of the process
-    that encoded the text; ``add_gradients`` sums them.
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The texts of a batch that this process encodes.
 
     Args:
-        encode, tokens: as for ``encode_in_chunks``; the same in all processes.
-        size: texts per chunk, within a process's share.
+        tokens: of the process's own texts; of one that it need not encode if it has none, so that it knows the shape
+            of vectors and has a graph.
+        counts: how many texts each process has.
+        back: ``[B]``: the place of each text of the batch in the concatenation of all shares; None: one process.
+    """
+
+    tokens: Tokens
+    counts: tuple[int, ...]
+    back: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Share":
+        """The same share on a device."""
+        back = None if self.back is None else to_device(self.back, device)
+        return Share(self.tokens.to(device), self.counts, back)
+
+
+def share_of(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, *, pad_id: int) -> Share:
+    """The share of this process in the texts of a batch, padded. Texts are dealt by length, for even work.
+
+    Args:
+        rows: the ids of each text; the same in all processes.
+        segments: as for ``pad``.
+        pad_id: the padding id.
     """
     n = distributed.world_size()
     if n == 1:
-        return encode_in_chunks(encode, tokens, size)
-    order = tokens.mask.sum(1).argsort(descending=True, stable=True)
+        return Share(pad(rows, segments, pad_id), (len(rows),))
+    order = np.argsort([-len(row) for row in rows], kind="stable")
     shares = [order[first::n] for first in range(n)]
-    own, counts = shares[distributed.rank()], [len(share) for share in shares]
-    # a process without texts encodes one that is not used, so it knows the shape of vectors and has a graph
-    vectors = encode_in_chunks(encode, tokens.part(own if len(own) else order[:1]), size)
-    back = torch.cat(shares).argsort()
+    own = shares[distributed.rank()] if len(shares[distributed.rank()]) else order[:1]
+    tokens = pad([rows[i] for i in own], segments and [segments[i] for i in own], pad_id)
+    back = torch.from_numpy(np.concatenate(shares).argsort())
+    return Share(tokens, tuple(map(len, shares)), back)
+
+
+def encode_in_shares(encode: Callable[[Tokens], Vectors], share: Share, size: int | None) -> Vectors:
+    """Encode a batch of which each process has a share, with the same result in each.
+
+    Gradients reach the weights of the process that encoded the text; ``add_gradients`` sums them.
+
+    Args:
+        encode: as for ``encode_in_chunks``.
+        share: of this process.
+        size: texts per chunk, within a process's share.
+    """
+    vectors = encode_in_chunks(encode, share.tokens, size)
+    if share.back is None:
+        return vectors
+    n_own = share.counts[distributed.rank()]
     parts = (vectors,) if isinstance(vectors, Tensor) else vectors
-    whole = tuple(_from_all(part[: len(own)], counts)[back] for part in parts)
+    whole = tuple(_from_all(part[:n_own], share.counts)[share.back] for part in parts)
     if isinstance(vectors, Tensor):
         return cast(Vectors, whole[0])  # type: ignore[redundant-cast]  # for one of the two kinds
     return cast(Vectors, whole)  # type: ignore[redundant-cast]  # for the other

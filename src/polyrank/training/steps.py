@@ -3,22 +3,26 @@
 Steps know nothing of optimizers, files or schedules.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from polyrank.models import CrossEncoder, EncoderNetwork, Network
-from polyrank.models.losses import cross_entropy, distinct
+from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, RightAnswers, right_answers
-from polyrank.records import Context, Example
+from polyrank.records import Example
 from polyrank.text import Texts, Tokens
+from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.shares import encode_in_shares
+from polyrank.training.stored_tokens import StoredTokens
 from polyrank.training.weighting import Weighting
+
+Prepared = TypeVar("Prepared")
 
 
 class Step(Protocol):
@@ -28,20 +32,24 @@ class Step(Protocol):
         """Tokens of an example, for grouping."""
         ...
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
+    def __call__(self, batch: Positions, epoch: int, number: int) -> Tensor:
         """The mean loss, with a gradient, of a batch of (position in the data, example) in update ``number``."""
         ...
 
 
 @runtime_checkable
-class PhasedStep(Protocol):
-    """A training method for one network or several."""
+class PreparedStep(Protocol[Prepared]):
+    """A training method for one network or several that prepares its batches in advance."""
 
     def length(self, example: Example) -> int:
         """Tokens of an example, for grouping."""
         ...
 
-    def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
+    def prepare(self, batch: Positions, epoch: int) -> Prepared:
+        """Everything that the step needs of a batch; runs in another thread, without networks and devices."""
+        ...
+
+    def losses(self, prepared: Prepared, number: int) -> Iterator[Tensor]:
         """Yield a loss for each network in turn; code after a ``yield`` runs with that network updated."""
         ...
 
@@ -60,6 +68,7 @@ class InBatchStep:
         chunk_size: texts whose activations are in memory at once, see ``cached``; None: the whole batch.
         queue: of earlier batches' candidates as further negatives; None: no queue.
         weighting: corrects the loss for the frequency of responses, see ``weighting``; None: no correction.
+        stored: the tokens of the training data; None: each text is tokenized when it is needed.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
@@ -73,84 +82,57 @@ class InBatchStep:
     chunk_size: int | None = None
     queue: CandidateQueue | None = None
     weighting: Weighting | None = None
+    stored: StoredTokens | None = None
 
     def length(self, example: Example) -> int:
         """Tokens of the context, which is the longer side and decides the cost."""
         return len(self.texts.context_ids(example.query))
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
-        """The mean loss of the batch."""
-        self.model.observe_weights()
-        examples = [example for _, example in batch]
+    def prepare(self, batch: Positions, epoch: int) -> InBatch:
+        """The candidates and tokens of a batch."""
         others = negatives_of(batch, epoch, self.negatives)
-        columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
-        vectors = encode_in_shares(
-            self.model.encode_candidates, self.texts.candidates(columns).to(self.device), self.chunk_size
-        )
-        candidates = vectors[keys]
-        if self.queue is not None:
-            candidates, allowed = with_queue(self.queue, candidates, allowed, columns, examples, self.rights)
-            self.queue.push(columns, vectors)
-        contexts, mask = encode_in_shares(
-            self.model.encode_contexts,
-            self.texts.contexts([example.query for example in examples]).to(self.device),
-            self.chunk_size,
-        )
+        return in_batch(batch, others, texts=self.texts, stored=self.stored, rights=self.rights)
+
+    def losses(self, prepared: InBatch, number: int) -> Iterator[Tensor]:
+        """The mean loss of the batch."""
+        yield self._loss(prepared.to(self.device), number)
+
+    def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:
+        """The mean loss of the batch."""
+        return next(self.losses(self.prepare(batch, epoch), number))
+
+    def _loss(self, batch: InBatch, number: int) -> Tensor:
+        self.model.observe_weights()
+        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
+        candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
+        contexts, mask = encode_in_shares(self.model.encode_contexts, batch.contexts, self.chunk_size)
         values = scores(contexts, candidates[None], mask)
-        target = torch.arange(len(examples), device=self.device)
+        target = torch.arange(len(batch.examples), device=self.device)
         if self.weighting is not None:
-            values, allowed = self.weighting(values, allowed, [columns[key] for key in keys.tolist()], number)
+            values, allowed = self.weighting(values, allowed, batch.columns, number)
         return cross_entropy(values, target, allowed, self.smoothing)
 
 
-def negatives_of(batch: Sequence[tuple[int, Example]], epoch: int, negatives: Negatives | None) -> list[str]:
-    """The negatives of all examples of a batch."""
-    return [] if negatives is None else [text for at, example in batch for text in negatives(at, example, epoch)]
-
-
-def in_batch_columns(
-    examples: Sequence[Example], others: Sequence[str], rights: RightAnswers, device: torch.device
-) -> tuple[list[str], Tensor, Tensor]:
-    """The K candidates of a batch: the B responses in order, then each of the ``others`` that is not a response, once.
-
-    Returns:
-        The distinct texts, to be encoded once each; for each candidate the number of its text, ``[K]``; and which
-        candidates may be negatives of which example, ``[B, K]``: false for its right answers and those that other
-        examples give to the same context (``rights``).
-    """
-    responses = [response_of(example) for example in examples]
-    texts = list(dict.fromkeys([*responses, *others]))
-    key_of = {text: key for key, text in enumerate(texts)}
-    columns = [*responses, *texts[len(set(responses)) :]]
-    keys = torch.tensor([key_of[text] for text in columns], device=device)
-    allowed = distinct(keys, len(examples))
-    for row, example in enumerate(examples):
-        if len(right := right_answers(example, rights)) > 1:
-            right_keys = [key_of[text] for text in right if text in key_of]
-            allowed[row] &= ~torch.isin(keys, torch.tensor(right_keys, device=device))
-    return texts, keys, allowed
-
-
 def with_queue(
-    queue: CandidateQueue,
-    candidates: Tensor,
-    allowed: Tensor,
-    texts: Sequence[str],
-    examples: Sequence[Example],
-    rights: RightAnswers,
+    queue: CandidateQueue | None, batch: InBatch, vectors: Tensor, rights: RightAnswers
 ) -> tuple[Tensor, Tensor]:
-    """Append the queue's candidates to those of a batch, with the mask of possible negatives ``[B, K + n]``.
+    """The candidates ``[K + n, D]`` of a batch and of a queue of n, with the mask of possible negatives ``[B, K + n]``.
+
+    The batch's candidates are added to the queue.
 
     Args:
-        queue: of n candidates.
-        candidates: of the batch, ``[K, D]``.
-        allowed: the batch's mask, ``[B, K]``.
-        texts: the batch's distinct texts.
-        examples: the batch.
+        queue: None: the batch's candidates alone.
+        batch: on its device.
+        vectors: of the batch's distinct texts.
         rights: right answers to each context in the training data.
     """
-    wrong = queue.wrong(texts, [right_answers(example, rights) for example in examples])
-    return torch.cat([candidates, queue.vectors]), torch.cat([allowed, wrong], dim=1)
+    candidates, allowed = vectors[batch.keys], batch.allowed
+    if queue is None:
+        return candidates, allowed
+    wrong = queue.wrong(batch.texts, [right_answers(example, rights) for example in batch.examples])
+    candidates, allowed = torch.cat([candidates, queue.vectors]), torch.cat([allowed, wrong], dim=1)
+    queue.push(batch.texts, vectors)
+    return candidates, allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +148,7 @@ class ListwiseStep:
         negatives: the wrong candidates of each context.
         sigmoid: apply a sigmoid to a Cross-encoder's scores.
         chunk_size: texts, or pairs, whose activations are in memory at once, see ``cached``; None: the whole batch.
+        stored: as for ``InBatchStep``, for the contexts of an encoder.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1; of the sigmoid, Tao et al., Eq. 5.
     """
@@ -176,59 +159,56 @@ class ListwiseStep:
     negatives: Negatives
     sigmoid: bool = False
     chunk_size: int | None = None
+    stored: StoredTokens | None = None
 
     def length(self, example: Example) -> int:
         """Tokens of the context."""
         return len(self.texts.context_ids(example.query))
 
-    def lists(self, batch: Sequence[tuple[int, Example]], epoch: int) -> list[list[str]]:
+    def lists(self, batch: Positions, epoch: int) -> list[list[str]]:
         """The list of each context: the response, then its negatives."""
         return [[response_of(example), *self.negatives(position, example, epoch)] for position, example in batch]
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
+    def inputs(self, batch: Positions, lists: list[list[str]]) -> Lists:
+        """The tokens of lists for this network."""
+        pairwise = isinstance(self.model, CrossEncoder)
+        return in_lists(batch, lists, texts=self.texts, stored=self.stored, pairwise=pairwise)
+
+    def prepare(self, batch: Positions, epoch: int) -> Lists:
+        """The lists and tokens of a batch."""
+        return self.inputs(batch, self.lists(batch, epoch))
+
+    def losses(self, prepared: Lists, number: int) -> Iterator[Tensor]:
         """The mean loss of the batch."""
         del number
-        lists = self.lists(batch, epoch)
-        values, allowed = self.values([example.query for _, example in batch], lists)
-        return listwise_loss(values, allowed)
+        yield listwise_loss(*self.values(prepared))
 
-    def values(self, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:
+        """The mean loss of the batch."""
+        return next(self.losses(self.prepare(batch, epoch), number))
+
+    def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
         """Scores ``[B, K]`` of lists, padded with zeros to the longest list, and their mask."""
-        width = max(map(len, lists))
-        allowed = torch.tensor([[i < len(row) for i in range(width)] for row in lists], device=self.device)
-        values = torch.zeros(len(lists), width, device=self.device)
-        values[allowed] = self._score(contexts, lists)
-        return values, allowed
+        lists = lists.to(self.device)
+        return torch.where(lists.allowed, self._score(lists), 0.0), lists.allowed
 
-    def _score(self, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> Tensor:
-        """Scores of all pairs, row by row: ``[sum of lengths]``."""
+    def _score(self, lists: Lists) -> Tensor:
+        """Scores ``[B, K]`` of lists; those of the padding are arbitrary."""
         if isinstance(self.model, CrossEncoder):
-            pairs = [(context, text) for context, row in zip(contexts, lists, strict=True) for text in row]
+            assert lists.pairs is not None, "prepared for another network"
             score: Callable[[Tokens], Tensor] = self.model
-            values = encode_in_shares(score, self.texts.pairs(pairs).to(self.device), self.chunk_size)
-            return values.sigmoid() if self.sigmoid else values
+            values = encode_in_shares(score, lists.pairs, self.chunk_size)
+            return (values.sigmoid() if self.sigmoid else values)[lists.keys]
         assert isinstance(self.model, EncoderNetwork), "a network is a Cross-encoder or an encoder"
+        assert lists.contexts is not None, "prepared for another network"
+        assert lists.candidates is not None, "prepared for another network"
         if self.model.training:
             self.model.observe_weights()
-        tokens = self.texts.contexts(contexts).to(self.device)
-        vectors, mask = encode_in_shares(self.model.encode_contexts, tokens, self.chunk_size)
-        number = {text: i for i, text in enumerate(dict.fromkeys(text for row in lists for text in row))}
-        tokens = self.texts.candidates(list(number)).to(self.device)
-        unique = encode_in_shares(self.model.encode_candidates, tokens, self.chunk_size)
-        parts = []
-        for i, row in enumerate(lists):
-            keys_of_row = torch.tensor([number[text] for text in row], device=self.device)
-            parts.append(scores(vectors[i : i + 1], unique[keys_of_row][None], mask[i : i + 1])[0])
-        return torch.cat(parts)
+        vectors, mask = encode_in_shares(self.model.encode_contexts, lists.contexts, self.chunk_size)
+        unique = encode_in_shares(self.model.encode_candidates, lists.candidates, self.chunk_size)
+        return scores(vectors, unique[lists.keys], mask)
 
 
 def listwise_loss(values: Tensor, allowed: Tensor) -> Tensor:
     """Mean cross-entropy of lists ``[B, K]`` whose first candidate is right."""
     return cross_entropy(values, torch.zeros(len(values), dtype=torch.int64, device=values.device), allowed)
-
-
-def response_of(example: Example) -> str:
-    """The response of a training example."""
-    response = example.response
-    assert response is not None, "load_data keeps only examples with a response"
-    return response

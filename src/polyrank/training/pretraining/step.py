@@ -40,6 +40,8 @@ class PairBatches:
         seed: of all choices.
     """
 
+    ahead = True
+
     def __init__(self, pairs: Pairs, subwords: Subwords, recipe: PretrainRecipe, seed: int) -> None:
         self.train, self.text, self.seed = recipe.train, recipe.text, seed
         self.pairs, self.subwords = pairs, subwords
