@@ -315,3 +315,13 @@ def test_too_few_examples_to_train_on(wrong: dict[str, int]) -> None:
     pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
     with pytest.raises(UsageError, match=f"4 examples are too few for batches of {wrong['batch_size']}"):
         bench.bench_training(pairs, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 5}, {"repeats": 0, "batch_size": 2}])
+def test_the_host_prepares_pairs_in_memory_and_on_disk(wrong: dict[str, int]) -> None:
+    pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
+    rows = bench.bench_host(pairs, batch_size=2, repeats=1)["rows"]
+    assert [(row["what"], row["n"], row["form"]) for row in rows] == [("prepare", 4, "memory"), ("prepare", 4, "disk")]
+    assert all(row["us"] > 0 and row["first_us"] > 0 for row in rows)
+    with pytest.raises(UsageError, match=f"4 examples are too few for batches of {wrong['batch_size']}"):
+        bench.bench_host(pairs, **wrong)

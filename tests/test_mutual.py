@@ -520,8 +520,8 @@ def test_distillation_scores_each_pair_once(tiny_backbone: Path, task: dict[str,
 
 def test_with_a_label_weight_of_zero_only_the_teacher_counts(tiny_backbone: Path) -> None:
     step = make(tiny_backbone, BI)
-    contexts, lists = [e.query for _, e in BATCH], step.lists(BATCH, 0)
-    values, allowed = step.values(contexts, lists)
+    lists = step.lists(BATCH, 0)
+    values, allowed = step.values(step.inputs(BATCH, lists))
     teacher = torch.tensor([[len(text) / 3 for text in row] for row in lists])
     loss = DistillStep(step, Lengths(), Imitation("margin_mse", label_weight=0.0))(BATCH, 0)
     target = torch.zeros(2, dtype=torch.int64)

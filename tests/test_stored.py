@@ -1,6 +1,7 @@
 """Examples on disk equal those in memory, and a training that streams them equals one in memory."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polyrank
+from convert_models import make
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.data import read_examples, write_examples
@@ -18,9 +20,12 @@ from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_
 from polyrank.errors import ConfigError, DataError
 from polyrank.loading.data import resolve_data
 from polyrank.negatives.hard import collect_right_answers
-from polyrank.negatives.random import RandomNegatives
+from polyrank.negatives.random import RandomNegatives, right_answers
 from polyrank.records import Context, Example
+from polyrank.text import BackboneTexts, ConvertTexts, SumTexts, Texts, load_subwords
 from polyrank.training import train
+from polyrank.training.inputs import in_batch
+from polyrank.training.stored_tokens import open_tokens
 from train_settings import train_config
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -223,3 +228,87 @@ def test_settings_unsupported_on_disk_are_refused(tiny_backbone: Path, task: dic
     nothing = replace(mined, data=replace(mined.data, train=None))
     with pytest.raises(ConfigError, match=r"set data\.train"):
         polyrank.train(nothing)
+
+
+# tokens
+
+
+def convert_texts() -> ConvertTexts:
+    return make(multi_context=True)[1]
+
+
+@pytest.fixture(params=["backbone", "prefixes", "convert", "sum"])
+def texts(request: pytest.FixtureRequest, tiny_backbone: Path) -> Texts:
+    subwords = load_subwords(tiny_backbone)
+    plain = BackboneTexts(subwords, TextPolicy(max_context_tokens=9, max_candidate_tokens=5), 512)
+    cut = TextPolicy(max_context_tokens=12, max_candidate_tokens=4, speaker_prefixes=("a ", "b "), background="after")
+    made: dict[str, Callable[[], Texts]] = {
+        "backbone": lambda: plain,
+        "prefixes": lambda: BackboneTexts(subwords, cut, 512),
+        "convert": convert_texts,
+        "sum": lambda: SumTexts([plain, convert_texts()]),
+    }
+    return made[request.param]()
+
+
+ANSWERED = [
+    {"context": ["my wifi is down", "since when"], "response": "restart it", "background": ["a customer"]},
+    {"context": ["my wifi is down", "since when"], "response": "today", "background": ["a customer"]},
+    {"context": ["my wifi is down", "since when"], "response": "today"},
+    {"context": ["hello"], "response": "my wifi is down since this morning"},
+    {"context": ["hello", ""], "candidates": ["no", "hi", "is it"], "relevant": [1, 2]},
+]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def test_stored_tokens_equal_those_of_the_policy(texts: Texts, tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    write_rows(path, [row for row in ANSWERED if "response" in row])
+    for data in ((found := stored(path)), found.choose(np.array([2, 0]))):
+        tokens = open_tokens(data, texts)
+        everything = range(len(data))
+        assert [row.tolist() for row in tokens.contexts(everything)] == [texts.context_ids(e.query) for e in data]
+        assert [row.tolist() for row in tokens.responses(everything)] == [
+            texts.candidate_ids(e.candidates[0]) for e in data
+        ]
+    assert len([*(tmp_path / "cache").glob("tokens-*")]) == 2
+
+
+def test_all_right_answers_are_known_from_disk(tiny_backbone: Path, tmp_path: Path) -> None:
+    texts = BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 512)
+    for name, rows in (("pairs", ANSWERED[:4]), ("candidates", ANSWERED[4:])):
+        write_rows(tmp_path / f"{name}.jsonl", rows)
+        data = stored(tmp_path / f"{name}.jsonl")
+        tokens, rights = open_tokens(data, texts), collect_right_answers([*data])
+        batch = [*enumerate(data)]
+        memory = in_batch(batch, ["is it", "today"], texts=texts, rights=rights)
+        disk = in_batch(batch, ["is it", "today"], texts=texts, stored=tokens, rights=rights)
+        assert disk.allowed.tolist() == memory.allowed.tolist()
+        assert disk.candidates.tokens.ids.tolist() == memory.candidates.tokens.ids.tolist()
+        assert disk.contexts.tokens.ids.tolist() == memory.contexts.tokens.ids.tolist()
+        for row, example in enumerate(data):
+            right = right_answers(example, rights)
+            assert memory.allowed[row].tolist() == [text not in right for text in memory.columns]
+
+
+def test_tokens_are_written_once_for_a_policy_and_again_if_damaged(tiny_backbone: Path, tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    write_rows(path, ANSWERED[:4])
+    data, subwords, said = stored(path), load_subwords(tiny_backbone), list[str]()
+    texts = BackboneTexts(subwords, TextPolicy(), 512)
+    before = [row.tolist() for row in open_tokens(data, texts, said.append).contexts(range(4))]
+    open_tokens(data, texts, said.append)
+    assert len(said) == 1
+    others = [BackboneTexts(subwords, TextPolicy(max_context_tokens=8), 512), convert_texts()]
+    for other in others:
+        open_tokens(data, other, said.append)
+    assert len(said) == 3
+    assert len({texts.key, *(other.key for other in others), SumTexts([texts, others[0]]).key}) == 4
+    for file in (tmp_path / "cache").glob("tokens-*/contexts.bin"):
+        file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+    after = open_tokens(data, texts, said.append).contexts(range(4))
+    assert [row.tolist() for row in after] == before
+    assert "is damaged" in said[3]

@@ -98,6 +98,10 @@ def bench_train(
     cache: Annotated[
         int | None, Option(min=3, help="Also time updates of N contexts, in chunks of a batch (gradient cache).")
     ] = None,
+    host: Annotated[
+        bool,
+        Option("--host", help="Time only the preparation of batches, in microseconds per pair."),
+    ] = False,
     repeats: Annotated[int, Option(min=1, help="Rounds.")] = 3,
     threads: AllThreads = None,
     json_: Json = False,
@@ -110,14 +114,19 @@ def bench_train(
     from polyrank import bench
     from polyrank.data import choose_speaker, read_examples
 
+    if host and (cache is not None or plot is not None):
+        raise UsageError("--host prepares batches without a network; leave --cache and --plot out")
     _prepare(threads, plot, overwrite, data)
     path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
     examples = read_examples(path, speaker=choose_speaker(path, speaker, notify=notify)).examples
     some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
     with console().status("measuring") as status:
-        result = bench.bench_training(
-            some[:limit], batch_size=batch, large_batch=cache, repeats=repeats, progress=status.update
-        )
+        if host:
+            result = bench.bench_host(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
+        else:
+            result = bench.bench_training(
+                some[:limit], batch_size=batch, large_batch=cache, repeats=repeats, progress=status.update
+            )
     _show(result, json_, plot, by="n")
 
 

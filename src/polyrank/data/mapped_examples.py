@@ -30,6 +30,7 @@ DOCUMENT = DocumentKind(
 )
 TEXTS, ENDS, TABLE, KEYS = "texts.bin", "ends.bin", "table.bin", "keys.bin"
 ROWS = 1000  # rows to write at a time
+MANY = 1 << 24  # keys to compare at a time
 MAX_RIGHTS = 1000  # right answers in other examples to look up for a context
 # For each example: "base" is the number of the first text of its row, which is the row's id. Relative to it: where its
 # turns start (the background comes before them) and end, and its first and last candidate. "right" is the number of
@@ -52,9 +53,10 @@ class StoredExamples(Sequence[Example]):
         parts = {name: check_part(folder / name, document["parts"][name], DOCUMENT) for name in document["parts"]}
         with parts[TEXTS].open("rb") as stream:
             self._texts = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        self._ends = np.memmap(parts[ENDS], np.int64, "r")
-        self._table = np.memmap(parts[TABLE], ROW, "r")
-        self._keys = np.memmap(parts[KEYS], np.uint64, "r")
+        # as plain arrays, whose elements cost a fifth
+        self._ends = np.asarray(np.memmap(parts[ENDS], np.int64, "r"))
+        self._table = np.asarray(np.memmap(parts[TABLE], ROW, "r"))
+        self._keys = np.asarray(np.memmap(parts[KEYS], np.uint64, "r"))
         self._chosen: NDArray[np.int64] | None = None
         self.n_given: int = document["n_given"]
         self.rights = StoredRights(self)
@@ -109,6 +111,15 @@ class StoredExamples(Sequence[Example]):
         low, high = np.searchsorted(self._keys, np.array([key << 32, (key << 32) + (1 << 32) - 1], np.uint64))
         for entry in self._keys[low : min(high, low + MAX_RIGHTS)].tolist():
             yield self.stored(entry & 0xFFFFFFFF)
+
+    def repeats(self) -> NDArray[np.bool_]:
+        """``[N]``: false where no other example of the folder has the same context; true in nearly all other cases."""
+        found = np.zeros(len(self._table), np.bool_)
+        for start in range(0, len(self._keys), MANY):
+            keys = self._keys[max(start - 1, 0) : start + MANY]
+            same = np.flatnonzero(keys[1:] >> 32 == keys[:-1] >> 32)
+            found[keys[same] & 0xFFFFFFFF] = found[keys[same + 1] & 0xFFFFFFFF] = True
+        return found if self._chosen is None else found[self._chosen]
 
     def _read(self, start: int, n: int) -> list[str]:
         """Read ``n`` texts, the first with the number ``start``."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Protocol
 
 import numpy as np
@@ -106,3 +107,8 @@ class GivenNegatives:
 def right_answers(example: Example, rights: RightAnswers) -> set[str]:
     """The right candidates of an example, and those of other examples with the same context."""
     return {example.candidates[i] for i in example.relevant}.union(rights.get(example.query, ()))
+
+
+def text_key(text: str) -> int:
+    """64 bits of a hash of a text, the same in every process."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)

@@ -5,6 +5,7 @@ tokens. This module only produces ids and does not know networks.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 from polyrank.config.models import TextPolicy
 from polyrank.errors import ConfigError
@@ -50,17 +51,22 @@ class BackboneTexts(Texts):
 
     def _joined(self, context: Context, budget: int) -> list[int]:
         """The last ``budget`` ids of the joined turns; goes backwards, so old turns beyond the budget cost nothing."""
-        ids: list[int] = []
-        n_read = 0
+        parts: list[Sequence[int]] = []  # newest first
+        n_ids = n_read = 0
         closes = self.policy.close_last_turn
         for age, turn in enumerate(reversed(context.turns)):
-            ids = [*self._turn(turn, age), *(self._separator if age or closes else ()), *ids]
+            if age or closes:
+                parts.append(self._separator)
+                n_ids += len(self._separator)
+            parts.append(self._turn(turn, age))
+            n_ids += len(parts[-1])
             n_read += 1
-            if len(ids) >= budget:
+            if n_ids >= budget:
                 break
-        if len(ids) > budget or n_read < len(context.turns):
+        if n_ids > budget or n_read < len(context.turns):
             self.cut.contexts.add(hash(context))
-        return ids[len(ids) - min(len(ids), max(budget, 0)) :]
+        ids = list(chain.from_iterable(reversed(parts)))
+        return ids[n_ids - min(n_ids, max(budget, 0)) :]
 
     def _background(self, facts: Sequence[str]) -> list[int]:
         if self.policy.background == "drop":

@@ -76,6 +76,6 @@ def pad(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, pa
 
 def _flat(rows: Sequence[Row], lengths: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
     """The concatenated rows, in the order in which a boolean mask is filled."""
-    if rows and all(isinstance(row, np.ndarray) for row in rows):
+    if rows and {*map(type, rows)} == {np.ndarray}:
         return np.concatenate(rows)
     return np.fromiter(chain.from_iterable(rows), np.int64, count=int(lengths.sum()))

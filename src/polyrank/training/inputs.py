@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.negatives.random import Negatives, RightAnswers, right_answers
+from polyrank.negatives.random import Negatives, RightAnswers, right_answers, text_key
 from polyrank.records import Example
 from polyrank.text import Texts
 from polyrank.text.tokens import Row, to_device
@@ -96,21 +96,27 @@ def in_batch(
         share_of(context_rows(batch, texts, stored), pad_id=texts.subwords.pad_id),
         share_of(rows, pad_id=texts.subwords.pad_id),
         torch.from_numpy(keys),
-        torch.from_numpy(_allowed(examples, keys, key_of, rights)),
+        torch.from_numpy(_wrong(batch, key_of, rights, stored)[:, keys]),
     )
 
 
-def _allowed(
-    examples: Sequence[Example], keys: NDArray[np.int64], key_of: dict[str, int], rights: RightAnswers
+def _wrong(
+    batch: Positions, texts: dict[str, int], rights: RightAnswers, stored: StoredTokens | None
 ) -> NDArray[np.bool_]:
-    allowed: NDArray[np.bool_] = keys[: len(examples), None] != keys[None, :]
-    for row, example in enumerate(examples):
-        known = rights.get(example.query, ())
-        if len(known) <= 1 and len(example.relevant) == 1:
-            continue  # its response, which is masked already
-        if right := [key_of[text] for text in right_answers(example, rights) if text in key_of]:
-            allowed[row] &= ~np.isin(keys, right)
-    return allowed
+    """Which of the distinct texts, with their numbers, are wrong for which example: ``[B, number of texts]``."""
+    wrong = np.ones((len(batch), len(texts)), np.bool_)
+    rows, columns = [], []
+    of_key = {} if stored is None else {text_key(text): column for text, column in texts.items()}
+    for row, (position, example) in enumerate(batch):
+        if stored is not None and (keys := stored.rights(position)):
+            right = [of_key[key] for key in keys if key in of_key]
+        else:
+            known = right_answers(example, {} if stored is not None else rights)
+            right = [texts[text] for text in known if text in texts]
+        rows += [row] * len(right)
+        columns += right
+    wrong[rows, columns] = False
+    return wrong
 
 
 def context_rows(batch: Positions, texts: Texts, stored: StoredTokens | None) -> Sequence[Row]:

@@ -7,13 +7,13 @@ Source: Wang et al., Cross-Batch Memory for Embedding Learning (2020), section 3
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from hashlib import blake2b
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.negatives.random import text_key
 from polyrank.text.tokens import to_device
 
 
@@ -75,5 +75,4 @@ class CandidateQueue:
 
 
 def _keys_of(texts: Sequence[str]) -> NDArray[np.int64]:
-    digests = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts]
-    return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
+    return np.array([text_key(text) for text in texts], np.int64)

@@ -1,14 +1,17 @@
-"""The token ids of training examples on disk, written once and memory-mapped.
+"""What training needs of examples on disk, written once and memory-mapped: token ids, and other right answers.
 
-A folder holds the ids of each example's context and response, as the text policy cuts them. Its name is a hash of the
-examples' folder, the choice of examples, the vocabulary and the policy, so runs with the same texts share it.
-Shapes: N examples.
+A folder holds the ids of each example's context and response, as the text policy cuts them, and hashes of the right
+answers to its context if there are several. Its name is a hash of the examples' folder, the choice of examples, the
+vocabulary and the policy, so runs with the same texts share it. Shapes: N examples.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +21,7 @@ from polyrank.data.mapped_examples import StoredExamples
 from polyrank.data.read_report import counted
 from polyrank.devices import distributed
 from polyrank.errors import ArtifactError
+from polyrank.negatives.random import right_answers, text_key
 from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
 from polyrank.storage.durable import new_folder, sha256_file
 from polyrank.text import Texts
@@ -25,9 +29,26 @@ from polyrank.text import Texts
 DOCUMENT = DocumentKind(
     name="folder of token ids", file="tokens.json", missing="check the path", remedy="delete the folder"
 )
-IDS, ENDS = "ids.bin", "ends.bin"
+CONTEXTS, RESPONSES, RIGHTS = "contexts", "responses", "rights"
+PARTS = (CONTEXTS, RESPONSES, RIGHTS)
+FILES = tuple(f"{part}{what}.bin" for part in PARTS for what in ("", "-ends"))
 EXAMPLES = 1000  # to encode at a time
-Ids = NDArray[np.int64] | NDArray[np.uint32]
+Ids = NDArray[np.integer[Any]]
+
+
+class _Rows:
+    """Rows of numbers, concatenated in one file, with their ends in another."""
+
+    def __init__(self, folder: Path, part: str, kind: str) -> None:
+        self._values, self._ends = _mapped(folder / f"{part}.bin", kind), _mapped(folder / f"{part}-ends.bin", "<i8")
+
+    def __getitem__(self, number: int) -> Ids:
+        return self._values[self._ends[number - 1] if number else 0 : self._ends[number]]
+
+
+def _mapped(path: Path, kind: str) -> Ids:
+    """A file as a plain array, whose slices cost a tenth of a memmap's; an empty file cannot be mapped."""
+    return np.asarray(np.memmap(path, kind, "r")) if path.stat().st_size else np.empty(0, kind)
 
 
 class StoredTokens:
@@ -42,21 +63,23 @@ class StoredTokens:
 
     def __init__(self, folder: Path) -> None:
         document = read_document(folder, DOCUMENT)
-        ids, ends = (check_part(folder / name, document["parts"][name], DOCUMENT) for name in (IDS, ENDS))
-        # as plain arrays, whose slices cost a tenth
-        self._ids = np.asarray(np.memmap(ids, document["type"], "r"))
-        self._ends = np.asarray(np.memmap(ends, np.int64, "r"))  # of context, response, context, ...
+        for name in FILES:
+            check_part(folder / name, document["parts"][name], DOCUMENT)
+        self._contexts, self._responses = (_Rows(folder, part, document["type"]) for part in (CONTEXTS, RESPONSES))
+        self._rights = _Rows(folder, RIGHTS, "<i8")
 
     def contexts(self, positions: Iterable[int]) -> list[Ids]:
         """The ids of the contexts of some examples."""
-        return [self._row(2 * position) for position in positions]
+        return [self._contexts[position] for position in positions]
 
     def responses(self, positions: Iterable[int]) -> list[Ids]:
         """The ids of the responses of some examples."""
-        return [self._row(2 * position + 1) for position in positions]
+        return [self._responses[position] for position in positions]
 
-    def _row(self, number: int) -> Ids:
-        return self._ids[self._ends[number - 1] if number else 0 : self._ends[number]]
+    def rights(self, position: int) -> list[int]:
+        """Keys (``text_key``) of all right answers to an example's context if there are several; else empty."""
+        keys: list[int] = self._rights[position].tolist()
+        return keys
 
 
 def open_tokens(
@@ -86,17 +109,25 @@ def open_tokens(
 
 
 def _write(folder: Path, examples: StoredExamples, texts: Texts) -> None:
-    with new_folder(folder, replace=True, own_files=(IDS, ENDS, DOCUMENT.file)) as new:
-        end = 0
-        with (new / IDS).open("wb") as ids, (new / ENDS).open("wb") as ends:
+    repeats, types = examples.repeats(), (texts.id_type, texts.id_type, np.dtype("<i8"))
+    with new_folder(folder, replace=True, own_files=(*FILES, DOCUMENT.file)) as new:
+        with ExitStack() as stack:
+            streams = [stack.enter_context((new / name).open("wb")) for name in FILES]
+            n_written = [0] * len(PARTS)
             for start in range(0, len(examples), EXAMPLES):
                 part = examples[start : start + EXAMPLES]
-                responses = texts.all_candidate_ids([example.candidates[0] for example in part])  # right ones are first
-                contexts = [texts.context_ids(example.query) for example in part]
-                rows = [row for pair in zip(contexts, responses, strict=True) for row in pair]
-                own = end + np.cumsum([len(row) for row in rows], dtype=np.int64)
-                ids.write(np.concatenate([np.array(row, texts.id_type) for row in rows]).tobytes())
-                ends.write(own.tobytes())
-                end = int(own[-1])
-        parts = {name: sha256_file(new / name) for name in (IDS, ENDS)}
+                columns = (
+                    [texts.context_ids(example.query) for example in part],
+                    texts.all_candidate_ids([example.candidates[0] for example in part]),  # the right ones come first
+                    [
+                        sorted(map(text_key, right_answers(example, examples.rights))) if repeated else []
+                        for example, repeated in zip(part, repeats[start:], strict=False)
+                    ],
+                )
+                for number, (rows, kind) in enumerate(zip(columns, types, strict=True)):
+                    ends = [*accumulate(map(len, rows), initial=n_written[number])]
+                    streams[2 * number].write(b"".join(np.array(row, kind).tobytes() for row in rows))
+                    streams[2 * number + 1].write(np.array(ends[1:], "<i8").tobytes())
+                    n_written[number] = ends[-1]
+        parts = {name: sha256_file(new / name) for name in FILES}
         (new / DOCUMENT.file).write_bytes(seal({"type": texts.id_type.str, "parts": parts}, DOCUMENT))

@@ -1,0 +1,88 @@
+"""Batches are prepared ahead, in order, in one thread, which ends with its block."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrank.config.training import TrainConfig
+from polyrank.records import Example
+from polyrank.training import phased
+from polyrank.training.fitting import ExampleBatches
+from polyrank.training.prefetch import AHEAD, Prefetched
+from train_settings import train_config
+
+
+def test_batches_come_in_order_and_at_most_a_few_ahead() -> None:
+    made, threads, full = list[int](), set[int](), threading.Event()
+
+    def make(number: int) -> int:
+        made.append(number)
+        threads.add(threading.get_ident())
+        if len(made) == 1 + AHEAD:
+            full.set()
+        return number**2
+
+    with Prefetched(make, first=3, end=9) as batches:
+        assert batches.next() == 9
+        assert full.wait(10)
+        assert made == [3, 4, 5][: 1 + AHEAD]
+        assert [batches.next() for _ in range(5)] == [16, 25, 36, 49, 64]
+    assert made == [*range(3, 9)]
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+    assert not any(thread.name.startswith("polyrank-batches") for thread in threading.enumerate())
+
+
+def test_an_error_is_raised_for_its_batch_and_ends_the_thread() -> None:
+    def make(number: int) -> int:
+        if number == 1:
+            raise ValueError("bad batch")
+        return number
+
+    with Prefetched(make, first=0, end=5) as batches:
+        assert batches.next() == 0
+        with pytest.raises(ValueError, match="bad batch"):
+            batches.next()
+    assert not any(thread.name.startswith("polyrank-batches") for thread in threading.enumerate())
+
+
+def test_without_a_lead_batches_are_made_by_the_caller() -> None:
+    """A network that mines negatives needs the weights of that moment."""
+    made: list[tuple[int, int]] = []
+    with Prefetched(lambda number: made.append((number, threading.get_ident())), first=0, end=9, ahead=0) as batches:
+        batches.next()
+        batches.next()
+    assert made == [(0, threading.get_ident()), (1, threading.get_ident())]
+
+
+class Lengths:
+    """A step that counts how often it is asked for a length."""
+
+    n = 0
+
+    def length(self, example: Example) -> int:
+        self.n += 1
+        return len(example.context[0])
+
+    def __call__(self, batch: Any, epoch: int, number: int) -> Any:
+        raise AssertionError("no batch is trained on")
+
+
+@pytest.mark.parametrize(("window", "n_lengths"), [(1, 0), (2, 7)])
+def test_lengths_are_read_only_for_sorting(window: int, n_lengths: int) -> None:
+    step, examples = Lengths(), [Example((f"turn {i}",), (f"reply {i}",), (0,)) for i in range(7)]
+    settings = TrainConfig(batch_size=2, epochs=1, length_window=window)
+    batches = ExampleBatches(examples, phased(step), settings, seed=1)
+    rows = [at for number in range(4) for at, _ in batches.batch(number).prepared[0]]
+    assert sorted(rows) == [*range(7)]
+    assert step.n == n_lengths
+
+
+def test_only_mining_prevents_preparing_ahead(tmp_path: Path) -> None:
+    examples = [Example(("hi",), ("hello",), (0,))]
+    for sources, ahead in ((["given", "random"], True), (["mined", "random"], False)):
+        remine = {} if ahead else {"remine_epochs": 1}
+        settings = train_config(**{"method": "listwise", "negatives.sources": sources, **remine})
+        assert ExampleBatches(examples, phased(Lengths()), settings, seed=1).ahead == ahead
