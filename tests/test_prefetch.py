@@ -35,6 +35,14 @@ def test_batches_come_in_order_and_at_most_a_few_ahead() -> None:
     assert not any(thread.name.startswith("polyrank-batches") for thread in threading.enumerate())
 
 
+def test_no_batch_beyond_the_last_is_made() -> None:
+    made: list[int] = []
+    with Prefetched(made.append, first=0, end=4, ahead=1000) as batches:
+        for _ in range(4):
+            batches.next()
+    assert made == [0, 1, 2, 3]
+
+
 def test_an_error_is_raised_for_its_batch_and_ends_the_thread() -> None:
     def make(number: int) -> int:
         if number == 1:
@@ -58,7 +66,7 @@ def test_without_a_lead_batches_are_made_by_the_caller() -> None:
 
 
 class Lengths:
-    """A step that counts how often it is asked for a length."""
+    """A step that counts calls of ``length``."""
 
     n = 0
 

@@ -15,7 +15,7 @@ import polyrank
 from convert_models import make
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.data import read_examples, write_examples
+from polyrank.data import mapped_examples, read_examples, write_examples
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_stored
 from polyrank.errors import ConfigError, DataError
 from polyrank.loading.data import resolve_data
@@ -23,7 +23,7 @@ from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import RandomNegatives, right_answers
 from polyrank.records import Context, Example
 from polyrank.text import BackboneTexts, ConvertTexts, SumTexts, Texts, load_subwords
-from polyrank.training import train
+from polyrank.training import stored_tokens, train
 from polyrank.training.inputs import in_batch
 from polyrank.training.stored_tokens import open_tokens
 from train_settings import train_config
@@ -264,7 +264,11 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
-def test_stored_tokens_equal_those_of_the_policy(texts: Texts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_at_a_time", [1, 3, stored_tokens.EXAMPLES])
+def test_stored_tokens_equal_those_of_the_policy(
+    n_at_a_time: int, texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_tokens, "EXAMPLES", n_at_a_time)
     path = tmp_path / "train.jsonl"
     write_rows(path, [row for row in ANSWERED if "response" in row])
     for data in ((found := stored(path)), found.choose(np.array([2, 0]))):
@@ -277,7 +281,11 @@ def test_stored_tokens_equal_those_of_the_policy(texts: Texts, tmp_path: Path) -
     assert len([*(tmp_path / "cache").glob("tokens-*")]) == 2
 
 
-def test_all_right_answers_are_known_from_disk(tiny_backbone: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_at_a_time", [1, 2, 3, mapped_examples.MANY])
+def test_all_right_answers_are_known_from_disk(
+    n_at_a_time: int, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped_examples, "MANY", n_at_a_time)
     texts = BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 512)
     for name, rows in (("pairs", ANSWERED[:4]), ("candidates", ANSWERED[4:])):
         write_rows(tmp_path / f"{name}.jsonl", rows)

@@ -1,4 +1,4 @@
-"""What a training step needs of a batch: tokens, candidates and masks, prepared on the host before the step.
+"""The inputs of a training step: tokens, candidates and masks of a batch, prepared on the host before the step.
 
 Preparing is a pure function of the batch and touches neither networks nor devices, so it may run in another thread.
 Shapes: B contexts, K candidates, T tokens.

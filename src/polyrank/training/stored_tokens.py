@@ -1,4 +1,4 @@
-"""What training needs of examples on disk, written once and memory-mapped: token ids, and other right answers.
+"""The token ids and right answers of examples on disk, written once and memory-mapped.
 
 A folder holds the ids of each example's context and response, as the text policy cuts them, and hashes of the right
 answers to its context if there are several. Its name is a hash of the examples' folder, the choice of examples, the
