@@ -163,7 +163,7 @@ def _time_updates(
             with explain_out_of_memory(source.too_large(batch)):
                 state.update(next(losses), device, dtype)
         times.append(clock() - began)
-        sizes.append(len(batch.examples))
+        sizes.append(batch.n_examples)
         if distributed.all_reduce_max(int(sum(times) > ENOUGH_SECONDS)):  # every rank stops at the same batch
             break
     return mean(times[1:] or times), mean(sizes[1:] or sizes)

@@ -66,7 +66,7 @@ def make_step(
     device: torch.device,
     seed: int,
     folder: Path,
-    notify: Callable[[str], None] = lambda text: None,
+    tokens: Sequence[StoredTokens | None] = (),
 ) -> Step | PreparedStep[Any]:
     """The training step of the method that the settings name.
 
@@ -77,13 +77,12 @@ def make_step(
         device: where to compute.
         seed: of drawn negatives.
         folder: for mined negatives and a teacher's scores.
-        notify: called with lines for the user.
+        tokens: of the examples for each network, see ``stored_tokens``; empty: texts are tokenized when needed.
 
     Raises:
         DataError: the data holds too few responses.
     """
-    first, method = rankers[0], settings.method
-    stored = [_stored_tokens(ranker, examples, notify) for ranker in rankers]
+    first, method, tokens = rankers[0], settings.method, tokens or [None] * len(rankers)
     negatives = None
     if settings.negatives is not None:
         negatives = make_negatives(rankers, settings.negatives, examples, seed=seed, folder=folder)
@@ -100,7 +99,7 @@ def make_step(
                 settings.chunk_size,
                 make_queue(method.queue, first.model, device),
                 make_weighting(method.negatives_weighting, examples, seed),
-                stored[0],
+                tokens[0],
             )
         case ConvertMethod():
             assert isinstance(first.model, Convert), "Recipe allows this method for a ConveRT only"
@@ -118,13 +117,13 @@ def make_step(
                 queue=make_queue(method.queue, first.model, device),
                 weighting=make_weighting(method.negatives_weighting, examples, seed),
                 loss=settings.loss,
-                stored=stored[0],
+                stored=tokens[0],
             )
     assert negatives is not None, "TrainConfig fills them in for methods that rank lists"
     sigmoid, chunk_size = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid, settings.chunk_size
     steps = [
-        ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, chunk_size, tokens)
-        for ranker, tokens in zip(rankers, stored, strict=True)
+        ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, chunk_size, own)
+        for ranker, own in zip(rankers, tokens, strict=True)
     ]
     if isinstance(method, ListwiseMethod):
         return steps[0]
@@ -137,8 +136,14 @@ def make_step(
     return DistillStep(steps[0], CachedScorer(file, teacher, known), imitation)
 
 
-def _stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[[str], None]) -> StoredTokens | None:
-    """The tokens of examples on disk for an encoder; None for examples in memory, and for pairs, which vary."""
+def stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[[str], None]) -> StoredTokens | None:
+    """The tokens of examples on disk for an encoder; None for examples in memory, and for pairs, which vary.
+
+    Args:
+        ranker: the network and its text policy.
+        examples: to train on.
+        notify: called with lines for the user.
+    """
     if isinstance(examples, StoredExamples) and isinstance(ranker.model, EncoderNetwork):
         return open_tokens(examples, ranker.texts, notify)
     return None

@@ -33,7 +33,7 @@ from polyrank.training.curves import CURVES, check_log_to, draw_curves
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together, phased
 from polyrank.training.learner import METRICS, Learner, Report
-from polyrank.training.methods import make_ranker, make_step
+from polyrank.training.methods import make_ranker, make_step, stored_tokens
 from polyrank.training.ranker import make_learner
 from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
 from polyrank.training.sums import SUM_FILES
@@ -295,8 +295,9 @@ class Run:
             make_ranker(network, self.examples, precision=train.precision, seed=self.seed, device=device)
             for network in self.plan.networks
         ]
+        tokens = [stored_tokens(ranker, self.examples, self.notify) for ranker in rankers]
         step = make_step(
-            rankers, train, self.examples, device=device, seed=self.seed, folder=self.folder, notify=self.notify
+            rankers, train, self.examples, device=device, seed=self.seed, folder=self.folder, tokens=tokens
         )
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
