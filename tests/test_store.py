@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +22,7 @@ from polyrank.index import Index, LocalWriter, open_index, verify_index, write_i
 from polyrank.index.checks import as_vectors, candidate_faults, refuse, vector_faults
 from polyrank.index.local import store
 from polyrank.index.local import writer as writer_module
+from polyrank.index.local.checked import CHECKED
 from polyrank.index.local.lock import LOCK
 from polyrank.index.local.matrix import open_matrix, write_matrix
 from polyrank.index.local.store import FILE
@@ -215,7 +217,7 @@ def test_every_flipped_bit_and_truncation_is_detected_or_harmless(tmp_path: Path
         for length in (0, 1, len(data) // 2, len(data) - 1):
             file.write_bytes(data[:length])
             answer = or_error(lambda: query_all(path))
-            harmless = file.name == LOCK or length == len(data) - 1
+            harmless = file.name in (LOCK, CHECKED) or length == len(data) - 1
             assert answer == 4 or (answer == want and harmless), (file.name, length)
             assert verify_index(path) or harmless
         file.write_bytes(data)
@@ -234,6 +236,50 @@ def test_a_damaged_list_of_ids_is_detected_before_a_change(tmp_path: Path) -> No
         shutil.rmtree(path)
         small(path, 40)
         data = file.read_bytes()
+
+
+def damage_a_row(path: Path, *, keep_time: bool) -> None:
+    """Remove a row without polyrank."""
+    times = (path / FILE).stat()
+    with closing(sqlite3.connect(path / FILE)) as connection:
+        connection.execute("DELETE FROM candidates WHERE id = 'c1'")
+        connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    if keep_time:
+        os.utime(path / FILE, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("opened_before", [False, True])
+def test_rows_are_checked_again_only_after_the_file_changed(tmp_path: Path, opened_before: bool) -> None:
+    path = small(tmp_path / "i", 8)
+    if opened_before:
+        without_c5(path)
+    shutil.copytree(path, tmp_path / "trusted")
+    damage_a_row(tmp_path / "trusted", keep_time=True)  # copytree keeps the time, too
+    LocalWriter(tmp_path / "trusted").close()  # not noticed, since no row was read
+    damage_a_row(path, keep_time=False)
+    with pytest.raises(ArtifactError, match="that were written"):
+        LocalWriter(path)
+
+
+def test_rows_are_checked_after_a_crash_and_in_indexes_without_a_record(tmp_path: Path) -> None:
+    path, crashed = small(tmp_path / "i"), tmp_path / "crashed"
+    with LocalWriter(path) as writer:
+        writer.remove(["c0"])
+        shutil.copytree(path, crashed)  # with a log that is not yet part of the file
+    damage_a_row(crashed, keep_time=True)
+    with pytest.raises(ArtifactError, match="that were written"):
+        LocalWriter(crashed)
+    (path / CHECKED).unlink()
+    LocalWriter(path).close()
+    before = (path / FILE).stat().st_mtime_ns
+    assert (path / CHECKED).exists()
+    LocalWriter(path).close()
+    assert (path / FILE).stat().st_mtime_ns == before  # nothing changed, so nothing is recorded again
+    (path / CHECKED).unlink()
+    damage_a_row(path, keep_time=True)
+    with pytest.raises(ArtifactError, match="that were written"):
+        LocalWriter(path)
 
 
 def test_a_lost_matrix_is_rebuilt_and_a_damaged_one_refused(tmp_path: Path) -> None:
@@ -359,7 +405,8 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
         (path / name / "vectors.npy").write_bytes(b"half")
     assert len(query_all(path)[0]) == 3
     LocalWriter(path).close()
-    assert sorted(p.name.split("-")[0] for p in path.iterdir()) == ["candidates.db", "matrix", "writer.lock"]
+    assert sorted(p.name.split("-")[0] for p in path.iterdir()) == [
+        "candidates.db", "checked", "matrix", "writer.lock"]  # fmt: skip
 
 
 def test_an_empty_index_gets_the_dimension_of_its_first_vectors(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ from polyrank.training.teacher import CachedScorer
 WORDS = ["wifi", "router", "light", "bill", "restart", "thanks"]
 REPLIES = [f"{word} please" for word in WORDS]
 POLICY = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
-NOT_SYNCED = ("writer.lock",)  # after a power loss it may hold an earlier note, which is harmless
+NOT_SYNCED = ("writer.lock", "checked")  # after a power loss it may hold an earlier note, which is harmless
 GROWING = ("metrics.jsonl", "tensorboard")  # files that grow line by line during a training
 
 

@@ -28,6 +28,7 @@ from polyrank.index.checks import (
 )
 from polyrank.index.local import lock, store
 from polyrank.index.local.ann import check_library, read_kind
+from polyrank.index.local.checked import CHECKED, is_checked, record_check
 from polyrank.index.local.matrix import write_matrix
 from polyrank.index.local.store import FILE, Meta
 from polyrank.index.protocol import IndexWriter, check_fingerprint
@@ -35,7 +36,14 @@ from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.storage.quantized import Precision
 
-INDEX_FILES = (FILE, f"{FILE}-*", lock.LOCK, "matrix-*", ".matrix-*")  # patterns of every file in an index folder
+INDEX_FILES = (
+    FILE,
+    f"{FILE}-*",
+    lock.LOCK,
+    CHECKED,
+    "matrix-*",
+    ".matrix-*",
+)  # patterns of every file in an index folder
 MIN_STALE, STALE_SHARE = 10_000, 0.2  # rows added and removed since the matrix was built; above both, it is rebuilt
 ROWS_AT_A_TIME = 1024
 BUSY_TIMEOUT_MS = 1000
@@ -83,6 +91,7 @@ def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vector
         store.write_meta(connection, meta)
         store.finish(connection)
     lock.write_lock_file(folder, meta.change)
+    record_check(folder, meta)
 
 
 def _slices(vectors: Vectors) -> Iterator[Vectors]:
@@ -139,6 +148,8 @@ class LocalWriter(IndexWriter):
         """Check before any change: with a damaged table of ids, ``remove`` could miss a candidate."""
         with store.transaction(self._connection, self.path, write=False):
             meta = store.read_meta(self._connection, self.path)
+            if is_checked(self.path, meta):
+                return meta
             faults = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(candidates)")]
             digests = [row[0] for row in self._connection.execute("SELECT digest FROM candidates")]
         if faults != ["ok"]:
@@ -290,7 +301,10 @@ class LocalWriter(IndexWriter):
                 _log.warning("%s: rebuilding its matrix failed; polyrank tries again later: %s", self.path, failure)
             with self._mutex, store.sqlite_errors(self.path):
                 self._connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")  # for readers in a transaction
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                meta = store.read_meta(self._connection, self.path)
+                if not busy and not is_checked(self.path, meta):
+                    record_check(self.path, meta)
         finally:
             self._release()
 
