@@ -319,6 +319,8 @@ def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     for key in [key for key in names if by_key[key].filled < 0.5]:
         options.log.note(f"{key!r} is not the column of conversations, because it is empty in most rows")
         names.remove(key)
+    # without threads, each message of Google Chat has its own topic
+    names = [key for key in names if normal(key) != "topicid" or by_key[key].distinct < 1]
     return sorted(names, key=lambda key: by_key[key].distinct >= 1)[:1]
 
 

@@ -1,10 +1,12 @@
 """The decompressed files of a path: a single file, or the files of a folder or an archive."""
 
+import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from polyrank.data.read_report import counted
 from polyrank.data.rows import GZIP_MAGIC
 from polyrank.errors import DataError
 
-TEXTS = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".vtt", ".srt", ".eml", ".mbox", ".mbx")
+TEXTS = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".vtt", ".srt", ".eml", ".mbox", ".mbx", ".log")
 READ = (*TEXTS, ".xlsx", ".xlsm", ".xls", ".ods", ".parquet")
 MAILDIR = ("cur", "new")
+NAMELESS = re.compile(r"_chat\.txt|chat\.md|messages?(_\d+)?\.json")  # the folder names the chat
+NO_CHATS = ("group_info.json", "user_info.json")  # lists of people next to Google Chat's messages
 
 
 @dataclass(frozen=True)
@@ -25,16 +29,20 @@ class Member:
     Args:
         path: for messages and names.
         read: returns its bytes, decompressed.
+        with_folder: whether its stem includes its folder's name, because a file in another folder has the same stem.
     """
 
     path: Path
     read: Callable[[], bytes]
+    with_folder: bool = False
 
     @cached_property
     def stem(self) -> str:
-        """The file name without suffixes; or the archive's name for WhatsApp's ``_chat.txt``, which never differs."""
-        name = self.path.parent.stem if self.path.name == "_chat.txt" else self.path.name.removesuffix(".gz")
-        return Path(name).stem or "chat"
+        """The file name without suffixes; or that of the folder or archive for names that never differ."""
+        folder, name = self.path.parent.stem, self.path.name.removesuffix(".gz")
+        if folder and NAMELESS.fullmatch(name):
+            return folder
+        return f"{folder}/{Path(name).stem}" if self.with_folder else Path(name).stem or "chat"
 
 
 def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES) -> list[Member]:
@@ -65,11 +73,13 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
         raise DataError(f"{path}: holds no file of a supported type; give one with {', '.join(READ)}")
     if n_others := len(inside) - len(hidden) - len(read):
         note(f"skipped {counted(n_others, 'other file')}, such as pictures")
-    return read
+    same = Counter(member.stem for member in read)
+    return [replace(member, with_folder=same[member.stem] > 1) for member in read]
 
 
 def _is_read(name: Path) -> bool:
-    return Path(name.name.lower().removesuffix(".gz")).suffix in READ or name.parent.name in MAILDIR
+    known = Path(name.name.lower().removesuffix(".gz")).suffix in READ or name.name == "chat.md"
+    return (known and name.name not in NO_CHATS) or name.parent.name in MAILDIR
 
 
 def _bytes(path: Path, max_bytes: int) -> bytes:

@@ -3,6 +3,7 @@
 Each message becomes a row with the id of its conversation, which is then read like a row of a table.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,13 +14,15 @@ from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import REPEATED, Messages, ReadOptions, Rows
 from polyrank.data.chats.tables import first_rows, message, some_rows
 from polyrank.data.chats.texts import plain
-from polyrank.data.chats.wrapping import is_message, messages_in, unwrapped
+from polyrank.data.chats.wrapping import is_message, messages_in, people_of, unwrapped
 from polyrank.data.rows import Row, object_of, row_error
 from polyrank.errors import DataError
 
 IDS = words("id conversationid ticketid chatid threadid dialogueid dialogid sessionid uuid number key ticketnumber")
 ASKED_BY = words("requesterid customerid")
 OWN = "(conversation)"
+TAWK = {"v": "customer", "a": "agent", "s": "system"}
+PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|\S.{0,60}) sent an attachment\.")
 
 
 def conversations(file: File) -> Messages | None:
@@ -73,6 +76,7 @@ def _first(row: Row, keys: Iterable[str], kind: Any) -> Any:
 
 def _messages(row: Row, held: list[Row], people: dict[str, Row]) -> Iterator[Row]:
     """The messages of a conversation as flat rows, with senders and times that the conversation records."""
+    people = people | people_of(row)
     asked_by = _first(row, usual(row, ASKED_BY), str | int)
     began = _first(row, usual(row, TIME), str | int | float)
     for position, item in enumerate((*_opening(row, held, asked_by), *held)):
@@ -80,12 +84,19 @@ def _messages(row: Row, held: list[Row], people: dict[str, Row]) -> Iterator[Row
         sender_id = next((values[key] for key in usual(values, SENDER_ID)), None)
         person = people.get(str(sender_id))
         if person is not None:
-            values |= {f"author.{key}": person[key] for key in ("name", "role") if isinstance(person.get(key), str)}
+            named = {"name": person.get("name"), "role": person.get("role") or person.get("type")}
+            values |= {f"author.{key}": value for key, value in named.items() if isinstance(value, str)}
         elif asked_by is not None and sender_id is not None and not usual(values, [*ROLE, *FROM_CUSTOMER]):
             values["role"] = "customer" if sender_id == asked_by else "agent"
         if began is not None and not position and not usual(values, TIME):
             values["time"] = began
-        yield _decoded(values) if "timestamp_ms" in values and "sender_name" in values else values
+        if "timestamp_ms" in values and "sender_name" in values:
+            values = _of_facebook(values)
+        elif str(values.get("messagetype")).startswith("RichText"):  # Skype
+            values["content"] = plain(f"<div>{values.get('content')}</div>")
+        elif (letter := values.get("sender.t")) in TAWK:
+            values["role"] = TAWK[letter]
+        yield values
 
 
 def _opening(row: Row, held: list[Row], asked_by: object) -> list[Row]:
@@ -102,12 +113,12 @@ def _opening(row: Row, held: list[Row], asked_by: object) -> list[Row]:
     return [began | {"text": text, "author_id": asked_by, "role": "customer"}]
 
 
-def _decoded(values: Row) -> Row:
-    """Fix Facebook's exports, which write each byte of UTF-8 as a character."""
+def _of_facebook(values: Row) -> Row:
+    """Fix exports of Messenger and Instagram, which write a byte of UTF-8 as a character; drop placeholders."""
     row = {}
     for key, value in values.items():
         row[key] = value
         if isinstance(value, str):
             with suppress(UnicodeError):
                 row[key] = value.encode("latin-1").decode("utf-8")
-    return row
+    return row | {"content": ""} if PLACEHOLDER.fullmatch(str(row.get("content"))) else row

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from polyrank.data.chats.chat_logs import chat_log
 from polyrank.data.chats.discord import discord
 from polyrank.data.chats.files import File
 from polyrank.data.chats.line_kakaotalk import line_kakaotalk
 from polyrank.data.chats.mail import mail
+from polyrank.data.chats.mattermost import mattermost
 from polyrank.data.chats.members import members
 from polyrank.data.chats.messages import Message, Messages, ReadOptions
 from polyrank.data.chats.nested import conversations
@@ -31,6 +33,8 @@ READERS: dict[str, Reader] = {
         teams,
         telegram,
         discord,
+        mattermost,
+        chat_log,
         whatsapp,
         line_kakaotalk,
         webvtt,

@@ -26,7 +26,8 @@ from polyrank.data.rows import Row, row_error
 from polyrank.errors import DataError
 
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
-SYSTEM_KINDS = {*words("system service event notification info join leave joined left status call")}
+SYSTEM_KINDS = {*words("system service event notification info join leave joined left status call system_message")}
+SYSTEM_GROUPS = ("event/", "threadactivity/")  # Skype's
 FILE_KINDS = {"image", "photo", "video", "audio", "voice", "file", "document", "sticker", "location", "media", "gif"}
 NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
 
@@ -104,10 +105,15 @@ def _plain_id(value: Any) -> str:
 def message(row: Row, chosen: Columns, where: str, stream: str) -> Message | str | DataError:
     """The message of a row, or the reason for leaving it out, or an error."""
     kinds = {str(row[key]).casefold() for key in chosen.kind if row.get(key)}
-    if kinds & NOTE_KINDS or _flag(row, chosen.private) is True or _flag(row, chosen.public) is False:
+    if (
+        kinds & NOTE_KINDS
+        or row.get("visibility") == "agents"
+        or _flag(row, chosen.private) is True
+        or _flag(row, chosen.public) is False
+    ):
         return NOTE
-    if kinds & SYSTEM_KINDS:
-        return SYSTEM
+    if kinds & SYSTEM_KINDS or any(kind.startswith(SYSTEM_GROUPS) for kind in kinds) or ("rid" in row and row.get("t")):
+        return SYSTEM  # the last is Rocket.Chat's
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text

@@ -1,6 +1,6 @@
 """WhatsApp's export of a chat: lines such as ``12/31/23, 9:15 PM - Name: text`` or ``[31.12.23, 21:15:03] Name: text``.
 
-KakaoTalk's mobile app writes lines of the same form.
+KakaoTalk's mobile app and signal-export, for Signal, write lines of the same form.
 """
 
 import re
@@ -30,6 +30,8 @@ SENDER = re.compile(r"(?P<name>[^:\"“„«]{1,80}): ?(?P<text>.*)", re.DOTALL)
 # in every language a placeholder for a file is in angle brackets (Android), or has a mark before it (iPhone)
 PLACEHOLDER = re.compile(r"<[^<>\n]{3,60}>")
 ATTACHED = re.compile(r"\S[^\n]*\.\w{2,5} \([^()\n]{4,40}\)(?:\n(?P<caption>.*))?", re.DOTALL)
+REACTIONS = re.compile(r"^\(- .* -\)$", re.MULTILINE)  # below a message of signal-export
+PICTURE = re.compile(r"!\[[^\]\n]*\]\([^)\n]*\)")
 EDITED = re.compile("\\s*\u200e?<\\w+(?: \\w+){2,5}>$")
 GONE = re.compile(
     r"(?:this message was deleted|you deleted this message"
@@ -93,13 +95,13 @@ def _message(file: File, number: int, raw: str) -> Message | str:
     if not SENDER.match(MARKS.sub("", rest)):
         return SYSTEM
     name, _, said = f"{rest}\n{more}".partition(":")
-    said = EDITED.sub("", said.strip())
+    said = EDITED.sub("", REACTIONS.sub("", said).strip())
     text = MARKS.sub("", said).strip()
     if GONE.fullmatch(text):
         return DELETED
     if attached := ATTACHED.fullmatch(text):
         said = text = (attached["caption"] or "").strip()
-    if (attached and not text) or PLACEHOLDER.fullmatch(text):
+    if (attached and not text) or PLACEHOLDER.fullmatch(text) or PICTURE.fullmatch(text):
         return ATTACHMENT
     if said.startswith("\u200e"):
         return ATTACHMENT if len(text.split()) < 5 else SYSTEM

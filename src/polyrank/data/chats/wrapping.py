@@ -23,7 +23,7 @@ N_LOOKED_AT = 200  # rows from which columns are detected
 MESSAGES = words(
     """
     messages messagelist turns comments conversations conversation conversationparts dialogue dialog utterances replies
-    history chat posts parts entries events items transcript log thread data mapping
+    history chat posts parts entries events notes items transcript log thread data mapping
     """
 )
 PEOPLE = words("users participants members agents profiles contacts")
@@ -48,9 +48,33 @@ def messages_in(row: Row) -> list[Row] | None:
             if name == "mapping":
                 return _branch(row, value)
             value = messages_in(value)  # Intercom
-        if value and any(map(is_message, objects_in(value))):
-            return [object_of(item) for item in value]
+        held = bare([object_of(item) for item in value]) if isinstance(value, list) else []
+        if any(map(is_message, held)):
+            return held
     return None
+
+
+def people_of(row: Row) -> dict[str, Row]:
+    """The users in a row by their ids."""
+    return {
+        str(person["id"]): person
+        for key, value in row.items()
+        if normal(key) in PEOPLE
+        for person in objects_in(value)
+        if "id" in person
+    }
+
+
+def bare(items: list[Row]) -> list[Row]:
+    """Items without the only key of each: Freshdesk's exports have [{"helpdesk_ticket": {...}}, ...].
+
+    >>> bare([{"note": {"id": 1}}, {"note": {"id": 2}}])
+    [{'id': 1}, {'id': 2}]
+    """
+    key = next(iter(items[0]), "") if items else ""
+    if all(len(item) == 1 and "id" in object_of(item.get(key)) for item in items):
+        return [item[key] for item in items]
+    return items
 
 
 def _branch(row: Row, nodes: dict[str, Any]) -> list[Row]:
@@ -69,16 +93,11 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
 
     Such an object is a page of an API ({"tickets": [...], "users": [...]}), or has conversations by their ids.
     """
+    rows = [*zip((number for number, _ in rows), bare([row for _, row in rows]), strict=True)]
     if len(rows) != 1:
         return rows, {}, []
     outer = rows[0][1]
-    people = {
-        str(person["id"]): person
-        for key, value in outer.items()
-        if normal(key) in PEOPLE
-        for person in objects_in(value)
-        if "id" in person
-    }
+    people = people_of(outer)
     inside = messages_in(outer) is not None
     for value in outer.values():
         objects = objects_in(value)
