@@ -22,6 +22,10 @@ from polyrank.records import Example
 from polyrank.training import train
 from polyrank.training.pretraining import pretrain
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs" / "papers"))
+
+from published import needs, read_tables
+
 PAPERS = Path(__file__).parents[1] / "runs" / "papers"
 WORDS = ["wifi", "router", "light", "bill", "parcel", "password", "printer", "screen", "cable", "mouse"]
 
@@ -96,7 +100,7 @@ def test_pretraining_follows_section_4_1() -> None:
 
 
 def test_every_recipe_is_tested() -> None:
-    tried = {*STATED, "convert-tune", "iclr-pretrain"}
+    tried = {*STATED, "convert-tune", "iclr-pretrain", "published"}  # published.toml is data
     assert {path.stem for path in PAPERS.glob("*.toml")} == tried
     for script in PAPERS.glob("*.sh"):
         assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
@@ -151,6 +155,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         packed(folder / name / "train.dialogues.jsonl.gz", dialogues)
     answers = [{"id": f"a{i}", "text": f"About {i}. {text().title()}. It is {text()}? Yes."} for i in range(400)]
     packed(folder / "medquad" / "answers.jsonl.gz", answers)
+    asked = [{"id": f"q{i}", "context": [f"{text()}?"], "relevant_ids": [f"a{i}"]} for i in range(12)]
+    for part in ("dev", "test"):
+        packed(folder / "medquad" / f"{part}.pool.jsonl.gz", asked)
+    answered = [{"id": f"t{i}", "context": [f"{text()}?"], "response": f"{text()} {i}"} for i in range(40)]
+    packed(folder / "medquad" / "train.jsonl.gz", answered)
+    (folder / "banking77").mkdir()
+    for part in ("train", "test"):
+        lines = [f"{text()},{WORDS[i % 4]}" for i in range(40)]
+        (folder / "banking77" / f"{part}.csv").write_text("\n".join(["text,category", *lines]) + "\n", "utf-8")
     return folder
 
 
@@ -161,6 +174,7 @@ FORMATS = {
     "convai2": "txt",
     "wikipedia": "txt",
     "reddit": "json",
+    "amazonqa": "json",
 }
 
 
@@ -172,7 +186,7 @@ def home(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = folder / "runs" / "work" / "papers" / "data"
     runpy.run_path(str(PAPERS / "write_data.py"))["main"](shared, data, [*FORMATS])
     for name, ending in FORMATS.items():
-        importer = {"dstc7-star": "dstc7", "reddit": "pairs"}.get(name, name)
+        importer = {"dstc7-star": "dstc7", "reddit": "pairs", "amazonqa": "pairs"}.get(name, name)
         for part in ("train", "valid", "test"):
             options: dict[str, Any] = {"every_turn": True} if part == "train" and name == "dstc7" else {}
             if (answers := data / name / f"{part}.answers.tsv").exists():
@@ -215,7 +229,9 @@ def test_written_corpora_are_imported_unchanged(home: Path, shared: Path) -> Non
     assert [len(row["context"]) for row in read(home, "reddit", "train")][:3] == [1, 2, 3]
     articles = [read(home, "wikipedia", part) for part in ("train", "valid", "test")]
     assert list(map(len, articles)) == [20, 40, 40]
+    assert [len(read(home, "amazonqa", part)) for part in ("train", "valid", "test")] == [40, 12, 12]
     whole = {row["text"] for row in original("medquad/answers.jsonl.gz")}
+    assert all(right(row) in whole for row in read(home, "amazonqa", "test"))
     for row in [row for part in articles for row in part]:
         assert any(sorted(f"{row['context'][0]} {row['response']}".split()) == sorted(text.split()) for text in whole)
 
@@ -306,24 +322,28 @@ def test_convert_trains_at_full_size_and_is_tuned(home: Path, monkeypatch: pytes
 @pytest.mark.scripts
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["iclr", "convert", "tao"])
-def test_a_script_runs_on_files_in_the_published_formats(
+def test_a_script_prints_its_tables_from_files_in_the_published_formats(
     script: str, shared: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    """SMALL=1, every task and part, on files from write_data.py; DSTC7's answers are in separate files."""
+    """SMALL=1, on files from write_data.py; DSTC7's answers are in separate files."""
     shutil.copytree(PAPERS, tmp_path / "runs" / "papers")
     shutil.copy(PAPERS.parent / "stages.py", tmp_path / "runs")
-    settings = {"SMALL": "1", "DATA": str(shared), "BACKBONE": str(tiny_backbone), "MODELS": "bi poly-first-4 cross",
-                "TASKS": "convai2 dstc7 ubuntu-v2 wikipedia", "PARTS": "pretrain probes ablations tune",
-                "WEIGHTS": "reddit"}  # fmt: skip
-    if script == "tao":  # the tiny backbone accepts 128 tokens
-        settings["EXTRA"] = "--set text.max_context_tokens=40 --set text.max_candidate_tokens=20"
+    settings = {"SMALL": "1", "DATA": str(shared), "BACKBONE": str(tiny_backbone)}
     everything = {**os.environ, **settings, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", f"runs/papers/{script}.sh"], cwd=tmp_path, env=everything, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    rows = [line for line in done.stdout.splitlines() if '"R@1"' in line]
-    assert len(rows) == {"iclr": 12, "convert": 13, "tao": 13}[script]
+    for name, table in read_tables().items():
+        if not name.startswith(script):
+            continue
+        assert f"## {table['title']}" in done.stdout
+        known = [list((tmp_path / "runs/work/papers/small").glob(file)) for file in needs(table)]
+        assert any(known)
+        if script == "tao" or name in ("convert-3", "convert-4", "convert-5"):
+            assert all(known), name
+    drawn = {path.name for path in (tmp_path / "runs/work/papers/small").glob("*.svg")}
+    assert drawn == ({f"tao-figure-{number}.svg" for number in (2, 3, 4)} if script == "tao" else set())
 
 
 @pytest.mark.slow

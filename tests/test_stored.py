@@ -22,7 +22,8 @@ from polyrank.loading.data import resolve_data
 from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import RandomNegatives, right_answers
 from polyrank.records import Context, Example
-from polyrank.text import BackboneTexts, ConvertTexts, SumTexts, Texts, load_subwords
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.text import BackboneTexts, ConvertTexts, SumTexts, Texts, learn_subwords, load_subwords
 from polyrank.training import stored_tokens, train
 from polyrank.training.inputs import in_batch
 from polyrank.training.stored_tokens import open_tokens
@@ -211,6 +212,13 @@ def test_a_vocabulary_is_learned_from_disk(task: dict[str, Path], tmp_path: Path
     for run in runs:
         train(run)
     assert curve(tmp_path / "memory") == curve(tmp_path / "disk")
+    few = replace(runs[1], data=replace(runs[1].data, vocabulary_examples=2), output=str(tmp_path / "few"))
+    ends = [read_examples(task["train"]).examples[place] for place in (0, -1)]
+    learned = learn_subwords([text for e in ends for text in (*e.context, e.response or "")], min_count=1, n_buckets=10)
+    scorer = train(few)[0].load(device="cpu")
+    assert isinstance(scorer, EncoderScorer)
+    assert isinstance(scorer.texts, ConvertTexts)
+    assert {*scorer.texts.subwords.subwords} == {*learned.subwords}
 
 
 def test_settings_unsupported_on_disk_are_refused(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:

@@ -1,58 +1,112 @@
 #!/usr/bin/env bash
-# Humeau et al., Poly-encoders (ICLR 2020): Table 4, the models on substitutes for the tasks.
-#   DATA=folder TASKS="dstc7" MODELS="bi poly-64" SEEDS=[1,2,3] EXTRA="--set train.max_steps=2" SMALL=1 bash runs/papers/iclr.sh
-# TASKS: convai2, dstc7, ubuntu-v2, wikipedia. MODELS: bi, poly-M, poly-first-M, poly-last-M, poly-last_h1-M, cross.
-# WEIGHTS=folder starts from your pre-trained weights and trains as in section 5.3; WEIGHTS=reddit pre-trains them first, with
-# iclr-pretrain.toml on the pairs of Reddit. Without WEIGHTS, training starts from BACKBONE=name or folder; default: BERT.
-# To use the papers' own files, put them into runs/work/papers/data; docs/papers.md lists them.
-# Writes runs/work/papers (not in git): data, models, and TASK/MODEL.json with R@k, MRR and MAP, mean and deviation over seeds.
+# Humeau et al., Poly-encoders (ICLR 2020): Tables 2 to 10. Trains and evaluates the models of each table, and prints it: published,
+# polyrank's, difference.
+#   DATA=folder TABLES="3 4" ONLY='bert/(bi|poly-64)/dstc7' SEEDS=[1,2,3] EXTRA="--set train.max_steps=2" SMALL=1 bash runs/papers/iclr.sh
+# ONLY: an extended regular expression that chooses among WEIGHTS/MODEL/TASK.
+#   WEIGHTS: bert (BACKBONE=name or folder), and books and reddit, pre-trained with iclr-pretrain.toml and used as in section 5.3.
+#     Your own pre-trained weights: BOOKS=folder, REDDIT=folder
+#   MODEL: bi, poly-M, poly-first-M, poly-last-M, poly-last_h1-M, cross; with -batch-N, -top-N, -all or a reduction, Tables 2, 3, 7
+#   TASK: convai2, dstc7, ubuntu-v2, wikipedia
+# To use the papers' own files, put them into runs/work/papers/data; docs/papers.md lists them. A stopped run resumes when you start it
+# again. Writes runs/work/papers/iclr (not in git): WEIGHTS/MODEL/TASK, and its figures in TASK.valid.json and TASK.test.json.
 . "$(dirname "$0")/common.sh"
-TASKS=${TASKS:-convai2 dstc7 ubuntu-v2}
-MODELS=${MODELS:-bi poly-16 poly-64 poly-360 cross}
-SEEDS=${SEEDS:-$([[ $SMALL ]] && echo '[1]' || echo '[1,2,3]')}
-WEIGHTS=${WEIGHTS:-}
+TABLES=${TABLES:-2 3 4 5 6 7 8 9 10}
+if [[ $SMALL ]]; then # a part of each table's models
+  ONLY=${ONLY:-bert/(bi|cross|bi-batch-32|cross-top-1|bi-mean_of_first-16|poly-last_h1-4)/convai2|bert/poly-16/dstc7|bert/bi/ubuntu|books/poly-first-16/ubuntu|reddit/bi/wiki}
+  SEEDS=${SEEDS:-[1]}
+fi
+ONLY=${ONLY:-.}
+declare -A trained=() # by this call
+mkdir -p "$WORK/iclr"
 
-if [[ $WEIGHTS == reddit ]]; then
-  prepare reddit pairs json reddit
-  WEIGHTS=$WORK/iclr/pretrain/model steps=()
+pretrained() { # books or reddit: prints the folder with its weights
+  local own=${1^^} model=$WORK/iclr/$1/pretrain/model data=$FILES/$1/train.jsonl steps=()
+  [[ ${!own:-} ]] && echo "${!own}" && return
   [[ $SMALL ]] && steps=(--set train.steps=2 --set train.batch_tokens=2000 --set train.micro_batch_tokens=2000
     --set train.schedule.warmup_steps=1 --set vocabulary.size=500 --set model.layers=1 --set model.hidden=64 --set model.heads=2
     --set model.ffn=64)
-  polyrank pretrain runs/papers/iclr-pretrain.toml --set "output=${WEIGHTS%/model}" --set "data.train=$WORK/data/reddit/train.jsonl" \
-    "${steps[@]}" --resume
-fi
-for task in $TASKS; do
+  if [[ $1 == reddit ]]; then
+    prepare reddit pairs json reddit
+  else
+    [[ -e $data ]] || python runs/papers/write_data.py "$DATA" "$FILES" books
+  fi >&2
+  if [[ $SMALL ]]; then
+    head -n 500 "$data" >"$WORK/iclr/$1.jsonl"
+    data=$WORK/iclr/$1.jsonl
+  fi
+  polyrank pretrain runs/papers/iclr-pretrain.toml --set "output=${model%/model}" --set "data.train=$data" \
+    "${steps[@]}" --resume >&2
+  echo "$model"
+}
+
+data_of() { # TASK: prints the folder of its examples
+  [[ $1 == dstc7 ]] && echo "$FILES/dstc7-as-released" || echo "$FILES/$1"
+}
+
+learn() { # WEIGHTS MODEL TASK
+  local weights=$1 model=$2 task=$3 start=$BACKBONE data
   case $task in
     dstc7) prepare dstc7 dstc7 json dstc7-as-released --as-released --every-turn ;; # v1, 5.1; released only for this task
     ubuntu-v2) prepare ubuntu-v2 ubuntu-v2 csv ubuntu-v2 ;;
     *) prepare "$task" "$task" txt "$task" ;;
   esac
-  data=$WORK/data/$task
-  [[ $task == dstc7 ]] && data+=-as-released
-  for model in $MODELS; do
-    recipe=${model%%-*}
-    out=$WORK/iclr/$task/$model
-    sets=(--set "model.backbone=${WEIGHTS:-$BACKBONE}" --set "train.seeds=$SEEDS" --set "output=$out"
-      --set "data.train=$data/train.jsonl" --set "data.valid=$data/valid.jsonl")
-    [[ $model == poly-* ]] && sets+=(--set "model.n_codes=${model##*-}")
-    [[ $model == poly-*-* ]] && kind=${model#poly-} && sets+=(--set "model.codes=${kind%-*}")
-    if [[ $task == convai2 && $model == cross ]]; then
-      sets+=(--set train.negatives.n=19 --set 'train.negatives.sources=["given"]')
-    elif [[ $task == convai2 ]]; then
-      sets+=(--set train.batch_size=512)
-    elif [[ $task == wikipedia ]]; then # a sentence and an article; lengths are not stated
-      sets+=(--set text.max_context_tokens=72 --set text.max_candidate_tokens=360)
+  data=$(data_of "$task")
+  [[ $weights == bert ]] || start=$(pretrained "$weights")
+  local kind=${model%%-*} sets=(--set "model.backbone=$start" --set "output=$WORK/iclr/$weights/$model/$task"
+    --set "data.train=$data/train.jsonl" --set "data.valid=$data/valid.jsonl")
+  if [[ ${SEEDS:-} ]]; then
+    sets+=(--set "train.seeds=$SEEDS")
+  else # Table 3: five of Bi-encoders, three of Cross-encoders
+    sets+=(--set "train.seeds=$([[ $kind == cross ]] && echo '[1,2,3]' || echo '[1,2,3,4,5]')")
+  fi
+  if [[ $task == convai2 && $kind == cross ]]; then
+    sets+=(--set train.negatives.n=19 --set 'train.negatives.sources=["given"]')
+  elif [[ $task == convai2 ]]; then
+    sets+=(--set train.batch_size=512)
+  elif [[ $task == wikipedia ]]; then # a sentence and an article; lengths are not stated
+    sets+=(--set text.max_context_tokens=72 --set text.max_candidate_tokens=360)
+  fi
+  if [[ $weights != bert ]]; then # 5.3
+    sets+=(--set train.optimizer=adamax --set train.weight_decay=0.0 --set train.train_layers=all --set "text.turn_separator=[NEWLINE]")
+    [[ $kind == cross ]] || sets+=(--set model.match_output_std=0.5)
+  fi
+  case ${model#"$kind"} in
+    -batch-*) sets+=(--set "train.batch_size=${model##*-}") ;; # Table 2
+    -top-*) sets+=(--set "train.train_layers=${model#"$kind"-}") ;; # Table 3
+    -all) sets+=(--set train.train_layers=all) ;;
+    -mean_of_first-*) sets+=(--set model.reduction=mean_of_first --set "model.reduction_tokens=${model##*-}") ;; # Table 7
+    -mean_but_first) sets+=(--set model.reduction=mean_but_first) ;;
+    -first-* | -last-* | -last_h1-*) # Table 8
+      local codes=${model#poly-}
+      sets+=(--set "model.codes=${codes%-*}" --set "model.n_codes=${model##*-}")
+      ;;
+    -*) sets+=(--set "model.n_codes=${model##*-}") ;;
+  esac
+  # shellcheck disable=SC2086  # EXTRA is several words
+  polyrank train "runs/papers/iclr-$kind.toml" "${sets[@]}" "${SETS[@]}" $EXTRA --resume
+}
+
+for table in $TABLES; do
+  files=$(python runs/papers/published.py "iclr-$table" --needs)
+  for file in $files; do
+    if [[ $file == iclr/speed-* ]]; then
+      device=${file#iclr/speed-} sizes=(-n 1000 -n 100000) kinds=(Bi Poly-{16,64,360} Poly-first-{16,64,360} Cross)
+      [[ $SMALL ]] && kinds=(Bi Poly-16 Poly-first-16 Cross)
+      [[ -e $WORK/$file ]] || { [[ $file == *cuda* ]] && ! python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; } \
+        || speed "$file" "${device%.json}" "${sizes[@]}" "${kinds[@]/#/--kind=}"
+      continue
     fi
-    if [[ $WEIGHTS ]]; then # 5.3
-      sets+=(--set train.optimizer=adamax --set train.weight_decay=0.0 --set train.train_layers=all
-        --set "text.turn_separator=[NEWLINE]")
-      [[ $model == cross ]] || sets+=(--set model.match_output_std=0.5)
-    fi
-    # shellcheck disable=SC2086  # EXTRA is several words
-    polyrank train "runs/papers/iclr-$recipe.toml" "${sets[@]}" "${SETS[@]}" $EXTRA --resume
+    IFS=/ read -r _ weights model rest <<<"$file" # iclr/WEIGHTS/MODEL/TASK.PART.json, or the training's own files in TASK
+    task=${rest%%[./]*} run=$weights/$model/${rest%%[./]*}
+    [[ $run =~ $ONLY ]] || continue
+    [[ ${trained[$run]:-} ]] || learn "$weights" "$model" "$task"
+    trained[$run]=1
+    [[ $rest == */* || ${trained[$file]:-} ]] && continue
+    trained[$file]=1 part=${rest%.json}
     lists=()
-    [[ $task == wikipedia ]] && lists=(--candidates $([[ $SMALL ]] && echo 11 || echo 10001) --candidates-from "$data/further.txt" --seed 0)
-    polyrank evaluate "$out" "$data/test.jsonl" "${lists[@]}" ${LIMIT:+--limit "$LIMIT"} --metric R@1,R@5,R@10,MRR,MAP --json >"$out.json"
-    echo "$task $model $(cat "$out.json")"
+    [[ $task == wikipedia ]] && lists=(--candidates $([[ $SMALL ]] && echo 11 || echo 10001) --candidates-from "$FILES/wikipedia/further.txt"
+      --seed 0)
+    evaluate "$file" "$WORK/iclr/$run" "$(data_of "$task")/${part#*.}.jsonl" "${lists[@]}" --metric R@1,R@5,R@10,MRR,MAP
   done
+  show "iclr-$table"
 done

@@ -1,58 +1,84 @@
 #!/usr/bin/env bash
-# Tao et al., mutual learning (2021): Tables 1 to 3 and Figures 2 to 4, on substitutes for DSTC7's files.
-#   DATA=folder BACKBONE=name-or-folder EXTRA="--set train.max_steps=2" LIMIT=test-examples SMALL=1 bash runs/papers/tao.sh
+# Tao et al., mutual learning (2021): Tables 1 to 3 and Figures 2 to 4, each printed: published, polyrank's, difference.
+#   DATA=folder PARTS="dstc7 ubuntu-v2 pool" BACKBONE=name-or-folder EXTRA="--set train.max_steps=2" LIMIT=test-examples SMALL=1 \
+#     bash runs/papers/tao.sh
+# PARTS: dstc7 and ubuntu-v2 train the models and evaluate them on lists; pool evaluates those of dstc7 on subtask 2.
 # To use the paper's own files, put them into runs/work/papers/data. A stopped run resumes when you start it again.
-# Writes runs/work/papers/tao (not in git): models, figures as JSON, and training.svg and stages.json (Figures 3 and 2).
+# Writes runs/work/papers/tao (not in git): models and figures by part, and the drawings as SVG.
 . "$(dirname "$0")/common.sh"
+PARTS=${PARTS:-dstc7 ubuntu-v2 pool}
 OUT=$WORK/tao
-data=$WORK/data/dstc7
 lengths=(10 50 100 200 500 800)
-[[ $SMALL ]] && SETS+=(--set train.negatives.n=3) && lengths=(10 20)
+[[ $SMALL ]] && SETS+=(--set train.negatives.n=3) && lengths=(10 50)
 
-prepare dstc7 dstc7 json dstc7
-answers=()
-[[ -e $data/pool.answers.tsv ]] && answers=(--answers "$data/pool.answers.tsv")
-pool=$data/pool.tsv
-if [[ $SMALL ]]; then # the right answers of the first examples, and 500 others
-  cut -f2 "$data/pool.answers.tsv" | head -n "$LIMIT" | awk -F'\t' 'NR == FNR { right[$1]; next } FNR <= 500 || $1 in right' - "$pool" \
-    >"$data/pool.small.tsv"
-  pool=$data/pool.small.tsv
-fi
-[[ -e $data/pool.jsonl ]] || polyrank import dstc7-pool "$data/pool.json" -o "$data/pool.jsonl" "${answers[@]}"
-polyrank import dstc7-candidates "$pool" -o "$data/candidates.jsonl" --overwrite
-
-for name in bi cross mutual; do
-  recipe=tao-$name
-  sets=(--set "model.backbone=$BACKBONE" --set "output=$OUT/$name" --set "data.train=$data/train.jsonl" --set "data.valid=$data/valid.jsonl")
-  [[ $name == mutual ]] && recipe=tao && sets+=(--set "reranker.backbone=$BACKBONE")
+learn() { # TASK NAME RECIPE [OPTION ...]
   # shellcheck disable=SC2086  # EXTRA is several words
-  polyrank train "runs/papers/$recipe.toml" "${sets[@]}" "${SETS[@]}" $EXTRA --resume
-done
-
-judge() { # NAME MODEL [OPTION ...]
-  local name=$1
-  shift
-  polyrank evaluate "$@" ${LIMIT:+--limit "$LIMIT"} --json >"$OUT/$name.json"
-  echo "$name $(cat "$OUT/$name.json")"
+  polyrank train "runs/papers/$3.toml" --set "model.backbone=$BACKBONE" --set "output=$OUT/$1/$2" \
+    --set "data.train=$FILES/$1/train.jsonl" --set "data.valid=$FILES/$1/valid.jsonl" "${@:4}" "${SETS[@]}" $EXTRA --resume
 }
-first=$OUT/mutual/retriever/model
-second=$OUT/mutual/reranker/model
-lists=("$data/test.jsonl" --metric R@1,R@2,R@5,R@10,R@50,MRR --breakdown tokens) # Table 1 and Figure 4
-judge bi "$OUT/bi" "${lists[@]}"
-judge cross "$OUT/cross" "${lists[@]}"
-judge bi-mutual "$first" "${lists[@]}"
-judge cross-mutual "$second" "${lists[@]}"
-judge ensemble "$first" "${lists[@]}" --rerank "$second" --ensemble raw # sigmoid-reranked: as Eqs. 5 and 10 are printed
-judge two-stage "$first" "${lists[@]}" --rerank "$second" --n-retrieved 10 # Table 2
-judge two-stage-ensemble "$first" "${lists[@]}" --rerank "$second" --n-retrieved 10 --ensemble raw
-pool=("$data/pool.jsonl" --pool "$data/candidates.jsonl" --metric R@1,R@2,R@5,R@10,R@50,MRR) # Table 3
-judge pool-bm25 bm25 "${pool[@]}"
-judge pool-bi "$OUT/bi" "${pool[@]}"
-judge pool-bi-mutual "$first" "${pool[@]}"
-judge pool-bm25-cross bm25 "${pool[@]}" --rerank "$second"
-judge pool-two-stage "$first" "${pool[@]}" --rerank "$second"
-judge pool-two-stage-ensemble "$first" "${pool[@]}" --rerank "$second" --ensemble raw
-polyrank curves "$OUT"/{bi,cross,mutual/retriever,mutual/reranker}/metrics.jsonl -o "$OUT/training.svg" --overwrite
-polyrank index build "$first" "$data/candidates.jsonl" -o "$OUT/index" --overwrite
-python runs/stages.py "$data/pool.jsonl" --index "$OUT/index" --rerank "$second" --ensemble none "${lengths[@]/#/-n}" \
-  ${LIMIT:+--limit "$LIMIT"} >"$OUT/stages.json"
+
+judge() { # PART NAME AGAINST MODEL [OPTION ...]: AGAINST names the result of the paired tests, or is empty
+  local against=()
+  [[ $3 ]] && against=(--against "$OUT/$1/$3.scores.jsonl")
+  evaluate "tao/$1/$2.json" "${@:4}" "${options[@]}" --scores "$OUT/$1/$2.scores.jsonl" "${against[@]}"
+}
+
+for part in $PARTS; do
+  task=${part/pool/dstc7}
+  bi=$OUT/$task/bi cross=$OUT/$task/cross poly=$OUT/$task/poly
+  first=$OUT/$task/mutual/retriever/model second=$OUT/$task/mutual/reranker/model
+  if [[ $part != pool ]]; then
+    prepare "$task" "$task" "$([[ $task == dstc7 ]] && echo json || echo csv)" "$task"
+    learn "$task" bi tao-bi
+    learn "$task" cross tao-cross
+    learn "$task" mutual tao --set "reranker.backbone=$BACKBONE"
+    test=$FILES/$task/test.jsonl options=(--metric R@1,R@2,R@5,R@10,R@50,MRR --breakdown tokens)
+    [[ $task == ubuntu-v2 ]] && options=(--metric R@1,R@2,R@5,MRR)
+    judge "$part" bi "" "$bi" "$test"
+    judge "$part" cross "" "$cross" "$test"
+    judge "$part" bi-mutual bi "$first" "$test"
+    judge "$part" cross-mutual cross "$second" "$test"
+    judge "$part" ensemble cross "$first" "$test" --rerank "$second" --ensemble raw # sigmoid-reranked: as Eqs. 5 and 10 are printed
+  fi
+  case $part in
+    dstc7) # Table 2
+      learn dstc7 poly tao-bi --set model.kind=poly --set model.n_codes=64 --set model.code_init=uniform \
+        --set model.projection_dim=none --set model.equal_projections=true
+      judge dstc7 poly "" "$poly" "$test"
+      judge dstc7 two-stage cross "$first" "$test" --rerank "$second" --n-retrieved 10
+      judge dstc7 two-stage-ensemble cross "$first" "$test" --rerank "$second" --n-retrieved 10 --ensemble raw
+      speed tao/speed.json auto -n 10 -n 100 --kind Bi --kind Poly-64 --kind Cross
+      ;;
+    pool) # Table 3 and Figure 2
+      data=$FILES/dstc7 answers=() candidates=$FILES/dstc7/pool.tsv
+      [[ -e $data/pool.answers.tsv ]] && answers=(--answers "$data/pool.answers.tsv")
+      if [[ $SMALL ]]; then # the right answers of the first examples, and 500 others
+        cut -f2 "$data/pool.answers.tsv" | head -n "$LIMIT" | awk -F'\t' 'NR == FNR { right[$1]; next } FNR <= 500 || $1 in right' - \
+          "$candidates" >"$data/pool.small.tsv"
+        candidates=$data/pool.small.tsv
+      fi
+      [[ -e $data/pool.jsonl ]] || polyrank import dstc7-pool "$data/pool.json" -o "$data/pool.jsonl" "${answers[@]}"
+      polyrank import dstc7-candidates "$candidates" -o "$data/candidates.jsonl" --overwrite
+      test=$data/pool.jsonl options=(--pool "$data/candidates.jsonl" --metric R@1,R@2,R@5,R@10,R@50,MRR)
+      judge pool bm25 "" bm25 "$test"
+      judge pool bm25-cross "" bm25 "$test" --rerank "$cross/model"
+      judge pool bi "" "$bi" "$test"
+      judge pool bi-mutual "" "$first" "$test"
+      judge pool bm25-bi "" bm25 "$test" --rerank "$bi/model"
+      judge pool bm25-poly "" bm25 "$test" --rerank "$poly/model"
+      judge pool bm25-bi-mutual "" bm25 "$test" --rerank "$first"
+      judge pool bm25-cross-mutual "" bm25 "$test" --rerank "$second"
+      judge pool bi-cross "" "$bi/model" "$test" --rerank "$cross/model"
+      judge pool two-stage bm25-cross "$first" "$test" --rerank "$second"
+      judge pool ensemble bm25-cross "$first" "$test" --rerank "$second" --ensemble raw
+      polyrank index build "$first" "$data/candidates.jsonl" -o "$OUT/index" --overwrite
+      python runs/stages.py "$test" --index "$OUT/index" --rerank "$second" --rerank "$first" --ensemble none "${lengths[@]/#/-n}" \
+        ${LIMIT:+--limit "$LIMIT"} >"$OUT/stages.json"
+      ;;
+  esac
+done
+show tao-1 tao-2 tao-3 tao-figure-2 tao-figure-4
+runs=("$OUT"/dstc7/{bi,cross,mutual/retriever,mutual/reranker}/metrics.jsonl)
+printf '\n## Mutual learning, Figure 3: validation hits@1 by epoch (polyrank'\''s; the paper draws them without stating them)\n\n'
+polyrank curves "${runs[@]}"
+polyrank curves "${runs[@]}" -o "$WORK/tao-figure-3.svg" --overwrite

@@ -9,8 +9,11 @@
     convai2     convai2-valid as ConvAI2: train, valid and test.txt
     wikipedia   medquad's answers as articles: train, valid and test.txt; further.txt, the wrong ones of 1 of 10,001
     reddit      self-dialogue as Reddit pairs: train, valid and test.json, JSON lines as they are published
+    amazonqa    medquad's questions and answers as pairs of AmazonQA: train, valid and test.json
+    books       medquad's answers as dialogues of sentences: train.jsonl
 
-Random draws have a fixed seed, so that the files are always the same.
+Each folder gets a substitute.txt, which names the corpus. Random draws have a fixed seed, so that the files are always
+the same.
 """
 
 import csv
@@ -150,11 +153,7 @@ def _bare(text: str) -> str:
 
 def wikipedia(data: Path, output: Path) -> None:
     """An article per line, its sentences separated by tabs; articles of one sentence are left out."""
-    articles = []
-    for row in rows(data / "medquad" / "answers.jsonl.gz"):
-        sentences = re.split(r"(?<=[.?!])\s+", " ".join(row["text"].split()))
-        if len(sentences) > 1:
-            articles.append("\t".join(sentences) + "\n")
+    articles = ["\t".join(sentences) + "\n" for sentences in _articles(data)]
     random.Random(3).shuffle(articles)
     sizes = {
         "further": min(N_FURTHER, 3 * len(articles) // 4),
@@ -165,6 +164,22 @@ def wikipedia(data: Path, output: Path) -> None:
     for name, size in sizes.items():
         (output / f"{name}.txt").write_text("".join(articles[:size]), "utf-8")
         articles = articles[size:]
+
+
+def _articles(data: Path) -> Iterator[list[str]]:
+    """The sentences of medquad's answers that have several."""
+    for row in rows(data / "medquad" / "answers.jsonl.gz"):
+        sentences = re.split(r"(?<=[.?!])\s+", " ".join(row["text"].split()))
+        if len(sentences) > 1:
+            yield sentences
+
+
+def books(data: Path, output: Path) -> None:
+    """Each sentence of an article as a turn, so that the next sentence is the next utterance."""
+    with (output / "train.jsonl").open("w", encoding="utf-8") as stream:
+        for number, sentences in enumerate(_articles(data)):
+            turns = [{"speaker": "text", "text": sentence} for sentence in sentences]
+            stream.write(json.dumps({"id": f"{number}", "turns": turns}, ensure_ascii=False) + "\n")
 
 
 def reddit(data: Path, output: Path) -> None:
@@ -187,6 +202,16 @@ def _write_pair(stream: Any, turns: list[str], response: str) -> None:
     stream.write(json.dumps({"context": last, "response": response, **extra}, ensure_ascii=False) + "\n")
 
 
+def amazonqa(data: Path, output: Path) -> None:
+    """A question as context, its answer as response."""
+    answers = {row["id"]: row["text"] for row in rows(data / "medquad" / "answers.jsonl.gz")}
+    for name, own in {"train": "train", "valid": "dev.pool", "test": "test.pool"}.items():
+        with (output / f"{name}.json").open("w", encoding="utf-8") as stream:
+            for row in rows(data / "medquad" / f"{own}.jsonl.gz"):
+                response = row["response"] if "response" in row else answers[row["relevant_ids"][0]]
+                _write_pair(stream, row["context"], response)
+
+
 def dstc7_star(data: Path, output: Path) -> None:
     """``dstc7`` of star."""
     dstc7(data, output, "star")
@@ -199,7 +224,13 @@ FORMATS: dict[str, Callable[[Path, Path], None]] = {
     "convai2": convai2,
     "wikipedia": wikipedia,
     "reddit": reddit,
+    "amazonqa": amazonqa,
+    "books": books,
 }
+
+
+SOURCES = {"convai2": "convai2-valid", "wikipedia": "medquad", "books": "medquad", "amazonqa": "medquad"}
+SOURCES |= {"dstc7": "ubuntu-irc", "dstc7-star": "star", "ubuntu-v2": "ubuntu-irc", "reddit": "self-dialogue"}
 
 
 def main(data: Path, output: Path, formats: list[str]) -> None:
@@ -207,6 +238,7 @@ def main(data: Path, output: Path, formats: list[str]) -> None:
     for name in formats:
         (output / name).mkdir(parents=True, exist_ok=True)
         FORMATS[name](data, output / name)
+        (output / name / "substitute.txt").write_text(f"{SOURCES[name]} in their format\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def best() -> str:
         three passes over the training part, in which every context has one right answer and three that people wrote as
         wrong ones. sentence-transformers starts from the original MiniLM, with left
         truncation and polyrank's learning rate, which did better than its defaults in
-        [a sixth of the pairs](#a-sixth-of-the-pairs). R@1 of all test
+        [a sixth of the pairs](#a-sixth-of-the-pairs), so its difference is also one of starts. R@1 of all test
         examples with 95% intervals; for mutual, whose test answers are withheld, of its dev part. The last column is
         the paired
         difference from the set's Bi-encoder, and that of MRR. Models of all pairs are compared with those of fewer,

@@ -33,7 +33,7 @@ def quality() -> str:
     ]
     head = ["R@1, %", *(f"{name} (1 of {size})" for name, size in SETS.items())]
     count = " or ".join(f"{n:,}" for n in sorted(counts))
-    note = f"{count} test examples each; 95% intervals of ±{percent(widest / 2)} at most. "
+    note = f"{count} test examples each; 95% intervals of ±{percent(widest / 2)} at most if examples are independent. "
     note += "The shipped models were trained on the training parts of star and ubuntu-irc, not on the other sets."
     return f"{table(head, cells, range(1, 5))}\n\n{note}"
 
