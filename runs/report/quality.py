@@ -131,9 +131,10 @@ def frozen_codes() -> str:
         loss on held-out pairs. Made by `python runs/frozen_codes.py runs/work/best/star/bi/model TRAIN TEST 30720
         agent`.""",
         table(["context vectors", "R@1", "difference", "loss before", "loss after"], [*plain, *rows], (1, 3, 4)),
-        f"""In a network that was trained for its mean, codes gain nothing measurable, and vectors that do
-        differ lower R@1. The last softmax multiplies the products by a number: with 0 the score is their mean, with 1 a Poly-encoder's, and with
-        larger ones it approaches the largest product. When trained, the number became {heat:.2f}.""",
+        f"""In a network that was trained for its mean, codes gain nothing measurable, and vectors that do differ lower
+        R@1. The last softmax multiplies the products by a number: with 0 the score is their mean, with 1 a
+        Poly-encoder's, and with larger ones it approaches the largest product. When trained, the number became
+        {heat:.2f}.""",
     )
 
 
