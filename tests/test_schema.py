@@ -25,7 +25,7 @@ SMALLEST = {"output": "run", "model": {"kind": "bi"}, "data": {"train": "train.j
 
 
 def faults(values: Any, schema: dict[str, Any] | None = None) -> list[str]:
-    """What the schema, by default that of a training, reports."""
+    """The faults that the schema, by default that of a training, reports."""
     return [error.message for error in jsonschema.Draft202012Validator(schema or recipe_schema()).iter_errors(values)]
 
 

@@ -24,7 +24,7 @@ from polyrank.negatives.random import RandomNegatives, right_answers
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.text import BackboneTexts, ConvertTexts, SumTexts, Texts, learn_subwords, load_subwords
-from polyrank.training import stored_tokens, train
+from polyrank.training import ranker, stored_tokens, train
 from polyrank.training.inputs import in_batch
 from polyrank.training.stored_tokens import open_tokens
 from train_settings import train_config
@@ -192,17 +192,19 @@ def test_a_training_from_disk_equals_one_from_memory(
     assert curve(tmp_path / "half") == curve(tmp_path / "plain")
 
 
+TINY = ConvertConfig(
+    embedding_dim=16, attention_dim=8, ffn_dim=32, side_dim=32, output_dim=16, spans=(3,), position_periods=(7, 3)
+)
+
+
 def test_a_vocabulary_is_learned_from_disk(task: dict[str, Path], tmp_path: Path) -> None:
-    config = ConvertConfig(
-        embedding_dim=16, attention_dim=8, ffn_dim=32, side_dim=32, output_dim=16, spans=(3,), position_periods=(7, 3)
-    )
     text = ConvertText(min_count=1, n_buckets=10)
     settings = train_config(method="convert", batch_size=8, epochs=1, length_window=1, lr=0.1, train_layers="all")
     data = DataConfig(train=str(task["train"]))
     runs = [
-        Recipe(model=config, text=text, data=data, train=settings, output=str(tmp_path / "memory")),
+        Recipe(model=TINY, text=text, data=data, train=settings, output=str(tmp_path / "memory")),
         Recipe(
-            model=config,
+            model=TINY,
             text=text,
             data=replace(data, cache=str(tmp_path / "cache")),
             train=settings,
@@ -212,10 +214,20 @@ def test_a_vocabulary_is_learned_from_disk(task: dict[str, Path], tmp_path: Path
     for run in runs:
         train(run)
     assert curve(tmp_path / "memory") == curve(tmp_path / "disk")
-    few = replace(runs[1], data=replace(runs[1].data, vocabulary_examples=2), output=str(tmp_path / "few"))
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_vocabulary_is_learned_from_evenly_spaced_examples(
+    repeats: bool, task: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranker, "MAX_WITH_REPEATS" if repeats else "MAX_VOCABULARY_EXAMPLES", 2)
+    text = ConvertText(min_count=1, n_buckets=10, count_repeats=repeats)
+    settings = train_config(method="convert", batch_size=8, epochs=1, length_window=1, lr=0.1, train_layers="all")
+    data = DataConfig(train=str(task["train"]), cache=str(tmp_path / "cache"))
+    run = train(Recipe(model=TINY, text=text, data=data, train=settings, output=str(tmp_path / "run")))[0]
     ends = [read_examples(task["train"]).examples[place] for place in (0, -1)]
     learned = learn_subwords([text for e in ends for text in (*e.context, e.response or "")], min_count=1, n_buckets=10)
-    scorer = train(few)[0].load(device="cpu")
+    scorer = run.load(device="cpu")
     assert isinstance(scorer, EncoderScorer)
     assert isinstance(scorer.texts, ConvertTexts)
     assert {*scorer.texts.subwords.subwords} == {*learned.subwords}

@@ -192,7 +192,7 @@ def substitutes(files: Sequence[str]) -> list[str]:
     return [
         f"{name}: not the published files, but {path.read_text('utf-8').strip()}; its differences mean nothing."
         for name, path in names.items()
-        if any(re.search(rf"[/-]{name}[/.]", file) for file in files)
+        if any(re.search(rf"[/-]{name}[-/.]", file) for file in files)
     ]
 
 

@@ -60,20 +60,20 @@ for part in $PARTS; do
       [[ -e $data/pool.jsonl ]] || polyrank import dstc7-pool "$data/pool.json" -o "$data/pool.jsonl" "${answers[@]}"
       polyrank import dstc7-candidates "$candidates" -o "$data/candidates.jsonl" --overwrite
       test=$data/pool.jsonl options=(--pool "$data/candidates.jsonl" --metric R@1,R@2,R@5,R@10,R@50,MRR)
-      judge pool bm25 "" bm25 "$test"
-      judge pool bm25-cross "" bm25 "$test" --rerank "$cross/model"
-      judge pool bi "" "$bi" "$test"
-      judge pool bi-mutual "" "$first" "$test"
-      judge pool bm25-bi "" bm25 "$test" --rerank "$bi/model"
-      judge pool bm25-poly "" bm25 "$test" --rerank "$poly/model"
-      judge pool bm25-bi-mutual "" bm25 "$test" --rerank "$first"
-      judge pool bm25-cross-mutual "" bm25 "$test" --rerank "$second"
-      judge pool bi-cross "" "$bi/model" "$test" --rerank "$cross/model"
-      judge pool two-stage bm25-cross "$first" "$test" --rerank "$second"
-      judge pool ensemble bm25-cross "$first" "$test" --rerank "$second" --ensemble raw
+      judge dstc7-pool bm25 "" bm25 "$test"
+      judge dstc7-pool bm25-cross "" bm25 "$test" --rerank "$cross/model"
+      judge dstc7-pool bi "" "$bi" "$test"
+      judge dstc7-pool bi-mutual "" "$first" "$test"
+      judge dstc7-pool bm25-bi "" bm25 "$test" --rerank "$bi/model"
+      judge dstc7-pool bm25-poly "" bm25 "$test" --rerank "$poly/model"
+      judge dstc7-pool bm25-bi-mutual "" bm25 "$test" --rerank "$first"
+      judge dstc7-pool bm25-cross-mutual "" bm25 "$test" --rerank "$second"
+      judge dstc7-pool bi-cross "" "$bi/model" "$test" --rerank "$cross/model"
+      judge dstc7-pool two-stage bm25-cross "$first" "$test" --rerank "$second"
+      judge dstc7-pool ensemble bm25-cross "$first" "$test" --rerank "$second" --ensemble raw
       polyrank index build "$first" "$data/candidates.jsonl" -o "$OUT/index" --overwrite
       python runs/stages.py "$test" --index "$OUT/index" --rerank "$second" --rerank "$first" --ensemble none "${lengths[@]/#/-n}" \
-        ${LIMIT:+--limit "$LIMIT"} >"$OUT/stages.json"
+        ${LIMIT:+--limit "$LIMIT"} >"$OUT/dstc7-pool/stages.json"
       ;;
   esac
 done

@@ -39,7 +39,6 @@ class DataConfig(Settings):
         cache: folder in which the examples of ``train`` are stored and read one by one, for data that does not fit in
             memory; ``train`` may then also be a folder of files, or a pattern such as "data/part-*.parquet". None: keep
             them in memory.
-        vocabulary_examples: with ``cache``, a new vocabulary is learned from so many examples, evenly spaced.
     """
 
     train: str | None = None
@@ -52,7 +51,6 @@ class DataConfig(Settings):
     valid_candidates: AtLeastTwo | None = None
     skip_bad: bool = False
     cache: str | None = None
-    vocabulary_examples: Count = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,15 +43,9 @@ from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_res
 
 
 def make_ranker(
-    network: NetworkPlan,
-    examples: Sequence[Example],
-    *,
-    vocabulary_examples: int | None = None,
-    precision: Precision,
-    seed: int,
-    device: torch.device,
+    network: NetworkPlan, examples: Sequence[Example], *, precision: Precision, seed: int, device: torch.device
 ) -> Ranker:
-    """The model of a resolved recipe, with the weights that it starts from; see ``new_ranker``.
+    """The model of a resolved recipe, with the weights that it starts from.
 
     Raises:
         ConfigError: the weights do not fit the model.
@@ -60,15 +54,7 @@ def make_ranker(
     if isinstance(model, SumConfig):
         return new_sum(model, network.parts, train, precision=precision, device=device)
     return new_ranker(
-        model,
-        network.text,
-        train,
-        examples,
-        start=network.start,
-        vocabulary_examples=vocabulary_examples,
-        precision=precision,
-        seed=seed,
-        device=device,
+        model, network.text, train, examples, start=network.start, precision=precision, seed=seed, device=device
     )
 
 

@@ -43,6 +43,10 @@ class Ranker:
     save: Callable[[Path, dict[str, Any]], None]
 
 
+MAX_VOCABULARY_EXAMPLES = 200_000  # a vocabulary is learned from at most so many examples on disk
+MAX_WITH_REPEATS = 5_000_000  # the same with text.count_repeats: the 10 million sentences of the ConveRT paper
+
+
 def new_ranker(
     config: ModelConfig,
     text: TextSettings,
@@ -50,25 +54,21 @@ def new_ranker(
     examples: Sequence[Example],
     *,
     start: Path | None = None,
-    vocabulary_examples: int | None = None,
     precision: Precision,
     seed: int,
     device: torch.device,
 ) -> Ranker:
     """The model that the settings describe, with the weights of the folder ``start`` if it is given.
 
-    A new vocabulary is learned from all examples in memory, or from ``vocabulary_examples`` of those on disk,
-    evenly spaced (None: all).
-
     Raises:
         ConfigError: the weights do not fit the model.
     """
     assert not isinstance(text, SumText), "Recipe allows it for sums only"
+    repeats = isinstance(text, ConvertText) and text.count_repeats
     if isinstance(examples, StoredExamples):
-        n = min(len(examples), vocabulary_examples or len(examples))
+        n = min(len(examples), MAX_WITH_REPEATS if repeats else MAX_VOCABULARY_EXAMPLES)
         examples = examples.choose(np.linspace(0, len(examples) - 1, n, dtype=np.int64))
     responses = (response for example in examples if (response := example.response))
-    repeats = isinstance(text, ConvertText) and text.count_repeats
     model, texts, config = start_model(
         config,
         text,

@@ -292,14 +292,7 @@ class Run:
         """Build the networks and train them."""
         device, train = choose_device(self.device), self.plan.recipe.train
         rankers = [
-            make_ranker(
-                network,
-                self.examples,
-                vocabulary_examples=self.plan.recipe.data.vocabulary_examples,
-                precision=train.precision,
-                seed=self.seed,
-                device=device,
-            )
+            make_ranker(network, self.examples, precision=train.precision, seed=self.seed, device=device)
             for network in self.plan.networks
         ]
         tokens = [stored_tokens(ranker, self.examples, self.notify) for ranker in rankers]
