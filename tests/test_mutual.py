@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 import sqlite3
 from contextlib import closing
@@ -499,22 +500,23 @@ def n_scores(file: str) -> int:
 def test_distillation_scores_each_pair_once(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     teacher = train(recipe(task, tiny_backbone, tmp_path / "teacher", model=CROSS, max_steps=1))[0].model
     changes: dict[str, Any] = {"method": "distill", "teacher": str(teacher), "redraw_negatives": False, "dropout": 0.0}
-    file = str(tmp_path / "scores.sqlite")
-    plan = recipe(task, tiny_backbone, tmp_path / "a", model=BI, epochs=2, teacher_scores=file, **changes)
+    plan = recipe(task, tiny_backbone, tmp_path / "a", model=BI, epochs=2, **changes)
     train(plan)
-    assert n_scores(file) == 72 * 4
+    file = "teacher-scores.sqlite"
+    assert n_scores(str(tmp_path / "a" / file)) == 72 * 4
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / file, tmp_path / "b")
     mse = recipe(
         task,
         tiny_backbone,
         tmp_path / "b",
         model=BI,
-        teacher_scores=file,
         imitation="margin_mse",
         label_weight=0.0,
         **changes,
     )
     train(mse)
-    assert n_scores(file) == 72 * 4
+    assert n_scores(str(tmp_path / "b" / file)) == 72 * 4
     assert curve(tmp_path / "a")[0][1] != curve(tmp_path / "b")[0][1]
 
 

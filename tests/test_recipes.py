@@ -59,10 +59,11 @@ OTHER_METHODS: dict[str, dict[str, Any]] = {  # a second value of each key
     "listwise": {"sigmoid": True},
     "distill": {
         "imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "teacher": "other",
-        "teacher_scores": "scores.sqlite",
     },
     "mutual": {"imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "sigmoid": True},
+    "rerank": {"first_stage": "other"},
 }  # fmt: skip
+NEEDED = {"distill": {"teacher": "somewhere"}, "rerank": {"first_stage": "somewhere"}}
 OTHER_SCHEDULES: dict[str, dict[str, Any]] = {
     "linear": {"warmup_steps": 3},
     "cosine": {"warmup_steps": 3, "final_lr": 0.5},
@@ -84,7 +85,7 @@ def values(train: dict[str, Any], **tables: Any) -> dict[str, Any]:
 
 
 def method_of(name: str, **changes: Any) -> Any:
-    return kinds(Method)[name](**({"teacher": "somewhere"} if name == "distill" else {}) | changes)
+    return kinds(Method)[name](**NEEDED.get(name, {}) | changes)
 
 
 # every key has an effect
@@ -108,6 +109,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         "ConvertStep",
         "MutualStep",
         "DistillStep",
+        "RerankStep",
         "ListwiseStep",
         "CachedScorer",
         "MinedNegatives",
@@ -121,13 +123,17 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def loaded(name: str, **named: Any) -> Any:
         return SimpleNamespace(fingerprint=f"{name} {named}")
 
-    monkeypatch.setattr(methods, "load", loaded)
+    for name in ("load", "load_encoder"):
+        monkeypatch.setattr(methods, name, loaded)
 
     class Encodes:
         def __repr__(self) -> str:
             return "a network"
 
-    for name in ("EncoderScorer", "Convert", "EncoderNetwork"):
+        def zero_head(self) -> None:
+            """A Cross-encoder has it."""
+
+    for name in ("EncoderScorer", "Convert", "CrossEncoder", "EncoderNetwork"):
         monkeypatch.setattr(methods, name, Encodes)
 
     def build(settings: TrainConfig) -> str:
@@ -146,7 +152,7 @@ def test_a_method_reads_each_of_its_keys(built: Any, kind: str, key: str) -> Non
     assert built(TrainConfig(method=other)) != built(TrainConfig(method=method_of(kind)))
 
 
-@pytest.mark.parametrize("kind", ["listwise", "distill", "mutual"])
+@pytest.mark.parametrize("kind", ["listwise", "distill", "mutual", "rerank"])
 @pytest.mark.parametrize("key", OTHER_NEGATIVES)
 def test_methods_that_rank_lists_read_each_key_of_the_negatives(built: Any, kind: str, key: str) -> None:
     usual = NegativesConfig(remine_epochs=1) if key.startswith("remine") else NegativesConfig()

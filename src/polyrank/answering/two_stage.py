@@ -12,7 +12,7 @@ from polyrank.index import Filter
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context
 from polyrank.scorers.protocols import Scorer
-from polyrank.scorers.two_stage import at_least_one, total_score
+from polyrank.scorers.two_stage import at_least_one, ensemble_of, total_score
 
 
 class TwoStage(Answering):
@@ -22,7 +22,7 @@ class TwoStage(Answering):
         retriever: makes the shortlist.
         reranker: scores it; a Cross-encoder or any other Scorer.
         n_retrieved: length of the shortlist.
-        ensemble: add the two stages' scores on this scale; None: the re-ranker's score alone decides.
+        ensemble: add the two stages' scores on this scale; None: see ``scorers.two_stage.ensemble_of``.
 
     Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning.
     """
@@ -34,7 +34,9 @@ class TwoStage(Answering):
     ) -> None:
         self.retriever, self.reranker, self.scorer = retriever, reranker, reranker
         self.index, self.encoder = retriever.index, retriever.encoder
-        self.n_retrieved, self.ensemble = at_least_one(n_retrieved), ensemble
+        self.n_retrieved = at_least_one(n_retrieved)
+        encoder = retriever.encoder
+        self.ensemble = ensemble_of("" if encoder is None else encoder.fingerprint, reranker, ensemble)
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         """The best of the shortlist, best first, with the scores of both stages; ties by the retriever's order.

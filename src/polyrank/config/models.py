@@ -179,6 +179,8 @@ class CrossConfig(Settings):
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
         head: "linear", h_1 W (ICLR 2020), or "mlp", with a tanh layer before it (Tao et al.).
+        reduction: what the head reads: the "first" output, as in both papers, or the "mean" of all, which suits the
+            transformer of an encoder that uses means.
     """
 
     kind: ClassVar[str] = "cross"
@@ -189,6 +191,7 @@ class CrossConfig(Settings):
 
     backbone: str = "embedded"
     head: Literal["linear", "mlp"] = "linear"
+    reduction: Literal["first", "mean"] = "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,8 @@ class Recipe(Settings):
                 'train.method.kind = "mutual" trains two networks, and the table [reranker] is the second; give both or'
                 " neither"
             )
+        if method.kind == "rerank" and model.encodes:
+            raise ConfigError(f'train.method.kind = "rerank" trains a Cross-encoder, not model.kind = "{model.kind}"')
         networks = [model] if self.reranker is None else [model, self.reranker.model]
         if getattr(method, "sigmoid", False) and all(network.encodes for network in networks):
             raise ConfigError("train.method.sigmoid = true applies to the scores of a Cross-encoder; leave it out")

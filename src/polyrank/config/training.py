@@ -139,14 +139,12 @@ class DistillMethod(ImitatingMethod):
 
     Args:
         teacher: a model folder, or another name that ``polyrank.load`` accepts.
-        teacher_scores: file for its scores, which other runs may share, relative to the working directory; None: in
-            the run's folder.
     """
 
     kind: ClassVar[str] = "distill"
+    dropped: ClassVar[Mapping[str, Any]] = {"teacher_scores": None}
 
     teacher: str
-    teacher_scores: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +160,27 @@ class MutualMethod(ImitatingMethod):
     sigmoid: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankMethod(Settings):
+    """A Cross-encoder learns to correct the scores of a trained encoder, the first stage, which is not trained.
+
+    The loss is that of lists, of the sum g + s of the first stage's score and the Cross-encoder's (Tao et al., Eq. 10).
+    The Cross-encoder's head starts at zero, so the sum first ranks exactly as the first stage does. Each list holds the
+    response and the ``train.negatives.n`` wrong candidates that the first stage ranks highest among 100 from the
+    sources of ``train.negatives``. Two stages with this Cross-encoder add raw scores by default.
+
+    Args:
+        first_stage: an encoder: a model folder, or another name that ``polyrank.load`` accepts.
+    """
+
+    kind: ClassVar[str] = "rerank"
+    ranks_lists: ClassVar[bool] = True
+
+    first_stage: str
+
+
 LENGTH_WINDOW = 50  # the default for methods that rank lists
-Method = InBatchMethod | ConvertMethod | ListwiseMethod | DistillMethod | MutualMethod
+Method = InBatchMethod | ConvertMethod | ListwiseMethod | DistillMethod | MutualMethod | RerankMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,7 @@ class ModelRef:
         fingerprint: of the weights, as the folder states it; empty if it is computed on opening.
         backend: the runtime that computes the model.
         lengths: how much of each text the model reads.
+        corrects: for a Cross-encoder that was trained to correct an encoder's scores: that encoder's fingerprint.
         parts: the encoders of a sum, or the encoder of a map.
     """
 
@@ -60,6 +61,7 @@ class ModelRef:
     fingerprint: str = ""
     backend: Backend = "torch"
     lengths: Lengths = DEFAULT_LENGTHS
+    corrects: str = ""
     parts: tuple["ModelRef", ...] = ()
 
     @property
@@ -170,7 +172,7 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
                     f" export one with: polyrank export MODEL --to {backend}"
                 )
             return ModelRef(kind="sum", parts=parts, **own)
-    return ModelRef(kind="trained", **own)
+    return ModelRef(kind="trained", corrects=document["metadata"].get("first_stage", ""), **own)
 
 
 def _parts(folder: Path, names: list[str], backend: Backend, fallback: Backend, remedy: str) -> tuple[ModelRef, ...]:

@@ -81,7 +81,7 @@ def build_model(
         ConfigError: ``equal_projections`` is false and there are not two projections.
     """
     if isinstance(config, CrossConfig):
-        return CrossEncoder(backbone, head=config.head, dropout=new_dropout)
+        return CrossEncoder(backbone, head=config.head, reduction=config.reduction, dropout=new_dropout)
     if not config.equal_projections and (config.shared_towers or config.projection_dim is None):
         raise ConfigError(
             "model.equal_projections = false needs two projections; set projection_dim, and leave shared_towers false"

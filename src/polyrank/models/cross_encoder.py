@@ -12,25 +12,34 @@ from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.first_output import shorten
 from polyrank.models.network import Network
+from polyrank.models.reductions import reduce
 from polyrank.text import Tokens
 
 
 class CrossEncoder(Network):
-    """A Cross-encoder: a head on the first output of the pair.
+    """A Cross-encoder: a head on the outputs of the pair.
 
     Args:
         backbone: the transformer.
         head: "linear", h_1 W as in Humeau et al.; "mlp", a tanh layer first as in Tao et al. (the layout of a BERT
             sequence classifier: pooler, then classifier).
+        reduction: what the head reads: the "first" output, or the "mean" of all outputs.
         dropout: before each linear layer of the head.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.3; Tao et al., Efficient and Effective Retrieval-based
         Dialogue via Mutual Learning, section 3.
     """
 
-    def __init__(self, backbone: Backbone, *, head: Literal["linear", "mlp"], dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        head: Literal["linear", "mlp"],
+        reduction: Literal["first", "mean"] = "first",
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.dropout = dropout
+        self.reduction, self.dropout = reduction, dropout
         self.backbone = backbone
         size = backbone.dimension
         hidden = [nn.Linear(size, size), nn.Tanh()] if head == "mlp" else []
@@ -40,9 +49,14 @@ class CrossEncoder(Network):
                 nn.init.normal_(module.weight, std=0.02)  # as BERT's own layers start
                 nn.init.zeros_(module.bias)
 
+    def zero_head(self) -> None:
+        """Set the last layer to zero, so that every score is 0 until the network is trained."""
+        for parameter in self.head[-1].parameters():
+            nn.init.zeros_(parameter)
+
     def forward(self, tokens: Tokens) -> Tensor:
         """Scores ``[P]`` of pairs, raw fp32."""
-        values: Tensor = self.backbone(tokens)[:, 0].float()
+        values = reduce(self.backbone(tokens).float(), tokens.mask, self.reduction, 1)
         with full_precision(values):
             for layer in self.head:
                 if isinstance(layer, nn.Linear):
@@ -59,8 +73,9 @@ class CrossEncoder(Network):
         return [self.backbone]
 
     def read_first_outputs_only(self) -> None:
-        """Compute only the first output of the last layer, which is the head's only input."""
-        shorten(self.backbone)
+        """Compute only the first output of the last layer, if the head reads no other."""
+        if self.reduction == "first":
+            shorten(self.backbone)
 
     def new_parameters(self) -> list[nn.Parameter]:
         """The head."""

@@ -16,6 +16,9 @@ from polyrank.scorers.protocols import Floats, Scorer
 class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Scorer):
     """A Cross-encoder as a Scorer."""
 
+    corrects: str = ""
+    """The fingerprint of the encoder whose scores it was trained to correct; empty if there is none."""
+
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)

@@ -70,6 +70,8 @@ def open_model(
     """The Scorer of a reference; see ``load``."""
     scorer = _open(ref, device, precision, corpus)
     scorer.name = absolute_name(ref.name)
+    if ref.corrects:
+        scorer.corrects = ref.corrects  # type: ignore[attr-defined]  # only Cross-encoders have it
     return scorer
 
 

@@ -21,14 +21,18 @@ class TwoStageScorer(Scorer):
         retriever: scores everything.
         reranker: scores the shortlist.
         n_retrieved: length of the shortlist.
-        ensemble: add the two stages' scores on this scale; None: the re-ranker's score alone decides.
+        ensemble: add the two stages' scores on this scale; None: see ``ensemble_of``.
+
+    Raises:
+        UsageError: ``n_retrieved`` is below 1, or the re-ranker was trained to correct another encoder's scores.
     """
 
     def __init__(
         self, retriever: Scorer, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
     ) -> None:
         self.retriever, self.reranker = retriever, reranker
-        self.n_retrieved, self.ensemble = at_least_one(n_retrieved), ensemble
+        self.n_retrieved = at_least_one(n_retrieved)
+        self.ensemble = ensemble_of(getattr(retriever, "fingerprint", ""), reranker, ensemble)
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
@@ -77,6 +81,31 @@ def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
     last = {text: row for row, text in enumerate(texts)}
     rows = np.fromiter(last.values(), np.intp, len(last))
     return sorted(rows[top_rows_with_ties(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
+
+
+def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -> Ensemble | None:
+    """How two stages add their scores, if the user gives no ensemble.
+
+    A re-ranker that was trained to correct an encoder's scores adds raw scores. The score of any other re-ranker
+    decides alone: None.
+
+    Args:
+        first_stage: the fingerprint of the first stage's encoder; empty if it has none.
+        reranker: the second stage.
+        ensemble: as the user gave it, which always applies.
+
+    Raises:
+        UsageError: the re-ranker was trained to correct another encoder's scores, whose size may differ.
+    """
+    corrects = getattr(reranker, "corrects", "")  # only a Cross-encoder has it
+    if ensemble is not None or not corrects:
+        return ensemble
+    if first_stage != corrects:
+        raise UsageError(
+            f"{reranker.name} was trained to correct the scores of another encoder, {corrects[:12]}; retrieve"
+            " with that one, or choose an ensemble"
+        )
+    return "raw"
 
 
 def total_score(first: Floats, second: Floats, ensemble: Ensemble | None) -> Floats:

@@ -14,6 +14,7 @@ from polyrank._version import __version__
 from polyrank.config.models import CARD, SumConfig
 from polyrank.config.names import SHIPPED
 from polyrank.config.recipe import Recipe
+from polyrank.config.training import RerankMethod
 from polyrank.errors import PolyrankError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.data import resolve_data
@@ -105,6 +106,10 @@ def write_card(
         "Saved after": f"step {fit.best_step:,}" + (", the best on the validation part" if fit.best else ""),
         "Fingerprint": f"`{read_model(folder)[1].get('fingerprint', '')}`",
     }
+    if isinstance(method := recipe.train.method, RerankMethod):
+        facts["First stage"] = (
+            f"`{without_paths(method.first_stage)}`, whose scores it corrects; all figures are of both"
+        )
     sections = [
         "\n".join([*header, "---"]),
         f"# {KINDS[network.model.kind]} for ranking replies",

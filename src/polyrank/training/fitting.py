@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from polyrank.config.training import TrainConfig
+from polyrank.config.training import RerankMethod, TrainConfig
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder, Ints
@@ -87,8 +87,9 @@ class ExampleBatches:
         self._order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.window)
         self.n_steps, self.per_epoch = count_steps(settings, len(examples))
         self._checks = check_steps(self.n_steps, self.per_epoch, settings.evaluate_per_epoch)
-        # the network mines negatives at the start of an epoch, with the weights of that time
-        self.ahead = settings.negatives is None or "mined" not in settings.negatives.order
+        # mining uses the weights at the start of an epoch, and a first stage chooses the negatives of each batch
+        mines = settings.negatives is not None and "mined" in settings.negatives.order
+        self.ahead = not mines and not isinstance(settings.method, RerankMethod)
 
     def batch(self, number: int) -> ExampleBatch:
         """The batch of 0-based update ``number``."""

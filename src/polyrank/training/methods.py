@@ -1,6 +1,7 @@
 """Building the networks and the training step that a recipe's settings describe."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +17,36 @@ from polyrank.config.training import (
     NegativeSource,
     NegativesWeighting,
     Precision,
+    RerankMethod,
     TrainConfig,
 )
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
 from polyrank.loading.recipes import NetworkPlan
-from polyrank.models import Convert, EncoderNetwork
+from polyrank.models import Convert, CrossEncoder, EncoderNetwork
 from polyrank.negatives.hard import HardNegatives, collect_right_answers
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
 from polyrank.negatives.remined import MinedNegatives
+from polyrank.negatives.shortlist import ShortlistNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.open import load
+from polyrank.scorers.open import load, load_encoder
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.inputs import response_of
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.ranker import Ranker, new_ranker
+from polyrank.training.rerank import RerankStep
 from polyrank.training.steps import InBatchStep, ListwiseStep, PreparedStep, Step
 from polyrank.training.stored_tokens import StoredTokens, open_tokens
 from polyrank.training.sums import new_sum
 from polyrank.training.teacher import CachedScorer
 from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses
+
+N_DRAWN = 100
+"""Wrong candidates of a context from which a first stage chooses the hardest, for a training with it."""
 
 
 def make_ranker(
@@ -85,7 +92,10 @@ def make_step(
     first, method, tokens = rankers[0], settings.method, tokens or [None] * len(rankers)
     negatives = None
     if settings.negatives is not None:
-        negatives = make_negatives(rankers, settings.negatives, examples, seed=seed, folder=folder)
+        drawn = settings.negatives
+        if isinstance(method, RerankMethod):  # a small set has fewer wrong responses
+            drawn = replace(drawn, n=max(drawn.n, min(N_DRAWN, len(_responses(examples)) - 1)))
+        negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder)
     match method:
         case InBatchMethod():
             assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
@@ -119,7 +129,12 @@ def make_step(
                 loss=settings.loss,
                 stored=tokens[0],
             )
-    assert negatives is not None, "TrainConfig fills them in for methods that rank lists"
+    assert settings.negatives is not None, "TrainConfig fills them in for methods that rank lists"
+    assert negatives is not None, "made from them"
+    encoder = None
+    if isinstance(method, RerankMethod):
+        encoder = load_encoder(method.first_stage, device=str(device), precision=settings.precision)
+        negatives = ShortlistNegatives(negatives, encoder, settings.negatives.n)
     sigmoid, chunk_size = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid, settings.chunk_size
     steps = [
         ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, chunk_size, own)
@@ -127,13 +142,17 @@ def make_step(
     ]
     if isinstance(method, ListwiseMethod):
         return steps[0]
+    if isinstance(method, RerankMethod):
+        assert encoder is not None, "loaded above"
+        assert isinstance(first.model, CrossEncoder), "Recipe allows this method for Cross-encoders only"
+        first.model.zero_head()
+        return RerankStep(steps[0], encoder)
     imitation = Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)
     if isinstance(method, MutualMethod):
         return MutualStep(steps[0], steps[1], imitation)
     teacher = load(method.teacher, device=str(device), precision=settings.precision)
-    file = folder / "teacher-scores.sqlite" if method.teacher_scores is None else Path(method.teacher_scores)
     known = f"{teacher.fingerprint or method.teacher} {choose_dtype(settings.precision, device)}"
-    return DistillStep(steps[0], CachedScorer(file, teacher, known), imitation)
+    return DistillStep(steps[0], CachedScorer(folder / "teacher-scores.sqlite", teacher, known), imitation)
 
 
 def stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[[str], None]) -> StoredTokens | None:

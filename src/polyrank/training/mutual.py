@@ -15,7 +15,7 @@ from polyrank.models.losses import imitation, margin_mse
 from polyrank.records import Example
 from polyrank.scorers.protocols import Scorer
 from polyrank.training.inputs import Lists, Positions
-from polyrank.training.steps import ListwiseStep, listwise_loss
+from polyrank.training.steps import ListwiseStep, fixed_scores, listwise_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,7 @@ class DistillStep:
         values, allowed = self.student.values(prepared)
         teacher = torch.zeros_like(values)
         if self.imitation.alpha:
-            scored = self.teacher.score([example.query for example in prepared.examples], prepared.lists)
-            teacher[allowed] = torch.cat([torch.from_numpy(row) for row in scored]).to(values.device)
+            teacher = fixed_scores(self.teacher, prepared).to(values.device)
         yield self.imitation.loss(values, teacher, allowed)
 
     def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:

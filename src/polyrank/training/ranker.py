@@ -21,6 +21,7 @@ from polyrank.records import Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
+from polyrank.scorers.protocols import Scorer
 from polyrank.storage.durable import make_folders
 from polyrank.text import Texts
 from polyrank.training.learner import Learner, Report
@@ -95,6 +96,7 @@ def make_learner(
     metadata: dict[str, Any],
     report: Report,
     name: str = "",
+    judged: Scorer | None = None,
 ) -> Learner:
     """A ranker with a folder for its best version and its metrics.
 
@@ -106,11 +108,12 @@ def make_learner(
         metadata: saved with the model.
         report: called with each record of ``metrics.jsonl``.
         name: of the network, if there are several.
+        judged: ranks the validation lists, with the ranker as a part; None: the ranker alone.
     """
 
     def evaluate() -> dict[str, float]:
         ranker.scorer.forget()
-        return validation_figures(ranker.scorer, valid)
+        return validation_figures(judged or ranker.scorer, valid)
 
     def save_best(figures: dict[str, float]) -> None:
         ranker.save(folder / "model", {**metadata, "validation": figures})
@@ -154,7 +157,7 @@ def own_texts(examples: Sequence[Example]) -> Iterator[str]:
             yield text
 
 
-def validation_figures(scorer: CrossScorer | EncoderScorer, examples: Sequence[Example]) -> dict[str, float]:
+def validation_figures(scorer: Scorer, examples: Sequence[Example]) -> dict[str, float]:
     """Mean cross-entropy ("loss"), R@1 and MRR over candidate lists."""
     losses, placements = [], []
     for start in range(0, len(examples), 32):

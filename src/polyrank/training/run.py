@@ -15,6 +15,7 @@ from typing import Any
 
 from polyrank.config.models import NETWORKS
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
+from polyrank.config.training import RerankMethod
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
 from polyrank.errors import ConfigError, UsageError
@@ -22,8 +23,9 @@ from polyrank.evaluation import evaluate, summarise
 from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
 from polyrank.records import Example
-from polyrank.scorers.open import load
+from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Scorer
+from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.storage.durable import check_replaceable, make_folders
 from polyrank.training.card import DataPart, describe_part, write_card
@@ -35,6 +37,7 @@ from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_t
 from polyrank.training.learner import METRICS, Learner, Report
 from polyrank.training.methods import make_ranker, make_step, stored_tokens
 from polyrank.training.ranker import make_learner
+from polyrank.training.rerank import RerankStep
 from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
 from polyrank.training.sums import SUM_FILES
 
@@ -170,11 +173,18 @@ def train(
             results += run.train()
         if test_examples:
             notify(f"evaluating on the {len(test_examples):,} examples of {data.test}")
-            results = [
-                replace(own, test=summarise(evaluate(own.load(device=device), test_examples))) for own in results
-            ]
+            judged = partial(_judged, plan, device)
+            results = [replace(own, test=summarise(evaluate(judged(own), test_examples))) for own in results]
         distributed.on_rank_zero(lambda: _write_cards(plan, results, parts, len(train_examples)))
     return results
+
+
+def _judged(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:
+    """The trained model; a re-ranker with its first stage."""
+    method, scorer = plan.recipe.train.method, own.load(device=device)
+    if not isinstance(method, RerankMethod):
+        return scorer
+    return TwoStageScorer(load_encoder(method.first_stage, device=device), scorer)
 
 
 def _write_cards(plan: TrainingPlan, results: Sequence[RunResult], parts: list[DataPart], n_examples: int) -> None:
@@ -303,6 +313,11 @@ class Run:
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
         self.notify(f"seed {self.seed}: {n_parameters:,} parameters on {device}{with_others}")
         metadata = {"recipe": recipe_to_dict(self.plan.recipe), "seed": self.seed}
+        judged = None
+        if isinstance(step, RerankStep):
+            assert train.negatives is not None, "TrainConfig fills them in for methods that rank lists"
+            metadata["first_stage"] = step.first_stage.fingerprint
+            judged = step.judged(rankers[0].scorer, 1 + train.negatives.n)
         with ExitStack() as stack:
             learners: list[Learner] = [
                 make_learner(
@@ -313,6 +328,7 @@ class Run:
                     metadata=metadata,
                     report=self._reporter(network.name, stack.enter_context(self._curves(network.name))),
                     name=network.name,
+                    judged=judged,
                 )
                 for ranker, network in zip(rankers, self.plan.networks, strict=True)
             ]

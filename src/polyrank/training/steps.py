@@ -15,6 +15,7 @@ from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, RightAnswers, right_answers
 from polyrank.records import Example
+from polyrank.scorers.protocols import Scorer
 from polyrank.text import Texts, Tokens
 from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
 from polyrank.training.queue import CandidateQueue
@@ -212,3 +213,11 @@ class ListwiseStep:
 def listwise_loss(values: Tensor, allowed: Tensor) -> Tensor:
     """Mean cross-entropy of lists ``[B, K]`` whose first candidate is right."""
     return cross_entropy(values, torch.zeros(len(values), dtype=torch.int64, device=values.device), allowed)
+
+
+def fixed_scores(scorer: Scorer, lists: Lists) -> Tensor:
+    """A trained model's scores ``[B, K]`` of lists, zero on the padding."""
+    scored = scorer.score([example.query for example in lists.examples], lists.lists)
+    values = torch.zeros(lists.allowed.shape)
+    values[lists.allowed] = torch.cat([torch.from_numpy(row) for row in scored])
+    return values

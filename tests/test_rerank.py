@@ -1,0 +1,227 @@
+"""A Cross-encoder that learns to correct a trained encoder's scores."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import polyrank
+from polyrank import train
+from polyrank.cli import app
+from polyrank.data import read_examples
+from polyrank.errors import ConfigError, UsageError
+from polyrank.negatives.shortlist import ShortlistNegatives
+from polyrank.records import Example
+from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.training.ranker import validation_figures
+
+
+@pytest.fixture(scope="session")
+def encoders(tiny_encoders: dict[str, Path]) -> dict[str, str]:
+    return {name: str(folder) for name, folder in tiny_encoders.items()}
+
+
+def recipe(task: dict[str, Path], backbone: Path, first: str, output: Path, **changes: Any) -> dict[str, Any]:
+    method = {"kind": "rerank", "first_stage": first} | changes.pop("method", {})
+    settings = {"method": method, "negatives": {"n": 3}, "batch_size": 8, "max_steps": 4, "lr": 1e-3, "dropout": 0.0}
+    model = {"kind": "cross", "backbone": str(backbone)} | changes.pop("model", {})
+    return {
+        "model": model,
+        "text": {"max_context_tokens": 32, "max_candidate_tokens": 16},
+        "data": {name: str(path) for name, path in task.items()},
+        "output": str(output),
+        "train": settings | {"schedule": {"kind": "constant", "warmup_steps": 0}} | changes,
+    }
+
+
+@pytest.fixture(scope="session")
+def trained(tiny_backbone: Path, encoders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A re-ranker of a Bi-encoder, with its records; nobody may change it."""
+    folder = tmp_path_factory.mktemp("rerank")
+    words = ["wifi", "bill", "router", "light", "high", "down", "red", "green"]
+    pairs = [{"context": [f"my {word}"], "response": f"{word} thanks"} for word in words]
+    lists = [
+        {"context": [f"my {w}"], "candidates": [f"{v} thanks" for v in words], "relevant": [i]}
+        for i, w in enumerate(words)
+    ]
+    task = {}
+    for name, rows in (("train", pairs * 4), ("valid", lists), ("test", lists)):
+        task[name] = folder / f"{name}.jsonl"
+        task[name].write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    records: list[dict[str, Any]] = []
+    plan = recipe(
+        task, tiny_backbone, encoders["bi"], folder / "run", max_steps=60, epochs=15, lr=3e-3, train_layers="all"
+    )
+    (result,) = train(plan, report=lambda _, record: records.append(record))
+    return {"result": result, "records": records, "lists": read_examples(task["valid"]).examples, "plan": plan}
+
+
+def test_the_first_step_ranks_as_the_first_stage(
+    task: dict[str, Path], tiny_backbone: Path, encoders: dict[str, str], tmp_path: Path
+) -> None:
+    """With a learning rate of 0 the Cross-encoder's scores stay 0, and the loss is the first stage's own."""
+    (result,) = train(recipe(task, tiny_backbone, encoders["poly"], tmp_path / "run", lr=0.0))
+    lists = read_examples(task["valid"]).examples
+    cross, first = polyrank.load(result.model), polyrank.load(encoders["poly"])
+    assert all((scores == 0).all() for scores in cross.score([e.query for e in lists], [e.candidates for e in lists]))
+    both = TwoStageScorer(first, cross, n_retrieved=4)
+    assert both.ensemble == "raw"
+    for own, alone in zip(
+        both.score([e.query for e in lists], [e.candidates for e in lists]),
+        first.score([e.query for e in lists], [e.candidates for e in lists]),
+        strict=True,
+    ):
+        assert np.argsort(-own).tolist() == np.argsort(-alone).tolist()
+
+
+def test_training_improves_on_the_first_stage(trained: dict[str, Any], encoders: dict[str, str]) -> None:
+    first, cross = polyrank.load(encoders["bi"]), trained["result"].load()
+    alone = validation_figures(first, trained["lists"])
+    losses = [record["loss"] for record in trained["records"] if "loss" in record]
+    assert losses[-1] < losses[0]
+    both = TwoStageScorer(first, cross, n_retrieved=4)
+    reached = validation_figures(both, trained["lists"])
+    assert reached["MRR"] > alone["MRR"]
+    # the figures of the run are those of both stages
+    best = trained["result"].fit.best
+    assert best == pytest.approx(reached)
+    assert trained["result"].test["metrics"]["R@1"] == pytest.approx(
+        validation_figures(TwoStageScorer(first, cross), trained["lists"])["R@1"]
+    )
+
+
+def test_the_loss_is_of_the_sum(trained: dict[str, Any], encoders: dict[str, str]) -> None:
+    """The first loss, with a head of zeros, from the first stage's scores of the lists that it chooses."""
+    from polyrank.loading.recipes import resolve_recipe
+    from polyrank.training.methods import make_ranker, make_step
+    from polyrank.training.rerank import RerankStep
+
+    plan = resolve_recipe(trained["plan"])
+    examples = read_examples(Path(plan.recipe.data.train or "")).examples
+    device = torch.device("cpu")
+    ranker = make_ranker(plan.networks[0], examples, precision="fp32", seed=1, device=device)
+    step = make_step([ranker], plan.recipe.train, examples, device=device, seed=1, folder=Path())
+    assert isinstance(step, RerankStep)
+    first = polyrank.load(encoders["bi"])
+    lists = step.prepare([(0, examples[0]), (5, examples[5])], 0)
+    expected = []
+    for example, texts in zip(lists.examples, lists.lists, strict=True):
+        (scores,) = first.score([example.query], [texts])
+        every = {e.response for e in examples} - {example.response}
+        (all_scores,) = first.score([example.query], [sorted(t for t in every if t)])
+        assert sorted(scores[1:]) == pytest.approx(sorted(all_scores)[-3:])  # the best 3 of the 7 wrong ones
+        expected.append(np.log(np.exp(scores - scores[0]).sum()))
+    (loss,) = step.losses(lists, 0)
+    assert loss.item() == pytest.approx(np.mean(expected), abs=1e-5)
+    with torch.no_grad():
+        ranker.model.head[-1].bias.fill_(3.0)  # type: ignore[index, operator]  # the same for all, so no change
+        ranker.model.head[-1].weight.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[index, operator]
+    (other,) = step.losses(lists, 0)
+    values, _ = step.reranker.values(lists)
+    total = [
+        torch.tensor(first.score([e.query], [row])[0]) + own[: len(row)]
+        for e, row, own in zip(lists.examples, lists.lists, values, strict=True)
+    ]
+    assert other.item() == pytest.approx(torch.stack([-t.log_softmax(0)[0] for t in total]).mean().item(), abs=1e-5)
+
+
+def test_the_shortlist_holds_the_best_of_a_source() -> None:
+    class Longest(polyrank.Scorer):
+        def score(self, contexts: Any, candidates: Any) -> Any:
+            return [np.array([len(text) for text in row], np.float32) for row in candidates]
+
+    def source(position: int, example: Example, epoch: int) -> list[str]:
+        return ["a", "ccc", "bb", "ddd"]
+
+    shortlist = ShortlistNegatives(source, Longest(), 3)
+    assert shortlist(0, Example(("hi",), ("a",), (0,)), 0) == ["ccc", "ddd", "bb"]
+
+
+def test_two_stages_add_raw_scores_by_default(
+    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
+) -> None:
+    replies = tmp_path / "replies.txt"
+    replies.write_text("".join(f"{w} thanks\n" for w in ("wifi", "bill", "router")), "utf-8")
+    polyrank.build_index(tmp_path / "index", encoders["bi"], replies)
+    with polyrank.open(tmp_path / "index", rerank=str(trained["result"].model)) as pipeline:
+        answer = pipeline.answer("my wifi", 3)
+        for reply in answer.ranked:
+            assert reply.score == pytest.approx(sum(reply.stages.values()))
+            assert reply.stages["reranker"] != 0
+    polyrank.build_index(tmp_path / "other", encoders["poly"], replies)
+    with pytest.raises(UsageError, match="was trained to correct the scores of another encoder"):
+        polyrank.open(tmp_path / "other", rerank=str(trained["result"].model))
+    with polyrank.open(tmp_path / "other", rerank=str(trained["result"].model), ensemble="z-score") as pipeline:
+        assert len(pipeline.answer("my wifi", 3).ranked) == 3
+
+
+def test_evaluate_names_both_stages(trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path) -> None:
+    data = trained["plan"]["data"]["valid"]
+    arguments = ["evaluate", encoders["bi"], data, "--rerank", str(trained["result"].model), "--json"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["evaluate", "bm25", *arguments[2:]])
+    assert isinstance(done.exception, UsageError)
+    assert "another encoder" in str(done.exception)
+
+
+def test_the_card_names_the_first_stage(trained: dict[str, Any]) -> None:
+    card = (trained["result"].model / "README.md").read_text("utf-8")
+    assert "whose scores it corrects; all figures are of both" in card
+
+
+def test_resumed_equals_uninterrupted(
+    task: dict[str, Path], tiny_backbone: Path, encoders: dict[str, str], tmp_path: Path
+) -> None:
+
+    def plan(output: str, n_steps: int) -> dict[str, Any]:
+        """Without validation, so that the last step's model is saved."""
+        train, mean = {"train": task["train"]}, {"reduction": "mean"}
+        return recipe(train, tiny_backbone, encoders["bi"], tmp_path / output, model=mean, max_steps=n_steps)
+
+    (whole,) = train(plan("whole", 4))
+    train(plan("run", 2))
+    (resumed,) = train(plan("run", 4), resume=True)
+    assert (resumed.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"kind": "bi"}}, 'train.method.kind = "rerank" trains a Cross-encoder, not model.kind = "bi"'),
+        ({"method": {"first_stage": "bm25"}}, "bm25 has no vectors"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    task: dict[str, Path],
+    tiny_backbone: Path,
+    encoders: dict[str, str],
+    tmp_path: Path,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    with pytest.raises((ConfigError, UsageError), match=message.replace("[", r"\[")):
+        train(recipe(task, tiny_backbone, encoders["bi"], tmp_path / "run", **changes))
+
+
+def test_the_mean_of_all_outputs_ignores_padding(tiny_backbone: Path) -> None:
+    from polyrank.config.models import CrossConfig, TextPolicy
+    from polyrank.models import new_model
+    from polyrank.scorers.load import make_scorer
+
+    policy = TextPolicy(max_context_tokens=32, max_candidate_tokens=16)
+    config = CrossConfig(backbone=str(tiny_backbone), reduction="mean")
+    model, texts, _ = new_model(config, policy, seed=1, sample=())
+    scorer = make_scorer(model.eval(), texts, precision="fp32", frozen=True)
+    lists = [["thanks", "please restart the router it is down"], ["hi"]]
+    together = scorer.score(["my wifi is down", "hi"], lists)
+    for context, row, scores in zip(["my wifi is down", "hi"], lists, together, strict=True):
+        for text, score in zip(row, scores, strict=True):
+            assert float(scorer.score([context], [[text]])[0][0]) == pytest.approx(float(score), abs=1e-5)
+    first, texts, _ = new_model(CrossConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=())
+    other = make_scorer(first.eval(), texts, precision="fp32", frozen=True).score(["hi"], [["hi"]])
+    assert abs(float(other[0][0]) - float(together[1][0])) > 1e-4
