@@ -17,6 +17,7 @@ from polyrank.errors import ConfigError, UsageError
 from polyrank.negatives.shortlist import ShortlistNegatives
 from polyrank.records import Example
 from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.serving.served import Served
 from polyrank.training.ranker import validation_figures
 
 
@@ -164,6 +165,10 @@ def test_evaluate_names_both_stages(trained: dict[str, Any], encoders: dict[str,
     arguments = ["evaluate", encoders["bi"], data, "--rerank", str(trained["result"].model), "--json"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
+    alone = CliRunner().invoke(app, ["evaluate", str(trained["result"].model), data])
+    assert "cannot rank alone" in str(alone.exception)
+    with pytest.raises(UsageError, match="cannot rank alone"):
+        Served("cross", str(trained["result"].model))
     done = CliRunner().invoke(app, ["evaluate", "bm25", *arguments[2:]])
     assert isinstance(done.exception, UsageError)
     assert "another encoder" in str(done.exception)

@@ -4,7 +4,7 @@ import os
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from polyrank.config.checked import read_choice
 from polyrank.config.names import model_folder as model_folder
@@ -68,6 +68,19 @@ class ModelRef:
     def has_settable_lengths(self) -> bool:
         """Whether the text lengths can be set; polyrank models always use those from training."""
         return self.kind in ("untuned", "foreign")
+
+    def alone(self) -> Self:
+        """This model, to rank by itself.
+
+        Raises:
+            UsageError: its scores only correct those of another model.
+        """
+        if self.corrects:
+            raise UsageError(
+                f"{self.name} only corrects the scores of another encoder, {self.corrects[:12]}, and cannot rank alone;"
+                " rank with that encoder, and give this model as `rerank`"
+            )
+        return self
 
     @property
     def backbone(self) -> str:

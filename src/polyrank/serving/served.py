@@ -75,7 +75,7 @@ class Served:
         self.backend = backend
         self.pipeline: Pipeline | None = None
         if self.kind == "model":
-            reference = resolve_model(path, backend=backend, bare_hub_names=False)
+            reference = resolve_model(path, backend=backend, bare_hub_names=False).alone()
             self.scorer: Scorer = open_model(reference, device=device)
             self.encoder = self.scorer if isinstance(self.scorer, Encoder) else None
         else:
