@@ -60,8 +60,11 @@ All results come from two cores of server CPUs, within budgets far below what th
 second machine, unless stated otherwise. [runs/results](../runs/results) holds the output of the commands;
 `python runs/tables.py` writes this page from it, so no result is typed by hand. Negative results are included.
 
-95% intervals and p values treat the test examples as independent. Examples of one dialogue are similar, so `polyrank
-evaluate` now resamples dialogues; the figures here are older, and their intervals are somewhat too narrow."""
+95% intervals and p values treat the test examples as independent, except where a text states otherwise. Examples of one
+dialogue are similar, so `polyrank evaluate` now resamples dialogues; most figures here are older, and their intervals
+are somewhat too narrow. The stored results hold no ranks of single examples, so that only running the models again
+would widen them. p values are not adjusted for their number: of tests without a true difference, one in twenty
+falls below 0.05."""
 MACHINES = ("bench/amx/scoring", "bench/avx512/scoring")
 
 
