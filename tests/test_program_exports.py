@@ -155,6 +155,8 @@ def test_google_chat(write: Write) -> None:
     chats = import_chats(write("Groups/DM abc/messages.json", {"messages": messages}).parents[1])
     assert talk(chats) == {"DM abc:1": ["Ines: Did it pass?", "Rob: yes", "Ines: great"]}
     assert began(chats) == ["2024-03-05T09:15:02"]
+    threads = [{**message, "topic_id": "t1" if number < 2 else "t9"} for number, message in enumerate(messages * 2)]
+    assert set(talk(import_chats(write("Groups/Space x/messages.json", {"messages": threads})))) == {"t1", "t9"}
     assert language_of(["I'll call at six", "when do we talk?"]) in (None, "English")
 
 
