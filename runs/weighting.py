@@ -23,8 +23,8 @@ import numpy as np
 import record
 import torch
 
+from polyrank.config.methods import NegativesWeighting
 from polyrank.config.recipe import DataConfig
-from polyrank.config.training import NegativesWeighting
 from polyrank.data import read_examples
 from polyrank.frozen.maps import Floats, Pairs, Ranking, encode_lists, encode_pairs
 from polyrank.loading import Lengths, resolve_model

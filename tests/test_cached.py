@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from convert_models import make
+from polyrank.config.methods import ConvertMethod, InBatchMethod, ListwiseMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMethod, NegativesConfig, TrainConfig
+from polyrank.config.training import NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import new_model
 from polyrank.negatives.hard import collect_right_answers

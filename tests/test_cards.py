@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from polyrank.config.methods import MutualMethod
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
-from polyrank.config.training import MutualMethod, NetworkTraining
+from polyrank.config.training import NetworkTraining
 from polyrank.models.artifacts import load_model, sign_card, signed
 from polyrank.storage.document import SEAL
 from polyrank.training import RunResult, train

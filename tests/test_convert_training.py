@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 
 from convert_models import BATCH, POLICY, TINY, make, step_of
 from polyrank.config.checked import parse_value
+from polyrank.config.methods import ConvertMethod
 from polyrank.config.models import ConvertConfig
 from polyrank.config.recipe import DataConfig, Recipe, recipe_from_dict
-from polyrank.config.training import CONVERT_PRETRAINING, ConvertMethod
+from polyrank.config.training import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.recipes import load_recipe

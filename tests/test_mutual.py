@@ -17,9 +17,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyrank.config.methods import MutualMethod
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
-from polyrank.config.training import MutualMethod
 from polyrank.errors import ArtifactError, ConfigError, ResourceError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model

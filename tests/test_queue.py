@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from convert_models import BATCH, make, step_of
+from polyrank.config.methods import ConvertMethod, InBatchMethod
 from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import ConvertMethod, InBatchMethod, TrainConfig
+from polyrank.config.training import TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.models import new_model
 from polyrank.models.scoring import scores

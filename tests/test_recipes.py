@@ -14,6 +14,7 @@ from torch import nn
 
 from polyrank.cli import main
 from polyrank.config.checked import field_types, kinds, to_dict
+from polyrank.config.methods import ConvertMethod, DistillMethod, InBatchMethod, ListwiseMethod, Method, MutualMethod
 from polyrank.config.models import (
     BiConfig,
     ConvertConfig,
@@ -32,17 +33,7 @@ from polyrank.config.schedules import (
     PlateauSchedule,
     ScheduleConfig,
 )
-from polyrank.config.training import (
-    ConvertMethod,
-    DistillMethod,
-    InBatchMethod,
-    ListwiseMethod,
-    Method,
-    MutualMethod,
-    NegativesConfig,
-    NetworkTraining,
-    TrainConfig,
-)
+from polyrank.config.training import NegativesConfig, NetworkTraining, TrainConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError
 from polyrank.loading.recipes import load_recipe
 from polyrank.records import Example

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from convert_models import make
+from polyrank.config.methods import ConvertMethod, InBatchMethod, ListwiseMethod, MutualMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMethod, MutualMethod, TrainConfig
+from polyrank.config.training import TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import Network, new_model
 from polyrank.training.fitting import too_large

@@ -15,8 +15,9 @@ from polyrank.config.checked import (
     to_dict,
     unknown_key,
 )
+from polyrank.config.methods import ConvertMethod
 from polyrank.config.models import ConvertConfig, RecipeModel, TextPolicy, TextSettings, text_from_dict
-from polyrank.config.training import ConvertMethod, NetworkTraining, TrainConfig
+from polyrank.config.training import NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
 
 

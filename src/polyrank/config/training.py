@@ -1,7 +1,4 @@
-"""Settings of a training: methods, negatives, updates and batches.
-
-Each method is a class with only the keys that it uses, so a recipe cannot give it another key.
-"""
+"""Settings of a training: negatives, updates and batches. ``methods`` holds those of its method."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,178 +6,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from polyrank.config.checked import Count, NonNegativeFloat, NonNegativeInt, Positive, Settings, Share, field_types
+from polyrank.config.methods import IN_BATCH, ConvertMethod, DistillMethod, InBatchNegatives, Method
 from polyrank.config.schedules import PLATEAU, CosineSchedule, ScheduleConfig
 from polyrank.errors import ConfigError
 
 Precision = Literal["auto", "fp32", "bf16"]
 NegativeSource = Literal["given", "random", "mined"]
-NegativesWeighting = Literal["as_said", "uniform", "logq"]
+LENGTH_WINDOW = 50
+"""The default of ``length_window`` for methods that rank lists."""
 LogTo = Literal["tensorboard", "wandb", "mlflow"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InBatchNegatives(Settings):
-    """The other responses of the batch are the negatives.
-
-    Args:
-        smoothing: share of the probability that is spread over the wrong candidates.
-        queue: number of candidates of earlier batches that are negatives too, with the vectors from then; 0: none.
-        negatives_weighting: how often a wrong response of the batch counts. "as_said": as often as it is in the data,
-            so that a model learns to score frequent responses lower than their probability. "logq": the log of its
-            count is subtracted from every candidate's score, right or wrong (Yi et al. 2019). "uniform": it stays a
-            negative with probability 1 / count, so that negatives are drawn uniformly from the distinct responses, and
-            there are fewer. The last two learn the log of the probability; they have no effect if no response repeats.
-            They hold the distinct responses in memory, also with ``data.cache``.
-
-    Source of ``negatives_weighting``: Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
-        Recommendations (2019), eqs. 3 and 4; Ma and Collins, Noise Contrastive Estimation and Negative Sampling for
-        Conditional Models (2018), section 3.2.
-    """
-
-    ranks_lists: ClassVar[bool] = False
-
-    smoothing: Share = 0.0
-    queue: NonNegativeInt = 0
-    negatives_weighting: NegativesWeighting = "as_said"
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.queue:
-            self.check_weighting(f"queue = {self.queue}")
-
-    def check_weighting(self, added_by: str, path: str = "") -> None:
-        """Refuse a correction by frequency together with other candidates, which count once however frequent they are.
-
-        Raises:
-            ConfigError: both are set.
-        """
-        if self.negatives_weighting != "as_said":
-            raise ConfigError(
-                f'{path}negatives_weighting = "{self.negatives_weighting}" corrects the frequency of the other'
-                f" responses of the batch, and {added_by} adds candidates that count once each; set one of the two"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InBatchMethod(InBatchNegatives):
-    """The other responses of the batch are the negatives."""
-
-    kind: ClassVar[str] = "in_batch"
-    dropped: ClassVar[Mapping[str, Any]] = {"uniform_negatives": False}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertMethod(InBatchNegatives):
-    """The other responses of the batch are the negatives, for a ConveRT: scaled cosines, with a scale that grows.
-
-    Args:
-        scale_steps: steps in which the scale of the cosine grows from 1 to its final value; 0: final from the start.
-        loss_weights: with multiple contexts: weights of the losses of the immediate context, of the earlier turns, and
-            of both together.
-        range_steps: steps between two measurements of the range of the 8-bit embeddings.
-    """
-
-    kind: ClassVar[str] = "convert"
-
-    smoothing: Share = 0.2
-    scale_steps: NonNegativeInt = 10_000
-    loss_weights: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat] = (1.0, 1.0, 1.0)
-    range_steps: Count = 100
-
-    def __post_init__(self) -> None:
-        InBatchNegatives.__post_init__(self)
-        if not any(self.loss_weights):
-            raise ConfigError(f"loss_weights = {list(self.loss_weights)} are all zero; give one above 0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListwiseMethod(Settings):
-    """Each context ranks its own list: its response and the negatives of ``[train.negatives]``.
-
-    Args:
-        sigmoid: apply a sigmoid to a Cross-encoder's scores before the loss, as printed in Tao et al. (Eq. 5). Off by
-            default: a softmax of numbers from 0 to 1 gives the right one of 33 candidates at most 8%.
-    """
-
-    kind: ClassVar[str] = "listwise"
-    ranks_lists: ClassVar[bool] = True
-
-    sigmoid: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImitatingMethod(Settings):
-    """Lists, with the scores of another network as targets.
-
-    Args:
-        imitation: the loss against the other network: "kl" (of probabilities) or "margin_mse" (of differences between
-            scores).
-        alpha: weight of the imitation loss.
-        label_weight: weight of the cross-entropy with the labels; 0: train on the other network's scores alone.
-        temperature: for "kl": scores are divided by it before the softmax.
-    """
-
-    ranks_lists: ClassVar[bool] = True
-
-    imitation: Literal["kl", "margin_mse"] = "kl"
-    alpha: NonNegativeFloat = 1.0
-    label_weight: NonNegativeFloat = 1.0
-    temperature: Positive = 3.0
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.imitation != "kl" and self.temperature != 3.0:
-            raise ConfigError(f'temperature = {self.temperature} applies to imitation = "kl"; leave it out')
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistillMethod(ImitatingMethod):
-    """Lists as for "listwise"; trains on the labels and on the scores of a teacher, which is not trained.
-
-    Args:
-        teacher: a model folder, or another name that ``polyrank.load`` accepts.
-    """
-
-    kind: ClassVar[str] = "distill"
-    dropped: ClassVar[Mapping[str, Any]] = {"teacher_scores": None}
-
-    teacher: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MutualMethod(ImitatingMethod):
-    """Lists as for "listwise", for two networks that train on the labels and on each other; see ``[reranker]``.
-
-    Args:
-        sigmoid: see "listwise".
-    """
-
-    kind: ClassVar[str] = "mutual"
-
-    sigmoid: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankMethod(Settings):
-    """A Cross-encoder learns to correct the scores of a trained encoder, the first stage, which is not trained.
-
-    The loss is that of lists, of the sum g + s of the first stage's score and the Cross-encoder's (Tao et al., Eq. 10).
-    The Cross-encoder's head starts at zero, so the sum first ranks exactly as the first stage does. Each list holds the
-    response and the ``train.negatives.n`` wrong candidates that the first stage ranks highest among 100 from the
-    sources of ``train.negatives``. Two stages with this Cross-encoder add raw scores by default.
-
-    Args:
-        first_stage: an encoder: a model folder, or another name that ``polyrank.load`` accepts.
-    """
-
-    kind: ClassVar[str] = "rerank"
-    ranks_lists: ClassVar[bool] = True
-
-    first_stage: str
-
-
-LENGTH_WINDOW = 50  # the default for methods that rank lists
-Method = InBatchMethod | ConvertMethod | ListwiseMethod | DistillMethod | MutualMethod | RerankMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +178,7 @@ class TrainConfig(NetworkTraining):
 
     dropped: ClassVar[Mapping[str, Any]] = {"max_bad_steps": 10}
 
-    method: Method = InBatchMethod()
+    method: Method = IN_BATCH
     negatives: NegativesConfig | None = None
     loss: Literal["mean", "sum"] = "mean"
     batch_size: Count = 64

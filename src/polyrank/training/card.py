@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from polyrank._version import __version__
+from polyrank.config.methods import RerankMethod
 from polyrank.config.models import CARD, SumConfig
 from polyrank.config.names import SHIPPED
 from polyrank.config.recipe import Recipe
-from polyrank.config.training import RerankMethod
 from polyrank.errors import PolyrankError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.data import resolve_data

@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from polyrank.config.training import RerankMethod, TrainConfig
+from polyrank.config.methods import RerankMethod
+from polyrank.config.training import TrainConfig
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder, Ints

@@ -7,19 +7,16 @@ from typing import Any
 
 import torch
 
-from polyrank.config.models import SumConfig
-from polyrank.config.training import (
+from polyrank.config.methods import (
     ConvertMethod,
     InBatchMethod,
     ListwiseMethod,
     MutualMethod,
-    NegativesConfig,
-    NegativeSource,
     NegativesWeighting,
-    Precision,
     RerankMethod,
-    TrainConfig,
 )
+from polyrank.config.models import SumConfig
+from polyrank.config.training import NegativesConfig, NegativeSource, Precision, TrainConfig
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError

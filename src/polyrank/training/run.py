@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from polyrank.config.methods import RerankMethod
 from polyrank.config.models import NETWORKS
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
-from polyrank.config.training import RerankMethod
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
 from polyrank.errors import ConfigError, UsageError
