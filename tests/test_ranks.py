@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import test_cached
+from attached import end_with_parent
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
 from polyrank.devices import distributed
@@ -532,3 +533,34 @@ def test_an_interrupted_torchrun_leaves_a_resumable_run(
     plan = recipe("poly", task, tiny_backbone, tmp_path / "run", epochs=10_000, max_steps=done + 1)
     assert work_together(1, run_recipes, [plan], True) == [0]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["n_steps"] == done + 1
+
+
+RESTARTED = """
+import os
+from polyrank.devices import distributed
+
+with distributed.process_group():
+    assert distributed.all_reduce_max(distributed.rank()) == 1
+    if distributed.rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os._exit(3)
+    distributed.barrier()
+    print("together", distributed.rank(), "again", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_processes_that_torchrun_restarts_find_each_other(tmp_path: Path) -> None:
+    program = tmp_path / "restarted.py"
+    program.write_text(RESTARTED, "utf-8")
+    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.5"]
+    line = [sys.executable, "-m", "torch.distributed.run", *options, str(program)]
+    with (tmp_path / "said").open("wb") as said:
+        launcher = subprocess.Popen(line, stdout=said, stderr=said, preexec_fn=end_with_parent)
+        try:
+            assert launcher.wait(120) == 0, (tmp_path / "said").read_text("utf-8")
+        finally:
+            launcher.terminate()  # which ends its processes
+            launcher.wait(60)
+    lines = (tmp_path / "said").read_text("utf-8").splitlines()
+    assert sorted(line for line in lines if "together" in line) == ["together 0 again 1", "together 1 again 1"]

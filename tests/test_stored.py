@@ -25,6 +25,7 @@ from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.text import BackboneTexts, ConvertTexts, SumTexts, Texts, learn_subwords, load_subwords
 from polyrank.training import ranker, stored_tokens, train
+from polyrank.training.data import load_data
 from polyrank.training.inputs import in_batch
 from polyrank.training.stored_tokens import open_tokens
 from train_settings import train_config
@@ -248,6 +249,16 @@ def test_settings_unsupported_on_disk_are_refused(tiny_backbone: Path, task: dic
     nothing = replace(mined, data=replace(mined.data, train=None))
     with pytest.raises(ConfigError, match=r"set data\.train"):
         polyrank.train(nothing)
+
+
+@pytest.mark.parametrize(("source", "what"), [("", "folder"), ("train*.jsonl", "pattern")])
+def test_many_files_without_a_folder_for_examples_are_refused(
+    source: str, what: str, task: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "train[1].jsonl").write_bytes(task["train"].read_bytes())
+    with pytest.raises(ConfigError, match=f"is a {what}, whose examples are stored on disk; set data.cache"):
+        load_data(DataConfig(train=str(tmp_path / source)))
+    assert load_data(DataConfig(train=str(tmp_path / "train[1].jsonl")))[0]  # the name of a file, not a pattern
 
 
 # tokens

@@ -65,6 +65,8 @@ def process_group() -> Iterator[None]:
         return
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     if dist.is_initialized():
         if "gloo" not in (backends := str(dist.get_backend_config())):
@@ -75,7 +77,11 @@ def process_group() -> Iterator[None]:
     else:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _explain_lost_process():
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            store, own, size = next(rendezvous("env://", timeout=TIMEOUT))
+            # torchrun keeps its store when it restarts all processes, with the addresses of those that have ended
+            if os.environ.get("GROUP_WORLD_SIZE") == "1":  # agents of several machines may count restarts differently
+                store = PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+            dist.init_process_group(backend, store=store, rank=own, world_size=size, timeout=TIMEOUT)
         # later blocks use the same group: the launcher's store holds the addresses of this one
         atexit.register(_destroy_group)
     _state.joined = True

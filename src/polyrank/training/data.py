@@ -89,6 +89,8 @@ def _read(
     if source is None:
         raise ConfigError(f"data.{part} is not set; name a file, or pass examples")
     name = source if isinstance(source, str) else part
+    if part == "train" and isinstance(source, str):
+        _check_one_file(Path(source))
     if part != "train" and speakers_of(source) is None:  # data.speaker names a speaker of the training part only
         speaker = None
     elif kind in (None, "dialogues"):
@@ -98,3 +100,18 @@ def _read(
     if examples := [example for example in loaded.examples if example.relevant]:
         return examples
     raise DataError(f"{name}: no example has the text of a right answer; give examples with a response")
+
+
+def _check_one_file(source: Path) -> None:
+    """Refuse a folder or a pattern, whose examples only ``data.cache`` can hold.
+
+    Raises:
+        ConfigError: the source is not a single file.
+    """
+    is_pattern = not source.exists() and any(sign in source.name for sign in "*?[")
+    if source.is_dir() or is_pattern:
+        kind = "pattern" if is_pattern else "folder"
+        raise ConfigError(
+            f'data.train = "{source}" is a {kind}, whose examples are stored on disk; set data.cache, for example to'
+            ' "cache"'
+        )
