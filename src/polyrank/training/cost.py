@@ -20,12 +20,14 @@ from polyrank.devices.choice import choose_dtype
 from polyrank.loading.recipes import TrainingPlan
 from polyrank.models import CrossEncoder
 from polyrank.records import Example
+from polyrank.scorers.protocols import Scorer
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.fitting import ExampleBatches, ExampleStep, check_steps, count_steps, phased
 from polyrank.training.learner import TrainState, explain_out_of_memory
 from polyrank.training.loop import TIMED_STEPS, duration
 from polyrank.training.methods import make_ranker, make_step
 from polyrank.training.ranker import Ranker, make_learner, validation_figures
+from polyrank.training.rerank import judged
 
 TRIED_BATCHES = 4  # the first one, which warms up, does not count
 ENOUGH_SECONDS = 10.0  # slow batches need no repetition
@@ -115,14 +117,17 @@ def measure_cost(
             make_ranker(network, sample, precision=train.precision, seed=seed, device=device)
             for network in plan.networks
         ]
-        step = phased(make_step(rankers, train, examples, device=device, seed=seed, folder=Path(folder)))
+        made = make_step(rankers, train, examples, device=device, seed=seed, folder=Path(folder))
+        step = phased(made)
         states = [
             TrainState(make_learner(ranker, own.train, Path(folder), [], metadata={}, report=lambda _: None), n_steps)
             for ranker, own in zip(rankers, plan.networks, strict=True)
         ]
         source = ExampleBatches(sample, step, train, seed)
         per_step, n_of_step = _time_updates(states, ExampleStep(step, train.loss), source, train, device, clock)
-        checking = sum(_time_validation(ranker, valid, clock) for ranker in rankers) if valid else 0.0
+        scorers = [judged(made, ranker.scorer, train) for ranker in rankers]
+        pairs = zip(rankers, scorers, strict=True)
+        checking = sum(_time_validation(*pair, valid, clock) for pair in pairs) if valid else 0.0
         memory = torch.cuda.max_memory_allocated(device) if on_gpu else _peak_memory()
     if on_gpu:
         torch.cuda.empty_cache()
@@ -169,7 +174,7 @@ def _time_updates(
     return mean(times[1:] or times), mean(sizes[1:] or sizes)
 
 
-def _time_validation(ranker: Ranker, valid: Sequence[Example], clock: Callable[[], float]) -> float:
+def _time_validation(ranker: Ranker, scorer: Scorer, valid: Sequence[Example], clock: Callable[[], float]) -> float:
     """Seconds of a validation: those of a few lists, times the ratio of texts to encode, or of pairs to score."""
 
     def cost(examples: Sequence[Example]) -> int:
@@ -179,7 +184,7 @@ def _time_validation(ranker: Ranker, valid: Sequence[Example], clock: Callable[[
 
     part = valid[:VALIDATED]
     began = clock()
-    validation_figures(ranker.scorer, part)
+    validation_figures(scorer, part)
     return (clock() - began) * cost(valid) / cost(part)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from polyrank.config.training import TrainConfig
 from polyrank.records import Example
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
@@ -43,10 +44,14 @@ class RerankStep:
         values, allowed = self.reranker.values(prepared)
         yield listwise_loss(values + fixed_scores(self.first_stage, prepared).to(values.device), allowed)
 
-    def judged(self, scorer: Scorer, n_retrieved: int) -> TwoStageScorer:
-        """Both stages as one Scorer, with the Cross-encoder's current weights."""
-        return TwoStageScorer(self.first_stage, scorer, n_retrieved=n_retrieved, ensemble="raw")
-
     def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:
         """The mean loss of the batch."""
         return next(self.losses(self.prepare(batch, epoch), number))
+
+
+def judged(step: object, scorer: Scorer, settings: TrainConfig) -> Scorer:
+    """What ranks the validation lists: the network in training, or both stages if it corrects its first stage."""
+    if not isinstance(step, RerankStep):
+        return scorer
+    assert settings.negatives is not None, "TrainConfig fills them in for methods that rank lists"
+    return TwoStageScorer(step.first_stage, scorer, n_retrieved=1 + settings.negatives.n, ensemble="raw")

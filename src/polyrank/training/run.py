@@ -37,7 +37,7 @@ from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_t
 from polyrank.training.learner import METRICS, Learner, Report
 from polyrank.training.methods import make_ranker, make_step, stored_tokens
 from polyrank.training.ranker import make_learner
-from polyrank.training.rerank import RerankStep
+from polyrank.training.rerank import RerankStep, judged
 from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
 from polyrank.training.sums import SUM_FILES
 
@@ -173,13 +173,13 @@ def train(
             results += run.train()
         if test_examples:
             notify(f"evaluating on the {len(test_examples):,} examples of {data.test}")
-            judged = partial(_judged, plan, device)
-            results = [replace(own, test=summarise(evaluate(judged(own), test_examples))) for own in results]
+            tested = partial(_tested, plan, device)
+            results = [replace(own, test=summarise(evaluate(tested(own), test_examples))) for own in results]
         distributed.on_rank_zero(lambda: _write_cards(plan, results, parts, len(train_examples)))
     return results
 
 
-def _judged(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:
+def _tested(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:
     """The trained model; a re-ranker with its first stage."""
     method, scorer = plan.recipe.train.method, own.load(device=device)
     if not isinstance(method, RerankMethod):
@@ -313,11 +313,8 @@ class Run:
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
         self.notify(f"seed {self.seed}: {n_parameters:,} parameters on {device}{with_others}")
         metadata = {"recipe": recipe_to_dict(self.plan.recipe), "seed": self.seed}
-        judged = None
         if isinstance(step, RerankStep):
-            assert train.negatives is not None, "TrainConfig fills them in for methods that rank lists"
             metadata["first_stage"] = step.first_stage.fingerprint
-            judged = step.judged(rankers[0].scorer, 1 + train.negatives.n)
         with ExitStack() as stack:
             learners: list[Learner] = [
                 make_learner(
@@ -328,7 +325,7 @@ class Run:
                     metadata=metadata,
                     report=self._reporter(network.name, stack.enter_context(self._curves(network.name))),
                     name=network.name,
-                    judged=judged,
+                    judged=judged(step, ranker.scorer, train),
                 )
                 for ranker, network in zip(rankers, self.plan.networks, strict=True)
             ]
