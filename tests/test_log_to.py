@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,12 @@ def test_one_word_or_a_list(tiny_backbone: Path, task: dict[str, Path], tmp_path
             read(wrong)
     options = recipe_schema()["properties"]["train"]["properties"]["log_to"]["anyOf"]
     assert [option.get("type", "enum") for option in options] == ["enum", "array"]
+
+
+def test_an_interrupted_training_sends_its_curves_and_ends_as_failed(offline: Path) -> None:
+    client = pytest.importorskip("mlflow").MlflowClient()
+    with suppress(KeyboardInterrupt), draw_curves(["mlflow"], offline, "run", {}, print) as draw:
+        draw({"step": 1, "loss": 0.5, "lr": 0.1})
+        raise KeyboardInterrupt
+    assert client.get_run((offline / "mlflow-run-id").read_text()).info.status == "FAILED"
+    assert of_mlflow(offline)["train/loss"] == [(1, 0.5)]
