@@ -50,7 +50,7 @@ class RerankStep:
 
 
 def judged(step: object, scorer: Scorer, settings: TrainConfig) -> Scorer:
-    """What ranks the validation lists: the network in training, or both stages if it corrects its first stage."""
+    """The scorer for validation: the network in training, or both stages if it corrects its first stage."""
     if not isinstance(step, RerankStep):
         return scorer
     assert settings.negatives is not None, "TrainConfig fills them in for methods that rank lists"
