@@ -21,6 +21,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     """A simulated device that ``choose_device("cuda")`` returns."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
+    # optimizers of torch's CUDA build ask the driver, which is not there
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)
     with SimulatedDevice() as simulated:

@@ -42,7 +42,7 @@ class Line(Network):
 class Steps:
     """50 updates that take 3 seconds each, and the first one a minute; validated after steps 10 and 50."""
 
-    n_steps = 50
+    n_steps, ahead = 50, False
 
     def __init__(self) -> None:
         self.network, self.time = Line(), 0.0
