@@ -95,11 +95,11 @@ class SimulatedDevice(TorchFunctionMode):
         return DEVICE if DEVICE in places else HOST
 
     def _moved(self, before: T, after: T, target: torch.device) -> T:
-        if place(before) in (None, target):
+        if place(before) == target or (place(before) is None and target == HOST):
             return after
         if target == HOST:
             self._waited(T.cpu, [before])
-        else:
+        else:  # a batch from another thread, which this mode does not see, is unmarked and on the host
             self.copies += 1
         return after.clone() if after is before else after
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -218,6 +219,6 @@ def listwise_loss(values: Tensor, allowed: Tensor) -> Tensor:
 def fixed_scores(scorer: Scorer, lists: Lists) -> Tensor:
     """A trained model's scores ``[B, K]`` of lists, zero on the padding."""
     scored = scorer.score([example.query for example in lists.examples], lists.lists)
-    values = torch.zeros(lists.allowed.shape)
-    values[lists.allowed] = torch.cat([torch.from_numpy(row) for row in scored])
-    return values
+    values = np.zeros(lists.allowed.shape, np.float32)
+    values[lists.allowed.numpy()] = np.concatenate(scored)
+    return torch.from_numpy(values)
