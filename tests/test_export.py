@@ -215,6 +215,25 @@ def test_sentence_transformers_loads_a_bi_encoder(tmp_path: Path, tiny_backbone:
         np.testing.assert_allclose(theirs.similarity(found, found), found @ found.T, rtol=1e-4)
 
 
+def test_the_card_of_an_export_has_that_librarys_header_and_the_models_facts(
+    tmp_path: Path, tiny_backbone: Path
+) -> None:
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True, output_scale=1.0)
+    export_to_sentence_transformers(path, tmp_path / "st")
+    alone = (tmp_path / "st" / "README.md").read_text("utf-8")
+    header, usage = alone.removeprefix("---\n").split("---\n", 1)
+    assert header == "library_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
+    assert 'model.encode("Hello![SEP]Where is my parcel?")' in usage
+    assert alone.endswith("Texts are cut at 48 tokens.\n")
+    own = (
+        "---\nlibrary_name: polyrank\nlicense: mit\n---\n\n# A model\n\n## How to load it\n\nold\n\n## Data\n\nchats\n"
+    )
+    (path / "README.md").write_text(own, "utf-8")
+    export_to_sentence_transformers(path, tmp_path / "st", replace=True)
+    card = (tmp_path / "st" / "README.md").read_text("utf-8")
+    assert card == alone.replace("similarity\n---", "similarity\nlicense: mit\n---") + "\n## Data\n\nchats\n"
+
+
 def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_backbone: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True, normalize=True, match_self_score=4.0)

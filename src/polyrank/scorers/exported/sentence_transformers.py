@@ -1,10 +1,11 @@
 """A Bi-encoder as a folder that sentence-transformers loads, written without that library."""
 
+import re
 from pathlib import Path
 
 import torch
 
-from polyrank.config.models import BiConfig, PolyConfig
+from polyrank.config.models import CARD, BiConfig, PolyConfig
 from polyrank.errors import UsageError
 from polyrank.models import BiEncoder
 from polyrank.models.artifacts import load_model
@@ -15,8 +16,30 @@ from polyrank.text import BackboneTexts
 
 OURS = (
     "modules.json", "config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
-    "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling", "2_Dense",
+    "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling", "2_Dense", CARD,
 )  # fmt: skip  # all files of such a folder
+USAGE = """\
+---
+{header}
+---
+
+# Sentence encoder for ranking replies
+
+Exported by polyrank.
+
+## How to load it
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+context = model.encode("Hello!{separator}Where is my parcel?")
+replies = model.encode(["It arrives today.", "You are welcome."])
+print(model.similarity(context, replies))
+```
+
+Join the turns of a context by `{separator}`. Texts are cut at {n} tokens.
+"""
 POOLING = {"first": "cls_token", "mean": "mean_tokens", "sqrt_n": "mean_sqrt_len_tokens"}
 
 
@@ -80,6 +103,23 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
             folder / "config_sentence_transformers.json",
             {"similarity_fn_name": "cosine" if config.normalize else "dot", "prompts": {}},
         )
+        (folder / CARD).write_text(_card(path, texts), "utf-8")
+
+
+def _card(path: Path, texts: BackboneTexts) -> str:
+    """The model's own card, if it has one, with this library's header and usage."""
+    try:
+        own = (path / CARD).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        own = ""
+    _, *parts = own.split("---\n", 2) if own.startswith("---\n") else ("", "", own)
+    kept = [line for line in parts[0].splitlines() if not line.startswith("library_name:")]
+    header = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity", *kept]
+    _, *sections = re.split(r"^(?=## )", parts[-1], flags=re.MULTILINE)
+    others = "".join(section for section in sections if not section.startswith("## How to load it"))
+    return USAGE.format(
+        header="\n".join(header), separator=texts.policy.turn_separator, n=texts.policy.max_context_tokens
+    ) + ("\n" + others.rstrip() + "\n" if others else "")
 
 
 def _length(texts: BackboneTexts) -> int:
