@@ -7,7 +7,8 @@ those of the others N_TRAIN=4000 N_LISTS=300 N_CANDIDATES=20: the right answer a
 
 Each value is fitted on the same pairs with three seeds, in batches as large as those of `polyrank split`'s recipe. The
 epoch with the best R@1 on validation lists ranks the test lists once. Stores weighting/SET/VALUE/SEED with
-runs/record.py, and R@1 of each test list in runs/work/weighting. A stopped run resumes when you start it again.
+runs/record.py, R@1 of each test list in runs/work/weighting, and weighting/SET/VALUE-difference: the mean difference of
+R@1 from "as_said", with an interval over dialogues. A stopped run resumes when you start it again.
 """
 
 import json
@@ -26,6 +27,7 @@ import torch
 from polyrank.config.methods import NegativesWeighting
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
+from polyrank.evaluation.tables import dialogues_of, mean_with_interval
 from polyrank.frozen.maps import Floats, Pairs, Ranking, encode_lists, encode_pairs
 from polyrank.loading import Lengths, resolve_model
 from polyrank.models.losses import cross_entropy
@@ -140,6 +142,18 @@ def measure(name: str) -> None:
         }
         record.write(f"weighting/{name}/{value}/{seed}", {"encoder": ENCODER, **figures, **sizes})
         print(name, value, seed, figures, flush=True)
+    for value in VALUES[1:]:
+        record.write(f"weighting/{name}/{value}-difference", difference(name, value))
+
+
+def difference(name: str, value: NegativesWeighting) -> dict[str, float]:
+    """The mean over seeds of R@1 less that of "as_said", on the same test lists."""
+    seeds = {
+        kind: [json.loads((WORK / f"{name}-{kind}-{seed}.json").read_text()) for seed in SEEDS]
+        for kind in (value, VALUES[0])
+    }
+    own, usual = (np.mean([[row["R@1"] for row in rows] for rows in seeds[kind]], axis=0) for kind in seeds)
+    return mean_with_interval(own - usual, dialogues_of([row["id"] for row in seeds[value][0]]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from polyrank.cli import app
 from polyrank.config.recipe import recipe_from_dict
 from polyrank.data import read_examples
 from polyrank.loading.recipes import load_recipe, resolve_recipe
@@ -160,8 +162,8 @@ def test_the_command_says_what_training_costs(tiny_backbone: Path, task: dict[st
         "[text]\nmax_context_tokens = 24\nmax_candidate_tokens = 8\n[train]\nbatch_size = 8\nepochs = 5\n"
         "max_steps = 25\n"
     )
-    done = run("train", recipe)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["train", str(recipe)])
+    assert done.exit_code == 0, done.output
     assert "25 steps will take about" in done.stderr
 
 
