@@ -1,11 +1,13 @@
 """Real servers: ``polyrank serve`` in a separate process, with requests over HTTP."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +56,20 @@ class Running:
     def client(self, **settings: Any) -> httpx.Client:
         """A client for this server."""
         return httpx.Client(base_url=self.url, timeout=60, **settings)
+
+    @contextmanager
+    def workers_stopped(self) -> Iterator[None]:
+        """Inside, the worker processes do nothing. Linux only."""
+        end = time.monotonic() + 60
+        while not (stopped := self.workers):
+            assert time.monotonic() < end, "the server has started no process"
+        for child in stopped:
+            os.kill(child, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for child in stopped:
+                os.kill(child, signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop it and return its exit code."""
