@@ -110,6 +110,20 @@ def mean_pooled_backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, Any], Path]:
+    """Write text, bytes or JSON to a file in the test's folder."""
+
+    def write(name: str, content: Any) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        held = content if isinstance(content, bytes | str) else json.dumps(content)
+        path.write_bytes(held.encode() if isinstance(held, str) else held)
+        return path
+
+    return write
+
+
+@pytest.fixture
 def write_rows(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Path]:
     """Write rows as JSON lines to a file in the test's folder."""
 

@@ -61,21 +61,6 @@ def talk(chats: Chats) -> dict[str, Turns]:
     return {row["id"]: turns(row) for row in chats.dialogues}
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write text, bytes or JSON to a file in the test's folder."""
-
-    def write(name: str, content: Any) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not isinstance(content, str | bytes):
-            content = json.dumps(content)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
-
-
 # tables
 
 

@@ -18,6 +18,7 @@ from polyrank.loading.recipes import load_recipe, resolve_recipe
 from polyrank.training import train
 from polyrank.training.cost import Cost, measure_cost
 from processes import run
+from train_settings import bi_tables
 
 CPU = torch.device("cpu")
 MUTUAL = {
@@ -28,17 +29,11 @@ MUTUAL = {
 
 def tables(task: dict[str, Path], backbone: Path, output: Path, **train: Any) -> dict[str, Any]:
     """9 steps an epoch, validated twice an epoch on 12 lists of 12 candidates."""
-    return {
-        "output": str(output),
-        "model": {"kind": "bi", "backbone": str(backbone)},
-        "text": {"max_context_tokens": 24, "max_candidate_tokens": 8},
-        "data": {"train": str(task["train"]), "valid": str(task["valid"])},
-        "train": {
-            "batch_size": 8, "epochs": 5, "precision": "fp32", "dropout": 0.3,
-            "schedule": {"kind": "constant", "warmup_steps": 0},
-            "method": {"kind": "in_batch", "queue": 8}, **train,
-        },
+    usual = {
+        "batch_size": 8, "epochs": 5, "dropout": 0.3, "schedule": {"kind": "constant", "warmup_steps": 0},
+        "method": {"kind": "in_batch", "queue": 8},
     }  # fmt: skip
+    return bi_tables(task, backbone, output, **usual | train)
 
 
 def outcome(folder: Path) -> tuple[bytes, list[Any]]:

@@ -27,18 +27,6 @@ from processes import run
 Write = Callable[[str, Any], Path]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def write(name: str, content: Any) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        held = content if isinstance(content, bytes | str) else json.dumps(content)
-        path.write_bytes(held.encode() if isinstance(held, str) else held)
-        return path
-
-    return write
-
-
 def turns_of(chats: Chats) -> list[list[str]]:
     """The turns of each conversation as lines with their speakers."""
     return [[f"{turn['speaker']}: {turn['text']}" for turn in row["turns"]] for row in chats.dialogues]

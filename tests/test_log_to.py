@@ -15,6 +15,7 @@ from polyrank.errors import ConfigError, MissingExtraError, UsageError
 from polyrank.training import train
 from polyrank.training.curves import curves_of, draw_curves
 from polyrank.training.pretraining import pretrain
+from train_settings import bi_tables
 
 Curves = dict[str, list[tuple[int, float]]]
 
@@ -31,13 +32,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tables(task: dict[str, Path], backbone: Path, output: Path, **train: Any) -> dict[str, Any]:
-    return {
-        "output": str(output),
-        "model": {"kind": "bi", "backbone": str(backbone)},
-        "text": {"max_context_tokens": 24, "max_candidate_tokens": 8},
-        "data": {"train": str(task["train"]), "valid": str(task["valid"])},
-        "train": {"batch_size": 24, "epochs": 2, "precision": "fp32", "schedule": {"warmup_steps": 0}, **train},
-    }
+    return bi_tables(task, backbone, output, **{"batch_size": 24, "epochs": 2, "schedule": {"warmup_steps": 0}} | train)
 
 
 def of_tensorboard(folder: Path) -> Curves:

@@ -13,17 +13,6 @@ from polyrank.data.chats.language import language_of
 Write = Callable[[str, Any], Path]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def write(name: str, content: Any) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
-        return path
-
-    return write
-
-
 def talk(chats: Chats) -> dict[str, list[str]]:
     """The turns of each conversation as lines with their speakers."""
     return {row["id"]: [f"{turn['speaker']}: {turn['text']}" for turn in row["turns"]] for row in chats.dialogues}

@@ -1,6 +1,7 @@
 """Training settings from flat keyword arguments, so that a test can use one dictionary for several methods."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,17 @@ def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig
     if values.get("method", start.method.kind) in ("in_batch", "convert"):
         tables.pop("negatives", None)
     return from_dict(TrainConfig, tables, "train", start)
+
+
+def bi_tables(task: Mapping[str, Path], backbone: Path, output: Path, **train: Any) -> dict[str, Any]:
+    """A recipe for a Bi-encoder on the toy task, as tables."""
+    return {
+        "output": str(output),
+        "model": {"kind": "bi", "backbone": str(backbone)},
+        "text": {"max_context_tokens": 24, "max_candidate_tokens": 8},
+        "data": {"train": str(task["train"]), "valid": str(task["valid"])},
+        "train": {"precision": "fp32", **train},
+    }
 
 
 def update(state: TrainState, loss: Tensor, weight: int = 1) -> float:

@@ -44,10 +44,6 @@ class RerankStep:
         values, allowed = self.reranker.values(prepared)
         yield listwise_loss(values + fixed_scores(self.first_stage, prepared).to(values.device), allowed)
 
-    def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:
-        """The mean loss of the batch."""
-        return next(self.losses(self.prepare(batch, epoch), number))
-
 
 def judged(step: object, scorer: Scorer, settings: TrainConfig) -> Scorer:
     """The scorer for validation: the network in training, or both stages if it corrects its first stage."""
