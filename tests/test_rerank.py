@@ -198,7 +198,8 @@ def test_resumed_equals_uninterrupted(
     ("changes", "message"),
     [
         ({"model": {"kind": "bi"}}, 'train.method.kind = "rerank" trains a Cross-encoder, not model.kind = "bi"'),
-        ({"method": {"first_stage": "bm25"}}, "bm25 has no vectors"),
+        ({"method": {"first_stage": "bm25"}}, "train.method.first_stage = bm25 has no vectors; give an encoder"),
+        ({"method": {"first_stage": "nowhere"}}, "nowhere is not a model folder"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(
@@ -209,8 +210,10 @@ def test_settings_that_do_not_fit_are_refused(
     changes: dict[str, Any],
     message: str,
 ) -> None:
-    with pytest.raises((ConfigError, UsageError), match=message.replace("[", r"\[")):
-        train(recipe(task, tiny_backbone, encoders["bi"], tmp_path / "run", **changes))
+    """Before any data is read: its files do not exist."""
+    files = dict.fromkeys(task, tmp_path / "none.jsonl")
+    with pytest.raises((ConfigError, UsageError), match=message):
+        train(recipe(files, tiny_backbone, encoders["bi"], tmp_path / "run", **changes))
 
 
 def test_the_mean_of_all_outputs_ignores_padding(tiny_backbone: Path) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.checked import field_types, kinds
+from polyrank.config.methods import DistillMethod, Method, RerankMethod
 from polyrank.config.models import MODEL, NETWORKS, RecipeModel, TextSettings
 from polyrank.config.pretraining import PretrainRecipe, pretrain_recipe_from_dict
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_tables
 from polyrank.config.tables import Source, read_tables
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError
-from polyrank.loading.models import model_folder
+from polyrank.loading.models import model_folder, resolve_model
 from polyrank.storage.document import has_document, read_document
 
 PATHS = (
@@ -74,6 +75,7 @@ def resolve_recipe(recipe: Recipe | Source) -> TrainingPlan:
     ('/tmp/run/seed-2', None)
     """
     whole = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    _check_fixed_model(whole.train.method)
     output, seeds, partner = Path(whole.output), whole.train.seeds, whole.reranker
     settings = [(whole.model, whole.text, whole.train.of_one_network())]
     if partner is not None:
@@ -198,6 +200,16 @@ def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str
         spent = SCALES[1:] if merged["model"].get(SCALES[0]) is not None else ()
     merged["text"].pop("vocabulary", None)  # the model folder contains its subwords; the original file may be gone
     return {**merged, "model": {name: value for name, value in merged["model"].items() if name not in spent}}
+
+
+def _check_fixed_model(method: Method) -> None:
+    """Refuse a teacher or a first stage that does not exist or has no vectors, before any data is read."""
+    match method:
+        case DistillMethod(teacher=name):
+            resolve_model(name, bare_hub_names=False)
+        case RerankMethod(first_stage=name):
+            if resolve_model(name, bare_hub_names=False).kind == "lexical":
+                raise ConfigError(f"train.method.first_stage = {name} has no vectors; give an encoder's model folder")
 
 
 def _parts(model: RecipeModel) -> tuple[str, ...]:
