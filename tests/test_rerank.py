@@ -233,3 +233,12 @@ def test_the_mean_of_all_outputs_ignores_padding(tiny_backbone: Path) -> None:
     first, texts, _ = new_model(CrossConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=())
     other = make_scorer(first.eval(), texts, precision="fp32", frozen=True).score(["hi"], [["hi"]])
     assert abs(float(other[0][0]) - float(together[1][0])) > 1e-4
+
+
+def test_a_teacher_is_looked_up_before_any_data_is_read(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    plan = recipe(dict.fromkeys(task, tmp_path / "none.jsonl"), tiny_backbone, "", tmp_path / "run")
+    plan["train"]["method"] = {"kind": "distill", "teacher": "nowhere"}
+    with pytest.raises(UsageError, match="nowhere is not a model folder"):
+        train(plan)
