@@ -453,11 +453,15 @@ def test_a_launchers_variables_are_read_or_refused(monkeypatch: pytest.MonkeyPat
 # torchrun itself
 
 
-def torchrun(logs: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
-    """Run torchrun with a folder for its logs; otherwise it leaves a temporary folder."""
+def two_processes(logs: Path) -> list[str]:
+    """The torchrun command, with a folder for its logs; otherwise it leaves a temporary folder."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*command, "--log-dir", str(logs)]
+
+
+def torchrun(logs: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*command, "--log-dir", str(logs), "-m", "polyrank", *map(str, arguments)],
+        [*two_processes(logs), "-m", "polyrank", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 
@@ -535,7 +539,7 @@ def test_an_interrupted_torchrun_leaves_a_resumable_run(
     assert json.loads((tmp_path / "run" / "result.json").read_text())["n_steps"] == done + 1
 
 
-RESTARTED = """
+RESTARTED = r"""
 import os
 from polyrank.devices import distributed
 
@@ -544,7 +548,8 @@ with distributed.process_group():
     if distributed.rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os._exit(3)
     distributed.barrier()
-    print("together", distributed.rank(), "again", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+    # one write, since both processes share the file
+    os.write(1, f"together {distributed.rank()} again {os.environ['TORCHELASTIC_RESTART_COUNT']}\n".encode())
 """
 
 
@@ -553,8 +558,7 @@ with distributed.process_group():
 def test_processes_that_torchrun_restarts_find_each_other(tmp_path: Path) -> None:
     program = tmp_path / "restarted.py"
     program.write_text(RESTARTED, "utf-8")
-    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.5"]
-    line = [sys.executable, "-m", "torch.distributed.run", *options, str(program)]
+    line = [*two_processes(tmp_path / "logs"), "--max-restarts", "1", "--monitor-interval", "0.5", str(program)]
     with (tmp_path / "said").open("wb") as said:
         launcher = subprocess.Popen(line, stdout=said, stderr=said, preexec_fn=end_with_parent)
         try:
