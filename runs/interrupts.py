@@ -228,9 +228,9 @@ COMMANDS = {
         again="import convai2 {home}/convai2.txt -o out.jsonl --overwrite",
     ),
     "quickstart": LongCommand(
-        "quickstart --output out --start shipped:convert --json",
+        "quickstart --output out --start shipped:convert --max-steps 12 --json",
         index_of(406, name="out/index"),
-        again="quickstart --output out --start shipped:convert --overwrite",
+        again="quickstart --output out --start shipped:convert --max-steps 12 --overwrite",
     ),
 }
 COLD = {"--help": "--help", "info": "info shipped:convert --json", "rank": "rank bm25"}

@@ -160,6 +160,9 @@ def quickstart(
             " installed; shipped:convert always is."
         ),
     ] = None,
+    max_steps: Annotated[
+        int | None, Option(min=1, help="Stop training after this many steps, for a quick look.")
+    ] = None,
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
@@ -176,7 +179,9 @@ def quickstart(
     interrupts.set_resume_hint("start again with --overwrite")
     try:
         with TrainingDisplay() as display:
-            result = run(output, start=start_from, overwrite=overwrite, report=display.report, notify=notify)
+            result = run(
+                output, start=start_from, max_steps=max_steps, overwrite=overwrite, report=display.report, notify=notify
+            )
     except InterruptedTraining as stopped:  # its message names --resume, which quickstart does not have
         stopped.args = (f"{str(stopped).partition(';')[0]}{interrupts.resume_hint()}",)
         raise
