@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from convert_models import make
+from polyrank.config.training import NetworkTraining
 from polyrank.search import search
 from polyrank.search.ways import WAYS
 from polyrank.training import train
+from polyrank.training.optimizer import make_optimizer
 from simulated import DEVICE, SimulatedDevice
 from test_ranks import KINDS, curve, recipe
 
@@ -89,3 +92,25 @@ def test_a_training_on_a_device_equals_the_cpus(
     assert curve(tmp_path / "cuda5" / name) == curve(tmp_path / "cpu5" / name)
     assert waits["cpu", 5] == 0
     assert (waits["cuda", 5] - waits["cuda", 2]) / 3 <= WAITS.get(name, 2)
+
+
+def test_adamw_is_fused_on_a_device_and_its_state_moves(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, device: SimulatedDevice
+) -> None:
+    """A training that moves from the device to the CPU and back has the CPU's losses, up to rounding."""
+    for place, fused in (("cpu", None), ("cuda", True)):
+        assert make_optimizer(make()[0].to(place), NetworkTraining()).defaults["fused"] is fused
+    changes = {"optimizer": "adamw", "lr": 1e-3, "epochs": 1}
+    train(recipe("poly", task, tiny_backbone, tmp_path / "cpu", max_steps=6, **changes), device="cpu")
+    for place, n_steps in (("cuda", 4), ("cpu", 5), ("cuda", 6)):
+        plan = recipe("poly", task, tiny_backbone, tmp_path / "moved", max_steps=n_steps, **changes)
+        train(plan, device=place, resume=True)
+    found, expected = dict(curve(tmp_path / "moved")), dict(curve(tmp_path / "cpu"))
+    losses = [f" {step} " for step in range(1, 7)]
+    assert [found[step] for step in losses] == pytest.approx([expected[step] for step in losses], rel=1e-6)
+    train(recipe("poly", task, tiny_backbone, tmp_path / "whole", max_steps=6, **changes), device="cuda")
+    for n_steps in (4, 6):
+        plan = recipe("poly", task, tiny_backbone, tmp_path / "resumed", max_steps=n_steps, **changes)
+        train(plan, device="cuda", resume=True)
+    whole, resumed = (dict(curve(tmp_path / folder)) for folder in ("whole", "resumed"))
+    assert [resumed[step] for step in losses] == [whole[step] for step in losses]

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from polyrank.config.checked import from_dict
@@ -42,7 +41,7 @@ def bi_tables(task: Mapping[str, Path], backbone: Path, output: Path, **train: A
 
 def update(state: TrainState, loss: Tensor, weight: int = 1) -> float:
     """Make one update of a network with a loss; returns its record for metrics.jsonl."""
-    return state.update(next_loss(iter([loss]), weight), torch.device("cpu"), torch.float32)["loss"]
+    return state.update(next_loss(iter([loss]), weight))["loss"]
 
 
 def losses_of(step: Any, batch: Any) -> Iterator[Tensor]:

@@ -192,10 +192,10 @@ def _start(examples: Sequence[Example], folder: Path, chunk_size: int | None = N
     model, texts, _ = new_model(BiConfig(shared_towers=True, output_scale=1.0), POLICY, seed=0, sample=())
     assert isinstance(model, EncoderNetwork), "a Bi-encoder is an encoder"
     step, settings = InBatchStep(model, texts, CPU, chunk_size=chunk_size), NetworkTraining(lr=5e-5)
-    trainee = TrainState(Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None), 1)
-    dtype = choose_dtype("auto", CPU)
+    learner = Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None)
+    trainee = TrainState(learner, 1, CPU, choose_dtype("auto", CPU))
 
     def update(batch: Sequence[int]) -> None:
-        trainee.update(next_loss(step([(i, examples[i]) for i in part], 0) for part in (batch,)), CPU, dtype)
+        trainee.update(next_loss(step([(i, examples[i]) for i in part], 0) for part in (batch,)))
 
     return [step.length(example) for example in examples], update

@@ -10,7 +10,7 @@ from polyrank.config.methods import IN_BATCH, ConvertMethod, DistillMethod, InBa
 from polyrank.config.schedules import PLATEAU, CosineSchedule, ScheduleConfig
 from polyrank.errors import ConfigError
 
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 NegativeSource = Literal["given", "random", "mined"]
 LENGTH_WINDOW = 50
 """The default of ``length_window`` for methods that rank lists."""
@@ -158,7 +158,8 @@ class TrainConfig(NetworkTraining):
         max_steps: stop after so many steps; None: no limit.
         minutes: stop the training of each seed after so many minutes and keep its best model so far; ``--resume``
             continues, for as many minutes again. None: no limit.
-        precision: "fp32", "bf16" (autocast), or "auto": bf16 if the hardware supports it.
+        precision: "fp32" (products in TF32 on GPUs that have it), "bf16" or "fp16" (autocast), or "auto": bf16 if the
+            hardware supports it, else fp32. "fp16", with a loss scale, is for GPUs without bf16 such as T4 and V100.
         evaluate_per_epoch: validations (and checkpoints) per epoch.
         checkpoint_steps: also checkpoint every so many steps; None: only at validations.
         length_window: number of batches to sort by length together, which reduces padding; 1: no sorting. None: 50 for

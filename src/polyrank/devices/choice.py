@@ -19,7 +19,8 @@ from torch import Tensor
 from polyrank.devices import distributed
 from polyrank.errors import UsageError
 
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 INSTRUCTIONS = ("plain", "avx2", "avx-vnni", "avx512", "avx512-vnni", "amx", "dot")  # "dot" is ARM's
 
 WINDOW_S = 0.2  # seconds over which the load is measured: tens of the ticks that Linux counts it in
@@ -52,8 +53,9 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    """The type of the large matrix products: bf16 if ``precision`` is "bf16", or "auto" on hardware with bf16.
+    """The type of the large matrix products; "auto" is bf16 on hardware that is fast at it, else fp32.
 
+    It is never fp16, in which numbers above 65,504 overflow: a network trained in other types may have larger ones.
     The environment variable POLYRANK_PRECISION replaces "auto", for figures that do not depend on the machine.
 
     Raises:
@@ -68,7 +70,21 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     if precision == "auto":
         fast = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else cpu_has_bf16()
         return torch.bfloat16 if fast else torch.float32
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+    return DTYPES[precision]
+
+
+@contextmanager
+def fast_products(device: torch.device) -> Iterator[None]:
+    """Inside, fp32 matrix products on CUDA may round their factors to TF32's 11 bits, on GPUs that have it."""
+    if device.type != "cuda":
+        yield
+        return
+    settings = torch.backends.cuda.matmul
+    before, settings.fp32_precision = settings.fp32_precision, "tf32"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
 
 
 def full_precision(values: Tensor) -> AbstractContextManager[object]:

@@ -39,9 +39,9 @@ def freeze(model: Network | SentenceEncoder | PairEncoder, dtype: torch.dtype) -
 
     Returns:
         The type for autocast: fp32, which means none, if the weights are now in bf16. A ConveRT is not changed, because
-        its weights have other types.
+        its weights have other types; in fp16 no model is.
     """
-    return torch.float32 if dtype != torch.float32 and model.hold_in_bf16() else dtype
+    return torch.float32 if dtype == torch.bfloat16 and model.hold_in_bf16() else dtype
 
 
 def make_scorer(

@@ -43,7 +43,8 @@ def load(
             "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of an untuned backbone; "bm25" or
             "tfidf".
         device: "auto", "cpu" or "cuda".
-        precision: "fp32" or "bf16"; "auto" is the faster one on this hardware, and fp32 for Hugging Face models.
+        precision: "fp32", "bf16" or "fp16"; "auto" is the faster of the first two on this hardware, fp32 for Hugging
+            Face models.
         backend: "torch"; or "onnx" or "openvino", for a model folder with such an export, or a sum of such models.
         max_context_tokens, max_candidate_tokens: text lengths, for untuned and for Hugging Face models. None: the
             model's own. A polyrank model keeps the lengths that it was trained with.

@@ -119,12 +119,14 @@ def measure_cost(
         ]
         made = make_step(rankers, train, examples, device=device, seed=seed, folder=Path(folder))
         step = phased(made)
-        states = [
-            TrainState(make_learner(ranker, own.train, Path(folder), [], metadata={}, report=lambda _: None), n_steps)
+        learners = [
+            make_learner(ranker, own.train, Path(folder), [], metadata={}, report=lambda _: None)
             for ranker, own in zip(rankers, plan.networks, strict=True)
         ]
+        dtype = choose_dtype(train.precision, device)
+        states = [TrainState(learner, n_steps, device, dtype) for learner in learners]
         source = ExampleBatches(sample, step, train, seed)
-        per_step, n_of_step = _time_updates(states, ExampleStep(step, train.loss), source, train, device, clock)
+        per_step, n_of_step = _time_updates(states, ExampleStep(step, train.loss), source, clock)
         scorers = [judged(made, ranker.scorer, train) for ranker in rankers]
         pairs = zip(rankers, scorers, strict=True)
         checking = sum(_time_validation(*pair, valid, clock) for pair in pairs) if valid else 0.0
@@ -152,21 +154,18 @@ def _time_updates(
     states: Sequence[TrainState],
     step: ExampleStep,
     source: ExampleBatches,
-    train: TrainConfig,
-    device: torch.device,
     clock: Callable[[], float],
 ) -> tuple[float, float]:
     """Seconds and examples of an update."""
     times: list[float] = []
     sizes: list[int] = []
-    dtype = choose_dtype(train.precision, device)
     for number in range(TRIED_BATCHES):
         began, batch = clock(), source.batch(number)
         losses = step.losses(batch, number)
         for state in states:
             state.set_rates(number)
             with explain_out_of_memory(source.too_large(batch)):
-                state.update(next(losses), device, dtype)
+                state.update(next(losses))
         times.append(clock() - began)
         sizes.append(batch.n_examples)
         if distributed.all_reduce_max(int(sum(times) > ENOUGH_SECONDS)):  # every rank stops at the same batch

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from polyrank.config.training import NetworkTraining
 from polyrank.devices import distributed
+from polyrank.devices.choice import fast_products
 from polyrank.errors import ResourceError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
@@ -21,6 +22,7 @@ from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_o
 from polyrank.training.shares import add_gradients
 
 METRICS = "metrics.jsonl"
+CPU = torch.device("cpu")
 Report = Callable[[dict[str, Any]], None]
 Figures = Mapping[str, float | Tensor]
 LossParts = Generator[Tensor, None, Figures]
@@ -76,10 +78,20 @@ class TrainState:
     Args:
         learner: the network and its settings.
         n_steps: length of the whole training.
+        device: where to compute.
+        dtype: of the large products; in fp16 the loss is multiplied by a scale that adapts to the gradients.
     """
 
-    def __init__(self, learner: Learner, n_steps: int) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        n_steps: int,
+        device: torch.device = CPU,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.learner, self.model, self.settings = learner, learner.model, learner.settings
+        self.device, self.dtype = device, dtype
+        self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         freeze(self.model, self.settings.train_layers)
         self.optimizer = make_optimizer(self.model, self.settings)
         self.schedule = Schedule(self.settings, n_steps)
@@ -99,6 +111,7 @@ class TrainState:
             "best_loss": None if math.isinf(schedule.best_loss) else schedule.best_loss,
             "stalls": schedule.stalls,
             "decay": schedule.decay,
+            **({"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}),
         }
 
     def restore(self, progress: dict[str, Any]) -> None:
@@ -107,6 +120,8 @@ class TrainState:
         self.best, self.best_step = progress["best"], progress["best_step"]
         self.schedule.best_loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
         self.schedule.stalls, self.schedule.decay = progress["stalls"], progress["decay"]
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(progress["scaler"])
 
     def set_rates(self, step: int) -> float:
         """Set the optimizer's learning rates for 0-based ``step``; returns that of the backbone."""
@@ -115,36 +130,41 @@ class TrainState:
             group["lr"] = peak * factor
         return self.settings.lr * factor
 
-    def update(self, parts: LossParts, device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-        """Make one update with the sum of a loss's parts, computed in ``dtype``; a non-finite loss changes nothing.
+    def update(self, parts: LossParts) -> dict[str, float]:
+        """Make one update with the sum of a loss's parts; a non-finite loss changes no weight.
 
-        Returns the loss's figures; its losses are NaN if the gradient was not finite.
+        Returns the loss's figures; its losses are NaN if the gradient was not finite. In fp16 such a gradient is usual
+        while its scale is too large: the scale is halved, and the losses are returned unless the scale is 1 or less.
         """
         self.model.train()
         try:
-            own = self._backward(parts, device, dtype)
+            own = self._backward(parts)
             add_gradients(self.model)
+            self.scaler.unscale_(self.optimizer)
             figures = to_floats({**own, "norm": clip_gradients(self.model, self.optimizer, self.settings)})
             norm = figures.pop("norm")
             if all(map(math.isfinite, figures.values())):
                 if math.isfinite(norm):
                     self.optimizer.step()
-                else:
+                elif not self.scaler.is_enabled() or self.scaler.get_scale() <= 1:
                     figures = {name: math.nan if name.endswith("loss") else value for name, value in figures.items()}
+            self.scaler.update()
         finally:
             self.optimizer.zero_grad(set_to_none=True)
         self.n_bad = 0 if all(map(math.isfinite, figures.values())) else self.n_bad + 1
         return figures
 
-    def _backward(self, parts: LossParts, device: torch.device, dtype: torch.dtype) -> Figures:
-        while True:
-            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                try:
-                    loss = next(parts)
-                except StopIteration as end:
-                    figures: Figures = end.value
-                    return figures
-            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+    def _backward(self, parts: LossParts) -> Figures:
+        exact = self.dtype == torch.float32
+        with fast_products(self.device) if exact else nullcontext():
+            while True:
+                with torch.autocast(self.device.type, self.dtype, enabled=not exact):
+                    try:
+                        loss = next(parts)
+                    except StopIteration as end:
+                        figures: Figures = end.value
+                        return figures
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     @property
     def stopped_early(self) -> bool:

@@ -115,9 +115,10 @@ def fit(
         ResourceError: a batch does not fit into memory.
         InterruptedTraining: SIGINT or SIGTERM; the checkpoint is saved.
     """
-    n_steps, states = source.n_steps, [TrainState(learner, source.n_steps) for learner in learners]
+    n_steps, dtype = source.n_steps, choose_dtype(precision, device)
+    states = [TrainState(learner, n_steps, device, dtype) for learner in learners]
     parts = [(state.learner.name, state.model, state.optimizer) for state in states]
-    dtype, checkpoint = choose_dtype(precision, device), folder / CHECKPOINT
+    checkpoint = folder / CHECKPOINT
     done, counts = 0, Counter[str]()
     began = started = clock()
     if resume and checkpoint.exists():
@@ -154,7 +155,7 @@ def fit(
                 rate = state.set_rates(done)
                 torch.manual_seed((seed * 1_000_003 + done + distributed.rank() * 2**40) % 2**63)  # of dropout
                 with explain_out_of_memory(source.too_large(batch)):
-                    figures = state.update(next(losses), device, dtype)
+                    figures = state.update(next(losses))
                 shown = {name: value if math.isfinite(value) else None for name, value in figures.items()}
                 records.append({"step": done + 1, **shown, "lr": rate})
             done += 1

@@ -67,8 +67,11 @@ def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Opt
     parameters = [{"params": p, "lr": lr, "weight_decay": decay} for (lr, decay), p in groups.items()]
     if settings.optimizer == "adadelta":
         return torch.optim.Adadelta(parameters, lr=settings.lr, rho=0.9)
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adamax
-    return kind(parameters, lr=settings.lr, betas=settings.betas or (0.9, 0.999))
+    betas = settings.betas or (0.9, 0.999)
+    if settings.optimizer == "adamax":
+        return torch.optim.Adamax(parameters, lr=settings.lr, betas=betas)
+    fused = all(parameter.is_cuda for group in groups.values() for parameter in group) or None  # one kernel per group
+    return torch.optim.AdamW(parameters, lr=settings.lr, betas=betas, fused=fused)
 
 
 @dataclass(slots=True)
