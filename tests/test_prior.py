@@ -25,6 +25,7 @@ from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.commands import app
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.index import LocalWriter, open_index
 from polyrank.records import Candidate, Example, Ranked
 from polyrank.scorers.lexical import BM25
@@ -194,6 +195,33 @@ def test_counts_change_without_encoding(precision: Precision, tiny_encoders: dic
         assert opened.candidate("r6").metadata == {"count": 1}
         for id_, vector in opened.vectors(list(vectors)).items():
             np.testing.assert_array_equal(vector, vectors[id_])
+
+
+def test_replies_that_users_sent_count_too(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    index, feedback, replies = (tmp_path / name for name in ("index", "feedback.db", "replies.jsonl"))
+    build_index(index, str(tiny_encoders["bi"]), POOL)
+    replies.write_text(json.dumps({"text": TEXTS[0], "count": 3}) + "\n", "utf-8")
+    actions = [
+        ("taken", "r0"),
+        ("taken", "r4"),
+        ("taken", "r4"),
+        ("edited", "r5"),
+        ("refused", None),
+        ("taken", "gone"),
+    ]
+    with FeedbackStore(feedback) as store:
+        for number, (action, reply) in enumerate(actions):
+            shown = Shown(f"q{number}", tuple(map(Reply, ("r0", "r4", "r5", "gone"))))
+            store.record(shown, Outcome(shown.request_id, action, reply))  # type: ignore[arg-type]  # a Literal
+    line = ["index", "update-counts", str(index), str(replies), "--feedback", str(feedback)]
+    for changed in (2, 0):  # the second time nothing changes: counts are set, not added to
+        result = CliRunner().invoke(app, line)
+        assert result.exit_code == 0, result.output
+        assert f"{changed} candidates have another count now" in result.output
+    before = {one.id: one.metadata.get("count") for one in POOL}
+    with open_index(index) as opened:
+        now = {one.id: one.metadata.get("count") for _, one in opened.iter_candidates()}
+    assert now == before | {"r0": 4, "r4": 2}
 
 
 def test_a_long_update_comes_in_parts(

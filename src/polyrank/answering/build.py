@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,12 +169,16 @@ def add_to_index(
     return len(new)
 
 
-def update_counts(path: AnyPath, counts: Mapping[str, int]) -> int:
+def update_counts(path: AnyPath, counts: Mapping[str, int], taken: Mapping[str, int] = MappingProxyType({})) -> int:
     """Set the metadata field ``count`` of an index's candidates; their vectors stay, and no model is loaded.
+
+    A candidate's new count is ``counts[text] + taken[id]``, where a missing value is 0. Candidates that are in neither
+    keep their count.
 
     Args:
         path: the index folder.
-        counts: how often each text was said. Candidates with other texts keep the count that they have.
+        counts: how often each text was said.
+        taken: how often users sent each candidate, by id, see ``polyrank.feedback.count_taken``.
 
     Returns:
         How many candidates have another count now.
@@ -183,11 +188,12 @@ def update_counts(path: AnyPath, counts: Mapping[str, int]) -> int:
         ResourceError: the disk is full or failing; the changes written so far stay.
     """
     with open_writer(path) as writer, open_catalogue(path) as index:
-        changed = [
-            replace(candidate, metadata={**candidate.metadata, COUNT_FIELD: counts[candidate.text]})
-            for _, candidate in index.iter_candidates()
-            if candidate.text in counts and candidate.metadata.get(COUNT_FIELD) != counts[candidate.text]
-        ]
+        changed = []
+        for _, candidate in index.iter_candidates():
+            count = counts.get(candidate.text, 0) + taken.get(candidate.id, 0)
+            known = candidate.text in counts or candidate.id in taken
+            if known and candidate.metadata.get(COUNT_FIELD) != count:
+                changed.append(replace(candidate, metadata={**candidate.metadata, COUNT_FIELD: count}))
         for start in range(0, len(changed), ROWS_AT_A_TIME):
             part = changed[start : start + ROWS_AT_A_TIME]
             vectors = index.vectors([candidate.id for candidate in part])

@@ -1,6 +1,7 @@
 """``polyrank index``: builds, changes, copies and checks an index."""
 
 import json
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -110,14 +111,25 @@ def index_add(
         notify(f"{index}: added {n:,}{there}, now {len(writer):,} candidates")
 
 
-@add_command(index_app, "update-counts", "my-index replies.jsonl")
-def index_update_counts(index: IndexPath, replies: Replies) -> None:
+@add_command(index_app, "update-counts", "my-index replies.jsonl", "my-index replies.jsonl --feedback feedback.db")
+def index_update_counts(
+    index: IndexPath,
+    replies: Replies,
+    feedback: Annotated[
+        Path | None,
+        Option(help="A feedback file of `polyrank serve`: replies that users sent unchanged count too."),
+    ] = None,
+) -> None:
     """Set the count of each reply from the field `count` of a file; texts are not encoded again."""
     from polyrank.answering.build import update_counts
+    from polyrank.feedback import FeedbackStore, count_taken
     from polyrank.scorers.popularity import catalogue_counts
 
-    counts = catalogue_counts(replies)
-    n = update_counts(index, counts)
+    counts, taken = catalogue_counts(replies), Counter[str]()
+    if feedback is not None:
+        with FeedbackStore(feedback, write=False) as store:
+            taken = count_taken(store.requests())
+    n = update_counts(index, counts, taken)
     notify(f"{index}: {n:,} candidates have another count now")
 
 

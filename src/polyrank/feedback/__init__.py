@@ -4,8 +4,19 @@ This package contains no web code; only ``plots`` imports torch.
 """
 
 from polyrank.feedback.export import Exported, examples
-from polyrank.feedback.rates import report
+from polyrank.feedback.rates import count_taken, report
 from polyrank.feedback.records import Action, Outcome, Reply, RequestFeedback, Shown
 from polyrank.feedback.store import FeedbackStore
 
-__all__ = ["Action", "Exported", "FeedbackStore", "Outcome", "Reply", "RequestFeedback", "Shown", "examples", "report"]
+__all__ = [
+    "Action",
+    "Exported",
+    "FeedbackStore",
+    "Outcome",
+    "Reply",
+    "RequestFeedback",
+    "Shown",
+    "count_taken",
+    "examples",
+    "report",
+]

@@ -34,6 +34,22 @@ class _Group:
         )
 
 
+def count_taken(requests: Iterable[RequestFeedback]) -> Counter[str]:
+    """How often users sent each reply unchanged, by the reply's id.
+
+    >>> from polyrank.feedback import Outcome, Reply, Shown
+    >>> shown = Shown("r1", (Reply("hello"), Reply("bye")))
+    >>> count_taken([RequestFeedback(shown, Outcome("r1", "taken", "bye")), RequestFeedback(shown)])
+    Counter({'bye': 1})
+    """
+    outcomes = (request.outcome for request in requests)
+    return Counter(
+        outcome.reply_id
+        for outcome in outcomes
+        if outcome is not None and outcome.action == "taken" and outcome.reply_id is not None
+    )
+
+
 def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
     """Counts and rates of use, see ``FeedbackStore.requests``.
 
