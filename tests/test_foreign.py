@@ -15,6 +15,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+import polyrank
 from polyrank import Context, load
 from polyrank.errors import ArtifactError, ConfigError, OfflineError, UsageError
 from polyrank.loading.folders import is_hugging_face
@@ -486,3 +487,36 @@ def test_an_index_of_a_sentence_encoder_stores_its_fingerprint(bi: Path, tmp_pat
         edited(bi, "2_Dense/config.json", lambda v: v | {"activation_function": "torch.nn.modules.linear.Identity"})
         with pytest.raises(ArtifactError, match="was made by encoder"):
             Retriever(load(bi, device="cpu"), index)  # type: ignore[arg-type]
+
+
+# training from any encoder
+
+PAIRS = [{"context": [f"меня зовут {i} 你好", "wie geht es"], "response": f"gut, danke {i}"} for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        pytest.param(name, kind, marks=() if name == "XLMRoberta" or kind == "bi" else pytest.mark.deep)
+        for name in HEADS
+        for kind in ("bi", "poly", "cross")
+    ],
+)
+def test_a_training_starts_from_any_encoder(architecture: str, kind: str, network: Any, tmp_path: Path) -> None:
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS), "utf-8")
+    recipe = {
+        "output": str(tmp_path / "run"),
+        "model": {"kind": kind, "backbone": str(network(architecture)), **({"n_codes": 2} if kind == "poly" else {})},
+        "text": {"max_context_tokens": 40, "max_candidate_tokens": 20},
+        "data": {"train": str(data)},
+        "train": {"batch_size": 6, "max_steps": 2, "precision": "fp32", "train_layers": "all"}
+        | ({"method": {"kind": "listwise"}, "negatives": {"n": 3}} if kind == "cross" else {}),
+    }
+    (result,) = polyrank.train(recipe)
+    scorer = load(result.model, device="cpu")
+    texts = [pair["response"] for pair in PAIRS]
+    together = scorer.score_pool(["wie geht es"], texts)
+    assert np.isfinite(together).all()
+    alone = [float(scorer.score_pool(["wie geht es"], [text])[0, 0]) for text in texts]
+    np.testing.assert_allclose(together[0], alone, rtol=1e-4, atol=1e-5)
