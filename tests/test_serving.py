@@ -97,7 +97,6 @@ def test_vectors_in_three_dialects(client: httpx.Client, tiny_backbone: Path) ->
     np.testing.assert_array_equal(np.array(tei, np.float32), got)  # the shortest decimal of a float32 is exact
     units = client.post("/embed", json={"inputs": REPLIES[:2], "normalize": True}).json()
     np.testing.assert_allclose(units, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
-    assert client.post("/embed", json={"inputs": []}).json() == []
 
 
 def test_an_added_candidate_is_available_to_the_next_request(client: httpx.Client) -> None:
@@ -178,7 +177,7 @@ def test_errors_name_fields_as_they_were_sent(client: httpx.Client) -> None:
         ("/rerank", [], "the body is not a JSON object; send one"),
     ]:
         answer = client.post(path, json=body)
-        assert answer.status_code == 422
+        assert answer.status_code == (400 if path == "/v1/embeddings" else 422)
         assert said in answer.text
     nothing = client.post("/v1/respond", headers={"content-type": "application/json"})
     assert nothing.json()["error"]["message"] == "the body is not a JSON object; send one"

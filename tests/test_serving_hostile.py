@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import gzip
 import json
 import os
 import re
@@ -422,11 +423,20 @@ def test_fields_of_other_services_are_supported_or_refused(client: httpx.Client)
         ("/v1/embeddings", {"input": "a", "dimensions": 7}, 400),
         ("/v1/embeddings", {"input": ["a"] * 2_048, "user": "me"}, 200),
         ("/v1/embeddings", {"input": [1, 2]}, 400),
-        ("/v1/embeddings", {"input": "a", "model": "support:query", "input_type": "document"}, 422),
+        ("/v1/embeddings", {"input": []}, 400),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, 400),
+        ("/v1/embeddings", {"input": "a", "encoding_format": None, "user": None}, 200),
+        ("/v1/embeddings", {"input": ["a"] * 2_049}, 400),
+        ("/v2/rerank", {"query": "a", "documents": []}, 422),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "max_chunks_per_doc": 10}, 200),
+        ("/v1/embed", {"texts": []}, 422),
+        ("/embed", {"inputs": []}, 422),
+        ("/rerank", {"query": "a", "texts": []}, 422),
+        ("/v1/embeddings", {"input": "a", "model": "support:query", "input_type": "document"}, 400),
         ("/v1/embeddings", {"input": "a", "model": "support:other"}, 404),
         ("/v2/embed", {"texts": ["a"], "output_dimension": 7}, 400),
-        ("/v2/embed", {"texts": [long], "truncate": "NONE"}, 413),
-        ("/v2/embed", {"texts": [long], "truncate": "START"}, 413),
+        ("/v2/embed", {"texts": [long], "truncate": "NONE"}, 400),
+        ("/v2/embed", {"texts": [long], "truncate": "START"}, 400),
         ("/v2/embed", {"texts": [long], "truncate": "END"}, 200),
         ("/v2/embed", {"texts": ["a"], "truncate": "NONE"}, 200),
         ("/v2/embed", {"texts": ["a"], "images": []}, 422),
@@ -449,6 +459,27 @@ def test_fields_of_other_services_are_supported_or_refused(client: httpx.Client)
         assert answer.status_code == status, (path, list(body), answer.text[:200])
         if status != 200 and path in ("/embed", "/rerank"):
             assert {"error", "error_type"} <= set(answer.json())
+            assert answer.json()["error_type"] == "Validation"
+
+
+def test_answers_have_the_fields_of_other_services(client: httpx.Client) -> None:
+    """A field that was not requested is absent, not null; each version names itself; errors have Jina's field."""
+    body = {"query": "wifi", "documents": ["restart", "pay"]}
+    for path, version in (("/v1/rerank", "1"), ("/v2/rerank", "2"), ("/rerank", "2")):
+        answer = client.post(path, json=body).json()
+        assert [set(result) for result in answer["results"]] == [{"index", "relevance_score"}] * 2
+        assert answer["meta"]["api_version"]["version"] == version
+    texts = client.post("/rerank", json={"query": "wifi", "texts": ["restart"]}).json()
+    assert [set(result) for result in texts] == [{"index", "score"}]
+    wrong = client.post("/v1/rerank", json={"query": "wifi"}).json()
+    assert wrong["detail"] == wrong["message"]
+    assert client.get("/info").json()["tokenization_workers"] == 1
+
+
+def test_compressed_bodies_are_refused_by_name(client: httpx.Client) -> None:
+    body, headers = gzip.compress(b'{"input": "a"}'), {"content-type": "application/json"}
+    answer = client.post("/v1/embeddings", content=body, headers=headers | {"content-encoding": "gzip"})
+    assert (answer.status_code, "Content-Encoding" in answer.text) == (415, True)
 
 
 def test_each_side_can_be_requested(client: httpx.Client) -> None:

@@ -181,7 +181,8 @@ async def _answer_http(request: Request, error: Exception) -> JSONResponse:
 
 
 def _response(request: Request, error: HttpError) -> JSONResponse:
-    return JSONResponse(error.body(request.url.path), error.status, headers=error.headers)
+    path = request.url.path
+    return JSONResponse(error.body(path), error.status_of(path), headers=error.headers)
 
 
 def _describe(app: FastAPI) -> None:

@@ -26,13 +26,13 @@ class CohereRerankRequest(Request):
 
     model: Name = None
     query: Text = Field(description="A context of one turn.", examples=["my wifi is down"])
-    documents: Annotated[list[Text | Document], Field(fail_fast=True)] = Field(
+    documents: Annotated[list[Text | Document], Field(min_length=1, fail_fast=True)] = Field(
         description="Candidates: texts, or objects with a text.", examples=[["restart the router", "pay the bill"]]
     )
     top_n: int | None = Field(None, ge=1, description="Number of results; null: all.")
     return_documents: bool | None = Field(None, description="Whether results include the texts.")
     max_tokens_per_doc: int | None = Field(None, description="Refused if the model reads more tokens of a text.")
-    max_chunks_per_doc: int | None = Field(None, ge=1, le=1, description="Must be 1: a document is one chunk.")
+    max_chunks_per_doc: int | None = Field(None, ge=1, description="Any maximum: a document is one chunk.")
     rank_fields: list[Literal["text"]] | None = Field(None, description="Must be text.")
     priority: int | None = Field(None, ge=0, le=0, description="Must be 0: all requests have the same priority.")
     raw_scores: bool = Field(False, description="Return raw scores instead of numbers from 0 to 1.")
@@ -60,7 +60,7 @@ class TeiRerankRequest(Request):
     """In the format of text-embeddings-inference."""
 
     query: Text = Field(description="A context of one turn.")
-    texts: Texts = Field(description="Candidates.")
+    texts: Texts = Field(min_length=1, description="Candidates.")
     raw_scores: bool = Field(False, description="Return raw scores instead of numbers from 0 to 1.")
     return_text: bool = Field(False, description="Whether results include the texts.")
     truncate: bool | None = Field(None, description="false: refuse texts that are too long instead of truncating them.")
@@ -106,7 +106,9 @@ class EmbeddingsRequest(Request):
     input: Annotated[Text | Texts, BeforeValidator(_no_tokens)] = Field(
         description="A text or texts; token ids are refused.", examples=[["restart the router"]]
     )
-    encoding_format: Literal["float", "base64"] = Field("float", description="Numbers, or little-endian float32.")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="Little-endian float32, or (float, the default) numbers."
+    )
     dimensions: int | None = Field(None, ge=1, description="Refused unless it is the model's dimension.")
     input_type: Literal["query", "document", "search_query", "search_document"] | None = Field(
         None, description="Contexts (query) or candidates (document); omitted: the suffix of model decides."
@@ -195,12 +197,13 @@ class TeiInfo(BaseModel):
     model_id: Served
     model_sha: str | None = Field(description="Fingerprint of the weights.")
     model_dtype: str = Field(description="Type of the vectors.")
-    model_type: dict[str, dict[str, str]] = Field(description="embedding or reranker.")
+    model_type: dict[str, dict[str, Any]] = Field(description="embedding or reranker.")
     max_concurrent_requests: int = Field(description="limits.queue.")
     max_input_length: int | None = Field(description="Number of tokens of a candidate that the model reads.")
     max_batch_tokens: int = Field(description="limits.tokens.")
     max_client_batch_size: int = Field(description="limits.items.")
     auto_truncate: bool = Field(description="Whether texts that are too long are truncated unless truncate is false.")
+    tokenization_workers: int = Field(description="Number of model processes.")
     version: str = Field(description="Version of polyrank.")
 
 

@@ -22,7 +22,9 @@ from polyrank.serving.pool import RefusedError, WorkerDiedError
 SHOWN = 100  # characters of input that a message quotes
 COHERE = ("/rerank", "/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")
 TEI = ("/rerank", "/embed", "/info", "/health")
-TEI_TYPES = {408: "timeout", 413: "validation", 429: "overloaded", 503: "unhealthy", 504: "timeout"}
+TEI_TYPES = {429: "Overloaded", 503: "Unhealthy"}
+OPENAI = "/v1/embeddings"
+JINA = "/v1/rerank"
 
 TYPES = {
     400: "invalid_request_error",
@@ -71,12 +73,18 @@ class HttpError(Exception):
         if retry_after is not None:
             self.headers["retry-after"] = str(max(1, math.ceil(retry_after)))
 
+    def status_of(self, path: str) -> int:
+        """The status that clients of a route expect: OpenAI answers 400 to invalid values, Cohere to long texts."""
+        invalid = (path == OPENAI and self.status == 422) or (path in COHERE[1:] and self.code == "too_long")
+        return 400 if invalid else self.status
+
     def body(self, path: str) -> dict[str, Any]:
         """The error in the shape that clients of a route expect."""
         if path in COHERE or path in TEI:
-            kind = TEI_TYPES.get(self.status, "validation" if self.status < 500 else "backend")
-            cohere = {"message": self.message} if path in COHERE else {}
-            return cohere | ({"error": self.message, "error_type": kind} if path in TEI else {})
+            kind = TEI_TYPES.get(self.status, "Validation" if self.status < 500 else "Backend")
+            body = {"message": self.message} if path in COHERE else {}
+            body |= {"detail": self.message} if path == JINA else {}
+            return body | ({"error": self.message, "error_type": kind} if path in TEI else {})
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 

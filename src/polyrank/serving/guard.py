@@ -132,6 +132,8 @@ class Guard:
         none = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         if kind != "application/json" and not kind.endswith("+json") and not none:
             raise HttpError(415, "the content type is not application/json; send JSON with that type", headers=CLOSE)
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise HttpError(415, "the body is compressed; send it without Content-Encoding", headers=CLOSE)
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.limits.body_bytes:
             raise self._too_long()

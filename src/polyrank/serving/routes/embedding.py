@@ -90,9 +90,12 @@ async def vectors_of(
     """Vectors as JSON in each form, see ``polyrank.serving.served.vectors_as_json``, and the number of tokens.
 
     ``whole``: refuse texts that are too long instead of truncating them.
+
+    Raises:
+        HttpError: the list is empty, or a text is too long.
     """
     if not texts:
-        return {form: [] for form in forms}, 0
+        raise HttpError(422, f"{param} is empty; send at least one text", param=param)
     tokens = [server.tokens(side.name, [text], side.kind) for text in texts]
     values = await server.compute_texts(side.name, texts, tokens, lambda part: EmbedTask(part, side.side, forms))
     if whole:
@@ -107,7 +110,7 @@ async def embeddings(payload: EmbeddingsRequest, server: CurrentServer) -> Respo
     side = ModelSide.of(server, payload.model, payload.input_type)
     side.check_dimension(server, payload.dimensions, "dimensions")
     texts = [payload.input] if isinstance(payload.input, str) else payload.input
-    form = payload.encoding_format
+    form = payload.encoding_format or "float"
     rows, n_tokens = await vectors_of(server, side, texts, "input", [form])
     data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}

@@ -60,17 +60,18 @@ async def info(server: CurrentServer) -> TeiInfo:
     """Its limits, under the names that clients of text-embeddings-inference use."""
     name = server.resolve_name(None)
     model = server.pool.info[name]
-    vectors = model.dimension is not None
+    one_label = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     return TeiInfo(
         model_id=name,
         model_sha=model.fingerprint,
         model_dtype="float32",
-        model_type={"embedding": {"pooling": "mean"}} if vectors else {"reranker": {}},
+        model_type={"reranker": one_label} if model.dimension is None else {"embedding": {"pooling": "mean"}},
         max_concurrent_requests=server.limits.queue,
         max_input_length=model.max_candidate_tokens,
         max_batch_tokens=server.limits.tokens,
         max_client_batch_size=server.limits.items,
         auto_truncate=True,
+        tokenization_workers=server.settings.workers,
         version=__version__,
     )
 

@@ -54,15 +54,13 @@ async def score(payload: ScoreRequest, server: CurrentServer) -> ScoreAnswer:
 async def rerank(payload: CohereRerankRequest, request: Request, server: CurrentServer) -> Response:
     """Documents are ranked by the model's scores; ``relevance_score`` is between 0 and 1 and keeps their order."""
     name = server.resolve_name(payload.model)
+    version = "1" if request.url.path == "/v1/rerank" else "2"
     texts = [document if isinstance(document, str) else document.text for document in payload.documents]
     server.check_token_limit(name, texts, "candidate", payload.max_tokens_per_doc, "max_tokens_per_doc")
     scores, n_tokens = await scores_of(server, name, payload.query, (), texts, "documents")
     results = [
-        {
-            "index": row,
-            "relevance_score": relevance_score,
-            "document": {"text": texts[row]} if payload.return_documents else None,
-        }
+        {"index": row, "relevance_score": relevance_score}
+        | ({"document": {"text": texts[row]}} if payload.return_documents else {})
         for row, relevance_score in _ranked(server, name, scores, raw=payload.raw_scores)[: payload.top_n]
     ]
     return await json_response(
@@ -71,7 +69,7 @@ async def rerank(payload: CohereRerankRequest, request: Request, server: Current
             "id": request.scope["state"]["request_id"],
             "model": name,
             "results": results,
-            "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
+            "meta": {"api_version": {"version": version}, "billed_units": {"search_units": 1}},
             "usage": _usage(n_tokens),
         },
     )
@@ -93,7 +91,7 @@ async def rerank_any(payload: Reranks, request: Request, server: CurrentServer, 
     return await json_response(
         server,
         [
-            {"index": row, "score": score, "text": texts[row] if payload.return_text else None}
+            {"index": row, "score": score} | ({"text": texts[row]} if payload.return_text else {})
             for row, score in _ranked(server, name, scores, raw=payload.raw_scores)
         ],
     )
