@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-DEVICE, HOST = torch.device("cuda", 0), torch.device("cpu")
+DEVICE, MAC, HOST = torch.device("cuda", 0), torch.device("mps", 0), torch.device("cpu")
 T = torch.Tensor
 WAITS = {
     T.item,
@@ -32,15 +32,19 @@ INDEXES = {T.__getitem__, T.__setitem__, T.index_put_, T.index_put, torch.index_
 
 
 class SimulatedDevice(TorchFunctionMode):
-    """In its context, ``cuda`` is a device.
+    """In its context, ``cuda`` is a device, or ``mps``, which has no fp64.
+
+    Args:
+        own: the device.
 
     Attributes:
         waits: number of times that the host waited for the device, by function.
         copies: tensors copied from the host to the device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own: torch.device = DEVICE) -> None:
         super().__init__()
+        self.own = own
         self.waits: Counter[str] = Counter()
         self.copies = 0
 
@@ -51,16 +55,16 @@ class SimulatedDevice(TorchFunctionMode):
         if function == T.device.__get__:  # type: ignore[attr-defined]
             return place(args[0]) or function(*args)
         if function == T.is_cuda.__get__:  # type: ignore[attr-defined]
-            return place(args[0]) == DEVICE
+            return place(args[0]) == DEVICE  # not on a Mac
         if function is T.pin_memory:
             return args[0]
         if function in (torch.device, torch._C._nn._parse_to, torch._has_compatible_shallow_copy_type):
             return function(*args, **kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, T)]
         target = self._target(function, args, kwargs, tensors)
-        if function in WAITS or _reads_mask(function, args):
+        if function in WAITS or self._reads_mask(function, args):
             self._waited(function, tensors[:1])
-        if function is T.numpy and place(args[0]) == DEVICE:
+        if function is T.numpy and place(args[0]) == self.own:
             raise TypeError("can't convert a tensor of the device to numpy; use Tensor.cpu() first")
         args, kwargs = tree_map(_on_host, args), tree_map(_on_host, kwargs)
         result = function(*args, **kwargs)
@@ -68,7 +72,10 @@ class SimulatedDevice(TorchFunctionMode):
             result = self._moved(args[0], result, target)
         elif function == T.data.__set__:  # type: ignore[attr-defined]
             put(args[:1], place(args[1]))
-        put((leaf for leaf in tree_leaves(result) if isinstance(leaf, T)), target)
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, T)]
+        put(results, target)
+        if self.own == MAC and any(leaf.dtype == torch.float64 and place(leaf) == MAC for leaf in results):
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
         return result
 
     def _target(self, function: Any, args: Any, kwargs: Any, tensors: list[T]) -> torch.device:
@@ -77,22 +84,22 @@ class SimulatedDevice(TorchFunctionMode):
         if function is T.cpu:
             return HOST
         if function is T.cuda:
-            return DEVICE
+            return self.own
         if function in (T.to, T.type_as) and len(tensors) > 1:
             return place(tensors[1]) or HOST
         if named:
-            return DEVICE if torch.device(named[0]).type == "cuda" else HOST
+            return HOST if torch.device(named[0]).type == "cpu" else self.own
         places = {place(tensor) for tensor in tensors} - {None}
-        if DEVICE in places and HOST in places and function not in MOVES:
+        if self.own in places and HOST in places and function not in MOVES:
             on_host = [tensor for tensor in tensors if place(tensor) == HOST and tensor.dim()]
-            if function in INDEXES and place(args[0]) == DEVICE:
+            if function in INDEXES and place(args[0]) == self.own:
                 on_host = []  # indices on the host are allowed
             if on_host:
                 shapes = ", ".join(str(list(tensor.shape)) for tensor in on_host)
                 raise RuntimeError(f"{_name(function)} mixes devices: {shapes} on the CPU, others on the device")
         if function in (T.copy_, T.data.__set__, *INDEXES):  # type: ignore[attr-defined]
             return place(args[0]) or HOST
-        return DEVICE if DEVICE in places else HOST
+        return self.own if self.own in places else HOST
 
     def _moved(self, before: T, after: T, target: torch.device) -> T:
         if place(before) == target or (place(before) is None and target == HOST):
@@ -104,8 +111,13 @@ class SimulatedDevice(TorchFunctionMode):
         return after.clone() if after is before else after
 
     def _waited(self, function: Any, tensors: Iterable[T]) -> None:
-        if any(place(tensor) == DEVICE for tensor in tensors):
+        if any(place(tensor) == self.own for tensor in tensors):
             self.waits[_name(function)] += 1
+
+    def _reads_mask(self, function: Any, args: Any) -> bool:
+        if function not in (T.__getitem__,) or place(args[0]) != self.own:
+            return False
+        return any(isinstance(leaf, T) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1]))
 
 
 def place(tensor: Any) -> torch.device | None:
@@ -123,17 +135,11 @@ def put(tensors: Iterable[Any], where: torch.device | None) -> None:
 def _names_device(value: Any) -> bool:
     if isinstance(value, torch.device):
         return True
-    return isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda")
+    return isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda", "mps")
 
 
 def _on_host(value: Any) -> Any:
     return HOST if _names_device(value) else value
-
-
-def _reads_mask(function: Any, args: Any) -> bool:
-    if function not in (T.__getitem__,) or place(args[0]) != DEVICE:
-        return False
-    return any(isinstance(leaf, T) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1]))
 
 
 def _name(function: Any) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from attached import end_with_parent
 from polyrank.devices import choice as devices
-from polyrank.devices.choice import free_cores, set_threads
+from polyrank.devices.choice import choose_device, free_cores, set_threads
 from polyrank.errors import UsageError
 
 CORES = len(os.sched_getaffinity(0))
@@ -79,3 +79,29 @@ def test_a_gpu_that_emulates_bf16_computes_in_fp32(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     assert devices.choose_dtype("auto", torch.device("cuda")) == torch.float32
     assert devices.choose_dtype("bf16", torch.device("cuda")) == torch.bfloat16
+
+
+@pytest.mark.parametrize(("cuda", "mps", "chosen"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")])
+def test_auto_is_cuda_then_mps_then_the_cpu(
+    cuda: bool, mps: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert choose_device().type == chosen
+    assert choose_device("cpu").type == "cpu"
+    if mps:
+        assert choose_device("mps").type == "mps"
+    else:
+        with pytest.raises(UsageError, match="'mps' is not available on this machine; use cpu"):
+            choose_device("mps")
+
+
+def test_apples_gpu_serves_one_process_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLYRANK_PRECISION", raising=False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert devices.choose_dtype("auto", choose_device("mps")) == torch.float32
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    assert choose_device().type == "cpu"
+    with pytest.raises(UsageError, match="'mps' is not available to several processes; use cpu"):
+        choose_device("mps")

@@ -15,7 +15,7 @@ from polyrank.search import search
 from polyrank.search.ways import WAYS
 from polyrank.training import train
 from polyrank.training.optimizer import make_optimizer
-from simulated import DEVICE, SimulatedDevice
+from simulated import DEVICE, MAC, SimulatedDevice
 from test_ranks import KINDS, curve, recipe
 
 
@@ -29,6 +29,17 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)
     with SimulatedDevice() as simulated:
+        yield simulated
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
+    """A simulated Apple GPU, which "auto" chooses."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
+    monkeypatch.setattr(torch.mps, "get_rng_state", torch.get_rng_state)
+    monkeypatch.setattr(torch.mps, "set_rng_state", torch.set_rng_state)
+    with SimulatedDevice(MAC) as simulated:
         yield simulated
 
 
@@ -68,6 +79,7 @@ def test_a_search_on_a_device(n_vectors: int, device: SimulatedDevice) -> None:
             assert one.scores.tolist() == other.scores.tolist()
 
 
+QUEUE = "bi, queue and chunks"
 # per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait
 WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 9, "convert": 12}
 
@@ -114,3 +126,20 @@ def test_adamw_is_fused_on_a_device_and_its_state_moves(
         train(plan, device="cuda", resume=True)
     whole, resumed = (dict(curve(tmp_path / folder)) for folder in ("whole", "resumed"))
     assert [resumed[step] for step in losses] == [whole[step] for step in losses]
+
+
+@pytest.mark.parametrize("name", [QUEUE, *(pytest.param(n, marks=pytest.mark.deep) for n in KINDS if n != QUEUE)])
+def test_a_training_on_a_simulated_mac_equals_the_cpus(
+    name: str, task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, mac: SimulatedDevice
+) -> None:
+    """ "auto" is fp32 on Apple's GPU; validation and mining run there as well."""
+    with pytest.raises(TypeError, match="float64"):
+        torch.ones(1, device="mps").double()
+    train(recipe("cross", task, tiny_backbone, tmp_path / "teacher", max_steps=1), device="cpu")
+    for place, precision in (("cpu", "fp32"), ("auto", "auto")):
+        folder = tmp_path / place
+        shutil.copytree(tmp_path / "teacher", folder / "teacher")
+        changes = {"max_steps": 3, "epochs": 1, "precision": precision}
+        train(recipe(name, task, tiny_backbone, folder / name, **changes), device=place)
+        assert (mac.copies > 0) == (place == "auto")
+    assert curve(tmp_path / "auto" / name) == curve(tmp_path / "cpu" / name)

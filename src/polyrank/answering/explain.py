@@ -286,7 +286,7 @@ def _sum(texts: Iterable[TextShare]) -> float:
 def _arrays(mixture: Mixture) -> tuple[Doubles, Doubles]:
     """Weights of the real vectors ``[M, T]`` and outputs ``[T, D]`` of a mixture of one text."""
     weights, outputs = mixture.weights[0][mixture.mask[0]], mixture.outputs[0]
-    return weights.double().cpu().numpy(), outputs.double().cpu().numpy()
+    return weights.cpu().double().numpy(), outputs.cpu().double().numpy()
 
 
 def _rest(spans: Spans, shares: Doubles) -> float:

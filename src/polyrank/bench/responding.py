@@ -78,7 +78,7 @@ def bench_responding(
         backbone: "embedded", "base" (the size of BERT-base, with random weights), a folder or hf:OWNER/MODEL.
         n_words: of the context.
         repeats: rounds; each times every kind once.
-        device: for networks: "auto", "cpu" or "cuda".
+        device: for networks: "auto", "cpu", "cuda" or "mps".
         progress: called with the name of the next step.
 
     Returns:

@@ -64,7 +64,7 @@ FilterText = Annotated[
     str | None,
     Option("--filter", metavar="FILTER", help="Only candidates whose metadata match: 'lang = \"en\" and tier >= 2'."),
 ]
-Device = Annotated[str, Option(help="auto, cpu or cuda.", callback=existing_device)]
+Device = Annotated[str, Option(help="auto, cpu, cuda or mps.", callback=existing_device)]
 Runtime = Annotated[str, Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")]
 AllowEcho = Annotated[
     bool, Option("--allow-echo", help="Also return replies that repeat a turn of the context word for word.")

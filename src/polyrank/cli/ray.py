@@ -139,7 +139,7 @@ def serve(
     host: Annotated[str | None, Option(help="Address of Ray's proxy.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, Option(min=1, max=65535, help="Port of Ray's proxy.  [default: 8600]")] = None,
     api_key_file: ApiKeyFile = None,
-    device: Annotated[str | None, Option(help="auto, cpu or cuda.  [default: auto]")] = None,
+    device: Annotated[str | None, Option(help="auto, cpu, cuda or mps.  [default: auto]")] = None,
     backend: Annotated[str | None, Option(help="torch, onnx, onnx-int8, openvino or auto.  [default: torch]")] = None,
     address: Address = "auto",
 ) -> None:

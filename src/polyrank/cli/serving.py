@@ -38,7 +38,9 @@ def serve(
     host: Annotated[str | None, Option(help="The address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, Option(min=0, max=65535, help="0: any free port.  [default: 8600]")] = None,
     api_key_file: ApiKeyFile = None,
-    device: Annotated[str | None, Option(help="auto, cpu or cuda.  [default: auto]", callback=existing_device)] = None,
+    device: Annotated[
+        str | None, Option(help="auto, cpu, cuda or mps.  [default: auto]", callback=existing_device)
+    ] = None,
     backend: Annotated[
         str | None,
         Option(help="torch; an export of the models (onnx, onnx-int8, openvino); auto (fastest).  [default: torch]"),

@@ -73,7 +73,7 @@ class ServingSettings(Settings):
         host: the address to listen on; an address that other machines can reach requires keys.
         port: 0: any free port.
         api_key_file: a file with one key per line; None: every client that reaches the server has full access.
-        device: for networks: auto, cpu or cuda.
+        device: for networks: auto, cpu, cuda or mps.
         backend: torch, or an export of the models: onnx, onnx-int8 or openvino; auto times torch, onnx and openvino at
             the start and uses the fastest.
         workers: processes that compute; each loads every model.

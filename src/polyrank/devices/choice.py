@@ -27,20 +27,24 @@ WINDOW_S = 0.2  # seconds over which the load is measured: tens of the ticks tha
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device of this process; "auto" is CUDA if it is available, else the CPU.
+    """The device of this process; "auto" is CUDA or Apple's "mps", whichever is available, else the CPU.
+
+    Distributed processes do not use "mps": a Mac has one GPU.
 
     Raises:
         UsageError: the device is unknown or not available.
     """
+    own = distributed.local_rank()
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and own is None}
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = next((kind for kind, there in available.items() if there), "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UsageError(f"device {name!r} is unknown; use auto, cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {name!r} is not available on this machine; use cpu")
-    own = distributed.local_rank()
+        raise UsageError(f"device {name!r} is unknown; use auto, cpu, cuda or mps") from error
+    if not available.get(device.type, True):
+        where = "on this machine" if own is None or device.type == "cuda" else "to several processes"
+        raise UsageError(f"device {name!r} is not available {where}; use cpu")
     if device.type != "cuda" or own is None:
         return device
     if own >= torch.cuda.device_count():
@@ -68,7 +72,10 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
             raise UsageError(f"POLYRANK_PRECISION={wanted!r} is not a precision; set it to one of {known}")
         precision = cast(Precision, wanted)
     if precision == "auto":
-        fast = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else cpu_has_bf16()
+        if device.type == "cuda":
+            fast = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            fast = device.type == "cpu" and cpu_has_bf16()  # torch does not report which Macs emulate bf16
         return torch.bfloat16 if fast else torch.float32
     return DTYPES[precision]
 

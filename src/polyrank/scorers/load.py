@@ -57,7 +57,7 @@ def make_scorer(
 
     Args:
         model, texts, fingerprint: of the artifact.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "mps".
         precision: "auto" is bf16 if the hardware is fast at it.
         frozen: whether to call ``freeze``, because the model will be neither trained nor saved.
     """

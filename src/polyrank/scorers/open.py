@@ -42,7 +42,7 @@ def load(
             bi-encoder or Cross-encoder of Hugging Face or sentence-transformers, best as ``hf:OWNER/MODEL``;
             "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of an untuned backbone; "bm25" or
             "tfidf".
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "mps".
         precision: "fp32", "bf16" or "fp16"; "auto" is the faster of the first two on this hardware, fp32 for Hugging
             Face models.
         backend: "torch"; or "onnx" or "openvino", for a model folder with such an export, or a sum of such models.

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from polyrank.devices.random_state import random_state, restored_random_state, set_random_state
 from polyrank.text import Tokens
 from polyrank.training.grouped import Vectors, encode_in_groups, in_order
 
@@ -47,8 +48,7 @@ class _Replay:
         # the backward pass runs with other autocast settings
         self.dtype = torch.get_autocast_dtype(self.device.type)
         self.narrows = torch.is_autocast_enabled(self.device.type)
-        self.cuda = [self.device] if self.device.type == "cuda" else []
-        self.random = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in self.cuda]
+        self.random = random_state(self.device)
 
     def __call__(self) -> Tensor | tuple[Tensor, ...]:
         # no cache of narrow weights: those made without a graph would be reused where a graph is needed
@@ -56,11 +56,8 @@ class _Replay:
             return encode_in_groups(self.encode, self.tokens)  # type: ignore[no-any-return]  # one tensor or several
 
     def again(self) -> Tensor | tuple[Tensor, ...]:
-        with torch.random.fork_rng(devices=self.cuda), torch.enable_grad():
-            own, others = self.random
-            torch.set_rng_state(own)
-            for device, state in zip(self.cuda, others, strict=True):
-                torch.cuda.set_rng_state(state, device)
+        with restored_random_state(self.device), torch.enable_grad():
+            set_random_state(self.random, self.device)
             return self()
 
 

@@ -17,6 +17,7 @@ from polyrank.config.training import TrainConfig
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
+from polyrank.devices.random_state import restored_random_state
 from polyrank.loading.recipes import TrainingPlan
 from polyrank.models import CrossEncoder
 from polyrank.records import Example
@@ -109,7 +110,7 @@ def measure_cost(
         return None
     n_checks = sum(step > done for step in check_steps(n_steps, per_epoch, train.evaluate_per_epoch))
     on_gpu = device.type == "cuda"
-    with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[device] if on_gpu else []):
+    with TemporaryDirectory() as folder, restored_random_state(device):
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(device)
         sample = _sample(examples)

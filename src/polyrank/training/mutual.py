@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from polyrank.devices.random_state import restored_random_state
 from polyrank.models.losses import imitation, margin_mse
 from polyrank.records import Example
 from polyrank.scorers.protocols import Scorer
@@ -85,9 +86,8 @@ class MutualStep:
         """The first network's loss and, after its update, the second's."""
         del number
         own, others = prepared
-        device = self.first.device
         # each network draws its dropout as if it were alone, so with alpha 0 it is trained as if it were alone
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with restored_random_state(self.first.device):
             self.second.model.train()
             theirs, allowed = self.second.values(others)
         yield self.imitation.loss(self.first.values(own)[0], theirs.detach(), allowed)

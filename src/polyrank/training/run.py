@@ -125,7 +125,7 @@ def train(
         overwrite: start again, replacing an earlier run.
         forecast: measure a few batches first, and pass ``notify`` the time and memory that each run will take. The
             results do not depend on it.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "mps".
         report: called with the seed and each record of metrics.jsonl.
         notify: called with lines for the user.
 

@@ -111,7 +111,7 @@ def pretrain(
         recipe: a PretrainRecipe, its file, or its tables as dictionaries.
         resume: continue from the checkpoint of an interrupted run, or of a run that now has more steps.
         overwrite: start again, replacing an earlier run.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "mps".
         report: called with each record of metrics.jsonl.
         notify: called with lines for the user.
 
