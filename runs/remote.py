@@ -1,5 +1,8 @@
 """Compares the ten best of N random candidates from a Milvus server with those of a local index, and times both.
 
+Also times the server's own search for the keys of the largest products with each vector of the context: as many as the
+first lists of polyrank's search have, and ten.
+
 python runs/remote.py [N] [D] [ADDRESS]
 
 Without an address (http://HOST:PORT/COLLECTION) the script starts a Milvus Lite. Contexts have one vector, or 16 near
@@ -11,11 +14,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import truediv
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,8 +30,10 @@ from polyrank.index import Index, LocalIndex, write_index
 from polyrank.index.remote import Address, RemoteIndex, write_remote
 from polyrank.records import Candidate
 from polyrank.search import NearestSearch, Result
+from polyrank.search.remote import FIRST
 
-K, N_CONTEXTS, SPREAD = 10, 10, 0.3
+K, N_CONTEXTS, SPREAD = 10, 20, 0.3
+T = TypeVar("T")
 
 
 @contextmanager
@@ -49,7 +57,7 @@ def measure(n: int, d: int, address: str, folder: Path) -> None:
     vectors = random.normal(size=(n, d)).astype(np.float32) / np.float32(d**0.25)
     pool = [Candidate(str(i), f"reply {i}", {"n": i}) for i in range(n)]
     build_s = {}
-    for name, write in (("local", write_index), ("remote", write_remote)):
+    for name, write in (("local", write_index), ("remote", partial(write_remote, timeout_s=120))):
         start = perf_counter()
         where = (folder / name,) if name == "local" else (folder / name, Address.of(address))
         write(*where, pool, (vectors[i : i + 4096] for i in range(0, n, 4096)), fingerprint="random", model="random")
@@ -60,8 +68,9 @@ def measure(n: int, d: int, address: str, folder: Path) -> None:
                 size=(N_CONTEXTS, m, d)
             )
             contexts = contexts.astype(np.float32) / np.float32(d**0.25)
-            rows = {"local": search_all(local, contexts), "remote": search_all(remote, contexts)}
-            pairs = list(zip(rows["local"][0], rows["remote"][0], strict=True))
+            times: dict[str, list[float]] = {}
+            answers = [search_all(local, contexts, "local", times), search_all(remote, contexts, "remote", times)]
+            pairs = list(zip(*answers, strict=True))
             report = {
                 "n": n,
                 "d": d,
@@ -70,7 +79,12 @@ def measure(n: int, d: int, address: str, folder: Path) -> None:
                 "proven": sum(result.exact for _, (_, result) in pairs) / N_CONTEXTS,
                 "n_scored": median(result.n_scored for _, (_, result) in pairs),
                 "build_s": {name: round(seconds, 1) for name, seconds in build_s.items()},
-                "ms": {name: round(milliseconds) for name, (_, milliseconds) in rows.items()},
+                "ms": {name: round(median(some)) for name, some in times.items()},
+                "least_ms": {name: round(min(some)) for name, some in times.items()},
+                "ratio": {
+                    name: round(median(map(truediv, times["remote"], times[name])), 2)
+                    for name in ("server", "server, lists of ten")
+                },
                 "machine": describe_machine(),
             }
             print(json.dumps(report), flush=True)
@@ -81,16 +95,30 @@ def ranked(candidates: Sequence[Candidate], result: Result) -> list[tuple[str, f
     return [(candidate.id, score) for candidate, score in zip(candidates, result.scores.tolist(), strict=True)]
 
 
-def search_all(index: Index, contexts: np.ndarray) -> tuple[list[tuple[list[Candidate], Result]], float]:
-    """Answers to contexts searched one by one, and their median milliseconds without a first, unmeasured search."""
-    mask = np.ones((1, contexts.shape[1]), np.bool_)
+def search_all(
+    index: Index, contexts: np.ndarray, name: str, times: dict[str, list[float]]
+) -> list[tuple[list[Candidate], Result]]:
+    """Answers to contexts searched one by one; their milliseconds, without a first search, are added to ``times``."""
+    mask, answers = np.ones((1, contexts.shape[1]), np.bool_), []
     index.search(NearestSearch(contexts[:1], mask, K, "exact"), None)
-    answers, times = [], []
-    for context in contexts:
+
+    def timed(of: str, work: Callable[[], T]) -> T:
         start = perf_counter()
-        answers += index.search(NearestSearch(context[None], mask, K, "exact"), None)
-        times.append(1000 * (perf_counter() - start))
-    return answers, median(times)
+        result = work()
+        times.setdefault(of, []).append(1000 * (perf_counter() - start))
+        return result
+
+    for context in contexts:
+
+        def search(context: np.ndarray = context) -> list[tuple[list[Candidate], Result]]:
+            index.refresh()
+            return index.search(NearestSearch(context[None], mask, K, "exact"), None)
+
+        answers += timed(name, search)
+        if isinstance(index, RemoteIndex):
+            for of, length in (("server", 2 * K + FIRST), ("server, lists of ten", K)):
+                timed(of, partial(index.server.nearest, context, length, "", graph=False))
+    return answers
 
 
 if __name__ == "__main__":

@@ -487,7 +487,28 @@ def test_a_longer_vector_loosens_the_bound(milvus: Milvus, tmp_path: Path) -> No
         longest = float(np.linalg.norm(vectors_of(pool).astype(np.float64), axis=1).max())
         assert index.norm_bound() >= longest
         writer.add([Candidate("long", "x")], np.full((1, 8), 1e6, np.float32))
+        index.refresh()
         assert index.norm_bound() >= 1e6 * np.sqrt(8)
+        longest = index.norm_bound()
+        index.server.allow_norms(index.collection, 3)  # as by another writer, which read the bound earlier
+        index.refresh()
+        assert index.norm_bound() == longest
+        assert verify_index(tmp_path / "ix") == []
+
+
+def test_a_search_asks_once_for_the_state_once_for_lists_and_once_for_rows(milvus: Milvus, tmp_path: Path) -> None:
+    pool = pool_of(300)
+    write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
+    with RemoteIndex(tmp_path / "ix") as index:
+        call, asked = index.server._call, []
+
+        def recorded(method: str, *arguments: Any, **settings: Any) -> Any:
+            asked.append(method)
+            return call(method, *arguments, **settings)
+
+        index.server._call = recorded  # type: ignore[method-assign]
+        assert Retriever(Hashed(), index).answer("w1 w2", 5).exact
+        assert asked == ["describe_collection", "search", "get"]
 
 
 # -- building and replacing --------------------------------------------------------------------------------------------
@@ -576,7 +597,7 @@ def test_a_changed_row_is_refused(milvus: Milvus, tmp_path: Path) -> None:
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
     assert verify_index(tmp_path / "ix") == []
     with RemoteIndex(tmp_path / "ix") as index:
-        names = ["row", "id", "text", "metadata", "digest", "vector", "norm"]
+        names = ["row", "id", "text", "metadata", "digest", "vector"]
         (row,) = index.server.get([key_of("c3")], names)
         index.server.write([{**row, "vector": row["vector"], "text": "another text"}])
         (problem,) = verify_index(tmp_path / "ix")
@@ -733,7 +754,7 @@ def test_a_request_that_the_server_refuses_names_it(milvus: Milvus, tmp_path: Pa
         RemoteIndex(tmp_path / "ix") as index,
         pytest.raises(ResourceError, match=r"refuses to query \(.*see the server"),
     ):
-        index.server.first("no such thing", "id")
+        list(index.server.scan("no such thing", ["id"]))
 
 
 def test_without_the_library_the_error_names_the_package(milvus: Milvus, tmp_path: Path) -> None:

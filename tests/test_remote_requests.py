@@ -23,7 +23,7 @@ from polyrank.index.filters import read_filter
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
 from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.facts import condition, facts
-from polyrank.index.remote.milvus import MilvusCollection
+from polyrank.index.remote.milvus import Description, MilvusCollection
 from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
 from polyrank.records import Candidate
 from polyrank.storage.document import seal
@@ -90,11 +90,20 @@ def refused(code: int, message: str = "no") -> Exception:
         ("https://example.org:443/_a1", "https://example.org:443", "_a1"),
         ("http://[::1]:5/B", "http://[::1]:5", "B"),
         (f"http://h:1/{'a' * 255}", "http://h:1", "a" * 255),
+        ("http://h:1/shop/replies", "http://h:1", "shop replies"),
     ],
 )
 def test_an_address_names_a_server_and_a_collection(text: str, uri: str, collection: str) -> None:
-    assert Address.of(text) == Address(uri, collection)
-    assert Address.of(str(Address.of(text))) == Address(uri, collection)
+    whole = Address(uri, *reversed(collection.split()))
+    assert Address.of(text) == whole
+    assert Address.of(str(whole)) == whole
+
+
+@pytest.mark.parametrize(("text", "database"), [("http://h:1", ""), ("http://h:1/", ""), ("http://h:1/shop/", "shop")])
+def test_an_address_of_a_whole_database_ends_with_a_slash(text: str, database: str) -> None:
+    assert Address.of(text, named=False) == Address("http://h:1", "", database)
+    with pytest.raises(UsageError, match="'' is not a collection name"):
+        Address.of(text)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def test_an_address_names_a_server_and_a_collection(text: str, uri: str, collect
         ("http://:secret@h:1/replies", "the address contains a password"),
         ("http://h:1/", "is not a collection name"),
         ("http://h:1/1a", "is not a collection name"),
-        ("http://h:1/a/b", "is not a collection name"),
+        ("http://h:1/a/b/c", "'a/b' is not a database name"),
         (f"http://h:1/{'a' * 256}", "is not a collection name"),
     ],
 )
@@ -128,8 +137,10 @@ def test_a_folder_keeps_the_address(tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "i").iterdir()] == ["remote.json"]
     with pytest.raises(UsageError):
         write_address(tmp_path / "i", Address("http://h:1", "other"))
-    write_address(tmp_path / "i", Address("http://h:1", "other"), replace=True)
-    assert read_address(tmp_path / "i").collection == "other"
+    write_address(tmp_path / "i", Address("http://h:1", "other", "shop"), replace=True)
+    assert read_address(tmp_path / "i") == Address("http://h:1", "other", "shop")
+    (tmp_path / "i" / "remote.json").write_bytes(seal({"uri": "http://h:1", "collection": "c"}, REMOTE))
+    assert read_address(tmp_path / "i") == Address("http://h:1", "c")  # written before databases could be named
     (tmp_path / "i" / "remote.json").write_bytes(seal({"uri": "http://h:1"}, REMOTE))
     with pytest.raises(ArtifactError, match=r"remote\.json lacks 'collection'; build it again with polyrank index"):
         read_address(tmp_path / "i")
@@ -153,8 +164,6 @@ def test_a_row_holds_a_whole_candidate() -> None:
     ]
     assert [json.loads(row["metadata"]) for row in rows] == [{"lang": "en"}, {"tier": [2, 7]}]
     for row, vector, candidate in zip(rows, vectors, candidates, strict=True):
-        true = float(np.sqrt((vector.astype(np.float64) ** 2).sum()))
-        assert true < row["norm"] <= true * (1 + 1e-11)
         assert facts(candidate.metadata).items() <= row.items()
         number, again, found = read_row(row, ADDRESS)
         assert (number, again, found.tolist()) == (row["row"], candidate, vector.tolist())
@@ -279,10 +288,11 @@ def test_a_connection_is_made_once_with_the_token_of_the_environment(
 ) -> None:
     monkeypatch.setenv("POLYRANK_MILVUS_TOKEN", "me:secret")
     script.answers["query"] = [{"count(*)": 3}]
-    server = MilvusCollection(ADDRESS, timeout_s=5)
+    server = MilvusCollection(Address(ADDRESS.uri, "replies", "shop"), timeout_s=5)
     assert (server.count(), server.count()) == (3, 3)
     (made,) = script.made
     assert (made["uri"], made["token"], made["dedicated"]) == (ADDRESS.uri, "me:secret", True)
+    assert (made["db_name"], made["server_pem_path"]) == ("shop", "")
     assert made["grpc_options"] == {"grpc.use_local_subchannel_pool": 1}
     assert 0 < made["timeout"] <= 5
     assert all(0 < settings["timeout"] <= 5 for settings in script.of("query"))
@@ -334,15 +344,15 @@ def test_a_scan_requests_each_key_once(script: Script, n: int, ranges: int) -> N
 
 def test_a_collection_fits_the_written_rows(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
-    server.create("replies_1", dimension=7, kind="HNSW", info="{}")
-    server.create("replies_2", dimension=7, kind="FLAT", info="{}")
+    server.create("replies_1", dimension=7, kind="HNSW", info="{}", norm_exponent=3)
+    server.create("replies_2", dimension=7, kind="FLAT", info="{}", norm_exponent=3)
     (_, names, made), (_, _, flat) = script.asked
     assert names == ("replies_1",)
-    assert (made["consistency_level"], made["properties"]) == ("Strong", {"polyrank": "{}"})
+    assert (made["consistency_level"], made["properties"]) == ("Strong", {"polyrank": "{}", "polyrank_norm_3": "8.0"})
     schema = made["schema"].to_dict()
     assert (schema["auto_id"], schema["enable_dynamic_field"]) == (False, True)
     fields = {field["name"]: field for field in schema["fields"]}
-    assert set(fields) == {"key", "row", "id", "text", "metadata", "digest", "norm", "vector"}
+    assert set(fields) == {"key", "row", "id", "text", "metadata", "digest", "vector"}
     assert fields["key"]["is_primary"] is True
     lengths = {name: field.get("params", {}).get("max_length") for name, field in fields.items()}
     strings = {"id": 65_535, "text": 65_535, "metadata": 65_535, "digest": 64, "key": 32}
@@ -358,10 +368,11 @@ def test_a_collection_fits_the_written_rows(script: Script) -> None:
 
 def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
     vector = {"name": "vector", "params": {"dim": 5}}
-    whole = {"collection_name": "replies_1", "properties": {"polyrank": "said"}, "fields": [{"name": "row"}, vector]}
+    properties = {"polyrank": "said", "polyrank_norm_2": "4.0", "polyrank_norm_5": "32.0", "polyrank_norm_-1": "0.5"}
+    whole = {"collection_name": "replies_1", "properties": properties, "fields": [{"name": "row"}, vector]}
     server = MilvusCollection(ADDRESS)
     script.answers["describe_collection"] = whole
-    assert server.describe() == ("replies_1", "said", 5)
+    assert server.describe() == Description("replies_1", "said", 5, 32.0)
     for less in ({"properties": None}, {"properties": {}}, {"fields": []}, {"fields": [vector, vector]}):
         script.answers["describe_collection"] = {**whole, **less}
         with pytest.raises(ArtifactError, match=f"^{ADDRESS} is not an index of polyrank"):
@@ -421,15 +432,6 @@ def test_written_rows_are_counted(script: Script) -> None:
     assert script.of("delete")[0]["ids"] == ["a"]
 
 
-def test_a_field_of_any_row(script: Script) -> None:
-    script.answers["query"] = [{"norm": 0.0}]
-    assert MilvusCollection(ADDRESS).first("norm > 1", "norm") == 0.0
-    (settings,) = script.of("query")
-    assert (settings["filter"], settings["output_fields"], settings["limit"]) == ("norm > 1", ["norm"], 1)
-    script.answers["query"] = []
-    assert MilvusCollection(ADDRESS).first("norm > 1", "norm") is None
-
-
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -473,6 +475,13 @@ def test_each_refusal_is_an_error_of_its_kind(script: Script, code: int, kind: t
         MilvusCollection(ADDRESS).describe()
     assert str(error.value) == words
     assert len(script.asked) == 2  # one request, then the connection is closed
+
+
+def test_a_file_of_certificates_that_does_not_exist_is_named(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_MILVUS_CA", "/nowhere/ca.pem")
+    with pytest.raises(UsageError, match=r"^/nowhere/ca.pem does not exist; set POLYRANK_MILVUS_CA to a file"):
+        MilvusCollection(ADDRESS).count()
+    assert script.made == []
 
 
 @pytest.mark.parametrize(
@@ -526,10 +535,10 @@ def folder(script: Script, tmp_path: Path) -> Path:
 
 
 def describe(script: Script, name: str, **said: Any) -> None:
-    document = {"fingerprint": "f" * 64, "model": "nowhere", "format": 1, "written_by": "0"} | said
+    document = {"fingerprint": "f" * 64, "model": "nowhere", "format": 2, "written_by": "0"} | said
     script.answers["describe_collection"] = {
         "collection_name": name,
-        "properties": {"polyrank": json.dumps(document)},
+        "properties": {"polyrank": json.dumps(document), "polyrank_norm_4": "16.0"},
         "fields": [{"name": "vector", "params": {"dim": 5}}],
     }
 
@@ -550,16 +559,19 @@ def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> 
         assert index.fingerprint == "f" * 64
         script.answers["query"] = [{"count(*)": 4}]
         assert index.info() == {
-            "fingerprint": "f" * 64, "model": "elsewhere", "format": 1, "written_by": "0", "n": 4, "dimension": 5,
+            "fingerprint": "f" * 64, "model": "elsewhere", "format": 2, "written_by": "0", "n": 4, "dimension": 5,
             "precision": "fp32", "remote": str(ADDRESS), "collection": "replies_2", "kind": "HNSW",
         }  # fmt: skip
 
 
 def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> None:
-    describe(script, "replies_1", format=2, written_by="9.9")
+    describe(script, "replies_1", format=3, written_by="9.9")
     with pytest.raises(
-        ArtifactError, match=r"written by polyrank 9\.9 in format 2, this version reads up to 1; upgrade"
+        ArtifactError, match=r"written by polyrank 9\.9 in format 3, this version reads up to 2; upgrade"
     ):
+        RemoteIndex(folder)
+    describe(script, "replies_1", format=1)  # did not bound norms
+    with pytest.raises(ArtifactError, match="is in format 1 of an earlier version; build it again with `overwrite"):
         RemoteIndex(folder)
     for said in ("[]", "{", '{"model": "m"}', '{"fingerprint": "f", "model": "m", "more": 1}'):
         script.answers["describe_collection"]["properties"] = {"polyrank": said}
@@ -567,13 +579,29 @@ def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> 
             RemoteIndex(folder)
 
 
-def test_a_bound_of_norms_grows_until_no_vector_is_longer(script: Script, folder: Path) -> None:
-    script.answers["query"] = iter([[{"norm": 1.5}], [{"norm": 7.0}], []])
-    index = RemoteIndex(folder)
-    assert index.norm_bound() == 14.0
-    assert [settings["filter"] for settings in script.of("query")] == ["norm > 1.0", "norm > 3.0", "norm > 14.0"]
-    script.answers["query"] = []
-    assert index.norm_bound() == 14.0
+def test_the_bound_of_norms_is_recorded_before_longer_vectors_are_written(
+    script: Script, folder: Path, held: dict[str, Any]
+) -> None:
+    with RemoteWriter(folder) as writer:
+        script.asked.clear()
+        writer.add([one("a", "a")], np.full((1, 5), 7.0, np.float32))  # norm 15.7
+        assert script.of("alter_collection_properties") == []
+        writer.add([one("b", "b")], np.full((1, 5), 7.2, np.float32))  # norm 16.1
+    names = [name for name, *_ in script.asked if name in ("upsert", "alter_collection_properties")]
+    assert names == ["upsert", "alter_collection_properties", "upsert"]
+    assert script.of("alter_collection_properties")[0]["properties"] == {"polyrank_norm_5": "32.0"}
+    (asked,) = [arguments for name, arguments, _ in script.asked if name == "alter_collection_properties"]
+    assert asked == ("replies_1",)  # not the alias, which may have moved
+
+
+def test_a_build_records_the_longest_norm(script: Script, tmp_path: Path, held: dict[str, Any]) -> None:
+    script.answers["list_collections"] = []
+    parts = [np.full((1, 5), length, np.float32) for length in (1.0, 7.2, 0.1)]
+    write(tmp_path / "new", [one("a", f"c{i}") for i in range(3)], iter(parts))
+    assert script.of("create_collection")[0]["properties"]["polyrank_norm_2"] == "4.0"
+    assert [settings["properties"] for settings in script.of("alter_collection_properties")] == [
+        {"polyrank_norm_5": "32.0"}
+    ]
 
 
 def test_rows_are_fetched_in_parts_and_in_their_order(script: Script, folder: Path) -> None:
@@ -658,6 +686,8 @@ def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> N
     ]
     there, n[0] = rows, 3
     assert verify_index(folder) == []
+    (there, _), n[0] = make_rows([one("a", "x")], np.full((1, 5), 7.2, np.float32), 1), 1
+    assert verify_index(folder) == [f"{ADDRESS}: candidate 'x' has a longer vector than recorded; add it again"]
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
@@ -769,7 +799,7 @@ def test_an_index_is_built_under_a_temporary_name_and_renamed_at_the_end(
     assert collection.startswith("replies_")
     assert {arguments[0] for _, arguments, _ in script.asked[1:-1]} == {collection}
     said = json.loads(script.of("create_collection")[0]["properties"]["polyrank"])
-    assert (said["fingerprint"], said["model"], said["format"]) == ("f" * 64, "nowhere", 1)
+    assert (said["fingerprint"], said["model"], said["format"]) == ("f" * 64, "nowhere", 2)
     assert script.of("create_collection")[0]["schema"].to_dict()["fields"][-1]["params"]["dim"] == 5
     (index,) = script.of("create_collection")[0]["index_params"]
     assert index.index_type == "HNSW"

@@ -1,11 +1,13 @@
 """``polyrank index``: builds, changes, copies and checks an index."""
 
 import json
+import sys
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from typer import Argument, Option
 
 from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks
@@ -43,7 +45,10 @@ def index_build(
     ] = "fp32",
     remote: Annotated[
         str | None,
-        Option(help="Store candidates on a Milvus server, http://HOST:PORT/COLLECTION; the folder holds the address."),
+        Option(
+            help="Store candidates on a Milvus server, http://HOST:PORT/[DATABASE/]COLLECTION; the folder holds the"
+            " address."
+        ),
     ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
@@ -248,3 +253,40 @@ def index_verify(index: IndexPath) -> None:
     if problems:
         raise ArtifactError(f"{index} has {len(problems)} problem(s), listed above")
     notify(f"{index}: sound")
+
+
+@add_command(index_app, "remote-list", "http://127.0.0.1:19530", "https://milvus.example.org/shop/")
+def index_remote_list(
+    server: Annotated[str, Argument(help="A Milvus server, http://HOST:PORT or http://HOST:PORT/DATABASE/.")],
+) -> None:
+    """Print each collection that polyrank built: its name, a tab, and the index that uses it.
+
+    No index uses a collection whose build was interrupted or is still running.
+    """
+    from polyrank.index.remote import Address, list_collections
+
+    for found in list_collections(Address.of(server, named=False)):
+        print(found.name, ", ".join(found.indexes), sep="\t")
+
+
+@add_command(
+    index_app, "remote-drop", "http://127.0.0.1:19530/replies", "http://127.0.0.1:19530/replies_1f2e3d4c --yes"
+)
+def index_remote_drop(
+    address: Annotated[
+        str, Argument(help="An index, http://HOST:PORT/[DATABASE/]NAME, or a collection that no index uses.")
+    ],
+    yes: Annotated[bool, Option("--yes", help="Skip the question.")] = False,
+) -> None:
+    """Delete a remote index and its candidates from the server. Folders that name it stop working."""
+    from polyrank.index.remote import Address, drop_collection, find_collection
+
+    where = Address.of(address)
+    found = find_collection(where)
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(f"{where} would be deleted; confirm it with --yes")
+        if not typer.confirm(f"Delete {where} (collection {found.name})?", False, err=True):
+            raise UsageError("nothing was deleted")
+    drop_collection(where)
+    notify(f"{where}: deleted collection {found.name}")

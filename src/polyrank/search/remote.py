@@ -16,7 +16,7 @@ from polyrank.search.best import Best, Result
 from polyrank.search.blocks import Floats
 from polyrank.search.scoring import real_vectors, rounding_of_product
 
-FIRST, GROWTH = 32, 4  # products listed at first beyond twice k, and how many times longer the next lists are
+FIRST, GROWTH = 12, 4  # products listed at first beyond twice k, and how many times longer the next lists are
 APPROXIMATE = 100  # products listed by an approximate search at least
 LONGEST = 16_384  # Milvus lists at most so many
 

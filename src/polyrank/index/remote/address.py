@@ -27,22 +27,30 @@ class Address:
     """A collection on a server.
 
     Args:
-        uri: of the server, such as ``http://127.0.0.1:19530``.
+        uri: of the server, such as ``http://127.0.0.1:19530``; https encrypts.
         collection: name of the collection.
+        database: that holds it; empty: the server's default.
 
     >>> Address.of("http://127.0.0.1:19530/replies")
-    Address(uri='http://127.0.0.1:19530', collection='replies')
+    Address(uri='http://127.0.0.1:19530', collection='replies', database='')
+    >>> print(Address.of("https://example.org/shop/replies"))
+    https://example.org:19530/shop/replies
     """
 
     uri: str
     collection: str
+    database: str = ""
 
     def __str__(self) -> str:
-        return f"{self.uri}/{self.collection}"
+        return "/".join(filter(None, (self.uri, self.database, self.collection)))
 
     @classmethod
-    def of(cls, text: str) -> "Address":
+    def of(cls, text: str, *, named: bool = True) -> "Address":
         """Parse an address.
+
+        Args:
+            text: ``http://HOST:PORT/COLLECTION`` or ``http://HOST:PORT/DATABASE/COLLECTION``.
+            named: whether it must name a collection; otherwise ``http://HOST:PORT/DATABASE/`` is a whole database.
 
         Raises:
             UsageError: the text is not the address of a server and a collection, or contains a password.
@@ -56,13 +64,15 @@ class Address:
             raise UsageError(f"{text!r} is not the address of a collection; write http://HOST:PORT/COLLECTION")
         if parts.username is not None or parts.password is not None:
             raise UsageError("the address contains a password, which polyrank would store; set POLYRANK_MILVUS_TOKEN")
-        collection = parts.path.removeprefix("/")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", collection):
-            raise UsageError(
-                f"{collection!r} is not a collection name; use up to 255 letters, digits and _, not a digit first"
-            )
+        database, _, collection = parts.path.removeprefix("/").rpartition("/")
+        for kind, name in (("database", database), ("collection", collection)):
+            required = kind == "collection" and named
+            if (name or required) and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name):
+                raise UsageError(
+                    f"{name!r} is not a {kind} name; use up to 255 letters, digits and _, not a digit first"
+                )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return cls(f"{parts.scheme}://{host}:{port or 19530}", collection)
+        return cls(f"{parts.scheme}://{host}:{port or 19530}", collection, database)
 
 
 def read_address(path: Path) -> Address:
@@ -73,7 +83,7 @@ def read_address(path: Path) -> Address:
     """
     document = read_document(path, REMOTE)
     try:
-        return Address(str(document["uri"]), str(document["collection"]))
+        return Address(str(document["uri"]), str(document["collection"]), str(document.get("database", "")))
     except KeyError as error:
         raise ArtifactError(f"{path / REMOTE.file} lacks {error}; {REMOTE.remedy}") from error
 

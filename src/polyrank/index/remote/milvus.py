@@ -10,6 +10,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,16 +22,35 @@ from polyrank.index.remote.address import Address
 from polyrank.storage.time_limit import check_time_left, seconds_left
 
 TOKEN = "POLYRANK_MILVUS_TOKEN"
+CA = "POLYRANK_MILVUS_CA"
 TIMEOUT_S = 20.0  # less than a request to polyrank serve may take
 PAUSE_S = 0.2  # between two attempts
 MAX_LIST = 16_384  # Milvus's limit on the hits of one vector
 MAX_STRING = 65_535  # bytes
 ROWS_AT_A_TIME = 2048  # of a scan, approximately
 PROPERTY = "polyrank"  # of a collection: holds the index's description of itself
+NORM = "polyrank_norm_"  # of a collection: starts properties that bound the norms of its vectors
 KEY = "key"  # the primary key
 NO_COLLECTION, NOT_LOADED = 100, 101
-NOT_CONNECTED = 2
+NOT_CONNECTED, REFUSED = 2, ("UNAUTHENTICATED", "PERMISSION_DENIED")
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A collection that polyrank made, as a server describes it.
+
+    Args:
+        name: its own, not an alias.
+        info: the index's description of itself.
+        dimension: D.
+        norm: every vector is shorter.
+    """
+
+    name: str
+    info: str
+    dimension: int
+    norm: float
 
 
 class MilvusCollection:
@@ -48,7 +70,7 @@ class MilvusCollection:
         self._lock = threading.Lock()
         self._client: Any = None
 
-    def create(self, name: str, *, dimension: int, kind: str, info: str) -> None:
+    def create(self, name: str, *, dimension: int, kind: str, info: str, norm_exponent: int) -> None:
         """Make a collection.
 
         Args:
@@ -56,6 +78,7 @@ class MilvusCollection:
             dimension: D.
             kind: "FLAT" or "HNSW".
             info: the index's description of itself.
+            norm_exponent: see ``allow_norms``.
         """
         kinds, new = self._library.DataType, self._library.MilvusClient
         schema = new.create_schema(auto_id=False, enable_dynamic_field=True)
@@ -64,7 +87,6 @@ class MilvusCollection:
         for text in ("id", "text", "metadata"):
             schema.add_field(text, kinds.VARCHAR, max_length=MAX_STRING)
         schema.add_field("digest", kinds.VARCHAR, max_length=64)
-        schema.add_field("norm", kinds.DOUBLE)
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dimension)
         indexes = new.prepare_index_params()
         graph = {"M": 32, "efConstruction": 128} if kind == "HNSW" else {}
@@ -75,24 +97,43 @@ class MilvusCollection:
             schema=schema,
             index_params=indexes,
             consistency_level="Strong",  # every later request gets what was acknowledged
-            properties={PROPERTY: info},
+            properties={PROPERTY: info} | _norm_property(norm_exponent),
         )
 
-    def describe(self) -> tuple[str, str, int]:
-        """The collection's own name, the index's description of itself, and D.
+    def allow_norms(self, collection: str, exponent: int) -> None:
+        """Record that vectors may have norms below ``2 ** exponent``, before such vectors are written.
+
+        Each exponent has its own property, and the largest counts, so writers cannot undo each other's.
+        """
+        self._call("alter_collection_properties", collection, properties=_norm_property(exponent))
+
+    def describe(self) -> Description:
+        """The server's description of the collection.
 
         Raises:
             ArtifactError: the collection does not exist, or polyrank did not make it.
         """
-        found = self._call("describe_collection", self.address.collection)
-        info = dict(found.get("properties") or {}).get(PROPERTY)
-        vectors = [field for field in found["fields"] if field["name"] == "vector"]
-        if info is None or len(vectors) != 1:
+        if (description := self._describe(self.address.collection)) is None:
             raise ArtifactError(
                 f"{self.address} is not an index of polyrank; use another collection, or build one with"
                 " `overwrite=True`"
             )
-        return str(found["collection_name"]), str(info), int(vectors[0]["params"]["dim"])
+        return description
+
+    def collections(self) -> list[Description]:
+        """All collections of the database that polyrank made, by name."""
+        every = map(self._describe, sorted(self._call("list_collections")))
+        return [description for description in every if description is not None]
+
+    def _describe(self, name: str) -> Description | None:
+        found = self._call("describe_collection", name)
+        properties = dict(found.get("properties") or {})
+        norms = [float(value) for key, value in properties.items() if key.startswith(NORM)]
+        dimensions = [int(field["params"]["dim"]) for field in found["fields"] if field["name"] == "vector"]
+        if PROPERTY not in properties or len(dimensions) != 1:
+            return None
+        info, norm = str(properties[PROPERTY]), max(norms, default=inf)
+        return Description(str(found["collection_name"]), info, dimensions[0], norm)
 
     def kind(self) -> str:
         """Type of the vectors' index, such as FLAT; empty if it has no index of inner products."""
@@ -109,13 +150,21 @@ class MilvusCollection:
         for collection in self._call("list_collections"):
             if collection == name:
                 raise UsageError(f"{self.address} is a collection that polyrank did not build; choose another name")
-            if name in self._call("list_aliases", collection).get("aliases", ()):
+            if name in self.aliases(collection):
                 return str(collection)
         return None
+
+    def aliases(self, collection: str) -> tuple[str, ...]:
+        """Other names of a collection."""
+        return tuple(self._call("list_aliases", collection).get("aliases", ()))
 
     def set_alias(self, collection: str, *, replace: bool) -> None:
         """Make the address an alias of a collection; ``replace``: instead of the one that it refers to now."""
         self._call("alter_alias" if replace else "create_alias", collection, self.address.collection)
+
+    def drop_alias(self, alias: str) -> None:
+        """Drop an alias."""
+        self._call("drop_alias", alias)
 
     def drop(self, collection: str) -> None:
         """Drop a collection."""
@@ -151,11 +200,6 @@ class MilvusCollection:
     def get(self, keys: Sequence[str], fields: Sequence[str]) -> list[Row]:
         """Rows by key, in any order; unknown keys are left out."""
         return list(self._call("get", self.address.collection, ids=list(keys), output_fields=list(fields)))
-
-    def first(self, condition: str, field: str) -> Any:
-        """The field of any row that meets a condition; None: no row does."""
-        rows = self._call("query", self.address.collection, filter=condition, output_fields=[field], limit=1)
-        return rows[0][field] if rows else None
 
     def count(self) -> int:
         """Number of rows."""
@@ -217,7 +261,9 @@ class MilvusCollection:
             if self._client is None:
                 self._client = self._library.MilvusClient(
                     uri=self.address.uri,
+                    db_name=self.address.database,
                     token=os.environ.get(TOKEN, ""),
+                    server_pem_path=_own_authority(),
                     timeout=timeout_s,
                     dedicated=True,
                     # otherwise a new connection waits as long as the lost one would have
@@ -227,15 +273,33 @@ class MilvusCollection:
 
     def _translated(self, method: str, code: str, error: Exception) -> Exception:
         if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED", str(NOT_CONNECTED)):
+            hint = f", or set {CA} if its certificate is your own" if self.address.uri.startswith("https") else ""
             return OfflineError(
-                f"{self.address.uri} did not answer within {self.timeout_s:g} seconds; start the server and try again"
+                f"{self.address.uri} did not answer within {self.timeout_s:g} seconds; start the server and try"
+                f" again{hint}"
             )
-        if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        if code in REFUSED:
             return UsageError(f"{self.address.uri} refuses the credentials; set {TOKEN} to USER:PASSWORD or a token")
         if code == str(NO_COLLECTION):
             return ArtifactError(f"{self.address} does not exist; build it with polyrank index build --remote")
         reason = " ".join(str(getattr(error, "message", error)).split())[:300]
         return ResourceError(f"{self.address} refuses to {method.replace('_', ' ')} ({reason}); see the server's log")
+
+
+def _norm_property(exponent: int) -> dict[str, str]:
+    return {f"{NORM}{exponent}": str(2.0**exponent)}
+
+
+def _own_authority() -> str:
+    """The file of certificates that servers are checked against instead of the system's; empty: none.
+
+    Raises:
+        UsageError: the file does not exist.
+    """
+    path = os.environ.get(CA, "")
+    if path and not Path(path).is_file():
+        raise UsageError(f"{path} does not exist; set {CA} to a file of certificates (PEM)")
+    return path
 
 
 def _pymilvus() -> tuple[ModuleType, tuple[type[Exception], ...]]:
@@ -251,6 +315,15 @@ def _pymilvus() -> tuple[ModuleType, tuple[type[Exception], ...]]:
 
 
 def _code(error: Any) -> str:
-    """The code of an exception: pymilvus's is a number or a name, gRPC's is a method."""
-    code = error.code() if callable(error.code) else error.code
+    """The code of an exception: pymilvus's is a number or a name, gRPC's is a method.
+
+    A failed connection's cause shows whether the server refused the credentials.
+    """
+    cause = _own_code(error.__cause__)
+    return cause if cause in REFUSED else _own_code(error)
+
+
+def _own_code(error: Any) -> str:
+    code = getattr(error, "code", None)
+    code = code() if callable(code) else code
     return getattr(code, "name", None) or str(code)

@@ -17,14 +17,14 @@ from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerp
 from polyrank.index.remote.address import Address, read_address
 from polyrank.index.remote.facts import condition
 from polyrank.index.remote.milvus import KEY, TIMEOUT_S, MilvusCollection
-from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, key_of, read_row
+from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, key_of, norm_exponent, read_row
 from polyrank.records import Candidate
 from polyrank.storage.document import check_format
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 from polyrank.storage.time_limit import limited_search
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class CollectionInfo:
 class RemoteIndex(Index):
     """Candidates and their vectors in a Milvus collection.
 
-    Each answer shows the collection at that moment; only the connection and the description are kept.
+    Each answer shows the collection at that moment; only the connection and the description are kept. A search is
+    proven for the candidates of the last refresh; later ones may have longer vectors.
 
     Args:
         path: the folder that names the server and the collection.
@@ -54,6 +55,7 @@ class RemoteIndex(Index):
 
     Attributes:
         change: number of refreshes and own changes.
+        collection: the collection's own name.
 
     Raises:
         ArtifactError: the folder or the collection is missing, damaged or too new.
@@ -62,7 +64,7 @@ class RemoteIndex(Index):
     """
 
     # set by ``refresh``
-    fingerprint = model = ""
+    fingerprint = model = collection = ""
     dimension = change = 0
     precision: Precision = "fp32"
 
@@ -70,20 +72,19 @@ class RemoteIndex(Index):
         self.path = Path(path)
         self.server = MilvusCollection(read_address(self.path), timeout_s=timeout_s)
         self.opening = 0
-        self._collection = ""
-        self._norm = 1.0
         self.refresh()
 
     def refresh(self) -> bool:
         """See ``Index``. Always true, because the server does not report changes by others."""
-        collection, text, dimension = self.server.describe()
-        info = _read_info(text, self.server.address)
+        description = self.server.describe()
+        info = _read_info(description.info, self.server.address)
         if self.opening:
             check_fingerprint(info.fingerprint, self.fingerprint, self.path)
-        if collection != self._collection:
+        if description.name != self.collection:
             self.opening += 1
             self._kind = self.server.kind()
-        self._collection, self._info, self.dimension = collection, info, dimension
+        self.collection, self._info, self.dimension = description.name, info, description.dimension
+        self._norm = description.norm
         self.fingerprint, self.model = info.fingerprint, info.model
         self.change += 1
         return True
@@ -109,9 +110,7 @@ class RemoteIndex(Index):
         return [([engine.candidates[row] for row in one.rows.tolist()], one) for one in hits]
 
     def norm_bound(self) -> float:
-        """An upper bound on the norms of all vectors, as the server knows them now."""
-        while (longer := self.server.first(f"norm > {self._norm!r}", "norm")) is not None:
-            self._norm = 2.0 * max(self._norm, float(longer))
+        """An upper bound on the norms of all vectors, as of the last refresh."""
         return self._norm
 
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
@@ -153,7 +152,7 @@ class RemoteIndex(Index):
         yield from sorted(pairs, key=lambda pair: (pair[0], pair[1].id))
 
     def info(self) -> dict[str, Any]:
-        address = {"remote": str(self.server.address), "collection": self._collection, "kind": self._kind}
+        address = {"remote": str(self.server.address), "collection": self.collection, "kind": self._kind}
         return asdict(self._info) | {"n": len(self), "dimension": self.dimension, "precision": "fp32"} | address
 
     def close(self) -> None:
@@ -207,6 +206,10 @@ def remote_problems(path: AnyPath) -> list[str]:
                     _, candidate, vector = read_row(row, address)
                     if row[KEY] != key_of(candidate.id) or vector.shape != (index.dimension,):
                         problems.append(f"{address}: candidate {candidate.id!r} has the wrong key; add it again")
+                    if 2.0 ** norm_exponent(vector[None]) > index.norm_bound():
+                        problems.append(
+                            f"{address}: candidate {candidate.id!r} has a longer vector than recorded; add it again"
+                        )
                 except ArtifactError as error:
                     problems.append(str(error))
             if n != len(index):
@@ -222,6 +225,10 @@ def _read_info(text: str, address: Address) -> CollectionInfo:
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"{address} lacks a valid description; build it again with `overwrite=True`") from error
     check_format(str(address), asdict(info), FORMAT)
+    if info.format < FORMAT:
+        raise ArtifactError(
+            f"{address} is in format {info.format} of an earlier version; build it again with `overwrite=True`"
+        )
     return info
 
 

@@ -7,6 +7,7 @@ row's key is a hash of the candidate's id, so ids can have any length and charac
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from math import frexp
 
 import numpy as np
 
@@ -35,9 +36,7 @@ def make_rows(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> 
     """Rows to write, numbered from ``first``, and the faults of candidates that the server cannot store."""
     rows: list[Row] = []
     faults: Faults = {}
-    with np.errstate(over="ignore", invalid="ignore"):
-        norms = np.nextafter(np.sqrt(np.square(vectors.astype(np.float64)).sum(1)) * (1 + 1e-12), np.inf)
-    for i, (candidate, vector, norm) in enumerate(zip(candidates, vectors, norms, strict=True)):
+    for i, (candidate, vector) in enumerate(zip(candidates, vectors, strict=True)):
         try:
             metadata = metadata_json(candidate)
             texts = {"id": candidate.id, "text": candidate.text, "metadata": metadata}
@@ -50,9 +49,19 @@ def make_rows(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> 
         elif len(json.dumps(known)) > MAX_FACTS:
             faults[i] = f"its metadata make {len(json.dumps(known)):,} bytes to filter by, the limit is {MAX_FACTS:,}"
         digest = row_digest(first + i, candidate.id, candidate.text, metadata, 0, vector.tobytes()).hex()
-        row: Row = {KEY: key_of(candidate.id), "row": first + i, "digest": digest, "norm": float(norm)}
+        row: Row = {KEY: key_of(candidate.id), "row": first + i, "digest": digest}
         rows.append(row | texts | known | {"vector": vector.tolist()})
     return rows, faults
+
+
+def norm_exponent(vectors: Vectors) -> int:
+    """The least e such that the Euclidean norm of each of ``[n, D]`` is below ``2 ** e``.
+
+    >>> norm_exponent(np.array([[3.0, 4.0], [1.0, 0.0]], np.float32)), norm_exponent(np.ones((1, 1), np.float32))
+    (3, 1)
+    """
+    longest = np.sqrt(np.square(vectors.astype(np.float64)).sum(1)).max(initial=0.0)
+    return frexp(float(longest) * (1.0 + 1e-12))[1]
 
 
 def request_batches(rows: Sequence[Row]) -> Iterator[list[Row]]:

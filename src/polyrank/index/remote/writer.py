@@ -24,7 +24,7 @@ from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.index.remote.address import FOLDER_FILES, Address, read_address, write_address
 from polyrank.index.remote.milvus import TIMEOUT_S, MilvusCollection
 from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
-from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, make_rows, request_batches
+from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, make_rows, norm_exponent, request_batches
 from polyrank.records import Candidate
 from polyrank.storage import lock
 from polyrank.storage.durable import AnyPath, check_replaceable, unwritable
@@ -90,7 +90,9 @@ class RemoteWriter(IndexWriter):
         if not replace:
             faults |= id_faults(candidates, self._index.find([candidate.id for candidate in candidates]))
         refuse(vector_faults(array) | faults | too_long | candidate_faults(candidates))
-        n = 0
+        n, exponent = 0, norm_exponent(array)
+        if 2.0**exponent > self._index.norm_bound():
+            self._index.server.allow_norms(self._index.collection, exponent)
         try:
             for part in request_batches(rows):
                 self._index.server.write(part)
@@ -172,16 +174,20 @@ def write_remote(
         if old is not None and not overwrite:
             raise UsageError(f"{address} already exists; choose another name or pass `overwrite=True`")
         info = json.dumps(asdict(CollectionInfo(fingerprint, model)))
-        n, dimension = 0, None
+        n, dimension, largest = 0, None, 0
         try:
             for part in parts:
                 batch = candidates[n : n + len(part)]
                 array, faults = as_vectors(part, len(batch), dimension)
                 rows, too_long = make_rows(batch, array, 1 + n)
                 refuse({n + i: what for i, what in (vector_faults(array) | faults | too_long).items()})
+                exponent = norm_exponent(array)
                 if dimension is None:
-                    dimension = array.shape[1]
-                    server.create(collection, dimension=dimension, kind=KINDS[ann], info=info)
+                    dimension, largest = array.shape[1], exponent
+                    server.create(collection, dimension=dimension, kind=KINDS[ann], info=info, norm_exponent=exponent)
+                if exponent > largest:
+                    largest = exponent
+                    server.allow_norms(collection, exponent)
                 for request in request_batches(rows):
                     server.write(request, collection=collection)
                 n += len(batch)

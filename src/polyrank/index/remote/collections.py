@@ -1,0 +1,70 @@
+"""Lists and drops the collections of remote indexes, also those that an interrupted build left. No torch."""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from polyrank.errors import UsageError
+from polyrank.index.remote.address import Address
+from polyrank.index.remote.milvus import TIMEOUT_S, MilvusCollection
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A collection that polyrank made.
+
+    Args:
+        name: of the collection.
+        indexes: names of indexes that use it; none: its build was interrupted, or is running.
+        dimension: D.
+    """
+
+    name: str
+    indexes: tuple[str, ...]
+    dimension: int
+
+
+def list_collections(address: Address, *, timeout_s: float = TIMEOUT_S) -> list[Found]:
+    """The collections that polyrank made in a database, by name.
+
+    Args:
+        address: of the server and the database; its collection is ignored.
+        timeout_s: for each request.
+
+    Raises:
+        OfflineError: the server does not answer.
+    """
+    with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
+        return [Found(one.name, server.aliases(one.name), one.dimension) for one in server.collections()]
+
+
+def find_collection(address: Address, *, timeout_s: float = TIMEOUT_S) -> Found:
+    """The collection of an address that may be dropped.
+
+    Args:
+        address: of an index, or of a collection that no index uses.
+        timeout_s: for each request.
+
+    Raises:
+        ArtifactError: it does not exist, or polyrank did not make it.
+        UsageError: it is a collection that an index uses.
+        OfflineError: the server does not answer.
+    """
+    with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
+        found = server.describe()
+        indexes = server.aliases(found.name)
+    if indexes and address.collection == found.name:
+        raise UsageError(f"{address} holds the index {indexes[0]}; drop the index by that name")
+    return Found(found.name, indexes, found.dimension)
+
+
+def drop_collection(address: Address, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Drop an index with its collection, or a collection that no index uses. It cannot be undone.
+
+    Raises:
+        ArtifactError, UsageError, OfflineError: as in ``find_collection``.
+    """
+    found = find_collection(address, timeout_s=timeout_s)
+    with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
+        for index in found.indexes:
+            server.drop_alias(index)
+        server.drop(found.name)
