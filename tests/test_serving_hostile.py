@@ -375,7 +375,7 @@ def test_adding_the_same_again_changes_nothing(client: httpx.Client) -> None:
     body["candidates"][0]["text"] = "please restart it"
     other = client.post("/v1/candidates", json=body)
     assert other.status_code == 422
-    assert "set `replace=True` to replace it" in message(other)
+    assert 'set `"replace": true` to replace it' in message(other)
     assert "--" not in message(other)  # an option of the command line
     assert client.get("/v1/candidates/line%0Abreak").json()["text"] == "please restart"
     assert client.delete("/v1/candidates/line%0Abreak").json()["removed"] == 1
@@ -474,6 +474,16 @@ def test_answers_have_the_fields_of_other_services(client: httpx.Client) -> None
     wrong = client.post("/v1/rerank", json={"query": "wifi"}).json()
     assert wrong["detail"] == wrong["message"]
     assert client.get("/info").json()["tokenization_workers"] == 1
+
+
+def test_unknown_parameters_are_refused_by_name(client: httpx.Client) -> None:
+    for method, path in (
+        ("GET", "/v1/candidates?limt=5"),
+        ("DELETE", "/v1/candidates/a?limt=5"),
+        ("POST", "/embed?limt=5"),
+    ):
+        answer = client.request(method, path, json={"inputs": "a"} if method == "POST" else None)
+        assert (answer.status_code, "limt" in answer.text) == (422, True), path
 
 
 def test_compressed_bodies_are_refused_by_name(client: httpx.Client) -> None:

@@ -63,6 +63,14 @@ def test_files_that_unpack_to_too_much_are_refused(tmp_path: Path, name: str) ->
         import_chats(tmp_path / name, max_bytes=100_000)
 
 
+@pytest.mark.parametrize("name", ["chats.zip", "chats.csv.gz"])
+def test_bombs_within_the_size_limit_are_refused_by_their_ratio(tmp_path: Path, name: str) -> None:
+    large = bytes(2**26 + 1)
+    (tmp_path / name).write_bytes(packed({"a.csv": large}) if name == "chats.zip" else gzip.compress(large))
+    with pytest.raises(polyrank.DataError, match="unpacks to more than 200 times its size; unpack it"):
+        import_chats(tmp_path / name)
+
+
 def ods(*sheets: Sequence[tuple[int, Sequence[tuple[str, int]]]]) -> bytes:
     """A sheet from rows with repeat counts, and cells with repeat counts; a cell without a text is empty."""
 

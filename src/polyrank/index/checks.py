@@ -41,7 +41,7 @@ def refuse(faults: Faults) -> None:
     if faults:
         named = [f"candidate {position}: {faults[position]}" for position in sorted(faults)[:MAX_FAULTS_NAMED]]
         more = f" and {len(faults) - len(named)} more" if len(faults) > len(named) else ""
-        raise DataError(f"{'; '.join(named)}{more}; fix them; nothing was written")
+        raise DataError(f"{'; '.join(named)}{more}; nothing was written")
 
 
 def candidate_faults(candidates: Iterable[Candidate], max_metadata_bytes: int = MAX_METADATA_BYTES) -> Faults:

@@ -169,12 +169,14 @@ _DAMAGED = 500, "internal", "the model or index is damaged or was replaced; the 
 
 _QUOTED = re.compile(rf"""(['"])((?:(?!\1).){{{SHOWN - 3}}})(?:(?!\1).){{4,}}\1""")  # quotes that are too long
 
+_ARGUMENT = re.compile(r"`(\w+)=True`")  # as in Python; over HTTP it is a field
+
 
 def _of_refusal(kind: str, message: str) -> HttpError:
     status, code, general = _REFUSALS.get(kind, _DAMAGED)
     return HttpError(
         status,
-        general or _QUOTED.sub(r"\1\2...\1", message)[:1000],
+        general or _ARGUMENT.sub(r'`"\1": true`', _QUOTED.sub(r"\1\2...\1", message))[:1000],
         code=code,
         retry_after=5 if code in ("locked", "offline", "storage") else None,
     )

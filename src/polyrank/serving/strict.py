@@ -25,13 +25,17 @@ STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)  # also w
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is parsed strictly."""
+    """A route whose body is parsed strictly, and whose query has only known parameters."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, which then uses the parsed body."""
         handle = super().get_route_handler()
+        known = {parameter.alias for parameter in self.dependant.query_params}
 
         async def strict(request: Request) -> Response:
+            if unknown := set(request.query_params) - known:
+                name = min(unknown)[:100]
+                raise HttpError(422, f"{name} is not a parameter of this route", param=name, code="invalid_value")
             if self.body_field is not None and (body := await request.body()):
                 server = request.app.state.server
                 request._json = await server.off_loop(len(body), read_json, body, server.limits)

@@ -60,7 +60,8 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
         entries = sorted(
             (entry for entry in archive.infolist() if not entry.is_dir()), key=lambda entry: entry.filename
         )
-        check_archive(path, [entry for entry in entries if _is_read(Path(entry.filename))], max_bytes)
+        wanted = [entry for entry in entries if _is_read(Path(entry.filename))]
+        check_archive(path, path.stat().st_size, wanted, max_bytes)
         inside = [
             (Path(entry.filename), Member(path / entry.filename, partial(_unpacked, path, archive, entry, max_bytes)))
             for entry in entries

@@ -36,7 +36,7 @@ def check_workbook(path: Path, data: bytes, max_bytes: int) -> None:
         n = sum(map(_xls_cells, _xls_streams(data)))
     else:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            check_archive(path, archive.infolist(), max_bytes)
+            check_archive(path, len(data), archive.infolist(), max_bytes)
             if "xl/workbook.bin" in archive.namelist():
                 raise DataError(f"{path}: is a binary workbook (.xlsb); save it as .xlsx")
             sheets = [xlsx_cells(part) for name in archive.namelist() if b"sheetData" in (part := archive.read(name))]
