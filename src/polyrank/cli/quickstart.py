@@ -125,10 +125,12 @@ NEXT_STEPS = """\
 Plot of the table: {picture}
 Chat with it:      polyrank respond {index}
 From Python:       polyrank.open("{index}").answer("my wifi is down")
-On your own data:  chats as exported (CSV, Excel, Slack, WhatsApp, ...), and replies.txt, one reply per line:
+On your own data:  chats as exported (CSV, Excel, Slack, WhatsApp, ...):
 
   polyrank import chats export.csv -o chats.jsonl
   polyrank split chats.jsonl -o data
   polyrank train data/recipe.toml
-  polyrank index build data/run/model replies.txt -o my-index
+  polyrank import replies data/train.jsonl --from-dialogues -o replies.jsonl
+  polyrank index build data/run/model replies.jsonl -o my-index
+  polyrank pipeline create my-index -o assist --valid data/valid.jsonl --prior auto
 """
