@@ -109,6 +109,40 @@ def test_openai(server: Running, backbone: str) -> None:
         openai.OpenAI(api_key="wrong", base_url=f"{server.url}/v1").models.list()
 
 
+def test_errors_are_those_of_the_real_services(server: Running) -> None:
+    import cohere
+    import openai
+
+    client = openai.OpenAI(api_key=KEY, base_url=f"{server.url}/v1", max_retries=0)
+    stranger = openai.OpenAI(api_key="another-key-that-is-long", base_url=f"{server.url}/v1", max_retries=0)
+    for fields in ({"input": [1, 2]}, {"input": ["a"] * 2_049}, {"input": "a", "encoding_format": "int8"}):
+        with pytest.raises(openai.BadRequestError):
+            client.embeddings.create(model="support", **fields)  # type: ignore[arg-type]
+    with pytest.raises(openai.NotFoundError, match="is not served"):
+        client.embeddings.create(model="nobody", input="a")
+    with pytest.raises(openai.AuthenticationError):
+        stranger.embeddings.create(model="support", input="a")
+    long = {"model": "support", "input_type": "search_document", "texts": ["hello " * 2_000]}
+    for reranker in (cohere.Client(KEY, base_url=server.url), cohere.ClientV2(KEY, base_url=server.url)):
+        with pytest.raises(cohere.NotFoundError):
+            reranker.rerank(model="nobody", query=QUERY, documents=DOCUMENTS)
+        with pytest.raises(cohere.BadRequestError, match="exceeds the limit"):
+            reranker.embed(**long, truncate="NONE")
+
+
+def test_many_requests_at_once(server: Running, order: list[int]) -> None:
+    import asyncio
+
+    import cohere
+
+    async def rerank() -> list[list[int]]:
+        async with cohere.AsyncClientV2(KEY, base_url=server.url) as client:
+            calls = (client.rerank(model="support", query=QUERY, documents=DOCUMENTS) for _ in range(12))
+            return [[result.index for result in answer.results] for answer in await asyncio.gather(*calls)]
+
+    assert asyncio.run(rerank()) == [order] * 12
+
+
 def test_langchain(server: Running, order: list[int], backbone: str) -> None:
     from langchain_cohere import CohereRerank
     from langchain_core.documents import Document

@@ -1,6 +1,9 @@
 """The files of deploy/ refer to existing files and agree with the project. The container itself is built by hand."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +46,14 @@ def test_probes_use_public_routes() -> None:
     assert "8600/live" in CONTAINERFILE
     assert manifest["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == 10001
     assert "--uid 10001" in CONTAINERFILE
+
+
+def test_systemd_accepts_the_unit_and_finds_it_confined(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "polyrank.service"
+    text = (DEPLOY / "polyrank.service").read_text("utf-8")
+    unit.write_text(text.replace("/opt/polyrank/bin/polyrank", sys.executable))  # a program that exists
+    for command in (["verify"], ["security", "--offline=true", "--threshold=20"]):  # tenths: 100 is not confined
+        done = subprocess.run(["systemd-analyze", *command, unit], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), command
