@@ -454,7 +454,7 @@ def scanned(way: str | Way, context: Floats, pool: Any, k: int, *, compiled: boo
     best = Best(context, k)
     with torch.inference_mode():
         query = (WAYS[way] if isinstance(way, str) else way).query(best)
-        scan([query], pool, Machine(torch.device("cpu"), compiled, bf16=False))
+        scan([query], pool, Machine(compiled, bf16=False))
     result = best.result(exact=True)
     assert result.ways == (query.way.name,)
     return result.rows.tolist()

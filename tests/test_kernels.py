@@ -661,7 +661,7 @@ def scanned(way: str, contexts: list[Floats], pool: Pool, k: int) -> list[Best]:
     return bests
 
 
-MACHINE = Machine(torch.device("cpu"), compiled=True, bf16=True)
+MACHINE = Machine(compiled=True, bf16=True)
 
 
 def ways_of(loops: Loops) -> list[str]:

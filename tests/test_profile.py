@@ -132,7 +132,7 @@ def test_the_profile_determines_the_way_but_not_the_answer(monkeypatch: pytest.M
         Profile(plain=(1e6, 1e6), apart=1e-4, bf16=(1e-4, 1e-4), bf16_tiles=(1e-4, 1e-4)),
         Profile(plain=(1e6, 1e6), apart=1e-4, int8=(1e-4, 1e-4), exp=1e6, subspace=(1e-4, 1e-4)),
     ]
-    machine = Machine(torch.device("cpu"), compiled=False, bf16=True)
+    machine = Machine(compiled=False, bf16=True)
     with torch.inference_mode():
         chosen = {Policy(machine, profile).choose(Best(context[0], 5), [pool]).way.name for profile in profiles}
     assert {"plain", "bf16"} <= chosen

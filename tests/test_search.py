@@ -185,7 +185,7 @@ def test_exact_search_and_plain_scans_equal_brute_force(case: Case) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_scanning_returns_the_same(way: str, compiled: bool, case: Case) -> None:
     """Speed decides where a way is chosen; it must be right everywhere."""
-    if not WAYS[way].usable(D, Machine(torch.device("cpu"), compiled and kernels.package() is not None, bf16=False)):
+    if not WAYS[way].usable(D, Machine(compiled and kernels.package() is not None, bf16=False)):
         pytest.skip("this machine does not support this way")
     plain = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"], compiled=False)
     results = search(case.contexts, case.mask, case.blocks, case.k, ways=[way], compiled=compiled)
@@ -203,7 +203,7 @@ def test_bf16_is_chosen_where_it_is_fast_and_scores_few(compiled: bool) -> None:
     candidates = block(pool)
     best = Best(context[0], 10)
     with torch.inference_mode():
-        machine = Machine(torch.device("cpu"), compiled, bf16=True)
+        machine = Machine(compiled, bf16=True)
         profile = Profile(bf16=(12.0, 0.16), plain_tiles=(45.0, 1.6), int8_tiles=(45.0, 1.6))
         query = Policy(machine, profile).choose(best, [candidates])
         assert query.way.bits == 16

@@ -1,21 +1,30 @@
 """Computations on a simulated device: no mixed devices, few waits, and the CPU's results."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from convert_models import make
+from polyrank.answering.retrievers import Retriever
+from polyrank.bench.scoring import bench_scoring
 from polyrank.config.training import NetworkTraining
-from polyrank.search import search
-from polyrank.search.ways import WAYS
+from polyrank.errors import ArtifactError
+from polyrank.index import Block, open_index, write_index
+from polyrank.records import Candidate
+from polyrank.search import Result, score_rows, search
+from polyrank.search.best import Best
+from polyrank.search.on_device import device_vectors, upper_bounds
+from polyrank.storage.quantized import Precision, pack
 from polyrank.training import train
 from polyrank.training.optimizer import make_optimizer
 from simulated import DEVICE, MAC, SimulatedDevice
+from test_index import Hashed
 from test_ranks import KINDS, curve, recipe
 
 
@@ -65,21 +74,145 @@ def test_mixed_devices_are_refused_and_waits_counted(device: SimulatedDevice) ->
     assert layer.weight.grad.device == DEVICE
 
 
+Free = list[int]
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Free:
+    """Bytes of free memory that the device reports."""
+    size = [2**40]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (size[0], 2**40))
+    return size
+
+
+def blocks_of(precision: Precision, *, seed: int = 0, n: int = 6000, d: int = 16) -> list[Block]:
+    """A block with copies and removed rows, one with offsets, and one that is small."""
+    generator = np.random.default_rng(seed)
+    vectors = generator.normal(size=(n, d)).astype(np.float32)
+    vectors[100:200] = vectors[4000:4100]  # ties
+    return [
+        Block(pack(vectors, precision), np.arange(n), generator.random(n) < 0.9),
+        Block(pack(vectors[:5000] * 1.01, precision), np.arange(n, n + 5000), None, vectors[:5000, 0].copy()),
+        Block(pack(vectors[:300] * 0.9, precision), np.arange(2 * n, 2 * n + 300)),
+    ]
+
+
+def assert_equal(some: Sequence[Result], others: Sequence[Result]) -> None:
+    for one, other in zip(some, others, strict=True):
+        assert one.rows.tolist() == other.rows.tolist()
+        assert one.scores.tolist() == other.scores.tolist()
+        assert one.exact == other.exact
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("n_vectors", [1, 4, 40])
-def test_a_search_on_a_device(n_vectors: int, device: SimulatedDevice) -> None:
+def test_a_search_on_a_device_returns_the_cpus_answer(
+    n_vectors: int, precision: Precision, device: SimulatedDevice, free: Free
+) -> None:
     generator = np.random.default_rng(n_vectors)
-    contexts = generator.normal(size=(3, n_vectors, 16)).astype(np.float32) * 0.1 + 1
-    vectors = generator.normal(size=(5000, 16)).astype(np.float32)
-    block = SimpleNamespace(vectors=vectors, rows=np.arange(5000), alive=None)
-    mask = np.ones((3, n_vectors), np.bool_)
-    for ways in ([name for name in WAYS if name == "plain" or name.endswith("columns")], ["16 columns"], ["plain"]):
-        on_device = search(contexts, mask, [block], 5, device="cuda", ways=ways)
-        for one, other in zip(on_device, search(contexts, mask, [block], 5, ways=ways), strict=True):
-            assert one.rows.tolist() == other.rows.tolist()
-            assert one.scores.tolist() == other.scores.tolist()
+    contexts = generator.normal(size=(20, n_vectors, 16)).astype(np.float32) * 0.1 + 1
+    contexts[3] *= 30  # products of hundreds
+    contexts[4] = 1e-3
+    mask = np.ones((20, n_vectors), np.bool_)
+    mask[:, 1:] = generator.random((20, n_vectors - 1)) < 0.7
+    blocks = blocks_of(precision)
+    for k in (1, 10, 500):
+        on_device = search(contexts, mask, blocks, k, device="cuda")
+        assert_equal(on_device, search(contexts, mask, blocks, k))
+        assert all(result.ways[0] == "device" and result.exact for result in on_device)
+    few = [replace(block, alive=np.arange(len(block.rows)) % 1000 == 0) for block in blocks]
+    assert_equal(search(contexts, mask, few, 10, device="cuda"), search(contexts, mask, few, 10))
+
+
+def test_a_device_keeps_a_block_and_waits_a_few_times_for_each_context(device: SimulatedDevice, free: Free) -> None:
+    contexts, mask = np.ones((5, 2, 16), np.float32), np.ones((5, 2), np.bool_)
+    blocks = blocks_of("fp32")[:2]
+    search(contexts, mask, blocks, 10, device="cuda")
+    device.copies, _ = 0, device.waits.clear()
+    first = search(contexts, mask, blocks, 10, device="cuda")
+    assert device.copies == 4  # the contexts for each block, the marks of removed rows, the offsets
+    assert sum(device.waits.values()) <= 5 * len(contexts) * len(blocks)
+    assert all(result.n_scored < 600 for result in first)
+
+
+def test_many_contexts_are_bounded_in_passes(
+    device: SimulatedDevice, free: Free, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts = np.random.default_rng(0).normal(size=(9, 3, 16)).astype(np.float32)
+    mask, blocks = np.ones((9, 3), np.bool_), blocks_of("int8")
+    expected = search(contexts, mask, blocks, 10)
+    for name, value in (("BOUNDS", 13_000), ("COLUMNS", 7), ("NUMBERS", 16 * 100), ("ROWS_AT_A_TIME", 1000)):
+        monkeypatch.setattr(f"polyrank.search.on_device.{name}", value)
+        assert_equal(search(contexts, mask, blocks, 10, device="cuda"), expected)
+
+
+def test_a_block_that_does_not_fit_is_scanned_by_the_cpu(device: SimulatedDevice, free: Free) -> None:
+    contexts, mask = np.ones((2, 3, 16), np.float32), np.ones((2, 3), np.bool_)
+    free[0] = 2 * 5500 * (2 * 16 + 8)
+    blocks = blocks_of("fp32")  # of 6,000 candidates, 5,000, and 300
+    results = search(contexts, mask, blocks, 10, device="cuda")
+    assert_equal(results, search(contexts, mask, blocks, 10))
+    assert all(len(result.ways) > 1 and "device" in result.ways for result in results)
+    (result, _) = search(contexts, mask, blocks[:1], 10, device="cuda")
+    assert "device" not in result.ways
+
+
+def test_a_damaged_vector_on_a_device_is_refused(device: SimulatedDevice, free: Free) -> None:
+    (block, *_) = blocks_of("fp32")
+    block.vectors[77] = np.nan
+    block = replace(block, alive=None)
+    with pytest.raises(ArtifactError, match="its vector is damaged"):
+        search(np.ones((1, 2, 16), np.float32), np.ones((1, 2), np.bool_), [block], 10, device="cuda")
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1.0, 30.0, 1e6])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_no_score_is_above_its_bound_on_a_device(
+    scale: float, precision: Precision, device: SimulatedDevice, free: Free
+) -> None:
+    generator = np.random.default_rng(3)
+    for n_vectors in (1, 2, 30):
+        contexts = (scale * generator.normal(size=(n_vectors, 16))).astype(np.float32)
+        vectors = generator.normal(size=(5000, 16)).astype(np.float32) * generator.exponential(size=(5000, 1))
+        block = Block(pack(vectors.astype(np.float32), precision), np.arange(5000))
+        copy = device_vectors(block.vectors, DEVICE)
+        assert copy is not None
+        (bounds,) = upper_bounds([Best(contexts, 1)], copy).cpu().numpy()
+        scores = score_rows(contexts, np.ones(n_vectors, np.bool_), block.vectors[:])
+        assert (bounds >= scores).all()
+        if scale >= 1 and n_vectors == 1:  # bf16 loses half a percent at most
+            lengths = np.linalg.norm(contexts) * np.linalg.norm(block.vectors[:], axis=1)
+            assert (bounds - scores <= (0.005 if precision == "fp32" else 1e-5) * lengths).all()
+
+
+def test_answers_of_an_index_come_from_the_device(device: SimulatedDevice, free: Free, tmp_path: Path) -> None:
+    pool = [Candidate(f"c{i}", f"reply {i} w{i % 50} w{i % 7}", {"n": i}) for i in range(5000)]
+    vectors = Hashed().encode_candidates([candidate.text for candidate in pool])
+    write_index(tmp_path / "ix", pool, vectors, fingerprint="f" * 64, model="m", precision="int8")
+    with open_index(tmp_path / "ix") as index:
+        own, there = Retriever(Hashed(), index), Retriever(Hashed(), index, device="cuda")
+        for filter in (None, "n > 100"):
+            answer, expected = (retriever.answer("w3 w4 reply", 10, filter=filter) for retriever in (there, own))
+            assert answer.ranked == expected.ranked
+            assert answer.exact
+            assert answer.ways == ("device",)
 
 
 QUEUE = "bi, queue and chunks"
+
+
+def test_bench_scoring_times_a_search_on_the_device(
+    device: SimulatedDevice, free: Free, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "simulated")
+    sizes: dict[str, Any] = {"n": 5000, "d": 16, "vectors": (4,), "growth": (), "repeats": 1}
+    rows = bench_scoring(**sizes, regimes=("isotropic",), device="cuda")["rows"]
+    (row,) = [row for row in rows if row["form"] == "device"]
+    assert (row["ways"], row["recall_at_10"]) == ("device", 1.0)
+    assert row["max_abs_error"] == 0
+    assert "device" not in {row["form"] for row in bench_scoring(**sizes, regimes=("isotropic",))["rows"]}
+
+
 # per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait
 WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 9, "convert": 12}
 

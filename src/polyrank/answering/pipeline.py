@@ -21,6 +21,7 @@ from polyrank.answering.two_stage import TwoStage
 from polyrank.config.checked import read_choice
 from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
 from polyrank.data.pool import CandidateLike, pool_of
+from polyrank.devices.choice import choose_device
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter, Index, IndexWriter, open_index, open_writer
 from polyrank.loading.answering import resolve_answering
@@ -284,7 +285,7 @@ def make_retriever(
     Args:
         config: the settings.
         distinct: see ``Retriever``.
-        device: for networks.
+        device: for networks and the search of a local index.
         backend: of every model, see ``polyrank.load``.
     """
     retriever: Answering
@@ -293,7 +294,10 @@ def make_retriever(
         if config.retriever == "dense":
             model = None if config.model is None else Path(config.model)
             encoder = encoder_of_index(index.model, model, device=device, backend=backend)
-            retriever = Retriever(encoder, index, mode=config.mode, distinct=distinct, prior=config.prior)
+            searched_on = str(choose_device(device))
+            retriever = Retriever(
+                encoder, index, mode=config.mode, distinct=distinct, prior=config.prior, device=searched_on
+            )
         else:
             lexical = BM25() if config.retriever == "bm25" else TfIdf()
             retriever = LexicalRetriever(lexical, index, distinct=distinct, prior=config.prior)

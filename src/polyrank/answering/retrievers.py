@@ -29,6 +29,7 @@ class Retriever(Answering):
             ``polyrank.search.search``.
         distinct: return each text once, with the id of its best row.
         prior: add this times ``log(1 + count)`` to each score, with the metadata field ``count`` of the candidate.
+        device: for the search of a local index, see ``polyrank.search.search``.
 
     Raises:
         ArtifactError: the index was made by another encoder.
@@ -39,7 +40,14 @@ class Retriever(Answering):
     index: Index
 
     def __init__(
-        self, encoder: Encoder, index: Index, *, mode: Mode = "exact", distinct: bool = True, prior: float = 0.0
+        self,
+        encoder: Encoder,
+        index: Index,
+        *,
+        mode: Mode = "exact",
+        distinct: bool = True,
+        prior: float = 0.0,
+        device: str = "cpu",
     ) -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
         if prior and not isinstance(index, LocalIndex):
@@ -49,6 +57,7 @@ class Retriever(Answering):
             )
         self.scorer = self.encoder = encoder
         self.index, self.mode, self.distinct, self.prior = index, mode, distinct, prior
+        self.device = device
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         self.index.refresh()
@@ -68,7 +77,7 @@ class Retriever(Answering):
     def _search(
         self, vectors: Floats, mask: NDArray[np.bool_], k: int, filter: Filter | None
     ) -> list[tuple[list[Ranked], Result]]:
-        found = self.index.search(NearestSearch(vectors, mask, k, self.mode, self.prior), filter)
+        found = self.index.search(NearestSearch(vectors, mask, k, self.mode, self.prior, self.device), filter)
         return [(_ranked(candidates, result.scores), result) for candidates, result in found]
 
 

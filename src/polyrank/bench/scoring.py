@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine, median_seconds
+from polyrank.devices.choice import choose_device
 from polyrank.errors import UsageError
 from polyrank.search import score_rows, search
 from polyrank.search.blocks import Floats
@@ -122,6 +123,7 @@ def bench_scoring(
     growth: Sequence[int] = (10_000, 100_000, 1_000_000),
     growth_d: int = 384,
     repeats: int = 5,
+    device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Time the forms of Poly-encoder scoring, including the selection of the top 10.
@@ -134,6 +136,7 @@ def bench_scoring(
         growth: numbers of candidates for the growth of time and memory, trained regime, 64 vectors; may be empty.
         growth_d: dimensions of the growth rows.
         repeats: rounds; each times every form once.
+        device: "cuda" also times the exact search on it, the form "device"; the copy of the candidates is made before.
         progress: called with the name of the next step.
 
     Returns:
@@ -153,22 +156,24 @@ def bench_scoring(
             raise UsageError(f"regime {regime!r} is unknown; use {', '.join(get_args(Regime))}")
         for m in (max(vectors),) if regime == "wide" else vectors:
             progress(f"{regime}, {n} candidates, {m} vectors")
-            rows += _compare(regime, n, d, m, repeats)
+            rows += _compare(regime, n, d, m, repeats, device)
     for size in growth:
         progress(f"growth, {size} candidates")
-        rows += _compare("trained", size, growth_d, 64, max(repeats // 2, 1), what="growth")
+        rows += _compare("trained", size, growth_d, 64, max(repeats // 2, 1), device, what="growth")
     return {"machine": describe_machine(), "rows": rows}
 
 
-def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | None = None) -> list[dict[str, Any]]:
+def _compare(
+    regime: Regime, n: int, d: int, m: int, repeats: int, device: str, what: str | None = None
+) -> list[dict[str, Any]]:
     """Time all forms on the same inputs, in turns."""
     context, candidates = make_inputs(regime, n, d, m)
     pool = Pool(candidates, np.arange(n))
     contexts, mask = context[None], np.ones((1, m), np.bool_)
     papers = Papers(context, candidates)
 
-    def exact(ways: Sequence[str]) -> Answer:
-        result = search(contexts, mask, [pool], K, ways=ways)[0]
+    def exact(ways: Sequence[str], device: str = "cpu") -> Answer:
+        result = search(contexts, mask, [pool], K, ways=ways, device=device)[0]
         return result.rows, result.scores, result.n_scored, ", ".join(result.ways)
 
     forms: dict[str, Callable[[], Answer]] = {
@@ -176,6 +181,8 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
         "plain": lambda: exact(PLAIN),
         "exact": lambda: exact(tuple(WAYS)),
     }
+    if choose_device(device).type == "cuda":
+        forms["device"] = lambda: exact(tuple(WAYS), device)
     if regime == "wide":  # it has denormal weights
         forms["papers, flushed"] = lambda: (*papers.flushed(), n, "")
     answers = {form: run() for form, run in forms.items()}  # the first round allocates and derives

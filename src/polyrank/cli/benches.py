@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from polyrank.cli.console import console, notify, print_table
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import AllThreads, Device, Json, Overwrite, Plot, Speaker
+from polyrank.cli.options import AllThreads, Device, Json, Overwrite, Plot, Speaker, existing_device
 from polyrank.errors import UsageError
 
 bench_app = command_group("bench", "Measure and compare speed on this machine.")
@@ -36,6 +36,7 @@ def bench_scoring(
     m: Annotated[list[int] | None, Option("-m", min=1, help="Context vectors. Repeatable.")] = None,
     growth: Annotated[list[int] | None, Option(min=1, help="Sizes to measure the growth of time. Repeatable.")] = None,
     repeats: Annotated[int, Option(min=1, help="Rounds.")] = 5,
+    device: Annotated[str, Option(help="cuda: also search on it.", callback=existing_device)] = "cpu",
     threads: AllThreads = None,
     instructions: Instructions = None,
     json_: Json = False,
@@ -49,7 +50,13 @@ def bench_scoring(
     _prepare(threads, plot, overwrite)
     with console().status("measuring") as status:
         result = bench.bench_scoring(
-            n=n, d=d, vectors=m or (16, 64, 360), growth=growth or (), repeats=repeats, progress=status.update
+            n=n,
+            d=d,
+            vectors=m or (16, 64, 360),
+            growth=growth or (),
+            repeats=repeats,
+            device=device,
+            progress=status.update,
         )
     _show(result, json_, plot, by="m")
 

@@ -80,14 +80,23 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     return DTYPES[precision]
 
 
-@contextmanager
-def fast_products(device: torch.device) -> Iterator[None]:
+def fast_products(device: torch.device) -> AbstractContextManager[None]:
     """Inside, fp32 matrix products on CUDA may round their factors to TF32's 11 bits, on GPUs that have it."""
+    return _fp32_products(device, "tf32")
+
+
+def full_products(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, fp32 matrix products on CUDA do not round their factors, even if the program has allowed TF32."""
+    return _fp32_products(device, "ieee")
+
+
+@contextmanager
+def _fp32_products(device: torch.device, precision: str) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
     settings = torch.backends.cuda.matmul
-    before, settings.fp32_precision = settings.fp32_precision, "tf32"
+    before, settings.fp32_precision = settings.fp32_precision, precision
     try:
         yield
     finally:

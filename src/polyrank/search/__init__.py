@@ -19,6 +19,7 @@ from polyrank.index.protocol import Counts, Engine
 from polyrank.search import kernels
 from polyrank.search.best import Best, Result
 from polyrank.search.blocks import Block, Floats, derive, n_alive
+from polyrank.search.on_device import LEAST, device_vectors, scan_on_device
 from polyrank.search.policy import Policy
 from polyrank.search.profile import load_profile
 from polyrank.search.query import Machine
@@ -56,7 +57,7 @@ def search(
             ``approximate`` scores one shortlist per block and reports whether that was exact. If a shortlist has fewer
             than k live candidates although the block has more, the block is scanned.
         indexes: for the approximate mode, an inner-product index of each block's vectors, or ``None``: scan that block.
-        device: multiplies in fp32 scans.
+        device: "cuda" keeps a copy of each block that fits and bounds its scores; the CPU scans all others.
         compiled: whether to use the loops of ``polyrank-kernels``, if installed; they also keep a copy of the vectors
             in int8. On processors with bf16 instructions, a search may keep a copy in bf16.
         ways: of scanning, to choose from (see ``polyrank.search.ways``); ``["plain"]`` scores every candidate in fp32.
@@ -74,9 +75,7 @@ def search(
     """
     blocks = [block for block in blocks if len(block.rows)] if indexes is None else list(blocks)
     _check(contexts, mask, blocks, k, mode, indexes)
-    on = torch.device(device)
-    on_cpu = on.type == "cpu"
-    machine = Machine(on, compiled and on_cpu and kernels.package() is not None, on_cpu and cpu_has_bf16())
+    machine = Machine(compiled and kernels.package() is not None, cpu_has_bf16())
     usable = [WAYS[name] for name in ways if name in WAYS and WAYS[name].usable(contexts.shape[2], machine)]
     if not usable:
         raise UsageError(f"this machine supports none of the ways {', '.join(ways)}; use some of {', '.join(WAYS)}")
@@ -94,6 +93,8 @@ def search(
                     to_scan[i].append(block)
                 elif n_listed < n:
                     exact[i] = False
+        if torch.device(device).type == "cuda":
+            to_scan = _scan_on_device(best, blocks, to_scan, torch.device(device))
         if any(to_scan):
             policy = Policy(machine, load_profile(), usable)
             queries = {i: policy.choose(best[i], to_scan[i]) for i in everyone if to_scan[i]}
@@ -111,6 +112,7 @@ class NearestSearch:
 
     Args:
         prior: adds ``prior * log(1 + count)`` to each score, by how often a reply was said. Only for ``of_blocks``.
+        device: see ``search``. Only for ``of_blocks``.
     """
 
     contexts: Floats
@@ -118,6 +120,7 @@ class NearestSearch:
     k: int
     mode: Mode = "exact"
     prior: float = 0.0
+    device: torch.device | str = "cpu"
 
     def of_blocks(
         self, blocks: Sequence[IndexBlock], indexes: Sequence[ProductIndex | None], counts: Counts
@@ -127,11 +130,25 @@ class NearestSearch:
             # rows never change, and the same array of them comes again with the next search
             name, offsets = f"prior {self.prior!r}", lambda rows: prior_of(counts(rows), self.prior)
             blocks = [replace(block, offsets=derive(name, block.rows, offsets)) for block in blocks]
-        return search(self.contexts, self.mask, blocks, self.k, mode=self.mode, indexes=indexes)
+        return search(self.contexts, self.mask, blocks, self.k, mode=self.mode, indexes=indexes, device=self.device)
 
     def of_engine(self, engine: Engine) -> list[Result]:
         """The k best by an engine's lists of products."""
         return search_remote(self.contexts, self.mask, engine, self.k, exact=self.mode == "exact")
+
+
+def _scan_on_device(
+    best: Sequence[Best], blocks: Sequence[Block], to_scan: Sequence[Sequence[Block]], device: torch.device
+) -> list[list[Block]]:
+    """Scan the blocks that a device keeps. Returns the blocks that are left for each context."""
+    left = [list(some) for some in to_scan]
+    for block in blocks:
+        some = [i for i, own in enumerate(left) if any(block is one for one in own)]
+        if some and len(block.rows) >= LEAST and (copy := device_vectors(block.vectors, device)) is not None:
+            scan_on_device([best[i] for i in some], block, copy)
+            for i in some:
+                left[i] = [one for one in left[i] if one is not block]
+    return left
 
 
 def prior_of(counts: NDArray[np.float64], weight: float) -> Floats:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from polyrank.search import kernels
@@ -19,12 +18,10 @@ class Machine:
     """The hardware and loops that a scan may use.
 
     Args:
-        device: computes products in fp32.
-        compiled: whether the compiled loops are installed and enabled, and the device is the CPU.
-        bf16: whether the device is a CPU with instructions for bf16.
+        compiled: whether the compiled loops are installed and enabled.
+        bf16: whether the processor has instructions for bf16.
     """
 
-    device: torch.device
     compiled: bool
     bf16: bool
 

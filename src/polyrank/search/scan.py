@@ -32,18 +32,15 @@ class _Buffers(threading.local):
     def __init__(self) -> None:
         self._taken: dict[str, Tensor] = {}
 
-    def take(
-        self, name: str, rows: int, columns: int, device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        key = f"{name} {device} {dtype}"
+    def take(self, name: str, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        key = f"{name} {dtype}"
         memory = self._taken.get(key)
         if memory is None or memory.numel() < rows * columns:
-            memory = self._taken[key] = torch.empty(rows * columns, device=device, dtype=dtype)
+            memory = self._taken[key] = torch.empty(rows * columns, dtype=dtype)
         return memory[: rows * columns].view(rows, columns)
 
 
 _buffers = _Buffers()
-CPU = torch.device("cpu")
 LOWEST, SPENT = float(np.finfo(np.float32).min), -np.inf  # a bound of no candidate is below the first
 
 
@@ -103,21 +100,20 @@ def _error(query: Query, norms: Tensor, row_errors: Tensor) -> Tensor:
 
 def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
     """Scan columns and candidates in fp32; columns lie as the product reads them, which can be 1.5x as fast."""
-    groups, device = _groups(queries), machine.device
-    stacks = [torch.cat([query.columns for query in group]).to(device).T.contiguous() for group in groups]
+    groups = _groups(queries)
+    stacks = [torch.cat([query.columns for query in group]).T.contiguous() for group in groups]
     norms = norms_of(block.vectors)
     for part in _chunks(block, max(stack.shape[1] for stack in stacks)):
-        vectors = as_tensor(block.vectors[part]).to(device)
-        sizes = torch.from_numpy(norms[part]).to(device)
+        vectors, sizes = as_tensor(block.vectors[part]), torch.from_numpy(norms[part])
         for group, stack in zip(groups, stacks, strict=True):
-            products = _buffers.take("products", len(vectors), stack.shape[1], device)
+            products = _buffers.take("products", len(vectors), stack.shape[1])
             torch.mm(vectors, stack, out=products)
             for query, own in _shares(group, products):
                 if query.subspace is not None:
                     _offer_by_columns(query, block, part, own, sizes, None)
                     continue
-                spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1], device)
-                bounds = close_bounds(own, sizes * query.best.rounding, spare).cpu().numpy()
+                spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1])
+                bounds = close_bounds(own, sizes * query.best.rounding, spare).numpy()
                 _offer_close(query.best, block, part, bounds)
 
 
@@ -127,7 +123,7 @@ def scan_int8(queries: Sequence[Query], block: Block, _: Machine) -> None:
     for group in _groups(queries):
         columns = kernels.join([query.int16 for query in group if query.int16 is not None])
         for part in _chunks(block, len(columns.scales)):
-            products = _buffers.take("products", part.stop - part.start, len(columns.scales), CPU)
+            products = _buffers.take("products", part.stop - part.start, len(columns.scales))
             kernels.products(rows, part, columns, products)
             row_errors, sizes = torch.from_numpy(rows.row_errors[part]), torch.from_numpy(norms[part])
             for query, own in _shares(group, products):
@@ -151,12 +147,12 @@ def scan_bf16(queries: Sequence[Query], block: Block, machine: Machine) -> None:
         columns = torch.cat([query.bf16 for query in group if query.bf16 is not None]).T.contiguous()
         for part in _chunks(block, columns.shape[1]):
             shape = part.stop - part.start, columns.shape[1]
-            rounded = _buffers.take("products", *shape, CPU, torch.bfloat16)
+            rounded = _buffers.take("products", *shape, torch.bfloat16)
             torch.mm(rows.values[part], columns, out=rounded)
-            products = _buffers.take("products", *shape, CPU).copy_(rounded)
+            products = _buffers.take("products", *shape).copy_(rounded)
             row_errors, sizes = torch.from_numpy(rows.row_errors[part]), torch.from_numpy(norms[part])
             for query, own in _shares(group, products):
-                spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1], CPU)
+                spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1])
                 bounds = bounds_in_bf16(query, own, sizes, row_errors, spare, compiled=machine.compiled)
                 _offer_far(query.best, block, part, bounds.numpy())
 
@@ -235,7 +231,7 @@ def _offer_far(
     if len(positions):
         at, bounds = part.start + positions, bounds[positions]
         if fine is not None:
-            bounds = add_offsets(fine(torch.from_numpy(positions)).cpu().numpy(), block, at)
+            bounds = add_offsets(fine(torch.from_numpy(positions)).numpy(), block, at)
         best.defer(block, at, bounds)
 
 
@@ -248,10 +244,9 @@ def _offer_by_columns(
     coarse, error = subspace.coarse_bounds(products, norms, row_errors, query.best.norm, compiled=quantized)
 
     def fine(positions: Tensor) -> Tensor:
-        chosen = positions.to(products.device)
-        return subspace.fine_bounds(products[chosen], error[chosen], compiled=quantized)
+        return subspace.fine_bounds(products[positions], error[positions], compiled=quantized)
 
-    _offer_far(query.best, block, part, coarse.cpu().numpy(), fine)
+    _offer_far(query.best, block, part, coarse.numpy(), fine)
 
 
 def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:
