@@ -43,7 +43,7 @@ def faults() -> str:
             f"{kills['lost_before_the_server_was_killed']} of {_sum(kills):,} requests lost,"
             f" {kills['acknowledged_and_lost']} of {kills['acknowledged']:,} candidates; {_late(kills)} returned 503;"
             f" without a worker for at most {kills['slowest_s']:.0f} s"
-            f" (median: {kills['without_a_process_s']['p50']:.0f})",
+            f" (median: {kills['without_a_process_s']['p50']:.0f}; machine load {kills['load_average_before']:.0f})",
         ],
         [
             "SIGTERMs under load",
