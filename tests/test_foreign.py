@@ -497,7 +497,7 @@ PAIRS = [{"context": [f"меня зовут {i} 你好", "wie geht es"], "respon
 @pytest.mark.parametrize(
     ("architecture", "kind"),
     [
-        pytest.param(name, kind, marks=() if name == "XLMRoberta" or kind == "bi" else pytest.mark.deep)
+        pytest.param(name, kind, marks=() if name == "XLMRoberta" else pytest.mark.deep)
         for name in HEADS
         for kind in ("bi", "poly", "cross")
     ],
