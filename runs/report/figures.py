@@ -48,7 +48,7 @@ def percent(value: float) -> str:
 
 def change(value: float) -> str:
     """A difference of shares, with its sign."""
-    return f"{100 * value:+.1f}"
+    return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding 0.0 makes -0.0 positive
 
 
 def p_value(value: float) -> str:

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from report.convert import MODELS
-from report.figures import BACKBONE, machine, ms, percent, read, read_if_there, row, share, table, times
+from report.figures import BACKBONE, change, machine, ms, percent, read, read_if_there, row, share, table, times
 from report.general import read_sets, unread_sets
 from report.pretraining import starts
 from report.quality import SETS
@@ -125,17 +125,19 @@ def weighting() -> str:
             figures = [one["R@1"] for one in results]
             means.append(f"{percent(fmean(figures))} ({percent(min(figures))}-{percent(max(figures))})")
         repeats = f"{first['n_train'] / first['n_responses']:.1f}"
-        rows.append(
-            [f"{name} (1 of {first['n_candidates']})", f"{first['n_train']:,}", repeats, f"{first['n_test']}", *means]
-        )
+        gain = read_if_there(f"weighting/{name}/logq-difference")
+        gained = f"{change(gain['mean'])} ({change(gain['low'])} to {change(gain['high'])})" if gain else ""
+        sizes = [f"{first['n_train']:,}", repeats, f"{first['n_test']}"]
+        rows.append([f"{name} (1 of {first['n_candidates']})", *sizes, *means, gained])
     head = [
         "R@1, %, mean and range of three seeds",
         "pairs",
         "per distinct reply",
         "test lists",
         *(f'`"{kind}"`' for kind in KINDS),
+        '`"logq"` less `"as_said"`',
     ]
-    return table(head, rows, range(1, 7))
+    return table(head, rows, range(1, 8))
 
 
 def runtimes() -> str:
