@@ -35,6 +35,7 @@ from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
+from polyrank.ranking.top import rows_best_first
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf
@@ -88,6 +89,35 @@ def test_wrong_candidates_are_wrong_distinct_in_order_and_within_their_ranks(
     chosen = choose(found, plan, 4)
     assert chosen == [text for text in found if text in chosen] == choose(found, plan, 4)
     assert len(chosen) == min(3, len(found))
+
+
+def test_an_encoders_pool_is_searched_and_encoded_once(tiny_backbone: Path) -> None:
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=["hi"])
+
+    class Counting(EncoderScorer):
+        n_pools = 0
+
+        def encode_candidates(self, candidates: Sequence[str]) -> np.ndarray:
+            self.n_pools += 1
+            return super().encode_candidates(candidates)
+
+    scorer, pool = Counting(model, texts), [f"{text} {i}" for i in range(20) for text in POOL]
+    retrieve, contexts = from_pool(scorer, [*pool, *pool]), [("my wifi is down",), ("the bill", "is high")]
+    found = [retrieve(contexts, depth) for depth in (1, 7, 500)]
+    assert scorer.n_pools == 1
+    for row, values in enumerate(scorer.score_pool(contexts, pool)):
+        score_of = dict(zip(pool, values.tolist(), strict=True))
+        best = sorted(values.tolist(), reverse=True)
+        for answer in found:
+            assert len(set(answer[row])) == len(answer[row])
+            np.testing.assert_allclose([score_of[text] for text in answer[row]], best[: len(answer[row])], rtol=1e-5)
+        assert [len(answer[row]) for answer in found] == [1, 7, 140]
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.5, -3.0]), max_size=30), st.integers(1, 40))
+def test_rows_are_best_first_at_any_number_that_is_read(values: list[float], n: int) -> None:
+    array = np.array(values, np.float32)
+    assert list(rows_best_first(array, n)) == np.argsort(-array, kind="stable").tolist()
 
 
 def test_same_words_by_hand() -> None:

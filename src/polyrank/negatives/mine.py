@@ -7,16 +7,18 @@ This module opens no files: ``polyrank mine`` reads and writes them.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from polyrank.errors import UsageError
-from polyrank.negatives.hard import HardNegatives, choose, collect_right_answers, hard_candidates
+from polyrank.index.protocol import Block
+from polyrank.negatives.hard import SPARE, HardNegatives, choose, collect_right_answers, hard_candidates
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Example
-from polyrank.scorers.protocols import Responds, Scorer
+from polyrank.scorers.protocols import Encoder, Responds, Scorer
+from polyrank.search import search
 
 Retrieve = Callable[[Sequence[Context], int], list[list[str]]]
 """From contexts and a depth to the texts of each context, best first."""
-
-SPARE = 20  # texts retrieved beyond the last rank, because right answers and copies are dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def from_retriever(retriever: Responds) -> Retrieve:
 def from_pool(scorer: Scorer, pool: Sequence[str]) -> Retrieve:
     """Retrieve texts from a pool by the scores of any Scorer, such as BM25; ties keep the order of the pool.
 
+    An Encoder encodes the pool once, and exact search finds the best.
+
     Raises:
         UsageError: the pool is empty.
     """
@@ -151,5 +155,17 @@ def from_pool(scorer: Scorer, pool: Sequence[str]) -> Retrieve:
 
     def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
         return [[texts[i] for i in top_rows(values, depth)] for values in scorer.score_pool(contexts, texts)]
+
+    return _from_vectors(scorer, texts) if isinstance(scorer, Encoder) else retrieve
+
+
+def _from_vectors(encoder: Encoder, texts: Sequence[str]) -> Retrieve:
+    pool = Block(encoder.encode_candidates(texts), np.arange(len(texts)))
+    device = next((str(network.device) for network in encoder.networks), "cpu")
+
+    def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
+        vectors, mask = encoder.encode_contexts(contexts)
+        found = search(vectors, mask, [pool], depth, device=device)
+        return [[texts[row] for row in result.rows.tolist()] for result in found]
 
     return retrieve

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from polyrank.config.models import NETWORKS
 from polyrank.devices import distributed
 from polyrank.errors import ArtifactError
-from polyrank.negatives.hard import HardNegatives, choose, collect_right_answers, hard_candidates
+from polyrank.negatives.hard import SPARE, HardNegatives, choose, collect_right_answers, hard_candidates
+from polyrank.ranking.top import rows_best_first
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.storage.durable import write_file
@@ -104,8 +105,7 @@ class MinedNegatives:
             for offset, values in enumerate(self.scorer.score_pool([e.query for e in part], self.pool)):
                 index, example = start + offset, part[offset]
                 right = self._rights[example.query]
-                order = np.argsort(-values, kind="stable").tolist()
-                ranked = (self.pool[i] for i in order)
+                ranked = (self.pool[i] for i in rows_best_first(values, self.settings.last_rank + SPARE))
                 wrong = hard_candidates(ranked, right, self.settings, turns=example.context)
                 negatives = choose(wrong, self.settings, epoch, index)
                 rows[index, : len(negatives)] = [row_of[text] for text in negatives]
