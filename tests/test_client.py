@@ -15,7 +15,16 @@ import pytest
 import polyrank
 from polyrank.answering.protocol import Answer
 from polyrank.client.calls import Page, error_of
-from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
+from polyrank.errors import (
+    ArtifactError,
+    DataError,
+    DeadlineError,
+    LockedError,
+    OfflineError,
+    ReadOnlyError,
+    ResourceError,
+    UsageError,
+)
 from polyrank.records import Candidate, Context, Ranked
 from servers import Running, serving
 
@@ -123,6 +132,8 @@ def test_feedback_is_recorded_once(client: polyrank.Client) -> None:
 def test_errors_equal_those_of_the_library(client: polyrank.Client, server: Running) -> None:
     with pytest.raises(DataError, match="k"):
         client.respond("hello", k=10**6)
+    with pytest.raises(UsageError, match="k is 0; request at least one reply"):
+        client.respond("hello", k=0)
     with pytest.raises(UsageError, match="filter"):
         client.respond("hello", filter="team = = 1")
     with pytest.raises(UsageError, match="nobody"):
@@ -151,7 +162,7 @@ def test_errors_equal_those_of_the_library(client: polyrank.Client, server: Runn
         (400, None, UsageError), (401, None, UsageError), (404, "not_found", UsageError), (409, "locked", LockedError),
         (413, None, UsageError), (422, None, DataError), (429, "overloaded", ResourceError),
         (500, "internal", ArtifactError), (503, "offline", OfflineError), (503, "starting", ResourceError),
-        (504, "timeout", ResourceError), (507, "storage", ResourceError), (502, None, polyrank.PolyrankError),
+        (504, "deadline", DeadlineError), (507, "storage", ResourceError), (507, "read_only", ReadOnlyError), (502, None, polyrank.PolyrankError),
     ],
 )  # fmt: skip
 def test_each_status_has_an_error(status: int, code: str | None, kind: type[Exception]) -> None:

@@ -11,9 +11,11 @@ from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import (
     ArtifactError,
     DataError,
+    DeadlineError,
     LockedError,
     OfflineError,
     PolyrankError,
+    ReadOnlyError,
     ResourceError,
     UsageError,
 )
@@ -80,6 +82,8 @@ def respond(
     diverse: bool,
 ) -> Call[Answer]:
     """Get the best replies."""
+    if k < 1:
+        raise UsageError(f"k is {k}; request at least one reply")
     given = _given(model=model, filter=filter, conversation=conversation)
     given |= _given(allow_echo=allow_echo or None, diverse=diverse or None)
     return Call("POST", "/v1/respond", _answer, _context(context) | {"k": k} | given)
@@ -158,6 +162,7 @@ _ERRORS: dict[int, type[PolyrankError]] = {
     504: ResourceError,
     507: ResourceError,
 }
+_ERRORS_BY_CODE = {"deadline": DeadlineError, "offline": OfflineError, "read_only": ReadOnlyError}
 
 
 def error_of(status: int, content: Any) -> PolyrankError:
@@ -171,8 +176,7 @@ def error_of(status: int, content: Any) -> PolyrankError:
     LockedError('another process is writing to this index')
     """
     kind = _ERRORS.get(status, UsageError if status < 500 else PolyrankError)
-    if status == 503 and error_code(content) == "offline":
-        kind = OfflineError
+    kind = _ERRORS_BY_CODE.get(error_code(content) or "", kind)
     return kind(_error(content).get("message") or f"the server answered {status}; see its log")
 
 
