@@ -24,9 +24,10 @@ from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer, saved_scorer, untuned_scorer
-from polyrank.scorers.network import inference, token_batches
+from polyrank.scorers.network import inference
 from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, load_subwords, pad
+from polyrank.text.tokens import token_batches
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join), min_size=1, max_size=30)

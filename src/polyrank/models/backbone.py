@@ -8,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.errors import ConfigError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
 from polyrank.models.packed_linear import pack_linear_layers
+from polyrank.models.packing import Packing
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.text import Tokens
+from polyrank.text.tokens import to_device, token_batches
+
+DEVICE_GROUP = 4096
+"""Padded tokens per group on a device: with fewer, starting a layer takes longer than computing it."""
 
 DROPOUTS = (  # the names of dropout in the configurations of Hugging Face encoders
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "hidden_dropout",
@@ -42,11 +48,28 @@ class Backbone(nn.Module):
         self.takes_segments = int(getattr(self.config, "type_vocab_size", 0) or 0) > 1
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Token outputs ``[B, T, D]``."""
+        """Token outputs ``[B, T, D]``.
+
+        Inference sorts texts by length. A training's batches are not sorted: on a CPU ``training.grouped`` avoids their
+        padding; on other devices polyrank's BERT computes packed rows, and other networks groups of similar length.
+        """
+        if not self.training or tokens.ids.device.type == "cpu" or tokens.is_full is not False:
+            return self._outputs(tokens)
+        if isinstance(self.network, BertModel):
+            return self._outputs(tokens, Packing.of(tokens.mask, tokens.lengths))
+        assert tokens.lengths is not None, "else is_full is None"
+        groups = [torch.tensor(group) for group in token_batches(tokens.lengths.tolist(), DEVICE_GROUP)]
+        parts = [self._outputs(tokens.part(group)) for group in groups]
+        width = tokens.ids.shape[1]
+        joined = torch.cat([F.pad(part, (0, 0, 0, width - part.shape[1])) for part in parts])
+        return joined.index_select(0, to_device(torch.cat(groups).argsort(), joined.device))
+
+    def _outputs(self, tokens: Tokens, packing: Packing | None = None) -> Tensor:
         segments = {"token_type_ids": tokens.segments} if self.takes_segments else {}
         # without padding polyrank's BERT is faster without a mask; other networks may need one
         mask = None if tokens.is_full and isinstance(self.network, BertModel) else tokens.mask.long()
-        output = self.network(input_ids=tokens.ids, attention_mask=mask, **segments).last_hidden_state
+        packed = {} if packing is None else {"packing": packing}
+        output = self.network(input_ids=tokens.ids, attention_mask=mask, **segments, **packed).last_hidden_state
         return output.float() if self._narrow else output  # type: ignore[no-any-return]  # untyped library
 
     def narrow(self) -> None:

@@ -12,27 +12,11 @@ from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.records import ContextLike, contexts_of
 from polyrank.text import Texts, Tokens, pad
 from polyrank.text.cut import Cut
+from polyrank.text.tokens import token_batches
 
 Model = TypeVar("Model", bound=nn.Module)
 Output = TypeVar("Output")
 BATCHES_AT_A_TIME = 64  # that a process computes before it sends them to the others
-
-
-def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Positions grouped so that each padded batch holds at most ``max_tokens`` tokens, longest first.
-
-    Texts of like length go together, so little is computed on padding.
-
-    >>> token_batches([2, 9, 3], max_tokens=9)
-    [[1], [2, 0]]
-    """
-    batches: list[list[int]] = []
-    for position in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batches and (len(batches[-1]) + 1) * max(lengths[batches[-1][0]], 1) <= max_tokens:
-            batches[-1].append(position)
-        else:
-            batches.append([position])
-    return batches
 
 
 def tokens_per_batch(device: torch.device) -> int:

@@ -41,7 +41,7 @@ class Tokens:
         return Tokens(ids, mask, segments, self.lengths)
 
     def part(self, rows: Tensor) -> "Tokens":
-        """Select rows, and drop the columns that are padding in all of them.
+        """Select rows, preferably given in host memory, and drop the columns that are padding in all of them.
 
         >>> pad([[5, 6, 7], [8], [9]]).part(torch.tensor([2, 1])).ids.tolist()
         [[9], [8]]
@@ -49,6 +49,7 @@ class Tokens:
         lengths = self.mask.sum(1).cpu().numpy() if self.lengths is None else self.lengths
         lengths = lengths[rows.cpu().numpy()]
         width = int(lengths.max(initial=0))
+        rows = to_device(rows, self.ids.device)
         return Tokens(self.ids[rows, :width], self.mask[rows, :width], self.segments[rows, :width], lengths)
 
 
@@ -57,6 +58,23 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or values.is_cuda:
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
+
+
+def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Positions grouped so that each padded batch holds at most ``max_tokens`` tokens, longest first.
+
+    Texts of like length go together, so little is computed on padding.
+
+    >>> token_batches([2, 9, 3], max_tokens=9)
+    [[1], [2, 0]]
+    """
+    batches: list[list[int]] = []
+    for position in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and (len(batches[-1]) + 1) * max(lengths[batches[-1][0]], 1) <= max_tokens:
+            batches[-1].append(position)
+        else:
+            batches.append([position])
+    return batches
 
 
 def pad(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0) -> Tokens:

@@ -34,8 +34,9 @@ def encode_in_chunks(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: 
     """
     if size is None or len(tokens.ids) <= size:
         return encode_in_groups(encode, tokens)
-    order = tokens.mask.sum(1).argsort(descending=True, stable=True)
-    start = torch.empty(0, device=order.device, requires_grad=True)  # the leaf of a graph without weights
+    lengths = tokens.mask.sum(1).cpu().numpy() if tokens.lengths is None else tokens.lengths
+    order = torch.from_numpy((-lengths).argsort(kind="stable"))
+    start = torch.empty(0, device=tokens.ids.device, requires_grad=True)  # the leaf of a graph without weights
     chunks: list[Any] = [_Chunk.apply(start, _Replay(encode, tokens.part(rows))) for rows in order.split(size)]  # type: ignore[no-untyped-call]  # untyped in torch
     return cast(Vectors, in_order(chunks, [order]))
 

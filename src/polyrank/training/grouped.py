@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyrank.scorers.network import token_batches
 from polyrank.text import Tokens
+from polyrank.text.tokens import to_device, token_batches
 
 Vectors = TypeVar("Vectors", Tensor, tuple[Tensor, ...])
 
@@ -18,6 +18,8 @@ GROUP = 1024
 
 def encode_in_groups(encode: Callable[[Tokens], Vectors], tokens: Tokens) -> Vectors:
     """``encode(tokens)``; on a CPU, where time depends on tokens and not on calls, in groups of ``GROUP`` tokens.
+
+    On other devices networks pack the texts, see ``models.backbone``.
 
     Args:
         encode: encodes each text on its own, to one tensor or several; see ``encode_in_chunks``.
@@ -37,9 +39,10 @@ def in_order(parts: Sequence[Vectors], rows: Sequence[Tensor]) -> Vectors:
 
     Args:
         parts: for each part, one tensor or several, ``[B, ...]``.
-        rows: for each part, the numbers of its texts in the batch.
+        rows: for each part, the numbers of its texts in the batch, in host memory.
     """
-    back = torch.cat(list(rows)).argsort()
+    first = parts[0] if isinstance(parts[0], Tensor) else parts[0][0]
+    back = to_device(torch.cat(list(rows)).argsort(), first.device)
     if isinstance(parts[0], Tensor):
         return cast(Vectors, _joined(cast(Sequence[Tensor], parts))[back])  # type: ignore[redundant-cast]  # for one of the two kinds
     return cast(Vectors, tuple(_joined(each)[back] for each in zip(*parts, strict=True)))

@@ -5,7 +5,6 @@ Shapes: B texts, T subwords of the longest, N real subwords of all, D dimensions
 """
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -13,37 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.models.convert.quantization import Linear, Norm, Table
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """The positions of real subwords in a padded batch.
-
-    Args:
-        mask: ``[B, T]``, true on real subwords.
-        positions: ``[N]``, of real subwords in the flattened batch.
-        offsets: ``[T, T]``, key position minus query position.
-    """
-
-    mask: Tensor
-    positions: Tensor
-    offsets: Tensor
-
-    @classmethod
-    def of(cls, mask: Tensor) -> "Packing":
-        """The packing of a padded batch."""
-        positions = torch.arange(mask.shape[1], device=mask.device)
-        return cls(mask, mask.flatten().nonzero()[:, 0], positions[None, :] - positions[:, None])
-
-    def pack(self, padded: Tensor) -> Tensor:
-        """``[B, T, D]`` to ``[N, D]``."""
-        return padded.flatten(0, 1)[self.positions]
-
-    def pad(self, packed: Tensor) -> Tensor:
-        """``[N, D]`` to ``[B, T, D]`` with zeros."""
-        B, T = self.mask.shape
-        padded = packed.new_zeros(B * T, packed.shape[1]).index_copy(0, self.positions, packed)
-        return padded.view(B, T, packed.shape[1])
+from polyrank.models.packing import Packing
 
 
 def gelu(x: Tensor) -> Tensor:

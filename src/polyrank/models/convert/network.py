@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyrank.models.convert.layers import Layer, Packing, Reduction, SideNetwork
+from polyrank.models.convert.layers import Layer, Reduction, SideNetwork
 from polyrank.models.convert.quantization import (
     Embedding,
     Linear,
@@ -23,6 +23,7 @@ from polyrank.models.convert.quantization import (
     to_eight_bits,
 )
 from polyrank.models.network import EncoderNetwork, Trunk, check_tensor_names
+from polyrank.models.packing import Packing
 from polyrank.text import Tokens
 
 Probe = Literal["immediate", "earlier", "both"]

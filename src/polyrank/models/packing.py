@@ -1,0 +1,57 @@
+"""Packed rows: the real tokens of a batch without padding, so that only attention is computed on padding.
+
+Shapes: B texts, T tokens of the longest, N real tokens of all, D dimensions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyrank.text.tokens import to_device
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The positions of real tokens in a padded batch.
+
+    Args:
+        mask: ``[B, T]``, true on real tokens.
+        positions: ``[N]``, of real tokens in the flattened batch.
+        offsets: ``[T, T]``, key position minus query position.
+    """
+
+    mask: Tensor
+    positions: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor, lengths: NDArray[np.int64] | None = None) -> "Packing":
+        """The packing of a padded batch whose real tokens come first.
+
+        Args:
+            mask: ``[B, T]``.
+            lengths: row lengths ``[B]`` in host memory, to avoid waiting for a device; None: unknown.
+
+        >>> Packing.of(torch.tensor([[True, False], [True, True]])).positions
+        tensor([0, 2, 3])
+        """
+        columns = torch.arange(mask.shape[1], device=mask.device)
+        if lengths is None:
+            real = mask.flatten().nonzero()[:, 0]
+        else:
+            flat = np.flatnonzero(np.arange(mask.shape[1]) < lengths[:, None])
+            real = to_device(torch.from_numpy(flat), mask.device)
+        return cls(mask, real, columns[None, :] - columns[:, None])
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """``[B, T, ...]`` to ``[N, ...]``."""
+        return padded.flatten(0, 1).index_select(0, self.positions)
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """``[N, D]`` to ``[B, T, D]`` with zeros."""
+        B, T = self.mask.shape
+        padded = packed.new_zeros(B * T, packed.shape[1]).index_copy(0, self.positions, packed)
+        return padded.view(B, T, packed.shape[1])
