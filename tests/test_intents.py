@@ -229,9 +229,9 @@ def test_r_equals_the_reduction(models: dict[str, Path], name: str) -> None:
     assert read_layer("auto", encoder) == "r"
     r = encode(encoder, ["my wifi is down", "red", ""], "r")
     model = encoder.model  # type: ignore[attr-defined]  # an EncoderScorer, which r needs
-    ids = torch.tensor([encoder.texts.context_ids(Context(("my wifi is down",)))])  # type: ignore[attr-defined]
+    tokens = encoder.texts.contexts([Context(("my wifi is down",))])  # type: ignore[attr-defined]
     with torch.inference_mode():
-        want = model.reduced(ids, torch.ones_like(ids, dtype=torch.bool))
+        want = model.reduced(tokens)
     assert r.shape == (3, model.reduction.dimension)
     np.testing.assert_allclose(r[0], want[0].numpy(), rtol=1e-4, atol=1e-6)
     assert encode(encoder, ["red"], "final").shape == (1, encoder.dimension)

@@ -474,7 +474,7 @@ def test_a_convert_of_sixty_subwords_by_hand() -> None:
         rows.append(reduction_by_hand(x, w, 2, "reduction."))
     tokens: Tokens = pad([ids, ids[:4]])
     with torch.inference_mode():
-        np.testing.assert_allclose(model.reduced(tokens.ids, tokens.mask), rows, atol=2e-3)
+        np.testing.assert_allclose(model.reduced(tokens), rows, atol=2e-3)
         contexts, mask = model.encode_contexts(tokens)
         found = model.encode_candidates(tokens)
     expected = [side_by_hand(r, w, 3, "response_side.") for r in rows]

@@ -214,7 +214,7 @@ def test_bench_scoring_times_a_search_on_the_device(
 
 
 # per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait
-WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 9, "convert": 12}
+WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 5}
 
 
 @pytest.mark.parametrize("name", ["poly", *(pytest.param(name, marks=pytest.mark.deep) for name in [*KINDS][1:])])

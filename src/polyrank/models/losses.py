@@ -34,7 +34,7 @@ def cross_entropy(scores: Tensor, target: Tensor, allowed: Tensor, smoothing: fl
     n_wrong = wrong.sum(1)
     spread = logs.masked_fill(~wrong, 0.0).sum(1) / n_wrong.clamp(min=1)
     share = torch.where(n_wrong > 0, smoothing, 0.0)
-    return -((1 - share) * logs[right] + share * spread).mean()
+    return -((1 - share) * logs.gather(1, target[:, None])[:, 0] + share * spread).mean()
 
 
 def distinct(keys: Tensor, n_contexts: int) -> Tensor:

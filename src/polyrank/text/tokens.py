@@ -23,12 +23,19 @@ class Tokens:
         mask: ``[B, T]`` bool, true for real tokens, which come first.
         segments: ``[B, T]`` int64: 1 for the candidate of a pair, else 0.
         lengths: row lengths ``[B]`` in host memory, to avoid waiting for a device; None: unknown.
+        copied: ``ids`` in host memory if a device has them; None: they are there, or unknown.
     """
 
     ids: Tensor
     mask: Tensor
     segments: Tensor
     lengths: NDArray[np.int64] | None = None
+    copied: NDArray[np.int64] | None = None
+
+    def on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ids ``[B, T]`` and row lengths ``[B]`` in host memory; waits for a device only if they are unknown."""
+        ids = self.ids.cpu().numpy() if self.copied is None else self.copied
+        return ids, self.mask.sum(1).cpu().numpy() if self.lengths is None else self.lengths
 
     @property
     def is_full(self) -> bool | None:
@@ -38,7 +45,8 @@ class Tokens:
     def to(self, device: torch.device) -> "Tokens":
         """The same batch on another device."""
         ids, mask, segments = (to_device(part, device) for part in (self.ids, self.mask, self.segments))
-        return Tokens(ids, mask, segments, self.lengths)
+        copied = self.ids.numpy() if self.ids.device.type == "cpu" else self.copied
+        return Tokens(ids, mask, segments, self.lengths, copied)
 
     def part(self, rows: Tensor) -> "Tokens":
         """Select rows, preferably given in host memory, and drop the columns that are padding in all of them.
@@ -47,10 +55,12 @@ class Tokens:
         [[9], [8]]
         """
         lengths = self.mask.sum(1).cpu().numpy() if self.lengths is None else self.lengths
-        lengths = lengths[rows.cpu().numpy()]
+        chosen = rows.cpu().numpy()
+        lengths = lengths[chosen]
         width = int(lengths.max(initial=0))
+        copied = None if self.copied is None else self.copied[chosen, :width]
         rows = to_device(rows, self.ids.device)
-        return Tokens(self.ids[rows, :width], self.mask[rows, :width], self.segments[rows, :width], lengths)
+        return Tokens(self.ids[rows, :width], self.mask[rows, :width], self.segments[rows, :width], lengths, copied)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from polyrank.models.losses import cross_entropy
 from polyrank.negatives.random import Negatives, RightAnswers
 from polyrank.records import Example
 from polyrank.text import Texts
+from polyrank.text.tokens import to_device
 from polyrank.training.inputs import InBatch, Positions, in_batch, negatives_of
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.shares import encode_in_shares
@@ -113,7 +115,8 @@ class ConvertStep:
         encodings = ContextEncodings(*encode_in_shares(self.model.context_encodings, contexts, self.chunk_size))
         immediate, earlier, both = self.loss_weights
         total = immediate * loss(encodings.immediate, all_rows) + both * loss(encodings.both, all_rows)
-        with_earlier = all_rows[encodings.has_earlier]
+        earlier_rows = np.flatnonzero([self.model.has_earlier(row) for row in contexts.rows])
+        with_earlier = to_device(torch.from_numpy(earlier_rows), self.device)
         if not len(with_earlier):
             return total
         share = len(with_earlier) / n if self.loss == "sum" else 1.0

@@ -29,17 +29,19 @@ class Share:
         tokens: of the process's own texts; of one that it need not encode if it has none, so that it knows the shape
             of vectors and has a graph.
         counts: how many texts each process has.
+        rows: the ids of all texts of the batch, in host memory.
         back: ``[B]``: the place of each text of the batch in the concatenation of all shares; None: one process.
     """
 
     tokens: Tokens
     counts: tuple[int, ...]
+    rows: Sequence[Row]
     back: Tensor | None = None
 
     def to(self, device: torch.device) -> "Share":
         """The same share on a device."""
         back = None if self.back is None else to_device(self.back, device)
-        return Share(self.tokens.to(device), self.counts, back)
+        return Share(self.tokens.to(device), self.counts, self.rows, back)
 
 
 def share_of(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, *, pad_id: int) -> Share:
@@ -52,13 +54,13 @@ def share_of(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = Non
     """
     n = distributed.world_size()
     if n == 1:
-        return Share(pad(rows, segments, pad_id), (len(rows),))
+        return Share(pad(rows, segments, pad_id), (len(rows),), rows)
     order = np.argsort([-len(row) for row in rows], kind="stable")
     shares = [order[first::n] for first in range(n)]
     own = shares[distributed.rank()] if len(shares[distributed.rank()]) else order[:1]
     tokens = pad([rows[i] for i in own], segments and [segments[i] for i in own], pad_id)
     back = torch.from_numpy(np.concatenate(shares).argsort())
-    return Share(tokens, tuple(map(len, shares)), back)
+    return Share(tokens, tuple(map(len, shares)), rows, back)
 
 
 def encode_in_shares(encode: Callable[[Tokens], Vectors], share: Share, size: int | None) -> Vectors:

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyrank.models.convert.layers import Layer, Reduction, SideNetwork
@@ -25,6 +27,7 @@ from polyrank.models.convert.quantization import (
 from polyrank.models.network import EncoderNetwork, Trunk, check_tensor_names
 from polyrank.models.packing import Packing
 from polyrank.text import Tokens
+from polyrank.text.tokens import Row, to_device
 
 Probe = Literal["immediate", "earlier", "both"]
 
@@ -135,16 +138,12 @@ class Convert(EncoderNetwork):
         joins = multi_context and combination == "feed_forward"
         self.combined_side = side(output_dim) if joins else None
 
-    def reduced(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """r ``[B, R]`` of padded texts: the encoding that transfers best to other tasks (section 4).
-
-        Args:
-            ids: ``[B, T]``.
-            mask: ``[B, T]``, true on real subwords, which come first.
-        """
-        packing = Packing.of(mask)
-        positions = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape).flatten()[packing.positions]
-        packed = self.subwords(ids.flatten()[packing.positions]) * self.subword_scale
+    def reduced(self, tokens: Tokens) -> Tensor:
+        """r ``[B, R]`` of padded texts: the encoding that transfers best to other tasks (section 4)."""
+        packing = Packing.of(tokens.mask, tokens.lengths)
+        B, T = tokens.mask.shape
+        positions = packing.pack(torch.arange(T, device=tokens.mask.device).expand(B, T))
+        packed = self.subwords(packing.pack(tokens.ids)) * self.subword_scale
         for table in self.positions:
             packed = packed + table(positions)
         packed = F.dropout(packed, self.dropout, self.training)
@@ -152,36 +151,43 @@ class Convert(EncoderNetwork):
             packed = layer(packed, packing)
         return self.reduction(packed, packing)  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
-    def split(self, tokens: Tokens) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Ids and mask of the immediate contexts, and of the earlier turns after the boundary."""
-        width = tokens.ids.shape[1]
-        if width == 0:  # texts without a visible character
-            return (tokens.ids, tokens.mask), (tokens.ids, tokens.mask)
-        boundary = (tokens.ids == self.boundary_id) & tokens.mask
-        passed = boundary.long().cumsum(1) > 0
-        immediate = tokens.mask & ~passed
-        starts = torch.where(boundary.any(1), boundary.long().argmax(1) + 1, width)
-        positions = starts[:, None] + torch.arange(width, device=tokens.ids.device)
-        inside = positions < width
-        positions = positions.clamp(max=width - 1)
-        earlier = inside & tokens.mask.gather(1, positions)
-        return _trimmed(tokens.ids, immediate), _trimmed(tokens.ids.gather(1, positions), earlier)
+    def split(self, tokens: Tokens) -> tuple[Tokens, Tokens, NDArray[np.int64]]:
+        """The immediate contexts ``[B, ...]``, the earlier turns after the boundary, and the contexts that have any.
+
+        The boundaries are found in host memory, so no device is waited for.
+        """
+        ids, lengths = tokens.on_host()
+        columns = np.arange(ids.shape[1])
+        boundary = (ids == self.boundary_id) & (columns < lengths[:, None])
+        ends = np.where(boundary, columns, lengths[:, None]).min(1, initial=ids.shape[1])
+        n_earlier = np.maximum(lengths - ends - 1, 0)
+        rows = np.flatnonzero(n_earlier)
+        starts, n_earlier = ends[rows] + 1, n_earlier[rows]
+        places = starts[:, None] + np.arange(n_earlier.max(initial=0))
+        earlier = ids[rows[:, None], places.clip(max=max(ids.shape[1] - 1, 0))]
+        device = tokens.ids.device
+        return _tokens(ids, ends, device), _tokens(earlier, n_earlier, device), rows
+
+    def has_earlier(self, ids: Row) -> bool:
+        """Whether the ids of a context include earlier turns."""
+        return self.boundary_id in ids[:-1]
 
     def context_encodings(self, tokens: Tokens) -> ContextEncodings:
         """h_x, h_z and h_xz, all unit vectors. Without earlier turns the mean is h_x."""
-        (ids, mask), (earlier_ids, earlier_mask) = self.split(tokens)
-        immediate = self.context_side(self.reduced(ids, mask))
-        has_earlier = earlier_mask.any(1)
+        now, before, rows = self.split(tokens)
+        immediate = self.context_side(self.reduced(now))
+        has_earlier = np.zeros(len(immediate), np.bool_)
+        has_earlier[rows] = True
+        known = to_device(torch.from_numpy(has_earlier), immediate.device)
         if self.earlier_side is None:
-            return ContextEncodings(immediate, torch.zeros_like(immediate), immediate, has_earlier)
+            return ContextEncodings(immediate, torch.zeros_like(immediate), immediate, known)
         earlier = torch.zeros_like(immediate)
-        rows = has_earlier.nonzero()[:, 0]
         if len(rows):
-            encoded = self.earlier_side(self.reduced(earlier_ids[rows], earlier_mask[rows]))
-            earlier = earlier.index_copy(0, rows, encoded)
-        mean = (immediate + earlier) / (1 + has_earlier[:, None].float())
+            encoded = self.earlier_side(self.reduced(before))
+            earlier = earlier.index_copy(0, to_device(torch.from_numpy(rows), immediate.device), encoded)
+        mean = (immediate + earlier) / (1 + known[:, None].float())
         both = F.normalize(mean, dim=-1) if self.combined_side is None else self.combined_side(mean)
-        return ContextEncodings(immediate, earlier, both, has_earlier)
+        return ContextEncodings(immediate, earlier, both, known)
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, 1, D]``, whose length is the scale of the cosine, and their mask ``[B, 1]``."""
@@ -192,12 +198,11 @@ class Convert(EncoderNetwork):
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate unit vectors ``[N, D]``."""
-        return self.response_side(self.reduced(tokens.ids, tokens.mask))  # type: ignore[no-any-return]  # untyped call
+        return self.response_side(self.reduced(tokens))  # type: ignore[no-any-return]  # untyped call
 
     def inner(self, layer: str, tokens: Tokens) -> Tensor:
         """r ``[B, R]`` of the immediate contexts."""
-        (ids, mask), _ = self.split(tokens)
-        return self.reduced(ids, mask)
+        return self.reduced(self.split(tokens)[0])
 
     def shape(self) -> dict[str, Any]:
         """The number of embeddings."""
@@ -285,7 +290,9 @@ class _SharedLayers:
             yield from part.parameters()
 
 
-def _trimmed(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Drop the columns that are padding in every row."""
-    width = int(mask.sum(1).max()) if mask.numel() else 0
-    return ids[:, :width], mask[:, :width]
+def _tokens(ids: NDArray[np.int64], lengths: NDArray[np.int64], device: torch.device) -> Tokens:
+    """Tokens of ids in host memory, without the columns that are padding in every row."""
+    width = int(lengths.max(initial=0))
+    ids, mask = ids[:, :width], np.arange(width) < lengths[:, None]
+    own = torch.from_numpy(np.ascontiguousarray(ids))
+    return Tokens(own, torch.from_numpy(mask), torch.zeros_like(own), lengths).to(device)
