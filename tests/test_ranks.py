@@ -94,7 +94,7 @@ def keep_gradients(model: torch.nn.Module, loss: Tensor, file: Path) -> None:
 
 @pytest.fixture(scope="module")
 def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    folders = {n: tmp_path_factory.mktemp(f"gradients-{n}") for n in (1, 3)}
+    folders = {n: tmp_path_factory.mktemp(f"gradients-{n}") for n in (1, 2, 4)}
     for n, folder in folders.items():
         assert work_together(n, write_gradients, tiny_backbone, folder) == [0] * n
     return folders
@@ -108,13 +108,14 @@ def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         "mutual, phase 1-10-None",
     ],
 )
-def test_three_processes_compute_the_gradients_of_one(case: str, gradients: dict[int, Path]) -> None:
-    """With two texts the third process has none to encode."""
+@pytest.mark.parametrize("n", [2, 4])
+def test_several_processes_compute_the_gradients_of_one(case: str, n: int, gradients: dict[int, Path]) -> None:
+    """With two texts the third and fourth process have none to encode."""
     assert CASES.keys() == test_cached.STEPS.keys()
     expected = safetensors.torch.load_file(gradients[1] / f"{case}-0")
     assert len(expected) > 5
-    for number in range(3):
-        found = safetensors.torch.load_file(gradients[3] / f"{case}-{number}")
+    for number in range(n):
+        found = safetensors.torch.load_file(gradients[n] / f"{case}-{number}")
         torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-12, atol=0)
         assert test_cached.difference(found, expected) < 1e-12
 

@@ -6,6 +6,7 @@ Everything that changes over time is a function of the update's number, so a res
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,8 @@ from polyrank.text import Texts
 from polyrank.text.tokens import to_device
 from polyrank.training.inputs import InBatch, Positions, in_batch, negatives_of
 from polyrank.training.queue import CandidateQueue
-from polyrank.training.shares import encode_in_shares
+from polyrank.training.row_losses import mean_loss
+from polyrank.training.shares import encode_in_shares, encode_own
 from polyrank.training.steps import with_queue
 from polyrank.training.stored_tokens import StoredTokens
 from polyrank.training.weighting import Weighting
@@ -95,29 +97,33 @@ class ConvertStep:
         if number % self.range_steps == 0:
             self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
-        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
+        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size, of_parts=True)
         candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
         candidates = candidates * self.model.scale
 
-        def loss(encodings: Tensor, rows: Tensor) -> Tensor:
+        def loss(rows: Tensor, allowed: Tensor, encodings: Tensor) -> Tensor:
             with full_precision(candidates):
-                values = encodings[rows].float() @ candidates.float().T
-            mask = allowed[rows]
+                values = encodings.float() @ candidates.float().T
             if self.weighting is not None:
-                values, mask = self.weighting(values, mask, batch.columns, number)
-            return cross_entropy(values, rows, mask, self.smoothing)
+                values, allowed = self.weighting(values, allowed, batch.columns, number)
+            return cross_entropy(values, rows, allowed, self.smoothing)
 
         contexts, n = batch.contexts, len(batch.examples)
-        all_rows = torch.arange(n, device=self.device)
+        own = to_device(contexts.own, self.device)
+        allowed = allowed if len(own) == n else allowed[own]
+        mean = partial(mean_loss, loss, candidates=candidates)
         if not self.model.multi_context:
-            whole = encode_in_shares(lambda part: self.model.context_encodings(part).both, contexts, self.chunk_size)
-            return loss(whole, all_rows)
-        encodings = ContextEncodings(*encode_in_shares(self.model.context_encodings, contexts, self.chunk_size))
+            whole = encode_own(lambda part: self.model.context_encodings(part).both, contexts, self.chunk_size)
+            return mean(own, allowed, whole, n_contexts=n)
+        encodings = ContextEncodings(*encode_own(self.model.context_encodings, contexts, self.chunk_size))
         immediate, earlier, both = self.loss_weights
-        total = immediate * loss(encodings.immediate, all_rows) + both * loss(encodings.both, all_rows)
-        earlier_rows = np.flatnonzero([self.model.has_earlier(row) for row in contexts.rows])
-        with_earlier = to_device(torch.from_numpy(earlier_rows), self.device)
-        if not len(with_earlier):
+        total = immediate * mean(own, allowed, encodings.immediate, n_contexts=n)
+        total = total + both * mean(own, allowed, encodings.both, n_contexts=n)
+        with_earlier = np.array([self.model.has_earlier(row) for row in contexts.rows])
+        if not with_earlier.any():
             return total
-        share = len(with_earlier) / n if self.loss == "sum" else 1.0
-        return total + share * earlier * loss(encodings.earlier, with_earlier)
+        n_earlier = int(with_earlier.sum())
+        rows = to_device(torch.from_numpy(np.flatnonzero(with_earlier[contexts.own.numpy()])), self.device)
+        share = n_earlier / n if self.loss == "sum" else 1.0
+        parts = own[rows], allowed[rows], encodings.earlier[rows]
+        return total + share * earlier * mean(*parts, n_contexts=n_earlier)

@@ -1,8 +1,9 @@
 """Distributed batches: each process encodes a share of the texts, and all processes gather the vectors of the batch.
 
-Every process then computes the loss of the whole batch, with the same candidates, masks and queue as a single process,
-and propagates the gradients of the vectors that it encoded. The sum over processes is exactly the batch's gradient.
-This works with any loss and network.
+If candidates are shared by the batch, each process then computes the loss of the contexts that it encodes, against all
+candidates, whose gradients are summed over processes (``encode_own``, ``sum_of_parts``). With lists, every process
+computes the loss of the whole batch and propagates the gradients of the vectors that it encoded. In both cases the sum
+over processes is exactly the batch's gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,18 +31,20 @@ class Share:
             of vectors and has a graph.
         counts: how many texts each process has.
         rows: the ids of all texts of the batch, in host memory.
+        own: the places in the batch of the texts that this process has, in host memory.
         back: ``[B]``: the place of each text of the batch in the concatenation of all shares; None: one process.
     """
 
     tokens: Tokens
     counts: tuple[int, ...]
     rows: Sequence[Row]
+    own: Tensor
     back: Tensor | None = None
 
     def to(self, device: torch.device) -> "Share":
         """The same share on a device."""
         back = None if self.back is None else to_device(self.back, device)
-        return Share(self.tokens.to(device), self.counts, self.rows, back)
+        return Share(self.tokens.to(device), self.counts, self.rows, self.own, back)
 
 
 def share_of(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, *, pad_id: int) -> Share:
@@ -54,16 +57,51 @@ def share_of(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = Non
     """
     n = distributed.world_size()
     if n == 1:
-        return Share(pad(rows, segments, pad_id), (len(rows),), rows)
+        return Share(pad(rows, segments, pad_id), (len(rows),), rows, torch.arange(len(rows)))
     order = np.argsort([-len(row) for row in rows], kind="stable")
     shares = [order[first::n] for first in range(n)]
     own = shares[distributed.rank()] if len(shares[distributed.rank()]) else order[:1]
     tokens = pad([rows[i] for i in own], segments and [segments[i] for i in own], pad_id)
     back = torch.from_numpy(np.concatenate(shares).argsort())
-    return Share(tokens, tuple(map(len, shares)), rows, back)
+    return Share(tokens, tuple(map(len, shares)), rows, torch.from_numpy(shares[distributed.rank()]), back)
 
 
-def encode_in_shares(encode: Callable[[Tokens], Vectors], share: Share, size: int | None) -> Vectors:
+def encode_own(encode: Callable[[Tokens], Vectors], share: Share, size: int | None) -> Vectors:
+    """The encodings of the texts of this process, in the order of ``share.own``.
+
+    Args:
+        encode, share, size: as for ``encode_in_shares``.
+    """
+    vectors, n = encode_in_chunks(encode, share.tokens, size), len(share.own)
+    if n == len(share.tokens.ids):
+        return vectors
+    if isinstance(vectors, Tensor):
+        return cast(Vectors, vectors[:n])  # type: ignore[redundant-cast]  # for one of the two kinds
+    return cast(Vectors, tuple(part[:n] for part in vectors))
+
+
+def sum_of_parts(loss: Tensor) -> Tensor:
+    """The sum over processes of each one's part of a loss; the gradient is that of the own part."""
+    return loss if distributed.world_size() == 1 else cast(Tensor, _Summed.apply(loss))  # type: ignore[no-untyped-call]  # untyped in torch
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor) -> Tensor:
+        del ctx
+        total = loss.clone()
+        distributed.all_reduce_sum(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return gradients[0]
+
+
+def encode_in_shares(
+    encode: Callable[[Tokens], Vectors], share: Share, size: int | None, *, of_parts: bool = False
+) -> Vectors:
     """Encode a batch of which each process has a share, with the same result in each.
 
     Gradients reach the weights of the process that encoded the text; ``add_gradients`` sums them.
@@ -72,38 +110,44 @@ def encode_in_shares(encode: Callable[[Tokens], Vectors], share: Share, size: in
         encode: as for ``encode_in_chunks``.
         share: of this process.
         size: texts per chunk, within a process's share.
+        of_parts: whether each process computes a part of the loss, see ``sum_of_parts``, instead of the whole loss.
     """
     vectors = encode_in_chunks(encode, share.tokens, size)
     if share.back is None:
         return vectors
     n_own = share.counts[distributed.rank()]
     parts = (vectors,) if isinstance(vectors, Tensor) else vectors
-    whole = tuple(_from_all(part[:n_own], share.counts)[share.back] for part in parts)
+    whole = tuple(_from_all(part[:n_own], share.counts, of_parts)[share.back] for part in parts)
     if isinstance(vectors, Tensor):
         return cast(Vectors, whole[0])  # type: ignore[redundant-cast]  # for one of the two kinds
     return cast(Vectors, whole)  # type: ignore[redundant-cast]  # for the other
 
 
-def _from_all(rows: Tensor, counts: Sequence[int]) -> Tensor:
+def _from_all(rows: Tensor, counts: Sequence[int], of_parts: bool) -> Tensor:
     """The rows of all processes, padded to the widest; only the own rows have a graph."""
     if rows.dim() > 1:
         width = distributed.all_reduce_max(rows.shape[1])
         rows = F.pad(rows, (*[0, 0] * (rows.dim() - 2), 0, width - rows.shape[1]))
-    return cast(Tensor, _Gathered.apply(rows, counts))  # type: ignore[no-untyped-call]  # untyped in torch
+    return cast(Tensor, _Gathered.apply(rows, counts, of_parts))  # type: ignore[no-untyped-call]  # untyped in torch
 
 
 class _Gathered(torch.autograd.Function):
-    """The rows of all processes. Each process computes the whole loss, so the gradients of its rows are complete."""
+    """The rows of all processes. Their gradients are complete if each computes the whole loss, else summed."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, counts: Sequence[int]) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, counts: Sequence[int], of_parts: bool) -> Tensor:
+        ctx.of_parts = of_parts
         start = sum(counts[: distributed.rank()])
         ctx.own = slice(start, start + len(rows))
         return distributed.all_gather_rows(rows, counts)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0][ctx.own], None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        gradient = gradients[0]
+        if ctx.of_parts:
+            gradient = gradient.clone(memory_format=torch.contiguous_format)
+            distributed.all_reduce_sum(gradient)
+        return gradient[ctx.own], None, None
 
 
 def add_gradients(model: nn.Module) -> None:

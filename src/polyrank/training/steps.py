@@ -18,9 +18,11 @@ from polyrank.negatives.random import Negatives, RightAnswers, right_answers
 from polyrank.records import Example
 from polyrank.scorers.protocols import Scorer
 from polyrank.text import Texts, Tokens
+from polyrank.text.tokens import to_device
 from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
 from polyrank.training.queue import CandidateQueue
-from polyrank.training.shares import encode_in_shares
+from polyrank.training.row_losses import mean_loss
+from polyrank.training.shares import encode_in_shares, encode_own
 from polyrank.training.stored_tokens import StoredTokens
 from polyrank.training.weighting import Weighting
 
@@ -105,14 +107,21 @@ class InBatchStep:
 
     def _loss(self, batch: InBatch, number: int) -> Tensor:
         self.model.observe_weights()
-        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
+        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size, of_parts=True)
         candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
-        contexts, mask = encode_in_shares(self.model.encode_contexts, batch.contexts, self.chunk_size)
-        values = scores(contexts, candidates[None], mask)
-        target = torch.arange(len(batch.examples), device=self.device)
-        if self.weighting is not None:
-            values, allowed = self.weighting(values, allowed, batch.columns, number)
-        return cross_entropy(values, target, allowed, self.smoothing)
+        contexts, mask = encode_own(self.model.encode_contexts, batch.contexts, self.chunk_size)
+
+        def loss(target: Tensor, allowed: Tensor, mask: Tensor, contexts: Tensor) -> Tensor:
+            values = scores(contexts, candidates[None], mask)
+            if self.weighting is not None:
+                values, allowed = self.weighting(values, allowed, batch.columns, number)
+            return cross_entropy(values, target, allowed, self.smoothing)
+
+        own, n = to_device(batch.contexts.own, self.device), len(batch.examples)
+        allowed = allowed if len(own) == n else allowed[own]
+        return mean_loss(
+            loss, own, allowed, mask, contexts, candidates=candidates, n_contexts=n, n_vectors=contexts.shape[1]
+        )
 
 
 def with_queue(

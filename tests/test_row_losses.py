@@ -1,0 +1,71 @@
+"""In-batch losses in chunks of contexts: the same loss and gradients in less memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import test_cached
+from polyrank.models.losses import cross_entropy
+from polyrank.models.scoring import scores
+from polyrank.training import row_losses
+from polyrank.training.row_losses import mean_loss
+
+NAMES = [name for name in test_cached.STEPS if not name.endswith("lists")]
+
+
+@pytest.fixture
+def doubles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Computation in fp64, which shows small differences."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("doubles")
+@pytest.mark.parametrize("name", NAMES)
+def test_chunks_have_the_loss_and_gradients_of_the_whole(
+    name: str, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for most in (row_losses.MOST_SCORES, 40, 1):
+        monkeypatch.setattr(row_losses, "MOST_SCORES", most)
+        step, model = test_cached.STEPS[name](tiny_backbone, 0.0)
+        model.double()
+        loss = step(test_cached.BATCH, 0, 0)
+        loss.backward()
+        gradients = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
+        found.append({"loss": loss.detach(), **gradients})
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for key, value in found[0].items():
+            torch.testing.assert_close(other[key], value, rtol=1e-9, atol=1e-9, msg=key)
+
+
+def test_memory_does_not_grow_with_the_scores_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 contexts with 64 vectors: 4 MB of products at once, or 0.5 MB per chunk."""
+    torch.manual_seed(0)
+    contexts, candidates = torch.randn(128, 64, 8), torch.randn(128, 8)
+    mask, rows, allowed = torch.ones(128, 64).bool(), torch.arange(128), torch.ones(128, 128).bool()
+
+    def loss(rows: torch.Tensor, allowed: torch.Tensor, mask: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(scores(own, weights[None], mask), rows, allowed)
+
+    peaks, gradients = [], []
+    for most in (2**26, 2**17):
+        monkeypatch.setattr(row_losses, "MOST_SCORES", most)
+        own, weights = contexts.clone().requires_grad_(), candidates.clone().requires_grad_()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+            mean_loss(loss, rows, allowed, mask, own, candidates=weights, n_contexts=128, n_vectors=64).backward()
+        held = peak = 0
+        for event in record.profiler.kineto_results.events():  # type: ignore[union-attr]
+            if event.name() == "[memory]":
+                held += event.nbytes()
+                peak = max(peak, held)
+        peaks.append(peak)
+        gradients.append(own.grad)
+    assert peaks[1] < peaks[0] / 3
+    torch.testing.assert_close(gradients[0], gradients[1])
