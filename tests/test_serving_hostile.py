@@ -215,6 +215,12 @@ def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
     assert (answer.status, answer.message) == (507, "the server's disk cannot be written to; nothing was written")
 
 
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a read-only disk; root passes all other checks
+    with pytest.raises(ReadOnlyError, match="make it writable"), sqlite_errors(tmp_path / "db", "-"):
+        sqlite3.connect(tmp_path / "missing" / "db")
+
+
 def test_requests_of_disconnected_clients_are_cancelled() -> None:
     """For every method, since a GET may also search for long."""
     ended: list[str] = []

@@ -3,6 +3,7 @@
 This module knows connections and disk failures; it does not know any table.
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -102,7 +103,8 @@ def _translated(file: Path, remedy: str, error: Exception) -> PolyrankError:
     name = getattr(error, "sqlite_errorname", "") or ""
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return UsageError(f"{file.parent} is closed; open it again")
-    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM")):
+    refused = name.startswith("SQLITE_CANTOPEN") and file.parent.is_dir() and not os.access(file.parent, os.W_OK)
+    if refused or name.startswith(("SQLITE_READONLY", "SQLITE_PERM")):
         return ReadOnlyError(f"cannot write to {file}: {error}; make it writable")
     if name.startswith(DISK_TROUBLE) and "SHORT_READ" not in name and "CORRUPT" not in name:
         return ResourceError(f"cannot use {file}: {error}; free some space or repair the disk and try again")
