@@ -11,7 +11,7 @@ import torch
 
 from attached import end_with_parent
 from polyrank.devices import choice as devices
-from polyrank.devices.choice import choose_device, free_cores, set_threads
+from polyrank.devices.choice import choose_device, free_cores, set_threads, turn_of
 from polyrank.errors import UsageError
 
 CORES = len(os.sched_getaffinity(0))
@@ -105,3 +105,15 @@ def test_apples_gpu_serves_one_process_in_fp32(monkeypatch: pytest.MonkeyPatch) 
     assert choose_device().type == "cpu"
     with pytest.raises(UsageError, match="'mps' is not available to several processes; use cpu"):
         choose_device("mps")
+
+
+def test_processes_take_turns_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has GPUs")
+    assert [turn_of(number, "auto") for number in range(2)] == ["auto", "auto"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for n, expected in ((1, ["auto"] * 4), (3, ["cuda:0", "cuda:1", "cuda:2", "cuda:0"])):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda n=n: n)
+        assert [turn_of(number, "auto") for number in range(4)] == expected
+    assert turn_of(1, "cuda") == "cuda:1"
+    assert (turn_of(1, "cpu"), turn_of(1, "cuda:2")) == ("cpu", "cuda:2")

@@ -116,6 +116,18 @@ def test_a_workers_error_is_reported_without_a_retry(
         train_on_ray(plan, device="cuda")
 
 
+def test_replicas_share_the_gpus_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from polyrank.integrations.ray.cluster import share_of_gpus
+
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 4.0})
+    assert [share_of_gpus("auto", n) for n in (1, 4, 5, 8, 9)] == [1, 1, 1 / 2, 1 / 2, 1 / 3]
+    assert share_of_gpus("cpu", 2) == 0
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    assert share_of_gpus("auto", 2) == 0
+
+
 # encoding
 
 TEXTS = [f"my {a} is {b} {i}" for i in range(50) for a in ("wifi", "router") for b in ("down", "red", "green", "high")]

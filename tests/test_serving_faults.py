@@ -471,6 +471,28 @@ def test_one_bad_item_of_a_batch_fails_alone(
 
 
 @pytest.mark.deep
+@pytest.mark.slow
+def test_each_process_keeps_its_number(tiny_backbone: Path) -> None:
+    async def names() -> list[list[str]]:
+        pool = Pool(Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1), 2)
+        pool.start()
+        found = []
+        try:
+            for _ in range(2):
+                while pool.n_ready < 2:
+                    await asyncio.sleep(0)
+                found.append([worker.process.name for _, worker in sorted(pool._workers.items())])
+                os.kill(pool._workers[1].process.pid or 0, signal.SIGKILL)
+                while pool.n_ready == 2:
+                    await asyncio.sleep(0)
+        finally:
+            await pool.close()
+        return found
+
+    assert asyncio.run(names()) == [[f"polyrank-worker-{number}" for number in range(2)]] * 2
+
+
+@pytest.mark.deep
 def test_a_process_that_cannot_be_started_is_tried_again(tiny_backbone: Path) -> None:
     async def work() -> Computed[Scored]:
         pool = Pool(Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1))

@@ -20,6 +20,7 @@ from polyrank.records import Candidate
 from polyrank.search import Result, score_rows, search
 from polyrank.search.best import Best
 from polyrank.search.on_device import device_vectors, upper_bounds
+from polyrank.serving.worker import Setup, _open_models
 from polyrank.storage.quantized import Precision, pack
 from polyrank.training import train
 from polyrank.training.optimizer import make_optimizer
@@ -211,6 +212,16 @@ def test_bench_scoring_times_a_search_on_the_device(
     assert (row["ways"], row["recall_at_10"]) == ("device", 1.0)
     assert row["max_abs_error"] == 0
     assert "device" not in {row["form"] for row in bench_scoring(**sizes, regimes=("isotropic",))["rows"]}
+
+
+def test_each_model_process_of_a_server_opens_models_on_its_gpu(
+    device: SimulatedDevice, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    setup = Setup({"m": f"untuned:{tiny_backbone}"}, "auto", "torch", None)
+    for number in range(3):
+        (network,) = _open_models(replace(setup, number=number))["m"].scorer.networks
+        assert network.device == torch.device("cuda", number % 2)
 
 
 # per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait

@@ -56,6 +56,19 @@ def choose_device(name: str = "auto") -> torch.device:
     return torch.device("cuda", own)
 
 
+def turn_of(number: int, name: str) -> str:
+    """The device of one of several independent processes, which take turns on this machine's GPUs.
+
+    Args:
+        number: of the process, from 0.
+        name: as for ``choose_device``; a name with a number, such as "cuda:1", is the device of all.
+    """
+    device = choose_device(name)
+    if device.type != "cuda" or device.index is not None or torch.cuda.device_count() < 2:
+        return name
+    return f"cuda:{number % torch.cuda.device_count()}"
+
+
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     """The type of the large matrix products; "auto" is bf16 on hardware that is fast at it, else fp32.
 

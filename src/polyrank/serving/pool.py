@@ -11,7 +11,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -87,7 +87,8 @@ class Worker:
         """Start a process; ``wait_started`` waits until it is ready."""
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        process = context.Process(target=run_worker, args=(there, setup), name="polyrank-worker", daemon=True)
+        name = f"polyrank-worker-{setup.number}"
+        process = context.Process(target=run_worker, args=(there, setup), name=name, daemon=True)
         process.start()
         there.close()
         return cls(process, here)
@@ -231,7 +232,7 @@ class Pool:
         """
         async with self._reloading:
             for number in range(self.n):
-                worker, started = await self._start_worker()
+                worker, started = await self._start_worker(number)
                 if started.exit_code:
                     log.error("keeping the old models, because the new ones cannot be opened: %s", started.error)
                     await self._end(worker)
@@ -253,11 +254,12 @@ class Pool:
         await asyncio.gather(*map(self._end, list(self._alive)))
         self._threads.shutdown(wait=False)
 
-    async def _start_worker(self) -> tuple[Worker | None, Started]:
-        """A process, and the result of its start."""
+    async def _start_worker(self, number: int) -> tuple[Worker | None, Started]:
+        """The process of a number, and the result of its start; number 0 is the first that is requested."""
         worker, self._started = self._started, None
         try:
-            worker = worker or Worker.start(self.setup)  # one or two milliseconds; opening the models takes longer
+            # one or two milliseconds; opening the models takes longer
+            worker = worker or Worker.start(replace(self.setup, number=number))
             self._alive.add(worker)
             return worker, await asyncio.get_running_loop().run_in_executor(self._threads, worker.wait_started)
         except EOFError:
@@ -277,7 +279,7 @@ class Pool:
         while not self._closing:
             if pause:
                 await asyncio.sleep(pause)
-            worker, started = await self._start_worker()
+            worker, started = await self._start_worker(number)
             if worker is not None and not started.exit_code:
                 self._workers[number] = worker
                 self.info, self.failure, pause = started.info, None, 0.0

@@ -34,6 +34,7 @@ class Setup:
         device, backend: see ``polyrank.load``.
         threads: for computation; None: the number of free cores.
         filter_timeout_s: limit on the time that one filter may take.
+        number: of the process; processes take turns on the GPUs.
     """
 
     models: Mapping[str, str]
@@ -41,6 +42,7 @@ class Setup:
     backend: str
     threads: int | None
     filter_timeout_s: float = inf
+    number: int = 0
 
     @classmethod
     def of(cls, models: Mapping[str, str], settings: ServingSettings) -> "Setup":
@@ -80,14 +82,15 @@ def run_worker(connection: Connection, setup: Setup) -> None:
 
 
 def _open_models(setup: Setup) -> "dict[str, Served]":
-    from polyrank.devices.choice import set_threads
+    from polyrank.devices.choice import set_threads, turn_of
     from polyrank.loading.models import Backend, read_backend
     from polyrank.serving.served import Served
 
     if setup.threads is not None:
         set_threads(setup.threads)
     backend: Backend | Literal["auto"] = "auto" if setup.backend == "auto" else read_backend(setup.backend)
-    return {name: Served(name, path, setup.device, backend) for name, path in setup.models.items()}
+    device = turn_of(setup.number, setup.device) if backend == "torch" else setup.device
+    return {name: Served(name, path, device, backend) for name, path in setup.models.items()}
 
 
 def _outcomes(served: "dict[str, Served]", batch: Batch) -> list[TaskOutcome]:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from typing import Literal
 
@@ -111,6 +112,11 @@ def n_gpus(device: str) -> int:
     if device == "cuda" and not available:
         raise UsageError("the Ray cluster has no GPU; use `device=cpu`, or add a node with a GPU")
     return int(available and device in ("auto", "cuda"))
+
+
+def share_of_gpus(device: str, n: int) -> float:
+    """GPUs of each of n processes of the cluster, as for ``n_gpus``: one, or a part of one if there are fewer GPUs."""
+    return n_gpus(device) and 1.0 / ceil(n / ray.cluster_resources()["GPU"])
 
 
 def current_node_id() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from polyrank.config.serving import ServingSettings, check_reach
 from polyrank.errors import ConfigError, ResourceError, UsageError
-from polyrank.integrations.ray.cluster import check_arguments, connected
+from polyrank.integrations.ray.cluster import check_arguments, connected, share_of_gpus
 from polyrank.loading.models import absolute_name
 from polyrank.serving.pool import StartupError, Worker
 from polyrank.serving.tasks import Started
@@ -85,7 +85,7 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
     models = {name: absolute_name(path) for name, path in models.items()}
     if settings.api_key_file is not None:
         settings = replace(settings, api_key_file=str(Path(settings.api_key_file).absolute()))
-    _check_models(models, settings)
+    _check_models(models, replace(settings, device="cpu"))  # this machine may have no GPU
     if ray_serve.status().proxies:
         raise UsageError("Ray Serve already runs on this cluster; end it with `serve shutdown`, or use another cluster")
     ray_serve.start(
@@ -97,7 +97,7 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
         name=APP,
         num_replicas=replicas,
         max_ongoing_requests=settings.limits.queue,  # requests wait in the app, which forms batches
-        ray_actor_options={"num_cpus": cpus},
+        ray_actor_options={"num_cpus": cpus, "num_gpus": share_of_gpus(settings.device, replicas)},
     )(ray_serve.ingress(_builder(models, settings))())
     ray_serve.run_many(
         [ray_serve.RunTarget(replica.bind(), name=APP)],
