@@ -52,10 +52,35 @@ def test_the_queue_holds_the_latest_distinct_candidates() -> None:
             expected.pop(text, None)
             expected[text] = vector
         expected = dict(list(expected.items())[-7:])
-        assert queue.vectors.tolist() == [*expected.values()]
+        assert sorted(queue.vectors.tolist()) == sorted(expected.values())
+        columns = [next(text for text, own in expected.items() if own == vector) for vector in queue.vectors.tolist()]
         right = [["reply 1"], ["reply 2", "reply 3", "unknown"], []]
         wrong = queue.wrong(["reply 0"], right)
-        assert wrong.tolist() == [[text != "reply 0" and text not in own for text in expected] for own in right]
+        assert wrong.tolist() == [[text != "reply 0" and text not in own for text in columns] for own in right]
+        again = CandidateQueue(7, 2, CPU)
+        again.restore(queue.state())
+        queue = again  # continues as if nothing had happened
+
+
+def test_a_step_writes_only_its_own_vectors() -> None:
+    queue = CandidateQueue(5, 1, CPU)
+    queue.push(list("abcde"), torch.arange(5.0)[:, None])
+    memory = queue.vectors.data_ptr()
+    queue.push(list("cf"), torch.tensor([[7.0], [8.0]]))
+    assert queue.vectors.data_ptr() == memory
+    assert queue.vectors.flatten().tolist() == [8.0, 1.0, 7.0, 3.0, 4.0]  # "f" replaces "a", the oldest
+    queue.push([f"new {i}" for i in range(9)], torch.arange(9.0)[:, None])
+    assert sorted(queue.vectors.flatten().tolist()) == [4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+def test_a_queue_of_an_earlier_version_is_restored() -> None:
+    queue = CandidateQueue(3, 1, CPU)
+    queue.push(list("abc"), torch.arange(3.0)[:, None])
+    old = {name: tensor for name, tensor in queue.state().items() if name != "times"}
+    queue = CandidateQueue(3, 1, CPU)
+    queue.restore(old)
+    queue.push(["d"], torch.tensor([[9.0]]))
+    assert sorted(queue.vectors.flatten().tolist()) == [1.0, 2.0, 9.0]
 
 
 def test_infinite_vectors_are_left_out() -> None:
