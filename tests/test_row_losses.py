@@ -51,7 +51,9 @@ def test_memory_does_not_grow_with_the_scores_of_the_batch(monkeypatch: pytest.M
     contexts, candidates = torch.randn(128, 64, 8), torch.randn(128, 8)
     mask, rows, allowed = torch.ones(128, 64).bool(), torch.arange(128), torch.ones(128, 128).bool()
 
-    def loss(rows: torch.Tensor, allowed: torch.Tensor, mask: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    def loss(
+        rows: torch.Tensor, allowed: torch.Tensor, mask: torch.Tensor, own: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
         return cross_entropy(scores(own, weights[None], mask), rows, allowed)
 
     peaks, gradients = [], []

@@ -101,7 +101,7 @@ class ConvertStep:
         candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
         candidates = candidates * self.model.scale
 
-        def loss(rows: Tensor, allowed: Tensor, encodings: Tensor) -> Tensor:
+        def loss(rows: Tensor, allowed: Tensor, encodings: Tensor, candidates: Tensor) -> Tensor:
             with full_precision(candidates):
                 values = encodings.float() @ candidates.float().T
             if self.weighting is not None:

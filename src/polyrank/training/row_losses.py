@@ -4,11 +4,12 @@ Shapes: B contexts of the batch, n of them in this process, K candidates, M vect
 """
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
+from polyrank.devices.choice import full_precision
 from polyrank.training.shares import sum_of_parts
 
 MOST_SCORES = 2**26
@@ -20,17 +21,15 @@ def mean_loss(
 ) -> Tensor:
     """The mean loss over all contexts of a batch, of which this process has some.
 
-    With several chunks the scores of each are computed again in the backward pass.
-
     Args:
-        loss: the mean loss of some contexts, from their rows of ``parts``.
-        parts: what the loss needs of each context, ``[n, ...]``.
+        loss: the mean loss of some contexts, from their rows of ``parts`` and all candidates.
+        parts: what the loss needs of each context, ``[n, ...]``; only the last part has gradients.
         candidates: ``[K, D]``; processes without contexts take part in summing their gradients.
         n_contexts: of all processes; above 0.
         n_vectors: M.
 
     >>> scores = torch.tensor([1.0, 2.0, 6.0])
-    >>> mean_loss(lambda rows: rows.mean(), scores, candidates=torch.ones(2, 1), n_contexts=3)
+    >>> mean_loss(lambda rows, _: rows.mean(), scores, candidates=torch.ones(2, 1), n_contexts=3)
     tensor(3.)
     """
     n = len(parts[0])
@@ -38,10 +37,37 @@ def mean_loss(
     if n == 0:
         own = parts[-1].sum() + candidates[:0].sum()
     elif n <= size:
-        own = loss(*parts) if n == n_contexts else loss(*parts) * (n / n_contexts)
+        own = loss(*parts, candidates)
+        own = own if n == n_contexts else own * (n / n_contexts)
     else:
-        chunks = [tuple(part[at : at + size] for part in parts) for at in range(0, n, size)]
-        means = [checkpoint(loss, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-        shares = [len(chunk[0]) / n_contexts for chunk in chunks]
-        own = torch.stack([mean * share for mean, share in zip(means, shares, strict=True)]).sum()
+        own = cast(Tensor, _Chunked.apply(loss, size, n_contexts, candidates, *parts))  # type: ignore[no-untyped-call]  # untyped in torch
     return sum_of_parts(own)
+
+
+class _Chunked(torch.autograd.Function):
+    """The sum over chunks, whose gradients are computed with the loss: a scalar's only have to be multiplied later."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, loss: Callable[..., Tensor], size: int, n_contexts: int, candidates: Tensor, *parts: Tensor
+    ) -> Tensor:
+        known = candidates.detach().requires_grad_()
+        total, of_candidates, of_own = candidates.new_zeros(()), torch.zeros_like(known), []
+        for at in range(0, len(parts[0]), size):
+            *others, own = (part[at : at + size] for part in parts)
+            own = own.detach().requires_grad_()
+            with torch.enable_grad():
+                part = loss(*others, own, known) * (len(own) / n_contexts)
+            with full_precision(known):
+                gradient, more = torch.autograd.grad(part, (own, known))
+            total, of_candidates = total + part.detach(), of_candidates.add_(more)
+            of_own.append(gradient)
+        ctx.save_for_backward(of_candidates, torch.cat(of_own))
+        ctx.n_others = len(parts) - 1
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_candidates, of_own = ctx.saved_tensors
+        factor = gradients[0]
+        return None, None, None, factor * of_candidates, *[None] * ctx.n_others, factor * of_own

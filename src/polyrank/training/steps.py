@@ -111,7 +111,7 @@ class InBatchStep:
         candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
         contexts, mask = encode_own(self.model.encode_contexts, batch.contexts, self.chunk_size)
 
-        def loss(target: Tensor, allowed: Tensor, mask: Tensor, contexts: Tensor) -> Tensor:
+        def loss(target: Tensor, allowed: Tensor, mask: Tensor, contexts: Tensor, candidates: Tensor) -> Tensor:
             values = scores(contexts, candidates[None], mask)
             if self.weighting is not None:
                 values, allowed = self.weighting(values, allowed, batch.columns, number)
