@@ -160,7 +160,7 @@ class JobQueue:
     def record_cost(self, batch: Sequence[Job], seconds: float) -> None:
         """Update the cost per token with the duration of a batch."""
         kind, cost = batch[0].kind, seconds / max(1, sum(job.n_tokens for job in batch))
-        before = self._cost.get(kind, cost)
+        before = self._cost.get(kind, FIRST_COST)  # the first batch is slow
         self._cost[kind] = before + SMOOTHING * (cost - before)
 
     def clear(self) -> None:
