@@ -28,9 +28,10 @@ from polyrank.models.losses import cross_entropy, distinct
 from polyrank.ranking.statistics import paired_t
 from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.network import inference, token_batches
+from polyrank.scorers.network import inference
 from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, pad
+from polyrank.text.tokens import token_batches
 from polyrank.training.data import load_data
 
 N_TRAIN, N_HELD_OUT, BATCH, STEPS = 7680, 960, 64, 600
