@@ -69,6 +69,7 @@ def foreign(address: Address) -> Address:
 # --- collections ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_collections_are_listed_with_the_index_that_uses_them(milvus: Milvus, tmp_path: Path) -> None:
     address = milvus.address()
     name = build(tmp_path / "ix", address)
@@ -121,6 +122,7 @@ def test_commands_list_and_drop_collections(milvus: Milvus, tmp_path: Path) -> N
 # --- databases --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_indexes_of_two_databases_are_apart(milvus: Milvus, tmp_path: Path) -> None:
     address = milvus.address()
     shop = Address.of(f"{address.uri}/shop/{address.collection}")

@@ -105,8 +105,17 @@ def assert_equal(some: Sequence[Result], others: Sequence[Result]) -> None:
         assert one.exact == other.exact
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-@pytest.mark.parametrize("n_vectors", [1, 4, 40])
+SEARCHED = {(4, "fp32"), (1, "bf16"), (40, "int8")}  # each once; the rest are deep
+
+
+@pytest.mark.parametrize(
+    ("n_vectors", "precision"),
+    [
+        pytest.param(n, precision, marks=() if (n, precision) in SEARCHED else pytest.mark.deep)
+        for n in (1, 4, 40)
+        for precision in ("fp32", "bf16", "int8")
+    ],
+)
 def test_a_search_on_a_device_returns_the_cpus_answer(
     n_vectors: int, precision: Precision, device: SimulatedDevice, free: Free
 ) -> None:
