@@ -298,12 +298,7 @@ def test_the_gain_is_measured_by_dialogue(counted: Path, examples: list[Example]
     assert choose_prior(config, examples)[0].prior == 0
 
 
-def test_weights_that_cannot_be_chosen_are_refused(
-    counted: Path, tiny_encoders: dict[str, Path], tmp_path: Path
-) -> None:
-    config = PipelineConfig(index=str(counted), retriever="bm25")
-    with pytest.raises(DataError, match="0 validation examples have a right answer that the index holds"):
-        choose_prior(config, lists(lambda i: "not there"))
+def test_weights_that_cannot_be_chosen_are_refused(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     build_index(tmp_path / "plain", str(tiny_encoders["bi"]), ["hi"])
     with pytest.raises(DataError, match="has a field 'count'"):
         choose_prior(PipelineConfig(index=str(tmp_path / "plain")), lists(lambda i: "hi"))
@@ -317,9 +312,8 @@ def test_weights_that_cannot_be_chosen_are_refused(
 
 def test_from_the_command_line(counted: Path, tmp_path: Path) -> None:
     valid = tmp_path / "valid.jsonl"
-    rows = (
-        {"context": list(one.context), "response": one.candidates[0]} for one in lists(lambda i: f"{WORDS[i % 4]} 500")
-    )
+    examples = lists(lambda i: f"{WORDS[i % 4]} 500")
+    rows = [{"context": list(one.context), "response": one.candidates[0]} for one in examples]
     valid.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
     def run(*arguments: str) -> Any:
@@ -335,6 +329,11 @@ def test_from_the_command_line(counted: Path, tmp_path: Path) -> None:
     assert run("--prior", "0.5").exit_code == 0
     with polyrank.open(tmp_path / "p") as pipeline:
         assert pipeline.retriever.prior == 0.5
+    valid.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]), "utf-8")
+    few = run("--prior", "auto", "--valid", str(valid))
+    assert "prior 0, because only 3 validation examples have a right answer in the index" in few.output
+    with polyrank.open(tmp_path / "p") as pipeline:
+        assert pipeline.retriever.prior == 0
     assert isinstance(run("--prior", "auto").exception, ConfigError)
     assert "give 0 or more, or auto" in str(run("--prior", "much").exception)
     assert isinstance(run("--prior", "-1").exception, ConfigError)

@@ -25,6 +25,7 @@ from polyrank.scorers.two_stage import total_score
 
 BATCH = 32  # contexts that are answered at once
 PRIOR_RATIOS = tuple(2.0**step for step in range(-3, 4))
+FEWEST_FOR_PRIOR = 4  # examples: fewer cannot measure the gain of a weight that the others chose
 
 
 def choose_settings(
@@ -228,7 +229,8 @@ def choose_prior(
 
     The candidate weights let the prior vary an eighth to 8 times as much as the scores of the best replies. Each half
     of the dialogues measures the gain of the weight that is best on the other half, so no example measures a weight
-    that it chose. The weight itself is the best on all examples, or 0 if the 95% interval of the gain includes 0.
+    that it chose. The weight itself is the best on all examples, or 0 if the 95% interval of the gain includes 0 or
+    fewer than ``FEWEST_FOR_PRIOR`` examples have a right answer in the index.
 
     Args:
         config: of one stage or two.
@@ -236,12 +238,13 @@ def choose_prior(
         device: for networks.
 
     Returns:
-        The settings with the weight, and figures: ``n_counted``, the number of candidates with a count; ``weights``,
+        The settings with the weight, and figures: ``n_examples`` with a right answer in the index; ``n_counted``, the
+        number of candidates with a count; and, unless the examples are too few, ``weights``,
         the mean reciprocal rank of each weight; R@1 and MRR without the prior and with the best weight (``without``,
         ``with``), on the examples that chose it; and ``gain``, the gain in MRR with its interval.
 
     Raises:
-        DataError: no candidate has a count, or fewer than four examples have a right answer in the index.
+        DataError: no candidate has a count.
     """
     with open_index(Path(config.index)) as index:
         pool = {candidate.text: candidate for _, candidate in index.iter_candidates()}
@@ -252,11 +255,9 @@ def choose_prior(
             " --from-dialogues, or add counts with polyrank index update-counts"
         )
     judged = [example for example in examples if _right_texts(example) & pool.keys()]
-    if len(judged) < 4:
-        raise DataError(
-            f"{len(judged)} validation examples have a right answer that the index holds; give at least 4 to choose a"
-            " prior, or set it with `prior=WEIGHT`"
-        )
+    seen: dict[str, Any] = {"n_examples": len(judged), "n_counted": int(np.count_nonzero(logs))}
+    if len(judged) < FEWEST_FOR_PRIOR:
+        return replace(config, prior=0.0), seen
     with make_retriever(replace(config, reranker=None, ensemble=None, prior=0.0), device=device) as retriever:
         plain, spread = _reciprocal_ranks(retriever, judged)
         unit = spread / (float(logs.std()) or 1.0)
@@ -273,9 +274,7 @@ def choose_prior(
     gains = np.where(odd, ranks[best(~odd)] - plain, ranks[best(odd)] - plain)
     weight = best(np.ones_like(odd))
     gain = mean_with_interval(gains, dialogues)
-    seen = {
-        "n_examples": len(judged),
-        "n_counted": int(np.count_nonzero(logs)),
+    seen |= {
         "weights": {f"{tried:g}": float(values.mean()) for tried, values in ranks.items()},
         "best": weight,
         "without": _figures(plain),

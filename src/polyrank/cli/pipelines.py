@@ -148,6 +148,9 @@ def _read_prior(text: str) -> float | Literal["auto"]:
 
 def _report_prior(seen: dict[str, Any]) -> None:
     """Which weight was chosen, or why none."""
+    if "gain" not in seen:
+        notify(f"prior 0, because only {seen['n_examples']} validation examples have a right answer in the index")
+        return
     figures = ", ".join(f"{weight} {value:.4f}" for weight, value in seen["weights"].items())
     notify(f"mean reciprocal rank by weight of the prior, first stage: {figures}")
     gain = f"gain on examples that did not choose it {_with_interval(seen['gain'])}"
