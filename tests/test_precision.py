@@ -82,6 +82,8 @@ def test_products_are_in_tf32_during_updates_in_fp32(
     """Only on CUDA, forward and backward, and the caller's setting is restored."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    # optimizers of torch's CUDA build ask the driver, which is not there
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
     settings: Any = torch.backends.cuda.matmul
     before, seen = settings.fp32_precision, []
     trained = Trained(tmp_path, dtype)
