@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from milvus import Milvus
 from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
@@ -153,3 +154,20 @@ def tiny_encoders(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory)
     for name, config in {"bi": BiConfig(backbone=backbone), "poly": poly}.items():
         save_model(folder / name, *new_model(config, policy, seed=1, sample=["restart the router", "thanks"]))
     return {name: folder / name for name in ("bi", "poly")}
+
+
+@pytest.fixture
+def fp64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Replace fp32 by fp64, to distinguish equal results from nearly equal ones."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="module")
+def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
+    """A running server for the tests of a module."""
+    server = Milvus(tmp_path_factory.mktemp("milvus")).start()
+    yield server
+    server.kill()

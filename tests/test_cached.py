@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,15 +112,6 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     squares = [((one[name] - other[name]).double().square().sum(), other[name].double().square().sum()) for name in one]
     error, size = (torch.stack(values).sum().sqrt() for values in zip(*squares, strict=True))
     return float(error / size)
-
-
-@pytest.fixture
-def fp64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Replace fp32 by fp64, to distinguish equal results from nearly equal ones."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @each_step

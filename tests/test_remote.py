@@ -52,13 +52,6 @@ pytest.importorskip("pymilvus", reason="pymilvus is not installed; install polyr
 pytest.importorskip("milvus_lite", reason="milvus-lite, the server of these tests, is not installed")
 
 
-@pytest.fixture(scope="module")
-def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
-    server = Milvus(tmp_path_factory.mktemp("milvus")).start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[Milvus]:
     """A server that a test may kill."""

@@ -36,13 +36,6 @@ POOL = [Candidate("a", "one"), Candidate("b", "two")]
 VECTORS = np.eye(2, dtype=np.float32)
 
 
-@pytest.fixture(scope="module")
-def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
-    server = Milvus(tmp_path_factory.mktemp("milvus")).start()
-    yield server
-    server.kill()
-
-
 def build(path: Path, address: Address, **settings: Any) -> str:
     """Build an index; returns the name of its collection."""
     write_remote(path, address, POOL, VECTORS, fingerprint="f" * 64, model="m", **settings)

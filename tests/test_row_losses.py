@@ -1,6 +1,5 @@
 """In-batch losses in chunks of contexts: the same loss and gradients in less memory."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,7 @@ from polyrank.training.row_losses import mean_loss
 NAMES = [name for name in test_cached.STEPS if not name.endswith("lists")]
 
 
-@pytest.fixture
-def doubles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Computation in fp64, which shows small differences."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.usefixtures("doubles")
+@pytest.mark.usefixtures("fp64")
 @pytest.mark.parametrize("name", NAMES)
 def test_chunks_have_the_loss_and_gradients_of_the_whole(
     name: str, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
