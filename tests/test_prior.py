@@ -205,13 +205,13 @@ def test_replies_that_users_sent_count_too(tiny_encoders: dict[str, Path], tmp_p
         ("taken", "r0"),
         ("taken", "r4"),
         ("taken", "r4"),
-        ("edited", "r5"),
+        ("edited", "r6"),
         ("refused", None),
         ("taken", "gone"),
     ]
     with FeedbackStore(feedback) as store:
         for number, (action, reply) in enumerate(actions):
-            shown = Shown(f"q{number}", tuple(map(Reply, ("r0", "r4", "r5", "gone"))))
+            shown = Shown(f"q{number}", tuple(map(Reply, ("r0", "r4", "r6", "gone"))))
             store.record(shown, Outcome(shown.request_id, action, reply))  # type: ignore[arg-type]  # a Literal
     line = ["index", "update-counts", str(index), str(replies), "--feedback", str(feedback)]
     for changed in (2, 0):  # the second time nothing changes: counts are set, not added to
