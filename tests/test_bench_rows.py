@@ -317,11 +317,22 @@ def test_too_few_examples_to_train_on(wrong: dict[str, int]) -> None:
         bench.bench_training(pairs, **wrong)  # type: ignore[arg-type]
 
 
+def test_computed_tokens_are_counted_with_and_without_groups() -> None:
+    """A text of n words has n + 2 tokens; each batch holds all pairs."""
+    sizes = (300, 1, 1, 2)
+    pairs = [Example((f"{'hi ' * n}",), (f"{'ok ' * (i + 1)}",), (0,)) for i, n in enumerate(sizes)]
+    rows = bench.bench_host(pairs, batch_size=4, repeats=1)["rows"]
+    real = 302 + 3 + 3 + 4 + (3 + 4 + 5 + 6)
+    expected = (round((4 * 302 + 4 * 6) / real, 2), round((302 + 3 * 4 + 4 * 6) / real, 2))
+    assert [(row["padded"], row["grouped"]) for row in rows] == 2 * [expected]
+
+
 @pytest.mark.parametrize("wrong", [{"batch_size": 5}, {"repeats": 0, "batch_size": 2}])
 def test_the_host_prepares_pairs_in_memory_and_on_disk(wrong: dict[str, int]) -> None:
     pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
     rows = bench.bench_host(pairs, batch_size=2, repeats=1)["rows"]
     assert [(row["what"], row["n"], row["form"]) for row in rows] == [("prepare", 4, "memory"), ("prepare", 4, "disk")]
     assert all(row["us"] > 0 and row["first_us"] > 0 for row in rows)
+    assert [(row["padded"], row["grouped"]) for row in rows] == 2 * [(1.0, 1.0)]
     with pytest.raises(UsageError, match=f"4 examples are too few for batches of {wrong['batch_size']}"):
         bench.bench_host(pairs, **wrong)

@@ -27,7 +27,7 @@ from polyrank.scorers.load import make_scorer, saved_scorer, untuned_scorer
 from polyrank.scorers.network import inference
 from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, load_subwords, pad
-from polyrank.text.tokens import token_batches
+from polyrank.text.tokens import like_lengths, token_batches
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join), min_size=1, max_size=30)
@@ -55,6 +55,20 @@ def test_batches_hold_every_text_once_within_the_budget(lengths: Sequence[int], 
     assert all(len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget for batch in batches)
     longest = [max(lengths[i] for i in batch) for batch in batches]
     assert longest == sorted(longest, reverse=True)
+
+
+@given(lengths=st.lists(st.integers(0, 50), max_size=60), padding=st.integers(0, 200))
+def test_groups_hold_every_text_once_and_end_where_padding_exceeds_its_limit(
+    lengths: Sequence[int], padding: int
+) -> None:
+    groups = like_lengths(lengths, padding)
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    found = [lengths[i] for group in groups for i in group]
+    assert found == sorted(found, reverse=True)
+    added = [sum(lengths[group[0]] - lengths[i] for i in group) for group in groups]
+    assert max(added, default=0) <= padding
+    for group, own, after in zip(groups, added, groups[1:], strict=False):
+        assert own + lengths[group[0]] - lengths[after[0]] > padding
 
 
 @given(rows=st.lists(st.lists(st.integers(1, 99), max_size=9), max_size=9), pad_id=st.integers(0, 3))

@@ -1,7 +1,8 @@
 """Computations on a simulated device: no mixed devices, few waits, and the CPU's results."""
 
+import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from polyrank.training.optimizer import make_optimizer
 from simulated import DEVICE, MAC, SimulatedDevice
 from test_index import Hashed
 from test_ranks import KINDS, curve, recipe
+from varlen_kernels import varlen_kernels
 
 
 @pytest.fixture
@@ -257,6 +259,33 @@ def test_a_training_on_a_device_equals_the_cpus(
     assert curve(tmp_path / "cuda5" / name) == curve(tmp_path / "cpu5" / name)
     assert waits["cpu", 5] == 0
     assert (waits["cuda", 5] - waits["cuda", 2]) / 3 <= WAITS.get(name, 2)
+
+
+def test_a_training_without_padding_equals_the_cpus(
+    task: dict[str, Path],
+    tiny_backbone: Path,
+    tmp_path: Path,
+    device: SimulatedDevice,
+    write_rows: Callable[[str, list[dict[str, Any]]], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Losses are equal up to rounding, and a step waits no more often than with padding."""
+    waits = {}
+    rows = [json.loads(line) for line in task["train"].read_text("utf-8").splitlines()]
+    for number, row in enumerate(rows):
+        row["context"][0] = " ".join([row["context"][0]] * (1 + number % 4))
+    task = {**task, "train": write_rows("uneven.jsonl", rows)}
+    with varlen_kernels(monkeypatch) as attended:
+        for place, n_steps in (("cpu", 4), ("cuda", 2), ("cuda", 4)):
+            before = device.waits.total()
+            folder = tmp_path / f"{place}{n_steps}"
+            train(recipe("poly", task, tiny_backbone, folder, max_steps=n_steps, epochs=1), device=place)
+            waits[place, n_steps] = device.waits.total() - before
+            assert bool(attended) == (place == "cuda")
+    assert (waits["cuda", 4] - waits["cuda", 2]) / 2 <= WAITS.get("poly", 2)
+    found, expected = (dict(curve(tmp_path / folder)) for folder in ("cuda4", "cpu4"))
+    losses = [f" {step} " for step in range(1, 5)]
+    assert [found[step] for step in losses] == pytest.approx([expected[step] for step in losses], rel=1e-5)
 
 
 def test_adamw_is_fused_on_a_device_and_its_state_moves(

@@ -1,6 +1,7 @@
 """How long the host prepares a pair for in-batch training: everything before the network, which is replaced by nothing.
 
-Times are of the thread's processor time, so other work on the machine changes them less than wall time.
+It also counts the tokens that a network computes for each real token. Times are of the thread's processor time, so
+other work on the machine changes them less than wall time.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +20,10 @@ from polyrank.data import write_examples
 from polyrank.data.mapped_examples import open_stored
 from polyrank.errors import UsageError
 from polyrank.models import EncoderNetwork, new_model
+from polyrank.models.backbone import GROUP_PADDING
 from polyrank.negatives.hard import collect_right_answers
 from polyrank.records import Example
+from polyrank.text.tokens import like_lengths
 from polyrank.training.fitting import ExampleBatches
 from polyrank.training.steps import InBatchStep
 from polyrank.training.stored_tokens import open_tokens
@@ -43,8 +46,9 @@ def bench_host(
 
     Returns:
         ``machine`` and ``rows`` of ``what`` ("prepare"), ``n`` (pairs), ``form`` ("memory" or "disk"), ``first_us``
-        (microseconds per pair in the first epoch; on disk this includes writing the tokens) and ``us`` (median of the
-        other epochs).
+        (microseconds per pair in the first epoch; on disk this includes writing the tokens), ``us`` (median of the
+        other epochs), and computed tokens per real one: ``padded``, if batches are padded as a whole, and ``grouped``,
+        in the groups of a device whose attention needs padding. Without padding it is 1.
 
     Raises:
         UsageError: there are fewer examples than a batch needs.
@@ -72,6 +76,20 @@ def bench_host(
                 times.append(1e6 * (thread_time() - started) / len(data))
                 started = thread_time()
             first, *warm = times
-            row = {"what": "prepare", "n": len(data), "form": form}
-            rows.append({**row, "first_us": round(first, 1), "us": round(median(warm), 1)})
+            row: dict[str, Any] = {"what": "prepare", "n": len(data), "form": form}
+            rows.append({**row, "first_us": round(first, 1), "us": round(median(warm), 1), **_padding(batches)})
     return {"machine": describe_machine(), "rows": rows}
+
+
+def _padding(batches: ExampleBatches) -> dict[str, float]:
+    """Computed tokens per real one in an epoch."""
+    real = padded = grouped = 0
+    for number in range(batches.per_epoch):
+        inputs = batches.batch(number).prepared
+        for share in (inputs.contexts, inputs.candidates):
+            lengths = [len(row) for row in share.rows]
+            groups = like_lengths(lengths, GROUP_PADDING)
+            real += sum(lengths)
+            padded += len(lengths) * max(lengths)
+            grouped += sum(len(group) * lengths[group[0]] for group in groups)
+    return {"padded": round(padded / real, 2), "grouped": round(grouped / real, 2)}

@@ -15,13 +15,13 @@ from polyrank.errors import ConfigError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
 from polyrank.models.packed_linear import pack_linear_layers
-from polyrank.models.packing import Packing
+from polyrank.models.packing import PackedAttention
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.text import Tokens
-from polyrank.text.tokens import to_device, token_batches
+from polyrank.text.tokens import like_lengths, to_device
 
-DEVICE_GROUP = 4096
-"""Padded tokens per group on a device: with fewer, starting a layer takes longer than computing it."""
+GROUP_PADDING = 256
+"""Padding tokens per group of similar lengths on a device: a further group takes about as long, to start its layers."""
 
 DROPOUTS = (  # the names of dropout in the configurations of Hugging Face encoders
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "hidden_dropout",
@@ -51,25 +51,26 @@ class Backbone(nn.Module):
         """Token outputs ``[B, T, D]``.
 
         Inference sorts texts by length. A training's batches are not sorted: on a CPU ``training.grouped`` avoids their
-        padding; on other devices polyrank's BERT computes packed rows, and other networks groups of similar length.
+        padding. On other devices polyrank's BERT computes real tokens only, if there is a kernel for its attention;
+        otherwise, and in other networks, groups of similar length are computed.
         """
         if not self.training or tokens.ids.device.type == "cpu" or tokens.is_full is not False:
             return self._outputs(tokens)
-        if isinstance(self.network, BertModel):
-            return self._outputs(tokens, Packing.of(tokens.mask, tokens.lengths))
         assert tokens.lengths is not None, "else is_full is None"
-        groups = [torch.tensor(group) for group in token_batches(tokens.lengths.tolist(), DEVICE_GROUP)]
+        if isinstance(self.network, BertModel) and (kernel := self.network.varlen_kernel()) is not None:
+            return self._outputs(tokens, PackedAttention.of(tokens.mask, tokens.lengths, kernel))
+        groups = [torch.tensor(group) for group in like_lengths(tokens.lengths.tolist(), GROUP_PADDING)]
         parts = [self._outputs(tokens.part(group)) for group in groups]
         width = tokens.ids.shape[1]
         joined = torch.cat([F.pad(part, (0, 0, 0, width - part.shape[1])) for part in parts])
         return joined.index_select(0, to_device(torch.cat(groups).argsort(), joined.device))
 
-    def _outputs(self, tokens: Tokens, packing: Packing | None = None) -> Tensor:
+    def _outputs(self, tokens: Tokens, packed: PackedAttention | None = None) -> Tensor:
         segments = {"token_type_ids": tokens.segments} if self.takes_segments else {}
         # without padding polyrank's BERT is faster without a mask; other networks may need one
         mask = None if tokens.is_full and isinstance(self.network, BertModel) else tokens.mask.long()
-        packed = {} if packing is None else {"packing": packing}
-        output = self.network(input_ids=tokens.ids, attention_mask=mask, **segments, **packed).last_hidden_state
+        more = {} if packed is None else {"packed": packed}
+        output = self.network(input_ids=tokens.ids, attention_mask=mask, **segments, **more).last_hidden_state
         return output.float() if self._narrow else output  # type: ignore[no-any-return]  # untyped library
 
     def narrow(self) -> None:

@@ -3,8 +3,8 @@
 Most encoders are BERTs, and importing transformers takes longer than a torch process needs to answer. Weights have the
 same names, so either library reads the files of the other. Other encoders use the transformers library.
 
-Shapes: B texts, T tokens, D dimensions, H heads, V words. With a packing, hidden states are ``[N, D]``,
-else ``[B, T, D]``.
+Shapes: B texts, T tokens, D dimensions, H heads, V words. If packed, hidden states are ``[N, D]``, else
+``[B, T, D]``.
 """
 
 import json
@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyrank.models.packing import Packing
+from polyrank.devices.varlen import Kernel, varlen_kernel
+from polyrank.models.packing import PackedAttention
 from polyrank.storage.tensors import read_file
 
 DEFAULTS: dict[str, Any] = {
@@ -99,15 +100,21 @@ class BertModel(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None = None,
-        packing: Packing | None = None,
+        packed: PackedAttention | None = None,
     ) -> SimpleNamespace:
         """``last_hidden_state`` ``[B, T, D]`` from ids and a mask ``[B, T]``, 1 on real tokens; None: no padding.
 
-        With a packing, everything but attention is computed on real tokens only, and other outputs are zero.
+        If ``packed``, only real tokens are computed, and other outputs are zero.
         """
         mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
-        hidden = self.encoder(self.embeddings(input_ids, token_type_ids, packing), mask, packing)
-        return SimpleNamespace(last_hidden_state=hidden if packing is None else packing.pad(hidden))
+        hidden = self.encoder(self.embeddings(input_ids, token_type_ids, packed), mask, packed)
+        return SimpleNamespace(last_hidden_state=hidden if packed is None else packed.packing.pad(hidden))
+
+    def varlen_kernel(self) -> Kernel | None:
+        """The kernel with which ``packed`` texts can be computed now; None: there is none."""
+        return varlen_kernel(
+            self.embeddings.word_embeddings.weight, self.config.hidden_size // self.config.num_attention_heads
+        )
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings."""
@@ -154,11 +161,11 @@ class _Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, ids: Tensor, segments: Tensor | None, packing: Packing | None) -> Tensor:
+    def forward(self, ids: Tensor, segments: Tensor | None, packed: PackedAttention | None) -> Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)[None]
         segments = torch.zeros_like(ids) if segments is None else segments
-        if packing is not None:
-            ids, segments, positions = map(packing.pack, (ids, segments, positions.expand(ids.shape)))
+        if packed is not None:
+            ids, segments, positions = map(packed.packing.pack, (ids, segments, positions.expand(ids.shape)))
         # in the order of the transformers library, for equal bits
         sums = self.word_embeddings(ids) + self.token_type_embeddings(segments) + self.position_embeddings(positions)
         return self.dropout(self.LayerNorm(sums))  # type: ignore[no-any-return]  # nn.Module calls are untyped
@@ -174,9 +181,9 @@ class _Encoder(nn.Module):
         super().__init__()
         self.layer = nn.ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, packing: Packing | None) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None, packed: PackedAttention | None) -> Tensor:
         for layer in self.layer:
-            hidden = layer(hidden, mask, packing)
+            hidden = layer(hidden, mask, packed)
         return hidden
 
 
@@ -187,8 +194,8 @@ class _Layer(nn.Module):
         self.intermediate = _Intermediate(config)
         self.output = _Output(config.intermediate_size, config)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, packing: Packing | None) -> Tensor:
-        return self.feed_forward_chunk(self.attention(hidden, mask, packing))
+    def forward(self, hidden: Tensor, mask: Tensor | None, packed: PackedAttention | None) -> Tensor:
+        return self.feed_forward_chunk(self.attention(hidden, mask, packed))
 
     def feed_forward_chunk(self, attended: Tensor) -> Tensor:
         """The feed-forward part of the layer."""
@@ -201,8 +208,8 @@ class _Attention(nn.Module):
         self.self = _SelfAttention(config)
         self.output = _Output(config.hidden_size, config)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, packing: Packing | None) -> Tensor:
-        return self.output(self.self(hidden, mask, packing), hidden)  # type: ignore[no-any-return]
+    def forward(self, hidden: Tensor, mask: Tensor | None, packed: PackedAttention | None) -> Tensor:
+        return self.output(self.self(hidden, mask, packed), hidden)  # type: ignore[no-any-return]
 
 
 class _SelfAttention(nn.Module):
@@ -215,17 +222,17 @@ class _SelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None, packing: Packing | None) -> Tensor:
-        projected = (projection(hidden) for projection in (self.query, self.key, self.value))
-        if packing is not None:
-            projected = (packing.pad(rows) for rows in projected)
+    def forward(self, hidden: Tensor, mask: Tensor | None, packed: PackedAttention | None) -> Tensor:
         query, key, value = (
-            padded.unflatten(-1, (-1, self.attention_head_size)).transpose(1, 2) for padded in projected
+            projection(hidden).unflatten(-1, (-1, self.attention_head_size))
+            for projection in (self.query, self.key, self.value)
         )
         share = self.dropout.p if self.training else 0.0
+        if packed is not None:
+            return packed.attention(query, key, value, share, self.scaling).flatten(1)
+        query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
         read = F.scaled_dot_product_attention(query, key, value, mask, share, scale=self.scaling)
-        read = read.transpose(1, 2).flatten(2)
-        return read if packing is None else packing.pack(read)
+        return read.transpose(1, 2).flatten(2)
 
 
 class _Intermediate(nn.Module):

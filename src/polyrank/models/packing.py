@@ -1,6 +1,7 @@
-"""Packed rows: the real tokens of a batch without padding, so that only attention is computed on padding.
+"""Packed rows: the real tokens of a batch without padding.
 
-Shapes: B texts, T tokens of the longest, N real tokens of all, D dimensions.
+ConveRT's attention pads them again. BERT's does not, on devices that have a kernel for texts of different lengths.
+Shapes: B texts, T tokens of the longest, N real tokens of all, D dimensions, H heads.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.devices.varlen import Kernel, varlen_attention
 from polyrank.text.tokens import to_device
 
 
@@ -55,3 +57,31 @@ class Packing:
         B, T = self.mask.shape
         padded = packed.new_zeros(B * T, packed.shape[1]).index_copy(0, self.positions, packed)
         return padded.view(B, T, packed.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class PackedAttention:
+    """A packing with attention that needs no padding.
+
+    Args:
+        packing: of the batch.
+        kernel: of the device.
+        starts: ``[B + 1]`` int32: the first packed row of each text that is not empty, and N.
+        longest: T.
+    """
+
+    packing: Packing
+    kernel: Kernel
+    starts: Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, mask: Tensor, lengths: NDArray[np.int64], kernel: Kernel) -> "PackedAttention":
+        """The packing of a padded batch, see ``Packing.of``."""
+        starts = np.concatenate([[0], lengths[lengths > 0].cumsum()]).astype(np.int32)
+        packing = Packing.of(mask, lengths)
+        return cls(packing, kernel, to_device(torch.from_numpy(starts), mask.device), int(lengths.max()))
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float) -> Tensor:
+        """Attention within each text, ``[N, H, d]``, from queries, keys and values of this shape."""
+        return varlen_attention(self.kernel, query, key, value, self.starts, self.longest, dropout=dropout, scale=scale)

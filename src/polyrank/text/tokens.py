@@ -87,6 +87,23 @@ def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     return batches
 
 
+def like_lengths(lengths: Sequence[int], padding: int) -> list[list[int]]:
+    """Positions grouped by length, longest first, so that each group is padded with at most ``padding`` tokens.
+
+    >>> like_lengths([2, 9, 3, 3], padding=1)
+    [[1], [2, 3, 0]]
+    """
+    groups: list[list[int]] = []
+    padded = 0
+    for position in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        padded += lengths[groups[-1][0]] - lengths[position] if groups else padding + 1
+        if padded > padding:
+            groups.append([])
+            padded = 0
+        groups[-1].append(position)
+    return groups
+
+
 def pad(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0) -> Tokens:
     """Pad rows of ids on the right to the length of the longest row.
 
