@@ -18,6 +18,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from milvus import Milvus
 from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
+from polyrank.index.remote import list_collections
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 
@@ -169,5 +170,6 @@ def fp64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
     """A running server for the tests of a module."""
     server = Milvus(tmp_path_factory.mktemp("milvus")).start()
+    list_collections(server.address(), timeout_s=120)  # a busy machine starts it slowly
     yield server
     server.kill()

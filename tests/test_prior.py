@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.commands import app
 from polyrank.config.pipeline import PipelineConfig
-from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.errors import ConfigError, DataError
 from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.index import LocalWriter, open_index
 from polyrank.records import Candidate, Example, Ranked
@@ -304,10 +303,6 @@ def test_weights_that_cannot_be_chosen_are_refused(tiny_encoders: dict[str, Path
         choose_prior(PipelineConfig(index=str(tmp_path / "plain")), lists(lambda i: "hi"))
     with pytest.raises(ConfigError, match="prior"):
         PipelineConfig(index="x", prior=-1.0)
-    encoder: Any = _Refusing("f")
-    remote: Any = SimpleNamespace(fingerprint="f", path="i")
-    with pytest.raises(UsageError, match="i is on a server, which cannot add counts to scores"):
-        Retriever(encoder, remote, prior=0.5)
 
 
 def test_from_the_command_line(counted: Path, tmp_path: Path) -> None:

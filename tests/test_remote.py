@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from polyrank.index import (
 )
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
 from polyrank.index.remote.facts import condition, facts
-from polyrank.index.remote.rows import key_of
+from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25
 from polyrank.search.remote import search_remote
@@ -137,6 +138,36 @@ def test_equal_scores_are_in_insertion_order(make: Make) -> None:
         result = retriever.answer("the same", 3)
         assert [reply.id for reply in result.ranked] == ["t0", "t1", "t2"]
         assert result.exact
+
+
+def test_a_prior_weighs_how_often_replies_were_said(make: Make) -> None:
+    said = [(7 * i) % 11 * 10 ** (i % 4) for i in range(300)]
+    pool = [replace(one, metadata={**one.metadata, "count": n}) for one, n in zip(pool_of(300), said, strict=True)]
+    vectors, path = vectors_of(pool), make(pool, vectors_of(pool))
+
+    def expected(context: str | list[str], weight: float, passing: np.ndarray) -> list[tuple[str, float]]:
+        turns = [context] if isinstance(context, str) else context
+        offsets = (weight * np.log1p(said)).astype(np.float32)
+        scores = (scores_by_hand(Hashed().encode_candidates(turns), vectors) + offsets).astype(np.float32)[passing]
+        best = np.lexsort((passing, -scores))[:10]
+        return [(f"c{passing[i]}", scores[i]) for i in best]
+
+    with open_index(path) as index:
+        for weight in (0.0, 0.3, 40.0):
+            retriever = Retriever(Hashed(), index, prior=weight)
+            for filter, passing in ((None, np.arange(300)), ('lang = "en"', np.arange(0, 300, 2))):
+                for context in CONTEXTS:
+                    result = retriever.answer(context, 10, filter=filter)
+                    assert [(one.id, one.score) for one in result.ranked] == expected(context, weight, passing)
+                    assert result.exact
+                    assert result.ways == ("plain",) or result.n_scored < 300
+        with open_writer(path) as writer:  # a count changes while the index is open
+            said[5] = 10**12
+            pool[5] = replace(pool[5], metadata={**pool[5].metadata, "count": 10**12})
+            writer.add(pool[5:6], vectors[5:6], replace=True)
+        result = Retriever(Hashed(), index, prior=40.0).answer("w1 w2", 10)
+        assert [(one.id, one.score) for one in result.ranked] == expected("w1 w2", 40.0, np.arange(300))
+    assert verify_index(path) == []
 
 
 def test_a_text_is_returned_once(make: Make) -> None:
@@ -393,16 +424,30 @@ def test_a_condition_contains_no_text_of_a_user(metadata: dict[str, Any], text: 
 class Lists:
     """An in-memory engine that returns the largest fp32 products, summed in any order, up to a maximal number."""
 
-    def __init__(self, vectors: np.ndarray, *, exact: bool = True, order: int = 1) -> None:
+    kind = "memory"
+
+    def __init__(
+        self, vectors: np.ndarray, *, exact: bool = True, order: int = 1, counts: np.ndarray | None = None
+    ) -> None:
         self.vectors, self.exact, self.order, self.n_asked = vectors, exact, order, 0
+        self.n_said = np.zeros(len(vectors)) if counts is None else counts
+        pool = [Candidate(str(i), "x", {"count": float(count)}) for i, count in enumerate(self.n_said)]
+        self.width = stored_width(vectors.shape[1])
+        self.stored = stored_vectors(pool, vectors, self.width)
 
     def norm_bound(self) -> float:
-        return float(np.linalg.norm(self.vectors.astype(np.float64), axis=1).max(initial=0)) * (1 + 1e-9)
+        return float(np.linalg.norm(self.stored.astype(np.float64), axis=1).max(initial=0)) * (1 + 1e-9)
+
+    def weighing(self, vectors: np.ndarray, weight: float) -> np.ndarray:
+        return weighing_vectors(vectors, weight, self.width)
+
+    def counts(self, rows: np.ndarray) -> np.ndarray:
+        return self.n_said[rows]
 
     def nearest(self, vectors: np.ndarray, n: int) -> list[tuple[list[str], np.ndarray]]:
         self.n_asked = max(self.n_asked, n)
         columns = slice(None, None, self.order)
-        products = self.vectors[:, columns] @ vectors[:, columns].T  # [N, m]
+        products = self.stored[:, columns] @ vectors[:, columns].T  # [N, m]
         best = [np.argsort(-row, kind="stable")[:n] for row in products.T]
         return [(list(map(str, some)), row[some]) for some, row in zip(best, products.T, strict=True)]
 
@@ -411,17 +456,26 @@ class Lists:
         return Block(self.vectors[rows], rows)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([1, 2, 5]), st.sampled_from([1, 3, 20]), st.booleans(), st.booleans())
-def test_a_proven_result_is_the_best(seed: int, m: int, k: int, close: bool, backwards: bool) -> None:
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([1, 2, 5]),
+    st.sampled_from([1, 3, 20]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0.0, 0.01, 0.7, 50.0]),
+)
+def test_a_proven_result_is_the_best(seed: int, m: int, k: int, close: bool, backwards: bool, prior: float) -> None:
     random = np.random.default_rng(seed)
     n = int(random.integers(1, 700))
     vectors = random.normal(size=(n, 6)).astype(np.float32)
     if close:  # scores that differ only by rounding
         vectors = vectors[:1] + (1e-7 * random.integers(-3, 4, (n, 6))).astype(np.float32)
     contexts = random.normal(size=(1, m, 6)).astype(np.float32)
-    engine = Lists(vectors, order=-1 if backwards else 1)
-    (result,) = search_remote(contexts, np.ones((1, m), np.bool_), engine, k)
-    scores = scores_by_hand(contexts[0], vectors).astype(np.float32)
+    counts = random.integers(0, 3, n) * random.integers(0, 10 ** random.integers(1, 9), n).astype(np.float64)
+    engine = Lists(vectors, order=-1 if backwards else 1, counts=counts)
+    (result,) = search_remote(contexts, np.ones((1, m), np.bool_), engine, k, prior=prior)
+    said = (prior * np.log1p(counts)).astype(np.float32)
+    scores = (scores_by_hand(contexts[0], vectors) + said).astype(np.float32)
     assert result.exact
     expected = np.lexsort((np.arange(n), -scores))[:k]
     assert result.scores == pytest.approx(scores[expected], rel=1e-6)
@@ -458,14 +512,18 @@ def test_an_approximate_search_sends_one_request() -> None:
     assert len(result.rows) == 10
 
 
-def test_an_index_with_a_graph_reports_unproven_results(milvus: Milvus, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ann", "kind"), [("hnsw", "HNSW"), ("sq8", "IVF_SQ8")])
+def test_a_compressed_or_graph_index_lists_what_is_then_scored(
+    milvus: Milvus, tmp_path: Path, ann: str, kind: str
+) -> None:
     pool = pool_of(400)
     vectors = vectors_of(pool)
-    write_remote(tmp_path / "ix", milvus.address(), pool, vectors, fingerprint="f" * 64, model="m", ann="hnsw")
+    write_remote(tmp_path / "ix", milvus.address(), pool, vectors, fingerprint="f" * 64, model="m", ann=ann)
     with RemoteIndex(tmp_path / "ix") as index:
-        assert index.info()["kind"] == "HNSW"
+        assert index.info()["kind"] == kind
         result = Retriever(Hashed(), index).answer("w1 w2", 10)
         assert not result.exact
+        assert result.ways == (f"remote {kind.lower()}",)
         scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors)
         best = {f"c{i}" for i in np.argsort(-scores)[:10]}
         assert len(best & {reply.id for reply in result.ranked}) >= 8
@@ -554,9 +612,11 @@ def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) ->
         ({"remote": "http://host/a-b"}, "'a-b' is not a collection name"),
         ({"remote": "http://me:secret@host/replies"}, "contains a password"),
         ({"remote": "http://host/replies", "precision": "int8"}, "holds fp32, not int8"),
-        ({"remote": "http://host/replies", "ann": "ivfpq"}, "cannot have index type 'ivfpq'; use flat or hnsw"),
+        ({"remote": "http://host/replies", "ann": "auto"}, "'auto'; use none, flat, hnsw, sq8, ivfpq, diskann"),
+        ({"remote": "http://host/replies", "shards": 0}, "shards is 0; give 1 or more for a remote index"),
+        ({"replicas": 2}, "replicas is 2; give 1 or more for a remote index, and nothing for a local one"),
     ],
-    ids=["scheme", "port", "nothing", "name", "password", "precision", "ann"],
+    ids=["scheme", "port", "nothing", "name", "password", "precision", "ann", "shards", "replicas"],
 )
 def test_impossible_settings(tmp_path: Path, settings_: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
@@ -796,7 +856,7 @@ def test_commands_accept_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: 
     assert "back up the server" in notify("index", "snapshot", path, "-o", tmp_path / "copy", code=2)
     notify("index", "dump", path, "-o", tmp_path / "dump.jsonl")
     assert len((tmp_path / "dump.jsonl").read_text("utf-8").splitlines()) == 4
-    notify("pipeline", "create", path, "-o", tmp_path / "pipeline")
+    notify("pipeline", "create", path, "-o", tmp_path / "pipeline", "--prior", "0.5")
     assert "reply number" in notify("respond", tmp_path / "pipeline", "which number is it")
 
 

@@ -23,6 +23,7 @@ from polyrank.index.filters import read_filter
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
 from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.facts import condition, facts
+from polyrank.index.remote.kinds import build_settings, read_kind
 from polyrank.index.remote.milvus import Description, MilvusCollection
 from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
 from polyrank.records import Candidate
@@ -307,10 +308,10 @@ def test_a_search_requests_inner_products(script: Script) -> None:
     script.answers["search"] = [[{"key": "k1", "distance": 2}, {"key": "k2", "distance": 1.5}], []]
     vectors = np.array([[1, 2], [3, 4]], np.float32)
     server = MilvusCollection(ADDRESS)
-    assert server.nearest(vectors, 200, "x", graph=True) == [[("k1", 2.0), ("k2", 1.5)], []]
-    server.nearest(vectors, 5, "", graph=True)
-    server.nearest(vectors, 5, "", graph=False)
-    first, few, plain = script.of("search")
+    assert server.nearest(vectors, 200, "x", kind="HNSW") == [[("k1", 2.0), ("k2", 1.5)], []]
+    for kind in ("HNSW", "FLAT", "IVF_SQ8", "IVF_PQ", "DISKANN"):
+        server.nearest(vectors, 5, "", kind=kind)
+    first, few, plain, *others = script.of("search")
     assert (first["data"], first["anns_field"], first["filter"], first["limit"]) == (
         [[1, 2], [3, 4]],
         "vector",
@@ -320,6 +321,9 @@ def test_a_search_requests_inner_products(script: Script) -> None:
     assert first["search_params"] == {"metric_type": "IP", "params": {"ef": 200}}
     assert few["search_params"]["params"] == {"ef": 128}
     assert plain["search_params"]["params"] == {}
+    assert [one["search_params"]["params"] for one in others] == [{"nprobe": 64}, {"nprobe": 64}, {"search_list": 128}]
+    script.answers["search"] = [[{"id": "k1", "distance": 2}]]  # of a server that does not name the primary key
+    assert server.nearest(vectors[:1], 1, "", kind="FLAT") == [[("k1", 2.0)]]
 
 
 @pytest.mark.parametrize(("n", "ranges"), [(0, 1), (2047, 1), (2048, 2), (10_000, 5)])
@@ -344,11 +348,17 @@ def test_a_scan_requests_each_key_once(script: Script, n: int, ranges: int) -> N
 
 def test_a_collection_fits_the_written_rows(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
-    server.create("replies_1", dimension=7, kind="HNSW", info="{}", norm_exponent=3)
-    server.create("replies_2", dimension=7, kind="FLAT", info="{}", norm_exponent=3)
-    (_, names, made), (_, _, flat) = script.asked
-    assert names == ("replies_1",)
-    assert (made["consistency_level"], made["properties"]) == ("Strong", {"polyrank": "{}", "polyrank_norm_3": "8.0"})
+    server.create(
+        "replies_1", width=7, kind="HNSW", settings={"M": 9}, info="{}", norm_exponent=3, shards=4, replicas=2
+    )
+    assert [(name, arguments[0]) for name, arguments, _ in script.asked] == [
+        ("create_collection", "replies_1"),
+        ("create_index", "replies_1"),
+        ("load_collection", "replies_1"),
+    ]
+    (_, _, made), (_, (_, indexes), _), (_, _, loaded) = script.asked
+    assert (made["consistency_level"], made["num_shards"], loaded["replica_number"]) == ("Strong", 4, 2)
+    assert made["properties"] == {"polyrank": "{}", "polyrank_norm_3": "8.0", "collection.replica.number": "2"}
     schema = made["schema"].to_dict()
     assert (schema["auto_id"], schema["enable_dynamic_field"]) == (False, True)
     fields = {field["name"]: field for field in schema["fields"]}
@@ -358,12 +368,58 @@ def test_a_collection_fits_the_written_rows(script: Script) -> None:
     strings = {"id": 65_535, "text": 65_535, "metadata": 65_535, "digest": 64, "key": 32}
     assert lengths == {name: strings.get(name) for name in fields}
     assert fields["vector"]["params"]["dim"] == 7
-    for settings, kind, graph in ((made, "HNSW", {"M": 32, "efConstruction": 128}), (flat, "FLAT", {})):
-        (index,) = settings["index_params"]
-        assert (index.index_type, index.field_name) == (kind, "vector")
-        described = index.to_dict()
-        assert described["metric_type"] == "IP"
-        assert graph.items() <= {**described, **described.get("params", {})}.items()
+    (index,) = indexes
+    assert (index.index_type, index.field_name) == ("HNSW", "vector")
+    described = index.to_dict()
+    assert described["metric_type"] == "IP"
+    assert {**described, **described.get("params", {})}["M"] == 9
+
+
+def test_settings_of_an_index_fit_the_number_of_vectors() -> None:
+    assert build_settings("FLAT", 10, 8) == build_settings("DISKANN", 10, 8) == {}
+    assert build_settings("HNSW", 10, 8) == {"M": 32, "efConstruction": 128}
+    assert [build_settings("IVF_SQ8", n, 8)["nlist"] for n in (1, 100, 10_000, 10**9)] == [2, 20, 200, 1024]
+    assert build_settings("IVF_PQ", 100, 392) == {"nlist": 20, "m": 98, "nbits": 8}
+    with pytest.raises(UsageError, match="'scann'; use none, flat, hnsw, sq8, ivfpq, diskann"):
+        read_kind("scann")
+
+
+@pytest.mark.parametrize(
+    ("refused_method", "error", "words"),
+    [
+        ("create_index", UsageError, "create index (no such thing).*; use another index type$"),
+        ("load_collection", ResourceError, "load collection (no such thing)"),
+    ],
+)
+def test_a_kind_or_replicas_that_a_server_lacks_are_named(
+    script: Script, refused_method: str, error: type[Exception], words: str
+) -> None:
+    script.answers[refused_method] = refused(65535, "no such thing")
+    with pytest.raises(error, match=words.replace("(", r"\(").replace(")", r"\)")):
+        MilvusCollection(ADDRESS).create("a", width=8, kind="DISKANN", settings={}, info="{}", norm_exponent=3)
+
+
+@pytest.mark.parametrize(
+    ("version", "ann", "shards", "replicas", "offered"),
+    [
+        ("milvus_lite-3.2.2", "diskann", 1, 1, False),
+        ("milvus_lite-3.2.2", "sq8", 1, 1, True),
+        ("milvus_lite-3.2.2", "", 2, 1, False),
+        ("milvus_lite-3.2.2", "flat", 1, 2, False),
+        ("v2.3.5-lite", "diskann", 4, 2, True),
+        ("v2.6.0", "ivfpq", 1, 1, True),
+    ],
+)
+def test_milvus_lite_offers_less(
+    script: Script, version: str, ann: str, shards: int, replicas: int, offered: bool
+) -> None:
+    script.answers["get_server_version"] = version
+    server = MilvusCollection(ADDRESS)
+    if offered:
+        server.check_offered(ann, shards=shards, replicas=replicas)
+    else:
+        with pytest.raises(UsageError, match="offers the index types flat, hnsw, sq8 in 1 shard and 1 replica; use"):
+            server.check_offered(ann, shards=shards, replicas=replicas)
 
 
 def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
@@ -373,6 +429,9 @@ def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
     script.answers["describe_collection"] = whole
     assert server.describe() == Description("replies_1", "said", 5, 32.0)
+    more = {"num_shards": 4, "properties": {**properties, "collection.replica.number": "2"}}
+    script.answers["describe_collection"] = whole | more
+    assert server.describe() == Description("replies_1", "said", 5, 32.0, 4, 2)
     for less in ({"properties": None}, {"properties": {}}, {"fields": []}, {"fields": [vector, vector]}):
         script.answers["describe_collection"] = {**whole, **less}
         with pytest.raises(ArtifactError, match=f"^{ADDRESS} is not an index of polyrank"):
@@ -560,14 +619,30 @@ def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> 
         script.answers["query"] = [{"count(*)": 4}]
         assert index.info() == {
             "fingerprint": "f" * 64, "model": "elsewhere", "format": 2, "written_by": "0", "n": 4, "dimension": 5,
-            "precision": "fp32", "remote": str(ADDRESS), "collection": "replies_2", "kind": "HNSW",
+            "precision": "fp32", "remote": str(ADDRESS), "collection": "replies_2", "kind": "HNSW", "shards": 1,
+            "replicas": 1,
         }  # fmt: skip
 
 
+def test_an_index_of_the_earlier_format_is_searched_and_changed_without_counts(
+    script: Script, folder: Path, held: dict[str, Any]
+) -> None:
+    with RemoteWriter(folder) as writer:
+        writer.add([one("a", "a", count=3)], np.ones((1, 5), np.float32))
+    (row,) = held.values()
+    assert row["vector"] == [1.0] * 5
+    with RemoteIndex(folder) as index:
+        assert index.vectors(["a"])["a"].tolist() == [1.0] * 5
+        vectors = np.ones((1, 5), np.float32)
+        assert index.engine().weighing(vectors, 0.0) is vectors
+        with pytest.raises(UsageError, match="was built without counts; build it again with `overwrite=True`"):
+            index.engine().weighing(vectors, 0.5)
+
+
 def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> None:
-    describe(script, "replies_1", format=3, written_by="9.9")
+    describe(script, "replies_1", format=4, written_by="9.9")
     with pytest.raises(
-        ArtifactError, match=r"written by polyrank 9\.9 in format 3, this version reads up to 2; upgrade"
+        ArtifactError, match=r"written by polyrank 9\.9 in format 4, this version reads up to 3; upgrade"
     ):
         RemoteIndex(folder)
     describe(script, "replies_1", format=1)  # did not bound norms
@@ -794,15 +869,17 @@ def test_an_index_is_built_under_a_temporary_name_and_renamed_at_the_end(
     script.asked.clear()
     write(tmp_path / "new", pool, iter([np.ones((3, 5), np.float32), np.ones((2, 5), np.float32)]), ann="hnsw")
     names = [name for name, *_ in script.asked]
-    assert names == ["list_collections", "create_collection", "upsert", "upsert", "flush", "create_alias", "close"]
+    made = ["create_collection", "create_index", "load_collection"]
+    assert names == ["list_collections", *made, "upsert", "upsert", "flush", "create_alias", "close"]
     collection = script.asked[1][1][0]
     assert collection.startswith("replies_")
     assert {arguments[0] for _, arguments, _ in script.asked[1:-1]} == {collection}
     said = json.loads(script.of("create_collection")[0]["properties"]["polyrank"])
-    assert (said["fingerprint"], said["model"], said["format"]) == ("f" * 64, "nowhere", 2)
-    assert script.of("create_collection")[0]["schema"].to_dict()["fields"][-1]["params"]["dim"] == 5
-    (index,) = script.of("create_collection")[0]["index_params"]
+    assert (said["fingerprint"], said["model"], said["format"], said["dimension"]) == ("f" * 64, "nowhere", 3, 5)
+    assert script.of("create_collection")[0]["schema"].to_dict()["fields"][-1]["params"]["dim"] == 8
+    (index,) = script.asked[2][1][1]
     assert index.index_type == "HNSW"
+    assert [len(row["vector"]) for row in held.values()] == [8] * 5
     assert [held[key_of(candidate.id)]["row"] for candidate in pool] == [1, 2, 3, 4, 5]
     assert read_address(tmp_path / "new") == ADDRESS
 
@@ -846,7 +923,7 @@ def test_a_failed_build_leaves_nothing(
 def test_wrong_settings_are_refused_before_the_first_request(script: Script, tmp_path: Path) -> None:
     vectors = np.ones((1, 5), np.float32)
     for pool, settings, problem in (
-        ([one("a")], {"ann": "sq8"}, "a remote index cannot have index type 'sq8'; use flat or hnsw"),
+        ([one("a")], {"ann": "auto"}, "a remote index cannot have index type 'auto'; use none, flat, hnsw, sq8"),
         ([], {}, "cannot be built from 0 candidates; pass at least one"),
     ):
         with pytest.raises(UsageError, match=problem):

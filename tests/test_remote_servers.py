@@ -1,7 +1,8 @@
-"""A Milvus server as it is run: its collections, databases, certificates and credentials."""
+"""A Milvus server as it is run: its collections, databases, kinds of indexes, certificates and credentials."""
 
 import base64
 import contextlib
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from polyrank.index.remote import (
 )
 from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.records import Candidate
+from polyrank.search import NearestSearch
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed; install polyrank[milvus]")
 pytest.importorskip("milvus_lite", reason="milvus-lite, the server of these tests, is not installed")
@@ -47,7 +49,7 @@ def orphan(address: Address) -> Address:
     """A collection as an interrupted build leaves it."""
     name = f"{address.collection}_0a1b2c3d"
     with contextlib.closing(MilvusCollection(address)) as server:
-        server.create(name, dimension=2, kind="FLAT", info="{}", norm_exponent=1)
+        server.create(name, width=2, kind="FLAT", settings={}, info="{}", norm_exponent=1)
     return Address(address.uri, name, address.database)
 
 
@@ -70,7 +72,6 @@ def test_collections_are_listed_with_the_index_that_uses_them(milvus: Milvus, tm
     found = {one.name: one for one in list_collections(Address(address.uri, ""))}
     assert found[name].indexes == (address.collection,)
     assert found[lost.collection].indexes == ()
-    assert found[name].dimension == 2
     assert other.collection not in found
     assert list(found) == sorted(found)
 
@@ -136,6 +137,86 @@ def test_indexes_of_two_databases_are_apart(milvus: Milvus, tmp_path: Path) -> N
         assert len(index) == 2
 
 
+# --- kinds of indexes, shards and replicas ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def in_process(servicer: Any, folder: Path, **settings: Any) -> Iterator[int]:
+    """A Milvus Lite in this process whose methods a test may change. Yields its port.
+
+    Args:
+        servicer: makes the methods of a database.
+        folder: of the data.
+        settings: ``interceptors`` and ``credentials`` of the server.
+    """
+    import grpc
+    from milvus_lite.db import MilvusLite
+    from pymilvus.grpc_gen import milvus_pb2_grpc
+
+    database, credentials = MilvusLite(str(folder)), settings.pop("credentials", None)
+    with ThreadPoolExecutor(4) as threads:
+        server = grpc.server(threads, **settings)
+        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(servicer(database), server)
+        local = "127.0.0.1:0"
+        port = server.add_secure_port(local, credentials) if credentials else server.add_insecure_port(local)
+        server.start()
+        yield port
+        server.stop(grace=None).wait()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("ann", "kind", "searched"),
+    [("diskann", "DISKANN", {"search_list": 128}), ("ivfpq", "IVF_PQ", {"nprobe": 64}), ("", "FLAT", {})],
+)
+def test_a_server_gets_the_kind_of_index_its_shards_and_replicas(
+    tmp_path: Path, ann: str, kind: str, searched: dict[str, int]
+) -> None:
+    """A server that claims not to be a Milvus Lite, and records what it is sent."""
+    from milvus_lite.adapter.grpc.servicer import MilvusServicer
+    from pymilvus.grpc_gen import common_pb2, milvus_pb2
+
+    sent: dict[str, Any] = {}
+
+    def values(pairs: Any) -> dict[str, str]:
+        return {pair.key: pair.value for pair in pairs}
+
+    def recorder(database: Any) -> Any:
+        servicer = MilvusServicer(database)
+
+        def recorded(name: str, method: Any) -> Any:
+            def answer(request: Any, context: Any) -> Any:
+                sent[name] = request
+                return method(request, context)
+
+            return answer
+
+        for name in ("CreateCollection", "CreateIndex", "LoadCollection", "Search"):
+            setattr(servicer, name, recorded(name, getattr(servicer, name)))
+        version = milvus_pb2.GetVersionResponse(status=common_pb2.Status(), version="v2.6.0")
+        servicer.GetVersion = lambda *_: version
+        return servicer
+
+    with in_process(recorder, tmp_path / "data") as port:
+        build(tmp_path / "ix", Address(f"http://127.0.0.1:{port}", "replies"), ann=ann, shards=3, replicas=2)
+        assert (sent["CreateCollection"].shards_num, sent["LoadCollection"].replica_number) == (3, 2)
+        assert values(sent["CreateIndex"].extra_params)["index_type"] == kind
+        with open_index(tmp_path / "ix") as index:
+            assert index.info()["replicas"] == 2
+            ((found, result),) = index.search(NearestSearch(np.eye(2)[None, :1], np.ones((1, 1), np.bool_), 2))
+        assert [one.id for one in found] == ["a", "b"]
+        assert (result.exact, result.ways) == (not ann, (f"remote {kind.lower()}",))
+        assert json.loads(values(sent["Search"].search_params)["params"]) == {"metric_type": "IP", **searched}
+
+
+@pytest.mark.parametrize("settings", [{"ann": "diskann"}, {"shards": 2}, {"replicas": 2}])
+def test_milvus_lite_names_what_it_offers(milvus: Milvus, tmp_path: Path, settings: dict[str, Any]) -> None:
+    address = milvus.address()
+    with pytest.raises(UsageError, match="is a Milvus Lite, which offers the index types flat, hnsw, sq8 in 1 shard"):
+        build(tmp_path / "ix", address, **settings)
+    assert not [one for one in list_collections(address) if one.name.startswith(address.collection + "_")]
+
+
 # --- certificates and credentials -------------------------------------------------------------------------------------
 
 SECRET = "root:a-secret"
@@ -161,9 +242,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def secured(certificate: tuple[Path, Path], tmp_path: Path) -> Iterator[Address]:
     """A server that encrypts and requires credentials."""
     import grpc
-    from milvus_lite.adapter.grpc import servicer
-    from milvus_lite.db import MilvusLite
-    from pymilvus.grpc_gen import milvus_pb2_grpc
+    from milvus_lite.adapter.grpc.servicer import MilvusServicer
 
     class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
         def intercept_service(self, continuation: Any, call: Any) -> Any:
@@ -174,16 +253,10 @@ def secured(certificate: tuple[Path, Path], tmp_path: Path) -> Iterator[Address]
                 lambda _, context: context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
             )
 
-    database = MilvusLite(str(tmp_path / "data"))
-    with ThreadPoolExecutor(4) as threads:
-        server = grpc.server(threads, interceptors=[Guard()])
-        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(servicer.MilvusServicer(database), server)
-        key, own = (file.read_bytes() for file in certificate)
-        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, own)]))
-        server.start()
+    key, own = (file.read_bytes() for file in certificate)
+    credentials = grpc.ssl_server_credentials([(key, own)])
+    with in_process(MilvusServicer, tmp_path / "data", interceptors=[Guard()], credentials=credentials) as port:
         yield Address(f"https://127.0.0.1:{port}", "replies")
-        server.stop(grace=None).wait()
-    database.close()
 
 
 def test_a_server_with_its_own_certificate_and_credentials(

@@ -47,6 +47,8 @@ def build_index(
     precision: Precision = "fp32",
     overwrite: bool = False,
     remote: str | None = None,
+    shards: int = 1,
+    replicas: int = 1,
     progress: Progress | None = None,
 ) -> int:
     """Encode candidates, equal texts once, and write them as an index.
@@ -65,7 +67,8 @@ def build_index(
         precision: see ``write_index``; vectors of a replaced index with a lower precision are not used again.
         overwrite: whether an existing index may be replaced.
         remote: the Milvus server that stores candidates and vectors, ``http://HOST:PORT/COLLECTION``; the folder then
-            only names it, and ``ann`` is "" (only exact lists) or "hnsw". See docs/remote.md.
+            only names it. See docs/remote.md.
+        shards, replicas: of a remote index, see ``write_index``.
         progress: called with the number of distinct texts encoded so far, and their total.
 
     Returns:
@@ -99,6 +102,8 @@ def build_index(
         ann=ann,
         precision=precision,
         remote=remote,
+        shards=shards,
+        replicas=replicas,
         overwrite=overwrite,
     )
     return len(new)

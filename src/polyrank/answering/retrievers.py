@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from polyrank.answering.choice import Choice, search_until_kept
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.errors import UsageError
-from polyrank.index import COUNT_FIELD, Filter, Index, LocalIndex, as_count, check_fingerprint
+from polyrank.index import COUNT_FIELD, Filter, Index, as_count, check_fingerprint
 from polyrank.index.filters import positions_where
 from polyrank.index.local.filtered import MAX_FILTERS
 from polyrank.ranking.top import top_rows
@@ -33,7 +33,6 @@ class Retriever(Answering):
 
     Raises:
         ArtifactError: the index was made by another encoder.
-        UsageError: there is a prior, and the index is on a server.
     """
 
     encoder: Encoder
@@ -50,11 +49,6 @@ class Retriever(Answering):
         device: str = "cpu",
     ) -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
-        if prior and not isinstance(index, LocalIndex):
-            raise UsageError(
-                f"{index.path} is on a server, which cannot add counts to scores; build the index without `remote`, or"
-                " sum its model with counts (polyrank popularity, polyrank sum)"
-            )
         self.scorer = self.encoder = encoder
         self.index, self.mode, self.distinct, self.prior = index, mode, distinct, prior
         self.device = device

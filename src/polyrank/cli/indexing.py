@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +39,11 @@ def index_build(
     candidates: Replies,
     output: Annotated[Path, Option("-o", "--output", help="The index folder to make.")],
     ann: Annotated[
-        str, Option(help="Structure for approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")
+        str,
+        Option(
+            help="Structure for approximate search: auto, flat, sq8, ivfpq, hnsw, or none; with --remote flat, sq8,"
+            " ivfpq, hnsw, diskann, or none."
+        ),
     ] = "none",
     precision: Annotated[
         str, Option(help="Precision of stored vectors: fp32, bf16 (half the size) or int8 (about a quarter).")
@@ -50,6 +55,10 @@ def index_build(
             " address."
         ),
     ] = None,
+    shards: Annotated[int, Option(help="With --remote: parts of the collection, which share the writing.")] = 1,
+    replicas: Annotated[
+        int, Option(help="With --remote: copies in memory, which share the searches; at most the server's query nodes.")
+    ] = 1,
     overwrite: Overwrite = False,
     device: Device = "auto",
     backend: Runtime = "torch",
@@ -60,13 +69,16 @@ def index_build(
     from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind
+    from polyrank.index.remote.kinds import read_kind as read_remote_kind
     from polyrank.loading.models import absolute_name, read_backend, resolve_encoder
     from polyrank.scorers.open import load_encoder
     from polyrank.storage.quantized import read_precision
 
-    kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
+    kind = read_kind(ann) if remote is None else read_remote_kind(ann)
+    stored, runtime = read_precision(precision), read_backend(backend)
     resolve_encoder(model, backend=runtime)
-    on_rank_zero(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite))
+    target = partial(check_target, precision=stored, remote=remote, shards=shards, replicas=replicas)
+    on_rank_zero(lambda: target(output, overwrite=overwrite))
     pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)
@@ -80,6 +92,8 @@ def index_build(
             precision=stored,
             overwrite=overwrite,
             remote=remote,
+            shards=shards,
+            replicas=replicas,
             progress=progress,
         )
     report_cut_texts(encoder)

@@ -1,8 +1,8 @@
 """Indexes of candidates, in a folder or on a server, with many readers and one writer. No torch."""
 
+from polyrank.index.counts import COUNT_FIELD, as_count
 from polyrank.index.filters import Filter, as_filter, read_filter
 from polyrank.index.local import LocalIndex, LocalWriter
-from polyrank.index.local.counts import COUNT_FIELD, as_count
 from polyrank.index.local.known_vectors import KnownVectors
 from polyrank.index.opening import (
     check_target,

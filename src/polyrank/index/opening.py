@@ -99,13 +99,22 @@ def verify_index(path: AnyPath) -> list[str]:
 
 
 def check_target(
-    path: AnyPath, *, precision: Precision = "fp32", remote: str | None = None, overwrite: bool = False
+    path: AnyPath,
+    *,
+    precision: Precision = "fp32",
+    remote: str | None = None,
+    shards: int = 1,
+    replicas: int = 1,
+    overwrite: bool = False,
 ) -> None:
     """Check that an index can be written at a path, before anything is encoded; see ``write_index``.
 
     Raises:
-        UsageError: the path already exists, or the server's address is invalid.
+        UsageError: the path already exists, or the server's address or a number is invalid.
     """
+    for name, number in (("shards", shards), ("replicas", replicas)):
+        if number < 1 or (remote is None and number > 1):
+            raise UsageError(f"{name} is {number}; give 1 or more for a remote index, and nothing for a local one")
     if remote is not None:
         Address.of(remote)
         if precision != "fp32":
@@ -123,6 +132,8 @@ def write_index(
     ann: str = "",
     precision: Precision = "fp32",
     remote: str | None = None,
+    shards: int = 1,
+    replicas: int = 1,
     overwrite: bool = False,
 ) -> None:
     """Write an index, completely or not at all.
@@ -135,12 +146,14 @@ def write_index(
         fingerprint: of the encoder.
         model: path of the encoder's folder, stored for processes that open the index.
         ann: kind of inner-product index to store with the vectors, for approximate searches ("auto": by size); empty:
-            none. For a remote index: "" or "flat": the server compares every vector; "hnsw": it walks a graph, and
-            results are approximate.
+            none. For a remote index: "" or "flat": the server compares every vector; "hnsw", "sq8", "ivfpq" and
+            "diskann": it lists candidates approximately, and results are approximate.
         precision: vectors are rounded to it when they are stored, and every search, also an exact one, uses the
             stored vectors: "bf16" takes half the space of fp32, "int8" about a quarter.
         remote: ``http://HOST:PORT/COLLECTION`` of a Milvus server that stores candidates and vectors; the folder then
             only names it.
+        shards: parts of a remote index that share the writing.
+        replicas: copies of a remote index in the memory of as many groups of query nodes, which share the searches.
         overwrite: whether an existing index may be replaced.
 
     Raises:
@@ -150,8 +163,8 @@ def write_index(
         ResourceError: the disk is full; an earlier index is intact.
         OfflineError: the server does not answer.
     """
-    check_target(path, precision=precision, remote=remote, overwrite=overwrite)
+    check_target(path, precision=precision, remote=remote, shards=shards, replicas=replicas, overwrite=overwrite)
     write = partial(write_local, path, precision=precision)
     if remote is not None:
-        write = partial(write_remote, path, Address.of(remote))
+        write = partial(write_remote, path, Address.of(remote), shards=shards, replicas=replicas)
     write(candidates, vectors, fingerprint=fingerprint, model=model, ann=ann, overwrite=overwrite)

@@ -65,12 +65,25 @@ class Engine(Protocol):
         """Whether ``nearest`` is guaranteed to return the largest products."""
         ...
 
+    @property
+    def kind(self) -> str:
+        """What lists the products, in one word."""
+        ...
+
     def norm_bound(self) -> float:
-        """An upper bound on the norms of all candidates' vectors."""
+        """An upper bound on the norms of all stored vectors ``[W]``."""
+        ...
+
+    def weighing(self, vectors: Vectors, weight: float) -> Vectors:
+        """``[m, W]`` from ``[m, D]``: their products with stored vectors include ``weight * log(1 + count)``."""
         ...
 
     def nearest(self, vectors: Vectors, n: int) -> list[tuple[list[str], NDArray[np.float32]]]:
-        """Keys and products ``[n']`` of the largest products with each of ``[m, D]``; n' < n: the list is complete."""
+        """Keys and products ``[n']`` of the largest products with each of ``[m, W]``; n' < n: the list is complete."""
+        ...
+
+    def counts(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How often the replies of fetched rows were said, ``[n]``."""
         ...
 
     def fetch(self, keys: Sequence[str]) -> Block:

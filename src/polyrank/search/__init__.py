@@ -25,7 +25,7 @@ from polyrank.search.profile import load_profile
 from polyrank.search.query import Machine
 from polyrank.search.remote import search_remote
 from polyrank.search.scan import scan
-from polyrank.search.scoring import real_vectors, score_rows
+from polyrank.search.scoring import prior_of, real_vectors, score_rows
 from polyrank.search.shortlist import ProductIndex, shortlist
 from polyrank.search.ways import WAYS
 
@@ -111,7 +111,7 @@ class NearestSearch:
     """A query for ``polyrank.index.Index.search``: the k best of an index. See ``search`` for the other arguments.
 
     Args:
-        prior: adds ``prior * log(1 + count)`` to each score, by how often a reply was said. Only for ``of_blocks``.
+        prior: adds ``prior * log(1 + count)`` to each score, by how often a reply was said.
         device: see ``search``. Only for ``of_blocks``.
     """
 
@@ -134,7 +134,8 @@ class NearestSearch:
 
     def of_engine(self, engine: Engine) -> list[Result]:
         """The k best by an engine's lists of products."""
-        return search_remote(self.contexts, self.mask, engine, self.k, exact=self.mode == "exact")
+        exact = self.mode == "exact"
+        return search_remote(self.contexts, self.mask, engine, self.k, prior=self.prior, exact=exact)
 
 
 def _scan_on_device(
@@ -149,16 +150,6 @@ def _scan_on_device(
             for i in some:
                 left[i] = [one for one in left[i] if one is not block]
     return left
-
-
-def prior_of(counts: NDArray[np.float64], weight: float) -> Floats:
-    """``weight * log(1 + count)`` for each count.
-
-    >>> prior_of(np.array([0.0, 1.0, 3.0]), 0.5).round(4)
-    array([0.    , 0.3466, 0.6931], dtype=float32)
-    """
-    offsets: Floats = (weight * np.log1p(counts)).astype(np.float32)
-    return offsets
 
 
 def _check(

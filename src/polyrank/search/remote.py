@@ -5,7 +5,12 @@ candidate that no list contains has products of at most the least of each list, 
 those. If that is below the k-th best score, the result is proven. Otherwise the lists grow until they prove
 it, hold everything, or reach the engine's limit. The engine's products are in fp32, so each may be off by the rounding
 (``rounding_of_product``) for the longest vector in the index.
+
+A prior adds the same number to all products of a candidate and to its score. The engine's vectors have one more number
+for it, so that the lists are of the sums, and nothing else changes.
 """
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +19,7 @@ from polyrank.errors import UsageError
 from polyrank.index.protocol import Engine
 from polyrank.search.best import Best, Result
 from polyrank.search.blocks import Floats
-from polyrank.search.scoring import real_vectors, rounding_of_product
+from polyrank.search.scoring import prior_of, real_vectors, rounding_of_product
 
 FIRST, GROWTH = 12, 4  # products listed at first beyond twice k, and how many times longer the next lists are
 APPROXIMATE = 100  # products listed by an approximate search at least
@@ -22,7 +27,7 @@ LONGEST = 16_384  # Milvus lists at most so many
 
 
 def search_remote(
-    contexts: Floats, mask: NDArray[np.bool_], engine: Engine, k: int, *, exact: bool = True
+    contexts: Floats, mask: NDArray[np.bool_], engine: Engine, k: int, *, prior: float = 0.0, exact: bool = True
 ) -> list[Result]:
     """The k best candidates of each context, best first, ties by row.
 
@@ -31,10 +36,11 @@ def search_remote(
         mask: ``[B, M]``, true where a context vector is real.
         engine: lists products.
         k: how many; the index may hold fewer.
+        prior: adds ``prior * log(1 + count)`` to each score.
         exact: whether lists grow until the answer is proven; otherwise they are requested once.
 
     Raises:
-        UsageError: k is below one, or above the engine's limit.
+        UsageError: k is below one, or above the engine's limit; or there is a prior, and the engine has no counts.
         ArtifactError: a candidate is damaged.
     """
     if not 1 <= k <= LONGEST:
@@ -42,17 +48,18 @@ def search_remote(
     exact = exact and engine.exact  # longer lists of an approximate engine prove nothing
     norm = engine.norm_bound() if exact else 0.0
     return [
-        _search(Best(real_vectors(row, real), k), engine, norm, exact) for row, real in zip(contexts, mask, strict=True)
+        _search(Best(real_vectors(row, real), k), engine, norm, prior, exact)
+        for row, real in zip(contexts, mask, strict=True)
     ]
 
 
-def _search(best: Best, engine: Engine, norm: float, exact: bool) -> Result:
-    vectors = best.contexts.numpy()  # [M, D]
+def _search(best: Best, engine: Engine, norm: float, prior: float, exact: bool) -> Result:
+    vectors = engine.weighing(best.contexts.numpy(), prior)  # [M, W]
     errors = np.linalg.norm(vectors.astype(np.float64), axis=1) * norm * rounding_of_product(vectors.shape[1])
     limits = np.full(len(vectors), np.inf)  # of the products of candidates that no list contains
     seen: set[str] = set()
     n = min(2 * best.k + FIRST if exact else max(2 * best.k, APPROXIMATE), LONGEST)
-    best.ways.append("remote")
+    best.ways.append(f"remote {engine.kind}")
     while True:
         asked = np.flatnonzero(_may_reach(limits, best))
         lists = engine.nearest(vectors[asked], n)
@@ -60,6 +67,8 @@ def _search(best: Best, engine: Engine, norm: float, exact: bool) -> Result:
         seen.update(new)
         block = engine.fetch(new) if new else None
         if block is not None and len(block.rows):
+            if prior:
+                block = replace(block, offsets=prior_of(engine.counts(block.rows), prior))
             best.offer(block, np.arange(len(block.rows)))
         for i, (keys, products) in zip(asked, lists, strict=True):
             limits[i] = products[-1] + errors[i] if len(keys) >= n else -np.inf

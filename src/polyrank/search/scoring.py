@@ -38,6 +38,16 @@ def real_vectors(contexts: Floats, mask: NDArray[np.bool_]) -> Floats:
     return vectors
 
 
+def prior_of(counts: NDArray[np.float64], weight: float) -> Floats:
+    """``weight * log(1 + count)`` for each count.
+
+    >>> prior_of(np.array([0.0, 1.0, 3.0]), 0.5).round(4)
+    array([0.    , 0.3466, 0.6931], dtype=float32)
+    """
+    offsets: Floats = (weight * np.log1p(counts)).astype(np.float32)
+    return offsets
+
+
 def mean_of(products: Tensor, spare: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Softmax-weighted means of products, in place.
 

@@ -2,32 +2,14 @@
 
 import sqlite3
 import threading
-from math import inf
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
+from polyrank.index.counts import COUNT_FIELD, as_count
 from polyrank.index.local.store import Meta, read_meta, reading
-
-COUNT_FIELD = "count"
-
-
-def as_count(value: object) -> float:
-    """The metadata field `count` as a number: 0 unless it is a number above 0 or consists of digits.
-
-    >>> [as_count(value) for value in (3, 2.5, "7", None, -1, True, "many")]
-    [3.0, 2.5, 7.0, 0.0, 0.0, 0.0, 0.0]
-    """
-    is_digits = isinstance(value, str) and value.isascii() and value.isdigit()  # a table holds texts
-    if not is_digits and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return 0.0
-    try:
-        number = float(value)  # type: ignore[arg-type]  # a number, or digits
-    except OverflowError:
-        return 0.0
-    return number if 0 < number < inf else 0.0
 
 
 class RowCounts:

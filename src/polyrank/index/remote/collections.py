@@ -15,12 +15,10 @@ class Found:
     Args:
         name: of the collection.
         indexes: names of indexes that use it; none: its build was interrupted, or is running.
-        dimension: D.
     """
 
     name: str
     indexes: tuple[str, ...]
-    dimension: int
 
 
 def list_collections(address: Address, *, timeout_s: float = TIMEOUT_S) -> list[Found]:
@@ -34,7 +32,7 @@ def list_collections(address: Address, *, timeout_s: float = TIMEOUT_S) -> list[
         OfflineError: the server does not answer.
     """
     with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
-        return [Found(one.name, server.aliases(one.name), one.dimension) for one in server.collections()]
+        return [Found(one.name, server.aliases(one.name)) for one in server.collections()]
 
 
 def find_collection(address: Address, *, timeout_s: float = TIMEOUT_S) -> Found:
@@ -54,7 +52,7 @@ def find_collection(address: Address, *, timeout_s: float = TIMEOUT_S) -> Found:
         indexes = server.aliases(found.name)
     if indexes and address.collection == found.name:
         raise UsageError(f"{address} holds the index {indexes[0]}; drop the index by that name")
-    return Found(found.name, indexes, found.dimension)
+    return Found(found.name, indexes)
 
 
 def drop_collection(address: Address, *, timeout_s: float = TIMEOUT_S) -> None:

@@ -11,7 +11,7 @@ which the server only looks up:
 
 A hash names each fact, and bounds are digits, so a condition never contains text that a user wrote. No torch.
 >>> from polyrank.index.filters import read_filter
->>> condition(read_filter('lang = "en"').tree) == f'(exists $meta["{_name("v", ["lang"], "en")}"])'
+>>> condition(read_filter('exists lang').tree) == f'(exists $meta["{_name("e", ["lang"])}"])'
 True
 >>> sorted(facts({"tier": 2}))[0] == _name("e", ["tier"])
 True
@@ -59,7 +59,7 @@ def condition(tree: Tree) -> str:
     if kind == "not":
         return f"(not {condition(rest[0])})"
     if kind == "exists":
-        return f"({_exists(_name('e', rest[0]))})"
+        return _exists(_name("e", rest[0]))
     path, value = rest
     if kind == "in":
         return f"({' or '.join(dict.fromkeys(_exists(_name('v', path, one)) for one in value))})"
@@ -70,7 +70,7 @@ def condition(tree: Tree) -> str:
 
 
 def _exists(name: str) -> str:
-    return f'exists $meta["{name}"]'
+    return f'(exists $meta["{name}"])'  # some versions of Milvus read "exists a and b" as "exists (a and b)"
 
 
 def _paths(value: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -19,6 +19,7 @@ from typing import Any
 from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, ResourceError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.remote.address import Address
+from polyrank.index.remote.kinds import OF_LITE, search_settings
 from polyrank.storage.time_limit import check_time_left, seconds_left
 
 TOKEN = "POLYRANK_MILVUS_TOKEN"
@@ -29,6 +30,7 @@ MAX_LIST = 16_384  # Milvus's limit on the hits of one vector
 MAX_STRING = 65_535  # bytes
 ROWS_AT_A_TIME = 2048  # of a scan, approximately
 PROPERTY = "polyrank"  # of a collection: holds the index's description of itself
+REPLICAS = "collection.replica.number"  # Milvus's property, which later loads of the collection respect
 NORM = "polyrank_norm_"  # of a collection: starts properties that bound the norms of its vectors
 KEY = "key"  # the primary key
 NO_COLLECTION, NOT_LOADED = 100, 101
@@ -43,14 +45,18 @@ class Description:
     Args:
         name: its own, not an alias.
         info: the index's description of itself.
-        dimension: D.
-        norm: every vector is shorter.
+        width: numbers per stored vector.
+        norm: every stored vector is shorter.
+        shards: parts that share the writing.
+        replicas: copies in memory that share the searches.
     """
 
     name: str
     info: str
-    dimension: int
+    width: int
     norm: float
+    shards: int = 1
+    replicas: int = 1
 
 
 class MilvusCollection:
@@ -70,35 +76,71 @@ class MilvusCollection:
         self._lock = threading.Lock()
         self._client: Any = None
 
-    def create(self, name: str, *, dimension: int, kind: str, info: str, norm_exponent: int) -> None:
-        """Make a collection.
+    def check_offered(self, ann: str, *, shards: int, replicas: int) -> None:
+        """Refuse what Milvus Lite accepts but does not do; other servers refuse it themselves in ``create``.
+
+        Raises:
+            UsageError: the server lacks the kind of vector index, shards or replicas.
+        """
+        if ann in ("", *OF_LITE) and shards == replicas == 1:
+            return
+        if str(self._call("get_server_version")).startswith("milvus_lite"):
+            raise UsageError(
+                f"{self.address.uri} is a Milvus Lite, which offers the index types {', '.join(OF_LITE)} in 1 shard and"
+                " 1 replica; use these, or a standalone or distributed Milvus"
+            )
+
+    def create(
+        self,
+        name: str,
+        *,
+        width: int,
+        kind: str,
+        settings: dict[str, int],
+        info: str,
+        norm_exponent: int,
+        shards: int = 1,
+        replicas: int = 1,
+    ) -> None:
+        """Make a collection that can be searched.
 
         Args:
             name: of the new collection.
-            dimension: D.
-            kind: "FLAT" or "HNSW".
+            width: numbers per vector.
+            kind: of the vectors' index.
+            settings: of this kind.
             info: the index's description of itself.
             norm_exponent: see ``allow_norms``.
+            shards, replicas: see ``Description``.
+
+        Raises:
+            UsageError: the server does not offer the kind of index.
+            ResourceError: it does not have enough query nodes for the replicas, or refuses for another reason.
         """
         kinds, new = self._library.DataType, self._library.MilvusClient
+        several = {REPLICAS: str(replicas)} if replicas > 1 else {}
         schema = new.create_schema(auto_id=False, enable_dynamic_field=True)
         schema.add_field(KEY, kinds.VARCHAR, is_primary=True, max_length=32)
         schema.add_field("row", kinds.INT64)
         for text in ("id", "text", "metadata"):
             schema.add_field(text, kinds.VARCHAR, max_length=MAX_STRING)
         schema.add_field("digest", kinds.VARCHAR, max_length=64)
-        schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dimension)
-        indexes = new.prepare_index_params()
-        graph = {"M": 32, "efConstruction": 128} if kind == "HNSW" else {}
-        indexes.add_index("vector", index_type=kind, metric_type="IP", params=graph)
+        schema.add_field("vector", kinds.FLOAT_VECTOR, dim=width)
         self._call(
             "create_collection",
             name,
             schema=schema,
-            index_params=indexes,
+            num_shards=shards,
             consistency_level="Strong",  # every later request gets what was acknowledged
-            properties={PROPERTY: info} | _norm_property(norm_exponent),
+            properties={PROPERTY: info} | _norm_property(norm_exponent) | several,
         )
+        indexes = new.prepare_index_params()
+        indexes.add_index("vector", index_type=kind, metric_type="IP", params=settings)
+        try:
+            self._call("create_index", name, indexes)
+        except ResourceError as error:
+            raise UsageError(f"{error}; use another index type") from error
+        self._call("load_collection", name, replica_number=replicas)
 
     def allow_norms(self, collection: str, exponent: int) -> None:
         """Record that vectors may have norms below ``2 ** exponent``, before such vectors are written.
@@ -129,11 +171,12 @@ class MilvusCollection:
         found = self._call("describe_collection", name)
         properties = dict(found.get("properties") or {})
         norms = [float(value) for key, value in properties.items() if key.startswith(NORM)]
-        dimensions = [int(field["params"]["dim"]) for field in found["fields"] if field["name"] == "vector"]
-        if PROPERTY not in properties or len(dimensions) != 1:
+        widths = [int(field["params"]["dim"]) for field in found["fields"] if field["name"] == "vector"]
+        if PROPERTY not in properties or len(widths) != 1:
             return None
         info, norm = str(properties[PROPERTY]), max(norms, default=inf)
-        return Description(str(found["collection_name"]), info, dimensions[0], norm)
+        shards, replicas = int(found.get("num_shards", 1)), int(properties.get(REPLICAS, 1))
+        return Description(str(found["collection_name"]), info, widths[0], norm, shards, replicas)
 
     def kind(self) -> str:
         """Type of the vectors' index, such as FLAT; empty if it has no index of inner products."""
@@ -184,8 +227,15 @@ class MilvusCollection:
         """Remove rows by key."""
         self._call("delete", self.address.collection, ids=list(keys))
 
-    def nearest(self, vectors: Vectors, n: int, condition: str, *, graph: bool) -> list[list[tuple[str, float]]]:
-        """Keys and products of the ``n`` largest products with each of ``[m, D]``, best first."""
+    def nearest(self, vectors: Vectors, n: int, condition: str, *, kind: str) -> list[list[tuple[str, float]]]:
+        """Keys and products of the ``n`` largest products with each of ``[m, W]``, best first.
+
+        Args:
+            vectors: as many numbers each as the stored ones.
+            n: at most ``MAX_LIST``.
+            condition: of the listed rows; empty: none.
+            kind: of the vectors' index.
+        """
         answer = self._call(
             "search",
             self.address.collection,
@@ -193,9 +243,10 @@ class MilvusCollection:
             anns_field="vector",
             filter=condition,
             limit=n,
-            search_params={"metric_type": "IP", "params": {"ef": max(n, 128)} if graph else {}},
+            search_params={"metric_type": "IP", "params": search_settings(kind, n)},
         )
-        return [[(str(hit[KEY]), float(hit["distance"])) for hit in hits] for hits in answer]
+        # servers before 2.4 do not name the primary key, which pymilvus then calls "id"
+        return [[(str(hit.get(KEY, hit.get("id"))), float(hit["distance"])) for hit in hits] for hits in answer]
 
     def get(self, keys: Sequence[str], fields: Sequence[str]) -> list[Row]:
         """Rows by key, in any order; unknown keys are left out."""

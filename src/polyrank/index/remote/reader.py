@@ -10,21 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank._version import __version__
-from polyrank.errors import ArtifactError, PolyrankError
+from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter
 from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
 from polyrank.index.remote.address import Address, read_address
 from polyrank.index.remote.facts import condition
-from polyrank.index.remote.milvus import KEY, TIMEOUT_S, MilvusCollection
-from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, key_of, norm_exponent, read_row
+from polyrank.index.remote.milvus import KEY, TIMEOUT_S, Description, MilvusCollection
+from polyrank.index.remote.rows import (
+    FIELDS,
+    ROWS_AT_A_TIME,
+    counts_of,
+    key_of,
+    norm_exponent,
+    read_row,
+    weighing_vectors,
+)
 from polyrank.records import Candidate
 from polyrank.storage.document import check_format
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 from polyrank.storage.time_limit import limited_search
 
-FORMAT = 2
+FORMAT, OLDEST_FORMAT = 3, 2  # format 2 has no counts in its vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +42,13 @@ class CollectionInfo:
     Args:
         fingerprint: of the encoder that made the vectors.
         model: path of that encoder's folder when the index was built.
+        dimension: D; 0 in format 2, where stored vectors hold nothing else.
         format, written_by: of the collection.
     """
 
     fingerprint: str
     model: str
+    dimension: int = 0
     format: int = FORMAT
     written_by: str = __version__
 
@@ -56,6 +66,7 @@ class RemoteIndex(Index):
     Attributes:
         change: number of refreshes and own changes.
         collection: the collection's own name.
+        kind: of the vectors' index, Milvus's name; empty if it does not compare inner products.
 
     Raises:
         ArtifactError: the folder or the collection is missing, damaged or too new.
@@ -66,6 +77,8 @@ class RemoteIndex(Index):
     # set by ``refresh``
     fingerprint = model = collection = ""
     dimension = change = 0
+    kind = ""
+    _description: Description
     precision: Precision = "fp32"
 
     def __init__(self, path: AnyPath, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -82,9 +95,9 @@ class RemoteIndex(Index):
             check_fingerprint(info.fingerprint, self.fingerprint, self.path)
         if description.name != self.collection:
             self.opening += 1
-            self._kind = self.server.kind()
-        self.collection, self._info, self.dimension = description.name, info, description.dimension
-        self._norm = description.norm
+            self.kind = self.server.kind()
+        self.collection, self._info, self._description = description.name, info, description
+        self.dimension = info.dimension or self.width
         self.fingerprint, self.model = info.fingerprint, info.model
         self.change += 1
         return True
@@ -92,7 +105,12 @@ class RemoteIndex(Index):
     @property
     def exact(self) -> bool:
         """Whether the server compares every vector, so that its lists can prove an answer."""
-        return self._kind == "FLAT"
+        return self.kind == "FLAT"
+
+    @property
+    def width(self) -> int:
+        """Numbers per stored vector, see ``stored_vectors``."""
+        return self._description.width
 
     def __repr__(self) -> str:
         return f"RemoteIndex({str(self.path)!r}, {self.server.address}, {self.dimension} dimensions)"
@@ -110,8 +128,8 @@ class RemoteIndex(Index):
         return [([engine.candidates[row] for row in one.rows.tolist()], one) for one in hits]
 
     def norm_bound(self) -> float:
-        """An upper bound on the norms of all vectors, as of the last refresh."""
-        return self._norm
+        """An upper bound on the norms of all stored vectors, as of the last refresh."""
+        return self._description.norm
 
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
         return {candidate.id: candidate for _, candidate, _ in self._rows(ids)}
@@ -131,7 +149,9 @@ class RemoteIndex(Index):
         result = []
         for start in range(0, len(keys), ROWS_AT_A_TIME):
             part = keys[start : start + ROWS_AT_A_TIME]
-            result += [read_row(row, self.server.address) for row in self.server.get(part, FIELDS)]
+            for row in self.server.get(part, FIELDS):
+                number, candidate, vector = read_row(row, self.server.address)
+                result.append((number, candidate, vector[: self.dimension]))
         return result
 
     def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
@@ -152,8 +172,9 @@ class RemoteIndex(Index):
         yield from sorted(pairs, key=lambda pair: (pair[0], pair[1].id))
 
     def info(self) -> dict[str, Any]:
-        address = {"remote": str(self.server.address), "collection": self.collection, "kind": self._kind}
-        return asdict(self._info) | {"n": len(self), "dimension": self.dimension, "precision": "fp32"} | address
+        server = {"remote": str(self.server.address), "collection": self.collection, "kind": self.kind}
+        server |= {"shards": self._description.shards, "replicas": self._description.replicas}
+        return asdict(self._info) | {"n": len(self), "dimension": self.dimension, "precision": "fp32"} | server
 
     def close(self) -> None:
         """Close the connection."""
@@ -177,13 +198,32 @@ class MilvusEngine:
         """Whether the lists are guaranteed to hold the largest products."""
         return self._index.exact
 
+    @property
+    def kind(self) -> str:
+        """Kind of the vectors' index."""
+        return self._index.kind.lower()
+
     def norm_bound(self) -> float:
-        """An upper bound on the norms of all vectors."""
+        """An upper bound on the norms of all stored vectors."""
         return self._index.norm_bound()
 
+    def weighing(self, vectors: Vectors, weight: float) -> Vectors:
+        """See ``Engine``.
+
+        Raises:
+            UsageError: there is a weight, but the stored vectors have no counts.
+        """
+        if weight and self._index.width == self._index.dimension:
+            raise UsageError(f"{self._index.path} was built without counts; build it again with `overwrite=True`")
+        return weighing_vectors(vectors, weight, self._index.width)
+
+    def counts(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How often the replies of fetched rows were said, ``[n]``."""
+        return counts_of([self.candidates[row] for row in rows.tolist()])
+
     def nearest(self, vectors: Vectors, n: int) -> list[tuple[list[str], NDArray[np.float32]]]:
-        """Keys and products ``[n']`` of the largest products with each of ``[m, D]``, best first."""
-        lists = self._index.server.nearest(vectors, n, self._condition, graph=not self.exact)
+        """Keys and products ``[n']`` of the largest products with each of ``[m, W]``, best first."""
+        lists = self._index.server.nearest(vectors, n, self._condition, kind=self._index.kind)
         return [([key for key, _ in hits], np.array([product for _, product in hits], np.float32)) for hits in lists]
 
     def fetch(self, keys: Sequence[str]) -> Block:
@@ -204,7 +244,7 @@ def remote_problems(path: AnyPath) -> list[str]:
                 n += 1
                 try:
                     _, candidate, vector = read_row(row, address)
-                    if row[KEY] != key_of(candidate.id) or vector.shape != (index.dimension,):
+                    if row[KEY] != key_of(candidate.id) or vector.shape != (index.width,):
                         problems.append(f"{address}: candidate {candidate.id!r} has the wrong key; add it again")
                     if 2.0 ** norm_exponent(vector[None]) > index.norm_bound():
                         problems.append(
@@ -225,7 +265,7 @@ def _read_info(text: str, address: Address) -> CollectionInfo:
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"{address} lacks a valid description; build it again with `overwrite=True`") from error
     check_format(str(address), asdict(info), FORMAT)
-    if info.format < FORMAT:
+    if info.format < OLDEST_FORMAT:
         raise ArtifactError(
             f"{address} is in format {info.format} of an earlier version; build it again with `overwrite=True`"
         )

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from math import frexp
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
 from polyrank.index.checks import Faults, Vectors, metadata_json, row_digest
+from polyrank.index.counts import COUNT_FIELD, as_count
 from polyrank.index.remote.address import Address
 from polyrank.index.remote.facts import facts
 from polyrank.index.remote.milvus import KEY, MAX_STRING, Row
@@ -21,6 +23,8 @@ from polyrank.records import Candidate
 MAX_FACTS = 65_536  # bytes of a row's facts as JSON
 ROWS_AT_A_TIME = 512  # per request; fewer if texts are long
 BYTES_AT_A_TIME = 16 * 2**20
+WIDTHS = 8  # stored vectors have a multiple of this many numbers, as compressed indexes need
+COUNT_SCALE = 16.0  # divides log(1 + count) in stored vectors, so that it hardly affects the neighbours in a graph
 FIELDS = ("row", "id", "text", "metadata", "digest", "vector")  # the digest and everything that it covers
 
 
@@ -32,8 +36,56 @@ def key_of(id_: str) -> str:
         return ""
 
 
+def stored_width(dimension: int) -> int:
+    """Numbers per stored vector: D and at least one more, for the count.
+
+    >>> stored_width(384), stored_width(7)
+    (392, 8)
+    """
+    return (dimension // WIDTHS + 1) * WIDTHS
+
+
+def counts_of(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+    """How often each of n replies was said, ``[n]``."""
+    return np.array([as_count(candidate.metadata.get(COUNT_FIELD)) for candidate in candidates], np.float64)
+
+
+def stored_vectors(candidates: Sequence[Candidate], vectors: Vectors, width: int) -> Vectors:
+    """Vectors ``[n, width]`` to store: those of the candidates ``[n, D]``, then ``log(1 + count)`` scaled, then zeros.
+
+    The product with ``weighing_vectors`` is a product of vectors plus a weight times ``log(1 + count)``.
+    """
+    return _widened(vectors, np.log1p(counts_of(candidates)) / COUNT_SCALE, width)
+
+
+def weighing_vectors(vectors: Vectors, weight: float, width: int) -> Vectors:
+    """Vectors ``[m, width]`` to compare with stored ones: ``[m, D]``, then the weight of ``log(1 + count)`` scaled.
+
+    >>> stored = stored_vectors([Candidate("a", "hi", {"count": 3})], np.ones((1, 2), np.float32), 8)
+    >>> asked = weighing_vectors(np.full((1, 2), 5.0, np.float32), 0.5, 8)
+    >>> bool(abs((stored @ asked.T).item() - (10 + 0.5 * np.log(4))) < 1e-6)
+    True
+    """
+    return _widened(vectors, np.full(len(vectors), weight * COUNT_SCALE), width)
+
+
+def _widened(vectors: Vectors, last: NDArray[np.float64], width: int) -> Vectors:
+    n, dimension = vectors.shape
+    if width == dimension:
+        return vectors
+    result = np.zeros((n, width), np.float32)
+    result[:, :dimension], result[:, dimension] = vectors, last
+    return result
+
+
 def make_rows(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> tuple[list[Row], Faults]:
-    """Rows to write, numbered from ``first``, and the faults of candidates that the server cannot store."""
+    """Rows to write, numbered from ``first``, and the faults of candidates that the server cannot store.
+
+    Args:
+        candidates: n candidates.
+        vectors: ``[n, W]`` to store.
+        first: number of the first row.
+    """
     rows: list[Row] = []
     faults: Faults = {}
     for i, (candidate, vector) in enumerate(zip(candidates, vectors, strict=True)):
@@ -79,7 +131,7 @@ def request_batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def read_row(row: Row, address: Address) -> tuple[int, Candidate, Vectors]:
-    """A row's number, candidate and vector.
+    """A row's number, candidate and stored vector.
 
     Raises:
         ArtifactError: the row is not what was written.

@@ -22,14 +22,21 @@ from polyrank.index.checks import (
 )
 from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.index.remote.address import FOLDER_FILES, Address, read_address, write_address
+from polyrank.index.remote.kinds import KINDS, build_settings, read_kind
 from polyrank.index.remote.milvus import TIMEOUT_S, MilvusCollection
 from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
-from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, make_rows, norm_exponent, request_batches
+from polyrank.index.remote.rows import (
+    ROWS_AT_A_TIME,
+    key_of,
+    make_rows,
+    norm_exponent,
+    request_batches,
+    stored_vectors,
+    stored_width,
+)
 from polyrank.records import Candidate
 from polyrank.storage import lock
 from polyrank.storage.durable import AnyPath, check_replaceable, unwritable
-
-KINDS = {"": "FLAT", "flat": "FLAT", "hnsw": "HNSW"}
 
 
 class RemoteWriter(IndexWriter):
@@ -86,11 +93,12 @@ class RemoteWriter(IndexWriter):
         """See ``IndexWriter``. A server's error reports how many candidates it has acknowledged."""
         self._index.refresh()
         array, faults = as_vectors(vectors, len(candidates), self._index.dimension)
-        rows, too_long = make_rows(candidates, array, self._next_row(len(candidates)))
+        stored = stored_vectors(candidates, array, self._index.width)
+        rows, too_long = make_rows(candidates, stored, self._next_row(len(candidates)))
         if not replace:
             faults |= id_faults(candidates, self._index.find([candidate.id for candidate in candidates]))
         refuse(vector_faults(array) | faults | too_long | candidate_faults(candidates))
-        n, exponent = 0, norm_exponent(array)
+        n, exponent = 0, norm_exponent(stored)
         if 2.0**exponent > self._index.norm_bound():
             self._index.server.allow_norms(self._index.collection, exponent)
         try:
@@ -142,6 +150,8 @@ def write_remote(
     fingerprint: str,
     model: str,
     ann: str = "",
+    shards: int = 1,
+    replicas: int = 1,
     overwrite: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> None:
@@ -151,7 +161,7 @@ def write_remote(
         path: the folder to make, which stores the address.
         address: of the server, and a name that is free or that of an index to replace.
         candidates, vectors, fingerprint, model: as in ``polyrank.index.write_index``.
-        ann: "" or "flat": the server compares every vector; "hnsw": it walks a graph, and results are approximate.
+        ann, shards, replicas: as in ``polyrank.index.write_index``.
         overwrite: whether an existing index may be replaced.
         timeout_s: for each request.
 
@@ -160,8 +170,7 @@ def write_remote(
         UsageError: the path or the name is taken, the kind is unknown, or no candidates were passed.
         OfflineError: the server does not answer.
     """
-    if ann not in KINDS:
-        raise UsageError(f"a remote index cannot have index type {ann!r}; use flat or hnsw")
+    kind = KINDS[read_kind(ann)]
     target = Path(path)
     check_replaceable(target, own_files=FOLDER_FILES, replace=overwrite)
     check_candidates(candidates)
@@ -170,21 +179,32 @@ def write_remote(
     parts = iter([vectors] if isinstance(vectors, np.ndarray) else vectors)
     collection = f"{address.collection}_{os.urandom(4).hex()}"
     with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
+        server.check_offered(ann, shards=shards, replicas=replicas)
         old = server.alias()
         if old is not None and not overwrite:
             raise UsageError(f"{address} already exists; choose another name or pass `overwrite=True`")
-        info = json.dumps(asdict(CollectionInfo(fingerprint, model)))
         n, dimension, largest = 0, None, 0
         try:
             for part in parts:
                 batch = candidates[n : n + len(part)]
                 array, faults = as_vectors(part, len(batch), dimension)
-                rows, too_long = make_rows(batch, array, 1 + n)
+                width = stored_width(array.shape[1])
+                stored = stored_vectors(batch, array, width)
+                rows, too_long = make_rows(batch, stored, 1 + n)
                 refuse({n + i: what for i, what in (vector_faults(array) | faults | too_long).items()})
-                exponent = norm_exponent(array)
+                exponent = norm_exponent(stored)
                 if dimension is None:
                     dimension, largest = array.shape[1], exponent
-                    server.create(collection, dimension=dimension, kind=KINDS[ann], info=info, norm_exponent=exponent)
+                    server.create(
+                        collection,
+                        width=width,
+                        kind=kind,
+                        settings=build_settings(kind, len(candidates), width),
+                        info=json.dumps(asdict(CollectionInfo(fingerprint, model, dimension))),
+                        norm_exponent=exponent,
+                        shards=shards,
+                        replicas=replicas,
+                    )
                 if exponent > largest:
                     largest = exponent
                     server.allow_norms(collection, exponent)
