@@ -609,7 +609,7 @@ def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> 
         assert index.refresh() is True
         assert (index.opening, index.change) == (1, 2)
         describe(script, "replies_2", model="elsewhere")
-        script.answers["describe_index"] = {"index_type": "HNSW", "metric_type": "IP"}
+        script.answers["describe_index"] = {"index_type": "HNSW", "metric_type": "IP", "indexed_rows": 3}
         assert index.refresh() is True
         assert (index.opening, index.change, index.exact, index.model) == (2, 3, False, "elsewhere")
         describe(script, "replies_3", fingerprint="e" * 64)
@@ -618,9 +618,9 @@ def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> 
         assert index.fingerprint == "f" * 64
         script.answers["query"] = [{"count(*)": 4}]
         assert index.info() == {
-            "fingerprint": "f" * 64, "model": "elsewhere", "format": 2, "written_by": "0", "n": 4, "dimension": 5,
-            "precision": "fp32", "remote": str(ADDRESS), "collection": "replies_2", "kind": "HNSW", "shards": 1,
-            "replicas": 1,
+            "fingerprint": "f" * 64, "model": "elsewhere", "format": 2, "written_by": "0", "n": 4, "n_indexed": 3,
+            "dimension": 5, "precision": "fp32", "remote": str(ADDRESS), "collection": "replies_2", "kind": "HNSW",
+            "shards": 1, "replicas": 1,
         }  # fmt: skip
 
 

@@ -180,8 +180,15 @@ class MilvusCollection:
 
     def kind(self) -> str:
         """Type of the vectors' index, such as FLAT; empty if it has no index of inner products."""
-        index = self._call("describe_index", self.address.collection, index_name="vector") or {}
+        index = self._vector_index()
         return str(index.get("index_type", "")) if index.get("metric_type") == "IP" else ""
+
+    def n_indexed(self) -> int:
+        """Number of vectors that the index holds; the server compares the others with each query."""
+        return int(self._vector_index().get("indexed_rows", 0))
+
+    def _vector_index(self) -> dict[str, Any]:
+        return dict(self._call("describe_index", self.address.collection, index_name="vector") or {})
 
     def alias(self) -> str | None:
         """The collection that the address is an alias of; None: the name is free.
