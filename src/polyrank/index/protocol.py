@@ -67,7 +67,7 @@ class Engine(Protocol):
 
     @property
     def kind(self) -> str:
-        """What lists the products, in one word."""
+        """Name of the kind of engine, for reports."""
         ...
 
     def norm_bound(self) -> float:
