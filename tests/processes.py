@@ -94,6 +94,19 @@ def run_together(n: int, *arguments: str | Path, timeout: float = 300) -> "list[
     return [subprocess.CompletedProcess(command, code, *texts) for code, texts in zip(codes, said, strict=True)]
 
 
+def work_together(n: int, work: Callable[..., None], *arguments: Any) -> list[int]:
+    """Call a module's function in each of n distributed processes with one thread; returns exit codes."""
+    return join([start(_as_one_of_them, variables, work, arguments) for variables in as_launched(n)])
+
+
+def _as_one_of_them(variables: dict[str, str], work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    import torch
+
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    work(*arguments)
+
+
 def as_launched(n: int) -> list[dict[str, str]]:
     """The environment variables of ``torchrun`` for each of n processes on this machine; none for a single one."""
     if n == 1:

@@ -23,28 +23,23 @@ from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
 from polyrank.devices import distributed
 from polyrank.errors import LostProcessError, PolyrankError, UsageError
 from polyrank.index import KnownVectors, open_index
-from polyrank.training import Imitation, MutualStep, train
+from polyrank.models.losses import cross_entropy
+from polyrank.models.scoring import scores
+from polyrank.training import Imitation, MutualStep, exchange, train
 from polyrank.training.checkpoints import read_progress
+from polyrank.training.exchange import summed_gradients
+from polyrank.training.grouped import encode_in_groups
+from polyrank.training.inputs import InBatch, Lists
 from polyrank.training.pretraining import pretrain
 from polyrank.training.run import read_run_recipe
-from polyrank.training.shares import add_gradients
-from processes import as_launched, join, run, run_together, start
+from polyrank.training.shares import Share, deal
+from polyrank.training.steps import listwise_loss
+from processes import run, run_together, work_together
 from test_golden import CONVERT
 from test_pretraining import corpus
 from train_settings import losses_of, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
-
-
-def work_together(n: int, work: Any, *arguments: Any) -> list[int]:
-    """Call a function of this module in each of n distributed processes; returns exit codes."""
-    return join([start(_as_one_of_them, variables, work, arguments) for variables in as_launched(n)])
-
-
-def _as_one_of_them(variables: dict[str, str], work: Any, arguments: tuple[Any, ...]) -> None:
-    os.environ.update(variables)
-    torch.set_num_threads(1)
-    work(*arguments)
 
 
 # gradients
@@ -68,6 +63,7 @@ def write_gradients(backbone: Path, folder: Path) -> None:
     """Loss and gradients of every kind of step in fp64, of batches of ten and of two, whole and in chunks."""
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
     torch.set_default_dtype(torch.float64)
+    exchange.BUCKET = 2_000
     with distributed.process_group():
         for name, cases in CASES.items():
             step, model = test_cached.STEPS[name](backbone, 0.0)
@@ -75,19 +71,18 @@ def write_gradients(backbone: Path, folder: Path) -> None:
             for n, size in cases:
                 model.zero_grad()
                 loss = dataclasses.replace(step, chunk_size=size)(test_cached.BATCH[:n], 0, 0)
-                loss.backward()
                 keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{distributed.rank()}")
         pair = [test_cached.STEPS[name](backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
         both = torch.nn.ModuleList(model.double() for _, model in pair)
         losses = losses_of(MutualStep(pair[0][0], pair[1][0], Imitation()), test_cached.BATCH)
         for number, loss in enumerate(losses):
-            loss.backward()  # type: ignore[no-untyped-call]
             keep_gradients(both, loss, folder / f"mutual, phase {number}-10-None-{distributed.rank()}")
             both.zero_grad()
 
 
 def keep_gradients(model: torch.nn.Module, loss: Tensor, file: Path) -> None:
-    add_gradients(model)
+    with summed_gradients(model):
+        loss.backward()  # type: ignore[no-untyped-call]
     found = {key: weight.grad for key, weight in model.named_parameters() if weight.grad is not None}
     safetensors.torch.save_file({"loss": loss.detach(), **found}, file)
 
@@ -118,6 +113,80 @@ def test_several_processes_compute_the_gradients_of_one(case: str, n: int, gradi
         found = safetensors.torch.load_file(gradients[n] / f"{case}-{number}")
         torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-12, atol=0)
         assert test_cached.difference(found, expected) < 1e-12
+
+
+# rounding
+
+LOSSES = ("Bi", "Poly", "Poly, lists", "Cross, lists")
+
+
+def write_losses(backbone: Path, folder: Path) -> None:
+    """First losses in fp32."""
+    with distributed.process_group():
+        for name in LOSSES:
+            step, _ = test_cached.STEPS[name](backbone, 0.0)
+            loss = step(test_cached.BATCH, 0, 0).detach()
+            if distributed.is_rank_zero():
+                safetensors.torch.save_file({"loss": loss}, folder / name)
+
+
+def write_losses_of_two(backbone: Path, folder: Path) -> None:
+    """The same in one process that computes the share of rank 0, then that of rank 1; and the largest number."""
+    for name in LOSSES:
+        step, model = test_cached.STEPS[name](backbone, 0.0)
+        batch: Any = step.prepare(test_cached.BATCH, 0)
+        # with a graph, as in training: without one, other kernels may compute it
+        loss, largest = in_lists(model, batch) if "lists" in name else in_batch(model, batch)
+        safetensors.torch.save_file(
+            {"loss": loss.detach(), "largest": torch.maximum(loss, largest).detach()}, folder / name
+        )
+
+
+def parts_of_two(encode: Any, share: Share) -> list[tuple[Tensor, Any]]:
+    """The places of the texts of each of two processes, and their encodings."""
+    parts = [torch.from_numpy(places) for places in deal([len(row) for row in share.rows], 2)]
+    return [(own, encode_in_groups(encode, share.tokens.part(own))) for own in parts]
+
+
+def in_order(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+    return torch.cat([rows for _, rows in parts])[torch.cat([own for own, _ in parts]).argsort()]
+
+
+def in_batch(model: Any, batch: InBatch) -> tuple[Tensor, Tensor]:
+    candidates = in_order(parts_of_two(model.encode_candidates, batch.candidates))[batch.keys]
+    total, largest = torch.zeros((), dtype=torch.float64), torch.zeros(())
+    for own, (vectors, mask) in parts_of_two(model.encode_contexts, batch.contexts):
+        values = scores(vectors, candidates[None], mask)
+        total += cross_entropy(values, own, batch.allowed[own]).double() * (len(own) / len(batch.examples))
+        largest = torch.maximum(largest, values.abs().max())
+    return total.float(), largest
+
+
+def in_lists(model: Any, batch: Lists) -> tuple[Tensor, Tensor]:
+    if batch.pairs is not None:
+        values = in_order(parts_of_two(model, batch.pairs))[batch.keys]
+    else:
+        assert batch.contexts is not None
+        assert batch.candidates is not None
+        candidates = in_order(parts_of_two(model.encode_candidates, batch.candidates))
+        contexts = parts_of_two(model.encode_contexts, batch.contexts)
+        values = in_order(
+            [(own, scores(vectors, candidates[batch.keys[own]], mask)) for own, (vectors, mask) in contexts]
+        )
+    return listwise_loss(values, batch.allowed), values.abs().max()
+
+
+def test_losses_differ_from_those_of_one_process_only_by_the_shapes_of_products(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Products of matrices of another shape add in another order. With the same shapes all bits are the same."""
+    for folder, n, work in (("1", 1, write_losses), ("2", 2, write_losses), ("shapes", 1, write_losses_of_two)):
+        (tmp_path / folder).mkdir()
+        assert work_together(n, work, tiny_backbone, tmp_path / folder) == [0] * n
+    for name in LOSSES:
+        one, two, shapes = (safetensors.torch.load_file(tmp_path / folder / name) for folder in ("1", "2", "shapes"))
+        assert torch.equal(two["loss"], shapes["loss"]), name
+        assert abs(two["loss"] - one["loss"]) <= 5e-7 * shapes["largest"], name
 
 
 # trainings
@@ -346,6 +415,7 @@ def test_a_killed_process_ends_the_other_with_an_error_and_the_run_resumes(
     assert not (tmp_path / "run" / "run.lock").exists()
     assert work_together(2, run_recipes, [plan], True) == [0, 0]
     assert_alike(tmp_path / "run", runs[1] / "poly")
+    assert curve(tmp_path / "run") == curve(runs[2] / "poly")
 
 
 @pytest.mark.deep

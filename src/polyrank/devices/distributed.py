@@ -27,6 +27,7 @@ class _State:
     def __init__(self) -> None:
         self.joined = False
         self.failed = False  # a process is lost, and the group with it
+        self.sums: tuple[Any, Any] | None = None  # a group, and the one for ``start_sums`` that was made for it
 
 
 _state = _State()
@@ -187,6 +188,32 @@ def all_reduce_sum(values: "Tensor") -> None:
     if world_size() > 1:
         with _explain_lost_process():
             dist.all_reduce(values)
+
+
+def start_sums() -> Callable[["Tensor"], Callable[[], None]]:
+    """A function that starts to replace a tensor by its sum over all processes, and returns one that waits for it.
+
+    All processes have to call this together, then start the same sums in the same order, at any time between other
+    calls: a second process group exchanges them.
+    """
+    import torch.distributed as dist
+
+    if _state.sums is None or _state.sums[0] is not dist.group.WORLD:
+        with _explain_lost_process():
+            _state.sums = dist.group.WORLD, dist.new_group(timeout=TIMEOUT)
+    group = _state.sums[1]
+
+    def start(values: "Tensor") -> Callable[[], None]:
+        with _explain_lost_process():
+            work = dist.all_reduce(values, group=group, async_op=True)
+
+        def wait() -> None:
+            with _explain_lost_process():
+                work.wait()
+
+        return wait
+
+    return start
 
 
 def all_gather(values: Any) -> list[Any]:

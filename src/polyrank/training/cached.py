@@ -16,6 +16,7 @@ from torch import Tensor
 
 from polyrank.devices.random_state import random_state, restored_random_state, set_random_state
 from polyrank.text import Tokens
+from polyrank.training.exchange import accumulating
 from polyrank.training.grouped import Vectors, encode_in_groups, in_order
 
 
@@ -81,5 +82,6 @@ class _Chunk(torch.autograd.Function):
             if gradient is not None and output.requires_grad
         ]
         if pairs:
-            torch.autograd.backward(*zip(*pairs, strict=True))  # type: ignore[arg-type]  # two tuples
+            with accumulating():
+                torch.autograd.backward(*zip(*pairs, strict=True))  # type: ignore[arg-type]  # two tuples
         return None, None

@@ -97,7 +97,7 @@ class ConvertStep:
         if number % self.range_steps == 0:
             self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
-        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size, of_parts=True)
+        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
         candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
         candidates = candidates * self.model.scale
 

@@ -18,15 +18,17 @@ from polyrank.devices.choice import fast_products
 from polyrank.errors import ResourceError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
+from polyrank.training.exchange import summed_gradients
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
-from polyrank.training.shares import add_gradients
 
 METRICS = "metrics.jsonl"
 CPU = torch.device("cpu")
 Report = Callable[[dict[str, Any]], None]
 Figures = Mapping[str, float | Tensor]
 LossParts = Generator[Tensor, None, Figures]
-"""Yields the parts of a loss, whose sum is the loss, each with its own graph; returns figures for metrics.jsonl."""
+"""Yields the parts of a loss, whose sum is the loss, each with its own graph; returns figures for metrics.jsonl.
+
+All parts but the last are yielded ``accumulating``."""
 
 
 def next_loss(phases: Iterator[Tensor], weight: int = 1) -> LossParts:
@@ -138,8 +140,8 @@ class TrainState:
         """
         self.model.train()
         try:
-            own = self._backward(parts)
-            add_gradients(self.model)
+            with summed_gradients(self.model):
+                own = self._backward(parts)
             self.scaler.unscale_(self.optimizer)
             figures = to_floats({**own, "norm": clip_gradients(self.model, self.optimizer, self.settings)})
             norm = figures.pop("norm")

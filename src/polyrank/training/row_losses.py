@@ -35,13 +35,10 @@ def mean_loss(
     n = len(parts[0])
     size = max(1, MOST_SCORES // (max(len(candidates), 1) * n_vectors))
     if n == 0:
-        own = parts[-1].sum() + candidates[:0].sum()
-    elif n <= size:
-        own = loss(*parts, candidates)
-        own = own if n == n_contexts else own * (n / n_contexts)
-    else:
-        own = cast(Tensor, _Chunked.apply(loss, size, n_contexts, candidates, *parts))  # type: ignore[no-untyped-call]  # untyped in torch
-    return sum_of_parts(own)
+        return sum_of_parts(parts[-1].sum() + candidates[:0].sum())
+    if n <= size:
+        return sum_of_parts(loss(*parts, candidates), n / n_contexts)
+    return sum_of_parts(cast(Tensor, _Chunked.apply(loss, size, n_contexts, candidates, *parts)))  # type: ignore[no-untyped-call]  # untyped in torch
 
 
 class _Chunked(torch.autograd.Function):

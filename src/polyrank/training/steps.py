@@ -22,7 +22,7 @@ from polyrank.text.tokens import to_device
 from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.row_losses import mean_loss
-from polyrank.training.shares import encode_in_shares, encode_own
+from polyrank.training.shares import encode_in_shares, encode_own, gathered
 from polyrank.training.stored_tokens import StoredTokens
 from polyrank.training.weighting import Weighting
 
@@ -107,7 +107,7 @@ class InBatchStep:
 
     def _loss(self, batch: InBatch, number: int) -> Tensor:
         self.model.observe_weights()
-        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size, of_parts=True)
+        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
         candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
         contexts, mask = encode_own(self.model.encode_contexts, batch.contexts, self.chunk_size)
 
@@ -208,16 +208,18 @@ class ListwiseStep:
         if isinstance(self.model, CrossEncoder):
             assert lists.pairs is not None, "prepared for another network"
             score: Callable[[Tokens], Tensor] = self.model
-            values = encode_in_shares(score, lists.pairs, self.chunk_size)
+            values = gathered(encode_own(score, lists.pairs, self.chunk_size), lists.pairs)
             return (values.sigmoid() if self.sigmoid else values)[lists.keys]
         assert isinstance(self.model, EncoderNetwork), "a network is a Cross-encoder or an encoder"
         assert lists.contexts is not None, "prepared for another network"
         assert lists.candidates is not None, "prepared for another network"
         if self.model.training:
             self.model.observe_weights()
-        vectors, mask = encode_in_shares(self.model.encode_contexts, lists.contexts, self.chunk_size)
+        vectors, mask = encode_own(self.model.encode_contexts, lists.contexts, self.chunk_size)
         unique = encode_in_shares(self.model.encode_candidates, lists.candidates, self.chunk_size)
-        return scores(vectors, unique[lists.keys], mask)
+        own = to_device(lists.contexts.own, self.device)
+        keys = lists.keys if len(own) == len(lists.keys) else lists.keys[own]
+        return gathered(scores(vectors, unique[keys], mask), lists.contexts)
 
 
 def listwise_loss(values: Tensor, allowed: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Masks and random responses are functions of (seed, step).
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.models.pretraining import PretrainingNetwork
 from polyrank.text import Subwords
+from polyrank.training.exchange import accumulating
 from polyrank.training.learner import LossParts
 from polyrank.training.pretraining.batches import Batch, Batches, Masking, make_batch
 from polyrank.training.pretraining.objectives import OBJECTIVES, LossSum, compute_losses, count_targets, figures
@@ -122,9 +124,11 @@ class PretrainStep:
     def _loss(self, batch: PairBatch) -> LossParts:
         n = {name: sum(count_targets(part)[name] for part in batch.parts) for name in batch.objectives}
         losses: list[dict[Objective, LossSum]] = []
-        for part in _own_parts(batch.parts):
+        own = _own_parts(batch.parts)
+        for number, part in enumerate(own, 1):
             results = compute_losses(self.network, part.to(self.device), batch.objectives)
-            yield torch.stack([result.loss / n[name] for name, result in results.items()]).sum()
+            with accumulating() if number < len(own) else nullcontext():
+                yield torch.stack([result.loss / n[name] for name, result in results.items()]).sum()
             losses.append(results)
         return figures(_gather(losses))
 

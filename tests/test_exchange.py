@@ -1,0 +1,135 @@
+"""Gradients are summed over processes while the backward pass runs: the same sums as after it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyrank.devices import distributed
+from polyrank.text import pad
+from polyrank.training import exchange
+from polyrank.training.cached import encode_in_chunks
+from polyrank.training.exchange import accumulating, summed_gradients
+from processes import work_together
+
+
+class Layers(nn.Module):
+    """Two layers that both sides share, one that is frozen, one that rank 0 alone uses, and one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.unused, self.of_rank_zero, self.frozen = (nn.Linear(3, 3) for _ in range(3))
+        self.layers = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+        self.frozen.requires_grad_(False)
+
+    def loss(self) -> Tensor:
+        """Of inputs that differ by process."""
+        inputs = torch.arange(6.0).reshape(2, 3).sub(distributed.rank()).cos()
+        values: Tensor = self.layers(self.frozen(inputs)) + self.layers(inputs)
+        values = self.of_rank_zero(values) if distributed.is_rank_zero() else values
+        return values.square().sum()
+
+
+def sums_of(model: nn.Module, backward: Callable[[], None]) -> dict[str, Tensor | None]:
+    model.zero_grad()
+    with summed_gradients(model):
+        backward()
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+def compare_sums() -> None:
+    """Sums of one backward pass and of several, in buckets of several sizes, with the sums of gathered gradients."""
+    torch.set_default_dtype(torch.float64)
+    model = Layers()
+    with distributed.process_group():
+        model.loss().backward()  # type: ignore[no-untyped-call]
+        own = {name: weight.grad for name, weight in model.named_parameters()}
+        given: dict[str, list[Tensor]] = {
+            name: [grad for each in distributed.all_gather(own) if (grad := each[name]) is not None] for name in own
+        }
+        assert [len(grads) for grads in given.values()] == [0] * 2 + [1] * 2 + [0] * 2 + [distributed.world_size()] * 4
+
+        def in_parts() -> None:
+            for _ in range(2):
+                with accumulating():
+                    (model.loss() / 4).backward()  # type: ignore[no-untyped-call]
+            (model.loss() / 2).backward()  # type: ignore[no-untyped-call]
+
+        for exchange.BUCKET in (1, 20, 2**22):
+            for backward in (lambda: model.loss().backward(), in_parts):  # type: ignore[no-untyped-call]
+                for name, found in sums_of(model, backward).items():
+                    expected = sum(given[name], torch.zeros(())) if given[name] else None
+                    if found is None or expected is None:
+                        assert found is expected, name
+                    elif distributed.world_size() == 2:  # a + b = b + a; halves and quarters are exact
+                        assert torch.equal(found, expected), name
+                    else:
+                        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, msg=name)
+                        assert torch.equal(found, distributed.all_gather(found)[0]), name
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_sums_are_those_of_all_gradients(n: int) -> None:
+    assert work_together(n, compare_sums) == [0] * n
+
+
+def send_early() -> None:
+    """The last layer's gradients are sent before the first layer's are computed; in chunks, after the backward pass."""
+    exchange.BUCKET = 1
+    layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
+    inputs = torch.ones(6, 4, requires_grad=True)
+    events: list[str] = []
+    start_sums = distributed.start_sums
+
+    def recorded() -> Callable[[Tensor], Callable[[], None]]:
+        start = start_sums()
+
+        def note(values: Tensor) -> Callable[[], None]:
+            events.append("sent")
+            return start(values)
+
+        return note
+
+    distributed.start_sums = recorded
+    inputs.register_hook(lambda _: events.append("end"))  # type: ignore[no-untyped-call]
+    tokens = pad([[1, 2]] * 6)
+
+    def loss(size: int | None) -> Tensor:
+        vectors: Tensor = encode_in_chunks(lambda part: layers(inputs[: len(part.ids)]), tokens, size)
+        return vectors.sum()
+
+    with distributed.process_group():
+        sums_of(layers, lambda: loss(None).backward())  # type: ignore[no-untyped-call]
+        assert events == [*["sent"] * 10, "end"]
+        events.clear()
+        sums_of(layers, lambda: loss(2).backward())  # type: ignore[no-untyped-call]
+        assert events == [*["end"] * 3, *["sent"] * 10]
+
+
+def test_gradients_are_sent_while_others_are_computed() -> None:
+    assert work_together(2, send_early) == [0, 0]
+
+
+def change_after_sending() -> None:
+    layers = nn.Linear(2, 2)
+
+    def twice() -> None:
+        for _ in range(2):
+            layers(torch.ones(1, 2)).sum().backward()
+
+    with distributed.process_group(), pytest.raises(AssertionError, match="changed after it was sent"):
+        sums_of(layers, twice)
+
+
+def test_gradients_that_change_after_they_were_sent_are_noticed() -> None:
+    assert work_together(2, change_after_sending) == [0, 0]
+
+
+def test_a_single_process_exchanges_nothing() -> None:
+    layers = nn.Linear(2, 2)
+    with summed_gradients(layers):
+        layers(torch.ones(1, 2)).sum().backward()
+        kept = layers.weight.grad
+    assert layers.weight.grad is kept
