@@ -5,7 +5,8 @@ equal to the CPU's, bit for bit. Tensors that torch creates internally, such as 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class SimulatedDevice(TorchFunctionMode):
     Attributes:
         waits: number of times that the host waited for the device, by function.
         copies: tensors copied from the host to the device.
+        arriving: copies to the host for which it has not waited yet.
     """
 
     def __init__(self, own: torch.device = DEVICE) -> None:
@@ -47,6 +49,7 @@ class SimulatedDevice(TorchFunctionMode):
         self.own = own
         self.waits: Counter[str] = Counter()
         self.copies = 0
+        self.arriving: list[T] = []
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -61,6 +64,8 @@ class SimulatedDevice(TorchFunctionMode):
         if function in (torch.device, torch._C._nn._parse_to, torch._has_compatible_shallow_copy_type):
             return function(*args, **kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, T)]
+        if any(tensor is copy for tensor in tensors for copy in self.arriving):
+            raise RuntimeError(f"{_name(function)} reads a copy that has not arrived; wait for its event")
         target = self._target(function, args, kwargs, tensors)
         if function in WAITS or self._reads_mask(function, args):
             self._waited(function, tensors[:1])
@@ -69,7 +74,7 @@ class SimulatedDevice(TorchFunctionMode):
         args, kwargs = tree_map(_on_host, args), tree_map(_on_host, kwargs)
         result = function(*args, **kwargs)
         if function in (T.to, T.cpu, T.cuda, T.type_as):
-            result = self._moved(args[0], result, target)
+            result = self._moved(args[0], result, target, later=kwargs.get("non_blocking", False))
         elif function == T.data.__set__:  # type: ignore[attr-defined]
             put(args[:1], place(args[1]))
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, T)]
@@ -101,14 +106,21 @@ class SimulatedDevice(TorchFunctionMode):
             return place(args[0]) or HOST
         return self.own if self.own in places else HOST
 
-    def _moved(self, before: T, after: T, target: torch.device) -> T:
+    def _moved(self, before: T, after: T, target: torch.device, *, later: bool) -> T:
         if place(before) == target or (place(before) is None and target == HOST):
             return after
-        if target == HOST:
+        after = after.clone() if after is before else after
+        if target == HOST and later:
+            self.arriving.append(after)
+        elif target == HOST:
             self._waited(T.cpu, [before])
         else:  # a batch from another thread, which this mode does not see, is unmarked and on the host
             self.copies += 1
-        return after.clone() if after is before else after
+        return after
+
+    def record_event(self) -> "Event":
+        """An event after all work so far, as of a stream."""
+        return Event(self, tuple(self.arriving))
 
     def _waited(self, function: Any, tensors: Iterable[T]) -> None:
         if any(place(tensor) == self.own for tensor in tensors):
@@ -118,6 +130,19 @@ class SimulatedDevice(TorchFunctionMode):
         if function not in (T.__getitem__,) or place(args[0]) != self.own:
             return False
         return any(isinstance(leaf, T) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1]))
+
+
+@dataclass(frozen=True)
+class Event:
+    """A point in a simulated device's work, at which some copies have arrived."""
+
+    device: SimulatedDevice
+    copies: Sequence[T]
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        self.device.waits["Event.synchronize"] += 1
+        self.device.arriving = [left for left in self.device.arriving if all(left is not copy for copy in self.copies)]
 
 
 def place(tensor: Any) -> torch.device | None:

@@ -178,8 +178,8 @@ def test_a_pool_of_any_size_is_encoded_once(tiny_backbone: Path) -> None:
     scorer = make_scorer(model, texts, device="cpu")
     scorer.max_remembered = 3
     asked: list[int] = []
-    encode = scorer._encode
-    scorer._encode = lambda texts: (asked.append(len(texts)), encode(texts))[1]  # type: ignore[method-assign]
+    encode = texts.all_candidate_ids
+    texts.all_candidate_ids = lambda new: (asked.append(len(new)), encode(new))[1]  # type: ignore[method-assign]
     pool = ["wifi", "bill", "router", "thanks", "hello"]
     for _ in range(3):
         scorer.score_pool([Context(("hi",))], pool)

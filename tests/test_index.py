@@ -28,7 +28,7 @@ from polyrank.search import NearestSearch
 from polyrank.storage.quantized import read_precision
 
 
-class Hashed:
+class Hashed(Encoder):
     """A small real encoder: a vector per word from a hash, one context vector per turn."""
 
     dimension = 8

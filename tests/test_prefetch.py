@@ -1,16 +1,17 @@
 """Batches are prepared ahead, in order, in one thread, which ends with its block."""
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from polyrank.config.training import TrainConfig
+from polyrank.devices.pipeline import AHEAD, prefetched
 from polyrank.records import Example
 from polyrank.training import phased
 from polyrank.training.fitting import ExampleBatches
-from polyrank.training.prefetch import AHEAD, Prefetched
 from train_settings import train_config
 
 
@@ -24,11 +25,11 @@ def test_batches_come_in_order_and_at_most_a_few_ahead() -> None:
             full.set()
         return number**2
 
-    with Prefetched(make, first=3, end=9) as batches:
-        assert batches.next() == 9
+    with closing(prefetched(make, range(3, 9))) as batches:
+        assert next(batches) == 9
         assert full.wait(10)
         assert made == [3, 4, 5][: 1 + AHEAD]
-        assert [batches.next() for _ in range(5)] == [16, 25, 36, 49, 64]
+        assert [next(batches) for _ in range(5)] == [16, 25, 36, 49, 64]
     assert made == [*range(3, 9)]
     assert len(threads) == 1
     assert threading.get_ident() not in threads
@@ -37,9 +38,9 @@ def test_batches_come_in_order_and_at_most_a_few_ahead() -> None:
 
 def test_no_batch_beyond_the_last_is_made() -> None:
     made: list[int] = []
-    with Prefetched(made.append, first=0, end=4, ahead=1000) as batches:
+    with closing(prefetched(made.append, range(4), ahead=1000)) as batches:
         for _ in range(4):
-            batches.next()
+            next(batches)
     assert made == [0, 1, 2, 3]
 
 
@@ -49,19 +50,19 @@ def test_an_error_is_raised_for_its_batch_and_ends_the_thread() -> None:
             raise ValueError("bad batch")
         return number
 
-    with Prefetched(make, first=0, end=5) as batches:
-        assert batches.next() == 0
-        with pytest.raises(ValueError, match="bad batch"):
-            batches.next()
+    batches = prefetched(make, range(5))
+    assert next(batches) == 0
+    with pytest.raises(ValueError, match="bad batch"):
+        next(batches)
     assert not any(thread.name.startswith("polyrank-batches") for thread in threading.enumerate())
 
 
 def test_without_a_lead_batches_are_made_by_the_caller() -> None:
     """A network that mines negatives needs the weights of that moment."""
     made: list[tuple[int, int]] = []
-    with Prefetched(lambda number: made.append((number, threading.get_ident())), first=0, end=9, ahead=0) as batches:
-        batches.next()
-        batches.next()
+    with closing(prefetched(lambda n: made.append((n, threading.get_ident())), range(9), ahead=0)) as batches:
+        next(batches)
+        next(batches)
     assert made == [(0, threading.get_ident()), (1, threading.get_ident())]
 
 

@@ -29,6 +29,7 @@ from polyrank.index import LocalWriter, open_index
 from polyrank.records import Candidate, Example, Ranked
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.open import load_encoder
+from polyrank.scorers.protocols import Encoder
 from polyrank.storage.quantized import Precision
 
 TEXTS = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down", "hi"]
@@ -152,7 +153,7 @@ def test_equal_texts_have_the_largest_count(tmp_path: Path) -> None:
     assert listed.answer("x").ranked[0].id == "b"
 
 
-class _Refusing:
+class _Refusing(Encoder):
     """An encoder that must not be called."""
 
     def __init__(self, fingerprint: str) -> None:

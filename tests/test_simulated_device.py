@@ -2,7 +2,10 @@
 
 import json
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,21 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import WORDS
 from convert_models import make
+from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import Retriever
 from polyrank.bench.scoring import bench_scoring
 from polyrank.config.training import NetworkTraining
-from polyrank.errors import ArtifactError
-from polyrank.index import Block, open_index, write_index
+from polyrank.devices.pipeline import AHEAD
+from polyrank.errors import ArtifactError, DataError
+from polyrank.index import Block, open_index, open_writer, write_index
 from polyrank.records import Candidate
+from polyrank.scorers.encoder import CosineScorer, EncoderScorer
+from polyrank.scorers.mapped import MapEncoder
+from polyrank.scorers.open import load_encoder
+from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.summed import SumEncoder
 from polyrank.search import Result, score_rows, search
 from polyrank.search.best import Best
 from polyrank.search.on_device import device_vectors, upper_bounds
@@ -41,6 +52,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)
     with SimulatedDevice() as simulated:
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: simulated)
         yield simulated
 
 
@@ -325,3 +337,133 @@ def test_a_training_on_a_simulated_mac_equals_the_cpus(
         train(recipe(name, task, tiny_backbone, folder / name, **changes), device=place)
         assert (mac.copies > 0) == (place == "auto")
     assert curve(tmp_path / "auto" / name) == curve(tmp_path / "cpu" / name)
+
+
+TEXTS = [" ".join(WORDS[(7 * i + j) % 19] for j in range(1 + (i + i // 19 * 2) % 5)) for i in [*range(45), *range(15)]]
+TEXTS[18] = f"hello {WORDS[-1]}"  # the only one with this word
+PARTS = [TEXTS[start : start + 8] for start in range(0, len(TEXTS), 8)]
+IN_A_THREAD = "polyrank-batches"
+
+
+@pytest.fixture
+def encoders(tiny_encoders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Encoder]:
+    """Makes encoders by their kind and device; indexes are built in small parts."""
+    monkeypatch.setattr("polyrank.answering.build.TEXTS_AT_A_TIME", 8)
+
+    def one(kind: str, place: str) -> EncoderScorer:
+        scorer = load_encoder(str(tiny_encoders[kind]), device=place)
+        assert isinstance(scorer, EncoderScorer)
+        scorer.max_tokens = 24  # several batches in each part, the same on both devices
+        return scorer
+
+    def encoder(kind: str, place: str) -> Encoder:
+        if kind == "sum":
+            return SumEncoder([one("bi", place), one("poly", place)], [0.5, 1])
+        if kind == "map":
+            return MapEncoder(one("bi", place), np.eye(32, dtype=np.float32)[::-1])
+        bi = one("bi", place)
+        return bi if kind == "bi" else CosineScorer(bi.model, bi.texts, device=bi.device, max_tokens=bi.max_tokens)
+
+    return encoder
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(IN_A_THREAD)]
+
+
+@pytest.mark.parametrize("kind", ["bi", "cosine", "sum", "map"])
+def test_an_index_built_by_a_device_has_the_bits_of_parts_encoded_one_by_one(
+    kind: str, encoders: Callable[[str, str], Encoder], device: SimulatedDevice, tmp_path: Path
+) -> None:
+    pool = [Candidate(f"c{i}", text) for i, text in enumerate(TEXTS)]
+    alone = {place: encoders(kind, place) for place in ("cuda", "cpu")}
+    device.waits.clear()
+    expected = {place: [encoder.encode_candidates(part) for part in PARTS] for place, encoder in alone.items()}
+    waits = device.waits.total()
+    assert np.concatenate(expected["cuda"]).tobytes() == np.concatenate(expected["cpu"]).tobytes()
+    for place in ("cuda", "cpu"):
+        encoder = encoders(kind, place)
+        device.waits.clear()
+        assert build_index(tmp_path / place, encoder, pool, model="m") == len(set(TEXTS)) < len(TEXTS)
+        assert device.waits.total() == (waits if place == "cuda" else 0)
+        with open_index(tmp_path / place) as index:
+            assert [candidate for _, candidate in index.iter_candidates()] == pool
+            assert index.blocks()[0].vectors[:].tobytes() == np.concatenate(expected[place]).tobytes()
+    build_index(tmp_path / "grown", alone["cuda"], pool[:1], model="m")
+    with open_writer(tmp_path / "grown") as writer:
+        assert add_to_index(writer, encoders(kind, "cuda"), pool) == len(pool) - 1
+    with open_index(tmp_path / "grown") as index:
+        vectors = index.vectors([candidate.id for candidate in pool])
+        np.testing.assert_allclose([*vectors.values()], np.concatenate(expected["cuda"]), atol=1e-5)
+    assert not threads()
+
+
+def test_lists_are_read_and_tokenized_a_few_ahead_of_a_device(
+    encoders: Callable[[str, str], Encoder], device: SimulatedDevice
+) -> None:
+    for place, most in (("cuda", 2 + AHEAD), ("cpu", 1)):
+        n_read = 0
+
+        def lists() -> Iterator[list[str]]:
+            nonlocal n_read
+            for number in range(30):
+                n_read += 1
+                yield [f"hello {number}"]
+
+        with closing(encoders("bi", place).encode_lists(lists())) as encoded:
+            leads = [n_read - number for number, _ in enumerate(encoded)]
+            assert not threads() or place == "cuda"
+        assert max(leads) == most
+        assert len(leads) == n_read == 30
+    assert not threads()
+
+
+def failure(work: Callable[[], Any]) -> tuple[type, str]:
+    with pytest.raises((Exception, KeyboardInterrupt)) as caught:
+        work()
+    return caught.type, str(caught.value)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also in a job that was started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("stage", ["tokens", "network", "vectors", "interrupt"])
+def test_an_error_while_an_index_is_built_by_a_device_is_that_of_the_cpu_and_leaves_nothing(
+    stage: str, encoders: Callable[[str, str], Encoder], device: SimulatedDevice, tmp_path: Path
+) -> None:
+    pool = [Candidate(f"c{i}", text) for i, text in enumerate(TEXTS)]
+    failures = []
+    for place in ("cpu", "cuda"):
+        encoder = encoders("bi", place)
+        (network,) = encoder.networks
+        words = network.model.get_submodule("candidate_tower.backbone.network.embeddings.word_embeddings")
+        if stage == "network":
+            words.weight = torch.nn.Parameter(words.weight[:-1])  # the network fails at the last word
+        elif stage == "vectors":
+            words.weight.data[-1] = torch.nan  # the writer refuses them
+
+        def progress(done: int, total: int) -> None:
+            if stage == "interrupt" and done > 20:
+                signal.raise_signal(signal.SIGINT)
+
+        if stage == "tokens":
+            failures.append(failure(lambda: [*encoder.encode_lists([["hello"], ["\ud800"]])]))  # noqa: B023
+        else:
+            failures.append(failure(lambda: build_index(tmp_path / "i", encoder, pool, model="m", progress=progress)))  # noqa: B023
+        assert not [*tmp_path.iterdir()]
+        assert not threads()
+    assert failures[0] == failures[1]
+    kind, message = {
+        "tokens": (TypeError, "must be str"),
+        "network": (IndexError, "index out of range"),
+        "vectors": (DataError, "candidate 18: its vector holds NaN"),
+        "interrupt": (KeyboardInterrupt, ""),
+    }[stage]
+    assert failures[0][0] is kind
+    assert message in failures[0][1]

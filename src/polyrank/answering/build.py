@@ -2,7 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -88,24 +89,25 @@ def build_index(
     known = _known_vectors(path, encoder, precision) if overwrite else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text still follows
     new = [text for text in n_left if known is None or text not in known]
-    vectors = _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress)
-    if not distributed.is_rank_zero():
-        for _ in vectors:
-            pass  # each process encodes its share of them
-        return len(new)
-    write_index(
-        path,
-        candidates,
-        vectors,
-        fingerprint=encoder.fingerprint,
-        model=model,
-        ann=ann,
-        precision=precision,
-        remote=remote,
-        shards=shards,
-        replicas=replicas,
-        overwrite=overwrite,
-    )
+    texts = [candidate.text for candidate in candidates]
+    with closing(_vectors(texts, encoder, known, n_left, new, progress)) as vectors:
+        if not distributed.is_rank_zero():
+            for _ in vectors:
+                pass  # each process encodes its share of them
+            return len(new)
+        write_index(
+            path,
+            candidates,
+            vectors,
+            fingerprint=encoder.fingerprint,
+            model=model,
+            ann=ann,
+            precision=precision,
+            remote=remote,
+            shards=shards,
+            replicas=replicas,
+            overwrite=overwrite,
+        )
     return len(new)
 
 
@@ -114,26 +116,35 @@ def _vectors(
     encoder: Encoder,
     known: KnownVectors | None,
     n_left: Counter[str],
-    n_new: int,
+    new: Sequence[str],
     progress: Progress | None,
-) -> Iterator[NDArray[np.float32]]:
+) -> Generator[NDArray[np.float32], None, None]:
     """Vectors of texts in their order, in parts; only vectors of texts that follow again are kept."""
     vector_of: dict[str, NDArray[np.float32]] = {}
     n_encoded = 0
-    for start in range(0, max(len(texts), 1), TEXTS_AT_A_TIME):
-        part = texts[start : start + TEXTS_AT_A_TIME]
-        new = [text for text in dict.fromkeys(part) if text not in vector_of and (known is None or text not in known)]
-        vector_of.update(zip(new, encoder.encode_candidates(new), strict=True))
-        vectors = np.empty((len(part), encoder.dimension), np.float32)
-        for row, text in enumerate(part):
-            vectors[row] = vector_of[text] if text in vector_of or known is None else known[text]
-            n_left[text] -= 1
-            if not n_left[text]:
-                vector_of.pop(text, None)
-        n_encoded += len(new)
-        if progress and new:
-            progress(n_encoded, n_new)
-        yield vectors
+    with closing(encoder.encode_lists(_parts_of_new(texts, new))) as encoded:
+        for part, new_vectors in zip(_parts(texts), encoded, strict=True):
+            first, n_encoded = n_encoded, n_encoded + len(new_vectors)
+            vector_of.update(zip(new[first:n_encoded], new_vectors, strict=True))
+            vectors = np.empty((len(part), encoder.dimension), np.float32)
+            for row, text in enumerate(part):
+                vectors[row] = vector_of[text] if text in vector_of or known is None else known[text]
+                n_left[text] -= 1
+                if not n_left[text]:
+                    vector_of.pop(text, None)
+            if progress and len(new_vectors):
+                progress(n_encoded, len(new))
+            yield vectors
+
+
+def _parts_of_new(texts: Sequence[str], new: Sequence[str]) -> Iterator[Sequence[str]]:
+    """For each part of texts, the new ones that occur in it first; ``new`` lists all by their first occurrence."""
+    end = 0
+    for part in _parts(texts):
+        start = end
+        for text in part:
+            end += end < len(new) and text == new[end]
+        yield new[start:end]
 
 
 def add_to_index(
@@ -168,8 +179,14 @@ def add_to_index(
     new = [candidate for candidate in candidates if there.get(candidate.id) != candidate]
     same_text = [c for c in new if c.id in there and there[c.id].text == c.text] if replace else []
     vectors = _stored_vectors(writer, same_text)
-    for part in _parts([text for text in dict.fromkeys(c.text for c in new) if text not in vectors], progress):
-        vectors.update(zip(part, encoder.encode_candidates(part), strict=True))
+    missing = [text for text in dict.fromkeys(c.text for c in new) if text not in vectors]
+    parts, n_encoded = [*_parts(missing)] if missing else [], 0
+    with closing(encoder.encode_lists(parts)) as encoded:
+        for part, of_part in zip(parts, encoded, strict=True):
+            vectors.update(zip(part, of_part, strict=True))
+            n_encoded += len(part)
+            if progress:
+                progress(n_encoded, len(missing))
     writer.add(new, [vectors[c.text] for c in new], replace=replace)
     return len(new)
 
@@ -215,13 +232,10 @@ def _stored_vectors(writer: IndexWriter, candidates: Sequence[Candidate]) -> dic
     return {candidate.text: stored[candidate.id] for candidate in candidates}
 
 
-def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence[str]]:
-    """Texts in parts to encode together, with a report after each part."""
-    for start in range(0, len(texts), TEXTS_AT_A_TIME):
-        part = texts[start : start + TEXTS_AT_A_TIME]
-        yield part
-        if progress:
-            progress(start + len(part), len(texts))
+def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Texts in parts to encode together, at least one."""
+    for start in range(0, max(len(texts), 1), TEXTS_AT_A_TIME):
+        yield texts[start : start + TEXTS_AT_A_TIME]
 
 
 def _known_vectors(path: AnyPath, encoder: Encoder, precision: Precision) -> KnownVectors | None:

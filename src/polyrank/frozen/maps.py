@@ -321,8 +321,10 @@ def _check_memory(n: int, width: int, dimension: int) -> None:
 
 
 def _encode_texts(encoder: Encoder, texts: Sequence[str], name: str, report: Callable[[str, int, int], None]) -> Floats:
-    parts = []
-    for start in range(0, len(texts), TEXTS_AT_A_TIME):
-        parts.append(encoder.encode_candidates(texts[start : start + TEXTS_AT_A_TIME]))
-        report(name, min(start + TEXTS_AT_A_TIME, len(texts)), len(texts))
+    parts, done = list[Floats](), 0
+    starts = range(0, len(texts), TEXTS_AT_A_TIME)
+    for vectors in encoder.encode_lists(texts[start : start + TEXTS_AT_A_TIME] for start in starts):
+        parts.append(vectors)
+        done += len(vectors)
+        report(name, done, len(texts))
     return np.concatenate(parts)

@@ -1,12 +1,16 @@
 """A network with a vector for each side, bound to its text policy, device and precision: an Encoder."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from polyrank.devices.pipeline import AHEAD, late, prefetched, read_later
 from polyrank.models import EncoderNetwork
 from polyrank.models.exported import ExportedEncoder
 from polyrank.models.foreign import SentenceEncoder
@@ -16,6 +20,27 @@ from polyrank.scorers.inputs import as_texts
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.text import Tokens
+
+UNREAD_BATCHES = 8  # that a device computes before the first one is read
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Candidates that are ready for the network.
+
+    Args:
+        candidates: all of them, in order.
+        kept: vectors ``[D]`` of those that need no encoding.
+        new: the other texts, each once.
+        groups: positions among the new texts, for each batch.
+        batches: their tokens, those of this process.
+    """
+
+    candidates: Sequence[str]
+    kept: Mapping[str, Floats]
+    new: Sequence[str]
+    groups: Sequence[list[int]]
+    batches: Iterable[Tokens]
 
 
 class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEncoder], Encoder):
@@ -58,24 +83,62 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
 
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``; equal texts are encoded once."""
-        candidates = as_texts(candidates, "candidates")
-        new = [text for text in dict.fromkeys(candidates) if text not in self._remembered]
+        return self._started(self._prepared(as_texts(candidates, "candidates")))()
+
+    def encode_lists(self, lists: Iterable[Sequence[str]]) -> Generator[Floats, None, None]:
+        """See ``Encoder``. While a device computes, the next lists are tokenized and earlier vectors are used."""
+
+        def prepared(texts: Sequence[str]) -> _Prepared:
+            ready = self._prepared(texts)
+            return replace(ready, batches=[*ready.batches])  # padded in the thread
+
+        on_cpu = self.device.type == "cpu"  # whose cores all compute
+        listed = (as_texts(texts, "candidates") for texts in lists)
+        with closing(prefetched(prepared, listed, ahead=0 if on_cpu else AHEAD)) as ready:
+            for read in late(map(self._started, ready), 0 if on_cpu else 1):
+                yield read()
+
+    def _prepared(self, candidates: Sequence[str]) -> "_Prepared":
+        """Candidates as batches of tokens, without those whose vectors are kept."""
+        distinct = dict.fromkeys(candidates)
+        kept = {text: vector for text in distinct if (vector := self._remembered.get(text)) is not None}
+        new = [text for text in distinct if text not in kept]
         if new and len(self._remembered) + len(new) > self.max_remembered:
             self._remembered.clear()
-            new = list(dict.fromkeys(candidates))
-        encoded = dict(zip(new, self._encode(new), strict=True))
-        result = np.empty((len(candidates), self.dimension), np.float32)
-        for i, text in enumerate(candidates):
-            result[i] = encoded[text] if text in encoded else self._remembered[text]
-        self._remembered.update(encoded)  # however many: the next contexts need the same pool
-        return result
+            kept, new = {}, [*distinct]
+        rows = self.texts.all_candidate_ids(new)
+        groups = self.groups(rows)
+        return _Prepared(candidates, kept, new, groups, self.padded(groups, rows))
 
-    def _encode(self, candidates: Sequence[str]) -> Floats:
-        rows = self.texts.all_candidate_ids(candidates)
-        result = np.empty((len(rows), self.dimension), np.float32)
-        for batch, vectors in self.batches(self.model.encode_candidates, rows):
-            result[batch] = _array(vectors)
-        return result
+    def _started(self, prepared: "_Prepared") -> Callable[[], Floats]:
+        """Start the network; the returned function waits for the vectors ``[N, D]``."""
+        encoded = np.empty((len(prepared.new), self.dimension), np.float32)
+        unread: deque[tuple[list[int], Callable[[], Floats]]] = deque()
+
+        def read_one() -> None:
+            batch, read = unread.popleft()
+            encoded[batch] = read()
+
+        for batch, vectors in self.outputs(self.model.encode_candidates, prepared.groups, prepared.batches):
+            unread.append((batch, read_later(vectors)))
+            if len(unread) > UNREAD_BATCHES:
+                read_one()
+
+        def read_all() -> Floats:
+            while unread:
+                read_one()
+            vector_of = dict(zip(prepared.new, self._finished(encoded), strict=True))
+            result = np.empty((len(prepared.candidates), self.dimension), np.float32)
+            for i, text in enumerate(prepared.candidates):
+                result[i] = vector_of[text] if text in vector_of else prepared.kept[text]
+            self._remembered.update(vector_of)  # however many: the next contexts need the same pool
+            return result
+
+        return read_all
+
+    def _finished(self, vectors: Floats) -> Floats:
+        """Candidate vectors ``[N, D]`` from the network's."""
+        return vectors
 
     def context_mixture(self, context: Context) -> Mixture | None:
         """A context's vectors as weighted sums of token outputs; None if the network has no such form."""
@@ -110,8 +173,8 @@ class CosineScorer(EncoderScorer):
         mixture = super()._mixture(compute, ids)
         return mixture and mixture.unit()
 
-    def _encode(self, candidates: Sequence[str]) -> Floats:
-        return _unit(super()._encode(candidates))
+    def _finished(self, vectors: Floats) -> Floats:
+        return _unit(vectors)
 
 
 def _unit(vectors: Floats) -> Floats:

@@ -4,7 +4,8 @@ Shapes: B contexts, N candidates, M vectors per context, D dimensions.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,11 @@ class MapEncoder(Encoder):
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Mapped candidate vectors ``[N, D]``."""
         return apply_map(self.encoder.encode_candidates(candidates), self.matrix)
+
+    def encode_lists(self, lists: Iterable[Sequence[str]]) -> Generator[Floats, None, None]:
+        """See ``Encoder``."""
+        with closing(self.encoder.encode_lists(lists)) as encoded:
+            yield from (apply_map(vectors, self.matrix) for vectors in encoded)
 
     @property
     def texts(self) -> Texts | None:

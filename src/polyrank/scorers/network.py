@@ -1,7 +1,8 @@
 """A network bound to its text policy, device and precision, and how its texts are batched."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -80,24 +81,43 @@ class NetworkScorer(Generic[Model]):
 
         Distributed processes share the batches, and each process gets all outputs.
         """
-        n = distributed.world_size()
-        # on a GPU one batch may hold all rows; on a CPU batches stay those of one process, so results are the same bits
-        max_tokens = self.max_tokens if self.device.type == "cpu" else self.max_tokens // n
-        batches = token_batches([len(row) for row in rows], max_tokens)
+        groups = self.groups(rows)
+        return self.outputs(compute, groups, self.padded(groups, rows, segments))
 
-        def output(batch: list[int]) -> Output:
-            kinds = [segments[i] for i in batch] if segments else None
-            tokens = pad([rows[i] for i in batch], kinds, pad_id=self.texts.subwords.pad_id)
+    def groups(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The positions of the rows of each batch."""
+        # on a GPU one batch may hold all rows; on a CPU batches stay those of one process, so results are the same bits
+        n = 1 if self.device.type == "cpu" else distributed.world_size()
+        return token_batches([len(row) for row in rows], self.max_tokens // n)
+
+    def padded(
+        self,
+        groups: Sequence[Sequence[int]],
+        rows: Sequence[Sequence[int]],
+        segments: Sequence[Sequence[int]] = (),
+    ) -> Iterator[Tokens]:
+        """The batches that this process computes, in host memory."""
+        for group in groups[distributed.rank() :: distributed.world_size()]:
+            kinds = [segments[i] for i in group] if segments else None
+            yield pad([rows[i] for i in group], kinds, pad_id=self.texts.subwords.pad_id)
+
+    def outputs(
+        self, compute: Callable[[Tokens], Output], groups: Sequence[list[int]], batches: Iterable[Tokens]
+    ) -> Iterator[tuple[list[int], Output]]:
+        """The network's outputs for the batches of ``padded``, with the rows' positions."""
+
+        def output(tokens: Tokens) -> Output:
             with free_cores(), inference(self.model, self.device, self.dtype):
                 return compute(tokens.to(self.device))
 
+        own, n = map(output, batches), distributed.world_size()
         if n == 1:
-            yield from ((batch, output(batch)) for batch in batches)
+            yield from zip(groups, own, strict=True)
             return
-        for start in range(0, len(batches), n * BATCHES_AT_A_TIME):
-            part = batches[start : start + n * BATCHES_AT_A_TIME]
-            shares = distributed.all_gather([_on_cpu(output(batch)) for batch in part[distributed.rank() :: n]])
-            yield from ((batch, shares[i % n][i // n]) for i, batch in enumerate(part))
+        for start in range(0, len(groups), n * BATCHES_AT_A_TIME):
+            part = groups[start : start + n * BATCHES_AT_A_TIME]
+            shares = distributed.all_gather([_on_cpu(each) for each in islice(own, BATCHES_AT_A_TIME)])
+            yield from ((group, shares[i % n][i // n]) for i, group in enumerate(part))
 
 
 def _on_cpu(output: Any) -> Any:

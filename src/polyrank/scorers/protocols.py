@@ -3,7 +3,7 @@
 Classes that inherit from them get the methods that all models share.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -130,6 +130,14 @@ class Encoder(Scorer, Protocol):
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``."""
         ...
+
+    def encode_lists(self, lists: Iterable[Sequence[str]]) -> Generator[Floats, None, None]:
+        """Candidate vectors ``[N, D]`` of each list of texts, in order: the same as ``encode_candidates`` returns.
+
+        An encoder on a GPU reads a few lists ahead and tokenizes them in a thread, which ends with the generator.
+        """
+        for texts in lists:
+            yield self.encode_candidates(texts)
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""

@@ -5,7 +5,9 @@ Shapes: B contexts, N candidates, M vectors per context, D dimensions; P encoder
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +75,16 @@ class SumEncoder(Encoder):
 
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``."""
-        encoded = [part.encode_candidates(candidates) for part in self.parts]
+        return self._joined([part.encode_candidates(candidates) for part in self.parts])
+
+    def encode_lists(self, lists: Iterable[Sequence[str]]) -> Generator[Floats, None, None]:
+        """See ``Encoder``."""
+        with ExitStack() as stack:
+            copies = zip(self.parts, tee(lists, len(self.parts)), strict=True)
+            encoded = [stack.enter_context(closing(part.encode_lists(own))) for part, own in copies]
+            yield from map(self._joined, zip(*encoded, strict=True))
+
+    def _joined(self, encoded: Sequence[Floats]) -> Floats:
         sides = [math.sqrt(weight) * each for weight, each in zip(self.weights, encoded, strict=True)]
         return np.concatenate(sides, axis=1)
 

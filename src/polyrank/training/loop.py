@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -17,10 +18,10 @@ import torch
 from polyrank.config.training import Precision
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
+from polyrank.devices.pipeline import AHEAD, prefetched
 from polyrank.errors import DivergedError
 from polyrank.training.checkpoints import CHECKPOINT, Memory, load_checkpoint, save_checkpoint
 from polyrank.training.learner import Learner, LossParts, TrainState, explain_out_of_memory
-from polyrank.training.prefetch import AHEAD, Prefetched
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
 MAX_BAD_STEPS = 10
@@ -145,9 +146,10 @@ def fit(
     notify(f"training for {n_steps:,} steps" if not done else f"continuing after step {done:,} of {n_steps:,}")
     first, warm, stop = done, began, 0
     ahead = AHEAD if source.ahead else 0
-    with stop_on_signals() as request, Prefetched(source.batch, first=done, end=n_steps, ahead=ahead) as batches:
+    prepared = prefetched(source.batch, range(done, n_steps), ahead=ahead)
+    with stop_on_signals() as request, closing(prepared) as batches:
         while done < n_steps and not stop and not all(state.stopped_early for state in states):
-            batch = batches.next()
+            batch = next(batches)
             counts.update(source.counts(batch))
             losses = step.losses(batch, done)
             records = []
