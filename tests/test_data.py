@@ -5,7 +5,7 @@ import gzip
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from scipy.stats import chi2
 
 import polyrank.data as data
 from polyrank.data import read_examples, read_pool, text_id, write_examples, write_pool
+from polyrank.data.pool import stream_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Context, Example, contexts_of
@@ -352,20 +353,28 @@ def test_pools_of_every_format(tmp_path: Path) -> None:
     assert read_pool(written(tmp_path / "p.txt.gz", "hello")) == [Candidate(text_id("hello"), "hello")]
 
 
-def test_a_folder_of_pools_is_read_file_by_file_and_an_error_names_both(tmp_path: Path) -> None:
+ReadPool = Callable[..., list[Candidate]]
+
+
+def streamed(path: Path, **settings: Any) -> list[Candidate]:
+    return [*stream_pool(path, **settings)]
+
+
+@pytest.mark.parametrize("read", [read_pool, streamed])
+def test_a_folder_of_pools_is_read_file_by_file_and_an_error_names_both(tmp_path: Path, read: ReadPool) -> None:
     (tmp_path / "b.csv").write_text("id,text\n3,three\n1,one\n", "utf-8")
     (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "one"}\n{"id": "2", "text": "two"}\n', "utf-8")
     (tmp_path / "notes.md").write_text("not read", "utf-8")
     said: list[str] = []
-    pool = read_pool(tmp_path, notify=said.append)
+    pool = read(tmp_path, notify=said.append)
     assert [(c.id, c.text) for c in pool] == [("1", "one"), ("2", "two"), ("3", "three")]
     assert said == [f"{tmp_path}: 1 of 4 replies repeat an earlier one and count once"]
-    assert [c.id for c in read_pool(tmp_path / "*.csv")] == ["3", "1"]
+    assert [c.id for c in read(tmp_path / "*.csv")] == ["3", "1"]
     (tmp_path / "c.jsonl").write_text('{"id": "2", "text": "zwei"}\n', "utf-8")
     with pytest.raises(
         DataError, match=rf"c\.jsonl:1: id '2' is already used at {re.escape(str(tmp_path))}/a\.jsonl:2"
     ):
-        read_pool(tmp_path)
+        read(tmp_path)
 
 
 def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
@@ -374,17 +383,19 @@ def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
     assert read_pool(written(tmp_path / "p.csv", "text,topic", "a,x")) == [Candidate(text_id("a"), "a", {"topic": "x"})]
 
 
-def test_duplicates_count_once_and_are_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [read_pool, streamed])
+def test_duplicates_count_once_and_are_reported(tmp_path: Path, read: ReadPool) -> None:
     said: list[str] = []
     path = written(tmp_path / "p.txt", "hello", "bye", "hello", "hello")
-    assert [candidate.text for candidate in read_pool(path, notify=said.append)] == ["hello", "bye"]
+    assert [candidate.text for candidate in read(path, notify=said.append)] == ["hello", "bye"]
     assert said == [f"{path}: 2 of 4 replies repeat an earlier one and count once"]
     rows = [{"text": "a", "topic": "x"}, {"text": "a", "topic": "x"}, {"id": "1", "text": "a"}]
-    assert len(read_pool(written(tmp_path / "p.jsonl", *rows), notify=said.append)) == 2
-    read_pool(written(tmp_path / "q.txt", "hello", "bye"), notify=said.append)
+    assert len(read(written(tmp_path / "p.jsonl", *rows), notify=said.append)) == 2
+    read(written(tmp_path / "q.txt", "hello", "bye"), notify=said.append)
     assert len(said) == 2
 
 
+@pytest.mark.parametrize("read", [read_pool, streamed])
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -396,10 +407,10 @@ def test_duplicates_count_once_and_are_reported(tmp_path: Path) -> None:
         ([], r": holds no candidates"),
     ],
 )
-def test_bad_pools(tmp_path: Path, rows: list[Any], message: str) -> None:
+def test_bad_pools(tmp_path: Path, read: ReadPool, rows: list[Any], message: str) -> None:
     path = written(tmp_path / "p.jsonl", *rows)
     with pytest.raises(DataError, match=f"^{path}{message}"):
-        read_pool(path)
+        read(path)
 
 
 def test_ids_from_texts_are_distinct() -> None:

@@ -3,6 +3,8 @@
 import dataclasses
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ pytest.importorskip("pyarrow")
 import pyarrow.parquet
 
 import polyrank
-from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.data.pool import stream_pool
+from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.index import KnownVectors, open_index
 from polyrank.integrations.ray.blocks import (
     Plan,
@@ -26,6 +29,7 @@ from polyrank.integrations.ray.blocks import (
     read_plan,
     write_block,
 )
+from polyrank.integrations.ray.spool import Spool, spooled
 from polyrank.records import Candidate
 
 POOL = [Candidate(f"r{i}", f"reply {i} \N{SNOWMAN}", {"n": i} if i % 2 else {}) for i in range(10)]
@@ -138,6 +142,63 @@ def test_an_index_from_blocks_equals_one_built_at_once(tmp_path: Path) -> None:
             )
     with pytest.raises(UsageError, match="already exists"):
         index_blocks(tmp_path / "v", tmp_path / "at-once")
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 10, 99])
+def test_a_spool_gives_each_block_its_candidates_and_is_temporary(block_size: int, tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, block_size=block_size)
+    with spooled(iter(POOL), tmp_path / "not" / "there", block_size) as spool:
+        assert (spool.n, spool.digest) == (len(POOL), digest(POOL))
+        assert [spool.block(n) for n in range(plan.n_blocks)] == [POOL[plan.block(n)] for n in range(plan.n_blocks)]
+        assert spool.file.is_relative_to(tmp_path)
+    assert not [*tmp_path.iterdir()]
+    with spooled([], tmp_path / "v", block_size) as spool:
+        assert (spool.n, spool.digest) == (0, digest([]))
+
+
+def test_a_spool_refuses_invalid_candidates_by_position(tmp_path: Path) -> None:
+    bad = [
+        *POOL,
+        Candidate("blank", " "),
+        *(dataclasses.replace(c, id=f"again-{c.id}") for c in POOL),
+        Candidate("x", ""),
+    ]
+    message = r"^candidate 10: its text is empty; candidate 21: its text is empty; nothing"
+    with pytest.raises(DataError, match=message), spooled(bad, tmp_path / "v", 4):
+        pass
+    assert not [*tmp_path.iterdir()]
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The largest memory that Python allocates during the work."""
+    tracemalloc.start()
+    work()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_the_memory_of_encoding_and_indexing_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    def encoded(n: int) -> Spool:
+        """Encode as the driver does; all numbers are ones."""
+        with spooled(stream_pool(tmp_path / f"{n}.jsonl"), tmp_path / f"v{n}", 500) as spool:
+            plan = Plan("m", "f", 8, spool.digest, spool.n, 500)
+            begin(tmp_path / f"v{n}", plan)
+            for number in range(plan.n_blocks):
+                part = spool.block(number)
+                write_block(tmp_path / f"v{n}", plan, number, part, np.ones((len(part), 8), np.float32))
+        return spool
+
+    sizes = (3000, 12_000)
+    for n in sizes:
+        rows = (f'{{"id": "r{i}", "text": "reply number {i} of {n}", "topic": "t{i % 7}"}}\n' for i in range(n))
+        (tmp_path / f"{n}.jsonl").write_text("".join(rows), "utf-8")
+    few, many = (peak_bytes(lambda n=n: encoded(n)) for n in sizes)  # type: ignore[misc]
+    assert many < 1.2 * few
+    few, many = (peak_bytes(lambda n=n: index_blocks(tmp_path / f"v{n}", tmp_path / f"i{n}")) for n in sizes)  # type: ignore[misc]
+    assert (many - few) / (sizes[1] - sizes[0]) < 120  # bytes: a matrix's rows have less, a candidate has 400
+    with open_index(tmp_path / f"i{sizes[1]}") as index:
+        assert [c for _, c in index.iter_candidates()] == polyrank.read_pool(tmp_path / f"{sizes[1]}.jsonl")
 
 
 def test_blocks_of_other_candidates_are_refused(tmp_path: Path) -> None:

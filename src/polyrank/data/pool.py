@@ -1,7 +1,10 @@
 """Files of candidates: a reply catalogue, or the pool that pool examples refer to."""
 
 import hashlib
+import json
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -49,12 +52,38 @@ def read_pool(
     """
     if not isinstance(path, str | Path):
         return pool_of(path)
-    numbered = (
-        (file, line, candidate)
-        for file in (each.path for each in resolve_data(path))
-        for line, candidate in numbered_candidates(file, max_line_bytes=max_line_bytes)
-    )
-    return _unique(Path(path), numbered, notify)
+    return _unique(Path(path), _of_files(path, max_line_bytes), notify)
+
+
+def stream_pool(path: Path, *, notify: Callable[[str], None] = lambda text: None) -> Iterator[Candidate]:
+    """The candidates of ``read_pool``, one at a time, in memory that does not grow with the files.
+
+    Args, Raises: as for ``read_pool``; ids that were seen are kept in a temporary database.
+    """
+    n = n_repeated = 0
+    with closing(sqlite3.connect("", isolation_level=None)) as seen:  # on disk, except for SQLite's cache
+        seen.executescript("PRAGMA journal_mode=OFF; CREATE TABLE ids (id BLOB PRIMARY KEY, rest BLOB) WITHOUT ROWID")
+        seen.execute("BEGIN")
+        for _, _, candidate in _of_files(path, MAX_LINE_BYTES):
+            id_ = candidate.id.encode("utf-8", "surrogatepass")
+            rest = hashlib.sha256(json.dumps([candidate.text, candidate.metadata], sort_keys=True).encode()).digest()
+            if seen.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (id_, rest)).rowcount:
+                n += 1
+                yield candidate
+                continue
+            n_repeated += 1
+            if seen.execute("SELECT rest FROM ids WHERE id = ?", (id_,)).fetchone() != (rest,):
+                read_pool(path)  # raises, and names both lines
+    if not n:
+        read_pool(path)  # raises
+    _report_repeated(path, n_repeated, n, notify)
+
+
+def _of_files(path: Path | str, max_line_bytes: int) -> Iterator[tuple[Path, int, Candidate]]:
+    """The candidates of all files at a path, with their files and lines."""
+    for file in (each.path for each in resolve_data(path)):
+        for line, candidate in numbered_candidates(file, max_line_bytes=max_line_bytes):
+            yield file, line, candidate
 
 
 def numbered_candidates(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Candidate]]:
@@ -154,9 +183,13 @@ def _unique(
         n_repeated += (earlier_file, earlier_line) != (file, line)
     if not first:
         raise DataError(f"{path}: holds no candidates; give a file with at least one")
-    if n_repeated:
-        notify(f"{path}: {n_repeated:,} of {n_repeated + len(first):,} replies repeat an earlier one and count once")
+    _report_repeated(path, n_repeated, len(first), notify)
     return [candidate for *_, candidate in first.values()]
+
+
+def _report_repeated(path: Path, n_repeated: int, n: int, notify: Callable[[str], None]) -> None:
+    if n_repeated:
+        notify(f"{path}: {n_repeated:,} of {n_repeated + n:,} replies repeat an earlier one and count once")
 
 
 def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:

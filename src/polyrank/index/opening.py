@@ -135,6 +135,7 @@ def write_index(
     shards: int = 1,
     replicas: int = 1,
     overwrite: bool = False,
+    checked: bool = False,
 ) -> None:
     """Write an index, completely or not at all.
 
@@ -155,6 +156,8 @@ def write_index(
         shards: parts of a remote index that share the writing.
         replicas: copies of a remote index in the memory of as many groups of query nodes, which share the searches.
         overwrite: whether an existing index may be replaced.
+        checked: whether the candidates have passed ``polyrank.index.checks.check_candidates``; a local index then
+            reads them part by part.
 
     Raises:
         DataError: names the first five invalid candidates by position; nothing is written.
@@ -164,7 +167,7 @@ def write_index(
         OfflineError: the server does not answer.
     """
     check_target(path, precision=precision, remote=remote, shards=shards, replicas=replicas, overwrite=overwrite)
-    write = partial(write_local, path, precision=precision)
+    write = partial(write_local, path, precision=precision, checked=checked)
     if remote is not None:
         write = partial(write_remote, path, Address.of(remote), shards=shards, replicas=replicas)
     write(candidates, vectors, fingerprint=fingerprint, model=model, ann=ann, overwrite=overwrite)

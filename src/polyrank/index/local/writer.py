@@ -60,6 +60,7 @@ def write_local(
     ann: str = "",
     precision: Precision = "fp32",
     overwrite: bool = False,
+    checked: bool = False,
 ) -> None:
     """Write an index folder, completely or not at all; see ``polyrank.index.write_index``."""
     target, kind = Path(path), read_kind(ann)  # checked now, although a small index does not use it until it has grown
@@ -69,7 +70,7 @@ def write_local(
         vectors, faults = as_vectors(vectors, len(candidates), None)
         refuse(vector_faults(vectors) | faults | candidate_faults(candidates))
         vectors = _slices(vectors)
-    else:
+    elif not checked:
         check_candidates(candidates)
     with ExitStack() as guard:
         if overwrite and (target / FILE).exists():

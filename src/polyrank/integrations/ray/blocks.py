@@ -9,9 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,26 +181,36 @@ def read_blocks(folder: Path) -> Iterator[tuple[list[Candidate], NDArray[np.floa
     Raises:
         ArtifactError: a block is missing or damaged, or it is not a folder of vectors.
     """
-    arrow, parquet = _library()
     plan = read_plan(folder)
-    for number in range(plan.n_blocks):
-        file = block_file(folder, number)
-        try:
-            table = parquet.read_table(file, page_checksum_verification=True)
-        except FileNotFoundError as error:
-            raise ArtifactError(f"{file} is missing; encode again, which resumes there") from error
-        except (arrow.ArrowException, OSError) as error:
-            raise ArtifactError(f"{file} is damaged; delete it and encode again, which restores it") from error
-        rows: list[dict[str, Any]] = table.drop_columns(["vector"]).to_pylist()
-        candidates = [Candidate(r["id"], r["text"], json.loads(r["metadata"] or "{}")) for r in rows]
-        vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, plan.dimension)
-        yield candidates, vectors
+    return (read_block(folder, plan, number) for number in range(plan.n_blocks))
+
+
+def read_block(folder: Path, plan: Plan, number: int) -> tuple[list[Candidate], NDArray[np.float32]]:
+    """Candidates of a block and their vectors ``[n, D]``.
+
+    Raises:
+        ArtifactError: the block is missing or damaged.
+    """
+    arrow, parquet = _library()
+    file = block_file(folder, number)
+    try:
+        table = parquet.read_table(file, page_checksum_verification=True)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{file} is missing; encode again, which resumes there") from error
+    except (arrow.ArrowException, OSError) as error:
+        raise ArtifactError(f"{file} is damaged; delete it and encode again, which restores it") from error
+    rows: list[dict[str, Any]] = table.drop_columns(["vector"]).to_pylist()
+    candidates = [Candidate(r["id"], r["text"], json.loads(r["metadata"] or "{}")) for r in rows]
+    vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, plan.dimension)
+    return candidates, vectors
 
 
 def index_blocks(
     folder: AnyPath, path: AnyPath, *, ann: str = "", precision: Precision = "fp32", overwrite: bool = False
 ) -> int:
     """Write an index from a folder of vectors, the same as ``build_index`` writes with this encoder.
+
+    Memory holds one block, whatever their number.
 
     Args:
         folder: the vectors.
@@ -215,20 +226,47 @@ def index_blocks(
     """
     source = Path(folder)
     plan = read_plan(source)
-    candidates = [candidate for part, _ in read_blocks(source) for candidate in part]
-    if digest(candidates) != plan.candidates:
+    if digest(candidate for part, _ in read_blocks(source) for candidate in part) != plan.candidates:
         raise ArtifactError(f"{source} holds other candidates than when it was made; {DOCUMENT.remedy}")
+    candidates = _StoredCandidates(source, plan)
     write_index(
         path,
         candidates,
-        (vectors for _, vectors in read_blocks(source)),
+        (candidates.vectors(number) for number in range(plan.n_blocks)),
+        checked=True,  # before they were encoded; they are the same
         fingerprint=plan.fingerprint,
         model=plan.model,
         ann=ann,
         precision=precision,
         overwrite=overwrite,
     )
-    return len(candidates)
+    return plan.n
+
+
+class _StoredCandidates(Sequence[Candidate]):
+    """The candidates of a folder of vectors, read block by block, with the latest block in memory."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._plan = plan
+        self._block = lru_cache(1)(partial(read_block, folder, plan))
+
+    def __len__(self) -> int:
+        return self._plan.n
+
+    @overload
+    def __getitem__(self, at: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Candidate]: ...
+    def __getitem__(self, at: int | slice) -> Candidate | list[Candidate]:
+        match range(len(self))[at]:
+            case int(position):
+                return self._block(position // self._plan.block_size)[0][position % self._plan.block_size]
+            case positions:
+                return [self[position] for position in positions]
+
+    def vectors(self, number: int) -> NDArray[np.float32]:
+        """Vectors ``[n, D]`` of a block."""
+        return self._block(number)[1]
 
 
 def _library() -> tuple[Any, Any]:

@@ -4,7 +4,6 @@ Ray's own retries are not used, because a pool that lost a node waits for anothe
 distributed to the remaining nodes by the same code that resumes an earlier process's folder.
 """
 
-import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,11 +12,12 @@ from typing import Any
 
 import ray
 
-from polyrank.data.pool import CandidateLike, pool_of, read_pool
+from polyrank.data.pool import CandidateLike, pool_of, stream_pool
 from polyrank.errors import LostProcessError, PolyrankError, UsageError
 from polyrank.index.checks import check_candidates
-from polyrank.integrations.ray.blocks import Plan, begin, digest, is_finished, write_block
+from polyrank.integrations.ray.blocks import Plan, begin, is_finished, write_block
 from polyrank.integrations.ray.cluster import check_arguments, connected, n_gpus, working_in
+from polyrank.integrations.ray.spool import Spool, spooled
 from polyrank.loading.models import Backend, absolute_name, resolve_encoder
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
@@ -74,14 +74,15 @@ def encode(
     check_arguments(address, device)
     resolve_encoder(model, backend=backend)
     folder = Path(output).absolute()
-    pool = (
-        read_pool(Path(candidates), notify=notify) if isinstance(candidates, str | os.PathLike) else pool_of(candidates)
-    )
-    check_candidates(pool)
-    with connected(address):
+    pool: Iterable[Candidate]
+    if isinstance(candidates, str | os.PathLike):
+        pool = stream_pool(Path(candidates), notify=notify)
+    else:
+        check_candidates(pool := pool_of(candidates))
+    with spooled(pool, folder, block_size) as spool, connected(address):
         gpus = n_gpus(device)
         encoder = load_encoder(model, device="cpu", backend=backend)  # for its fingerprint and dimension
-        plan = Plan(absolute_name(model), encoder.fingerprint, encoder.dimension, digest(pool), len(pool), block_size)
+        plan = Plan(absolute_name(model), encoder.fingerprint, encoder.dimension, spool.digest, spool.n, block_size)
         del encoder
         begin(folder, plan, overwrite=overwrite)
         actor = {
@@ -90,18 +91,19 @@ def encode(
             "backend": backend,
             "folder": folder,
             "plan": plan,
+            "spool": spool,
             "cwd": Path.cwd(),
         }
-        left = _unfinished(folder, plan, pool)
-        n_before = n_done = len(pool) - _count(plan, left)
+        left = _unfinished(folder, plan, spool)
+        n_before = n_done = plan.n - _count(plan, left)
         if n_before:
-            notify(f"{folder}: {n_before:,} of {len(pool):,} candidates are encoded already")
+            notify(f"{folder}: {n_before:,} of {plan.n:,} candidates are encoded already")
         n_failures = 0
         while left:
             try:
-                for number in _encode(pool, plan, left, actor, workers, cpus, gpus):
+                for number in _encode(left, actor, workers, cpus, gpus):
                     n_done += _count(plan, [number])
-                    progress(n_done, len(pool))
+                    progress(n_done, plan.n)
             except DEATHS as error:
                 n_failures += 1
                 if n_failures > max_failures:
@@ -111,14 +113,14 @@ def encode(
                     )
                     raise LostProcessError(message) from error
                 notify(f"a worker has died; its part of the {plan.n_blocks:,} blocks is distributed again")
-            left = _unfinished(folder, plan, pool)
-            n_done = len(pool) - _count(plan, left)
-    return len(pool) - n_before
+            left = _unfinished(folder, plan, spool)
+            n_done = plan.n - _count(plan, left)
+    return plan.n - n_before
 
 
-def _unfinished(folder: Path, plan: Plan, pool: Sequence[Candidate]) -> list[int]:
+def _unfinished(folder: Path, plan: Plan, spool: Spool) -> list[int]:
     """Numbers of the blocks without a valid file."""
-    return [n for n in range(plan.n_blocks) if not is_finished(folder, plan, n, pool[plan.block(n)])]
+    return [n for n in range(plan.n_blocks) if not is_finished(folder, plan, n, spool.block(n))]
 
 
 def _count(plan: Plan, numbers: Sequence[int]) -> int:
@@ -127,8 +129,6 @@ def _count(plan: Plan, numbers: Sequence[int]) -> int:
 
 
 def _encode(
-    pool: Sequence[Candidate],
-    plan: Plan,
     left: Sequence[int],
     actor: dict[str, Any],
     workers: int,
@@ -138,7 +138,7 @@ def _encode(
     """Yields the number of each block once its file exists."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    blocks = ray.data.from_items([_row(n, pool[plan.block(n)]) for n in left], override_num_blocks=len(left))
+    blocks = ray.data.from_items([{"number": number} for number in left], override_num_blocks=len(left))
     size = min(workers, len(left))
     with warnings.catch_warnings(action="ignore"):  # Ray offers no other way yet to pass max_restarts
         written = blocks.map_batches(
@@ -161,20 +161,13 @@ def _encode(
         yield row["number"]
 
 
-def _row(number: int, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    return {
-        "number": number,
-        "ids": [candidate.id for candidate in candidates],
-        "texts": [candidate.text for candidate in candidates],
-        "metadata": json.dumps([candidate.metadata for candidate in candidates]),
-    }
-
-
 class _Encoder:
     """An actor with a model. It returns polyrank's errors as results, so that Ray sees only the death of an actor."""
 
-    def __init__(self, model: str, device: str, backend: Backend, folder: Path, plan: Plan, cwd: Path) -> None:
-        self.folder, self.plan = folder, plan
+    def __init__(
+        self, model: str, device: str, backend: Backend, folder: Path, plan: Plan, spool: Spool, cwd: Path
+    ) -> None:
+        self.folder, self.plan, self.spool = folder, plan, spool
         self.failure: PolyrankError | None = None
         try:
             with working_in(cwd):
@@ -190,8 +183,7 @@ class _Encoder:
         try:
             if self.failure is not None:
                 raise self.failure
-            rows = zip(row["ids"], row["texts"], json.loads(row["metadata"]), strict=True)
-            candidates = [Candidate(*values) for values in rows]
+            candidates = self._candidates(row["number"])
             if not is_finished(self.folder, self.plan, row["number"], candidates):
                 texts = [candidate.text for candidate in candidates]
                 vectors = self.encoder.encode_candidates(texts)
@@ -199,3 +191,12 @@ class _Encoder:
         except PolyrankError as error:
             outcome |= {"error": [str(error)], "code": [error.exit_code]}
         return outcome
+
+    def _candidates(self, number: int) -> list[Candidate]:
+        try:
+            return self.spool.block(number)
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"a node of the Ray cluster has no file {self.spool.file}; choose an output on a disk that all nodes"
+                " share"
+            ) from error
