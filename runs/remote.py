@@ -116,8 +116,10 @@ def search_all(
 
         answers += timed(name, search)
         if isinstance(index, RemoteIndex):
+            engine = index.engine()
+            asked = engine.weighing(context, 0.0)
             for of, length in (("server", 2 * K + FIRST), ("server, lists of ten", K)):
-                timed(of, partial(index.server.nearest, context, length, "", graph=False))
+                timed(of, partial(engine.nearest, asked, length))
     return answers
 
 
