@@ -459,6 +459,13 @@ def test_an_alias_is_searched_in_every_collection(script: Script) -> None:
     assert server.alias() == "b"
     script.answers["list_aliases"] = {}
     assert server.alias() is None
+    script.answers["list_aliases"] = refused(100)  # as in a database of Milvus 2.3
+    script.answers["describe_collection"] = lambda name, **_: {"aliases": ["replies"] if name == "c" else []}
+    assert server.alias() == "c"
+    script.answers["describe_collection"] = refused(100)
+    with pytest.raises(ArtifactError, match="does not exist"):
+        server.aliases("a")
+    script.answers["list_aliases"] = {}
     script.answers["list_collections"] = ["a", "replies"]
     with pytest.raises(UsageError, match="is a collection that polyrank did not build; choose another name"):
         server.alias()

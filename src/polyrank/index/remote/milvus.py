@@ -206,7 +206,10 @@ class MilvusCollection:
 
     def aliases(self, collection: str) -> tuple[str, ...]:
         """Other names of a collection."""
-        return tuple(self._call("list_aliases", collection).get("aliases", ()))
+        try:
+            return tuple(self._call("list_aliases", collection).get("aliases", ()))
+        except ArtifactError:  # Milvus 2.3 looks for the collection in the default database only
+            return tuple(self._call("describe_collection", collection).get("aliases", ()))
 
     def set_alias(self, collection: str, *, replace: bool) -> None:
         """Make the address an alias of a collection; ``replace``: instead of the one that it refers to now."""
