@@ -5,7 +5,7 @@ They are frozen dataclasses and do not depend on files, tokens or models.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from polyrank.errors import UsageError
 
@@ -74,24 +74,27 @@ def turns_of(value: str | Iterable[str] | Iterable[Message]) -> tuple[str, ...]:
     >>> turns_of([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}])
     ('hi',)
     """
-    values = value if isinstance(value, str | Mapping) or not isinstance(value, Iterable) else tuple(value)
-    if not isinstance(values, tuple) or not any(isinstance(each, Mapping) for each in values):
-        return _texts(cast("Iterable[str]", values), "turns")
+    values = as_tuple(value, "turns")
+    if not any(isinstance(each, Mapping) for each in values):
+        return _texts(values, "turns")
     return tuple(filter(str.strip, (_message_text(each, position) for position, each in enumerate(values))))
 
 
 def _message_text(message: object, position: int) -> str:
     """The text of a message; empty if its role is skipped."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
-        raise TypeError(f"turns[{position}] = {message!r} is not a message; give it a role and a content")
-    parts = message["content"] or ""
-    if isinstance(parts, str):
-        parts = [{"text": parts}]
-    if not isinstance(parts, list | tuple):
-        raise TypeError(f"turns[{position}] has content {parts!r}; give a text or a list of parts")
-    if message["role"] in SKIPPED_ROLES:
-        return ""
-    return "\n".join(part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str))
+    match message:
+        case {"role": str() as role, "content": content}:
+            parts = content or ()
+        case _:
+            raise TypeError(f"turns[{position}] = {message!r} is not a message; give it a role and a content")
+    match parts:
+        case str():
+            texts = [parts]
+        case list() | tuple():
+            texts = [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+        case _:
+            raise TypeError(f"turns[{position}] has content {parts!r}; give a text or a list of parts")
+    return "" if role in SKIPPED_ROLES else "\n".join(texts)
 
 
 def contexts_of(values: Iterable[ContextLike]) -> list[Context]:
@@ -101,8 +104,9 @@ def contexts_of(values: Iterable[ContextLike]) -> list[Context]:
         TypeError: ``values`` is a single context, or one of them has another type.
         UsageError: a context is empty.
     """
-    values = values if isinstance(values, str | Context) else list(values)
-    if isinstance(values, str | Context) or any(isinstance(value, Mapping) for value in values):
+    is_one = isinstance(values, str | Context)
+    values = values if is_one else list(values)
+    if is_one or any(isinstance(value, Mapping) for value in values):
         raise TypeError(f"{values!r} is one context, not a list of contexts; write [{values!r}]")
     return [Context.of(value) for value in values]
 
@@ -164,15 +168,27 @@ def _texts(values: Iterable[str], name: str) -> tuple[str, ...]:
     """A string as one text, any other iterable as several."""
     if isinstance(values, tuple) and {*map(type, values)} <= {str}:  # the common case, checked once per example
         return values
-    if isinstance(values, str):
-        return (values,)
-    if isinstance(values, Mapping) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} = {values!r} is {type(values).__name__}; give a text or a list of texts")
-    texts = tuple(values)
+    texts = as_tuple(values, name)
     for position, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"{name}[{position}] = {text!r} is {type(text).__name__}; give a text")
     return texts
+
+
+def as_tuple(values: Any, name: str) -> tuple[Any, ...]:
+    """A string as one value, any other iterable as several.
+
+    >>> as_tuple("hi", "turns"), as_tuple(["hi", "hello?"], "turns")
+    (('hi',), ('hi', 'hello?'))
+
+    Raises:
+        TypeError: the value is an object or not iterable.
+    """
+    if isinstance(values, str):
+        return (values,)
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} = {values!r} is {type(values).__name__}; give a text or a list of texts")
+    return tuple(values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def context_of_line(line: str) -> "Context":
     Raises:
         ValueError: the line is JSON, valid or broken, but not a context.
     """
-    from polyrank.data.rows import strict_json
+    from polyrank.data.rows import in_object, strict_json
     from polyrank.records import Context
 
     if not line.startswith(("[", "{")):
@@ -163,7 +163,7 @@ def context_of_line(line: str) -> "Context":
         raise ValueError(f"broken JSON ({error}); write a list of turns or plain text") from error
     except RecursionError as error:
         raise ValueError("nested too deeply; write a list of turns or plain text") from error
-    return context_of_row({"context": value} if isinstance(value, list) else value)
+    return context_of_row(in_object(value, "context"))
 
 
 def context_of_row(row: dict[str, Any]) -> "Context":

@@ -15,7 +15,7 @@ from polyrank.cli.console import encoding_progress, notify, report_cut_texts, si
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime
 from polyrank.devices.distributed import on_rank_zero, process_group
-from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.errors import ArtifactError, UsageError
 
 index_app = command_group("index", "Build, change and inspect indexes of candidates.", callback=silence_other_ranks)
 IndexPath = Annotated[Path, Argument(help="An index folder.")]
@@ -168,8 +168,6 @@ def index_remove(
         raise UsageError("ids and a filter cannot be combined; remove by ids first, then by the filter")
     names = list(ids or ())
     for _, line in numbered_lines(file) if file is not None else ():
-        if isinstance(line, DataError):
-            raise line
         if line.strip():
             names.append(line.strip())
     if not names and condition is None:

@@ -154,8 +154,6 @@ def _documents_of(path: Path, lines: bool, prefix: str) -> "Iterator[Candidate]"
             yield replace(document, id=prefix + own)
     elif lines:
         for number, line in numbered_lines(path):
-            if isinstance(line, DataError):
-                raise line
             if not line.isspace():
                 yield Candidate(f"{prefix}{number}", line.rstrip("\r\n"))
     else:
@@ -240,12 +238,8 @@ def _listed(row: dict[str, Any]) -> "list[Candidate]":
         ValueError: the field is missing, or a document has the wrong type.
     """
     from polyrank.data import fields
-    from polyrank.data.rows import type_name
 
     name = "documents" if "documents" in row and "candidates" not in row else "candidates"
     values = fields.field(row, name)
-    if isinstance(values, str):
-        values = [values]
-    if not isinstance(values, list):
-        raise ValueError(f'field "{name}" holds {type_name(values)}; write a list of texts')
-    return [_document(value, f"{position}", f'field "{name}"') for position, value in enumerate(values)]
+    listed = [values] if isinstance(values, str) else fields.checked(values, list, name, "a list of texts")
+    return [_document(value, f"{position}", f'field "{name}"') for position, value in enumerate(listed)]

@@ -10,6 +10,7 @@ Parquet files hold the same rows as columns.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,7 +18,7 @@ from polyrank.data import fields
 from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import read_pool
 from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
-from polyrank.data.rows import MAX_LINE_BYTES, Row, check_object, row_error, rows, stem, type_name, write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, OnBad, Row, check_object, row_error, rows, stem, type_name, write_rows
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
 
@@ -61,19 +62,22 @@ def read_examples(
         MissingExtraError: the file is Parquet and pyarrow is not installed.
         UsageError: an argument does not apply to this kind of rows.
     """
-    numbered: Iterable[tuple[int, Any]]
+    numbered: Callable[[OnBad], Iterable[tuple[int, Any]]]
     if isinstance(path, str | Path):
         path = Path(path)
-        numbered = rows(path, max_line_bytes=max_line_bytes)
+        numbered = partial(rows, path, max_line_bytes=max_line_bytes)
     else:
-        numbered = enumerate(rows_of(path))
+        numbered = partial(_rows_in_memory, path)
         path = MEMORY
     if kind is not None and kind not in get_args(Kind):
         raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
-    candidates = read_pool(pool) if isinstance(pool, Path | str) else pool
-    pool_ids = None if candidates is None else frozenset(candidate.id for candidate in candidates)
+    pool_ids = None if pool is None else frozenset(candidate.id for candidate in read_pool(pool))
     reader = Reader(path, kind, speaker, pool_ids)
     return read_with(reader, path, numbered, reader.examples, skip_bad=skip_bad)
+
+
+def _rows_in_memory(source: Iterable[Any], on_bad: OnBad) -> Iterable[tuple[int, Any]]:
+    return enumerate(rows_of(source))
 
 
 class Reader:
@@ -167,7 +171,7 @@ class Reader:
 def read_with(
     reader: Reader,
     path: Path,
-    numbered: Iterable[tuple[int, Any]],
+    numbered: Callable[[OnBad], Iterable[tuple[int, Any]]],
     examples: Callable[[int, Row], Iterable[Example]],
     *,
     skip_bad: bool,

@@ -6,10 +6,12 @@ the file and the line. This module checks types and does not know the kinds of r
 
 import json
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
-from polyrank.data.rows import Row, type_name
+from polyrank.data.rows import Row, items_of, type_name
 from polyrank.records import turns_of
+
+T = TypeVar("T")
 
 
 def field(row: Row, name: str) -> Any:
@@ -32,10 +34,19 @@ def text(row: Row, name: str) -> str:
     >>> text({"id": 3, "text": "hi"}, "text")
     'hi'
     """
-    value = field(row, name)
-    if not isinstance(value, str):
-        raise ValueError(f'field "{name}" holds {type_name(value)}; write a text')
-    return value
+    return checked(field(row, name), str, name, "a text")
+
+
+def checked(value: object, kind: type[T], name: str, expected: str) -> T:
+    """The value of a field, if it has a type of JSON.
+
+    >>> checked(3, list, "ids", "a list of ids")
+    Traceback (most recent call last):
+    ValueError: field "ids" holds a number; write a list of ids
+    """
+    if isinstance(value, kind):
+        return value
+    raise ValueError(f'field "{name}" holds {type_name(value)}; write {expected}')
 
 
 def texts(row: Row, name: str) -> tuple[str, ...]:
@@ -47,12 +58,24 @@ def texts(row: Row, name: str) -> tuple[str, ...]:
     value = field(row, name)
     if isinstance(value, str):
         return (value,)
-    if not isinstance(value, list):
-        raise ValueError(f'field "{name}" holds {type_name(value)}; write a text or a list of texts')
-    for position, item in enumerate(value):
-        if not isinstance(item, str):
-            raise ValueError(f'field "{name}" holds {type_name(item)} at position {position}; write texts only')
-    return tuple(value)
+    return tuple(_list(value, str, name, "a text or a list of texts", "texts"))
+
+
+def objects(row: Row, name: str) -> list[Row]:
+    """A list of objects.
+
+    >>> objects({"messages": [{"text": "hi"}]}, "messages")
+    [{'text': 'hi'}]
+    """
+    return _list(field(row, name), dict, name, "a list of objects", "objects")
+
+
+def _list(value: object, kind: type[T], name: str, expected: str, items: str) -> list[T]:
+    listed: list[T] = checked(value, list, name, expected)
+    for position, item in enumerate(listed):
+        if not isinstance(item, kind):
+            raise ValueError(f'field "{name}" holds {type_name(item)} at position {position}; write {items} only')
+    return listed
 
 
 def context(row: Row, name: str = "context") -> tuple[str, ...]:
@@ -61,21 +84,25 @@ def context(row: Row, name: str = "context") -> tuple[str, ...]:
     >>> context({"context": [{"role": "user", "content": "hi"}]})
     ('hi',)
     """
-    turns = texts(row | {name: _turns(row, name)}, name)
+    try:
+        turns = texts({name: turns_if_messages(field(row, name))}, name)
+    except TypeError as error:
+        raise ValueError(f'field "{name}": {error}') from error
     if not turns:
         raise ValueError(f'field "{name}" is an empty list; give at least one turn, "" if it is empty')
     return turns
 
 
-def _turns(row: Row, name: str) -> Any:
-    """The turns of a list of messages; any other value unchanged."""
-    value = field(row, name)
-    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
-        return value
-    try:
-        return list(turns_of(value))
-    except TypeError as error:
-        raise ValueError(f'field "{name}": {error}') from error
+def turns_if_messages(value: Any) -> Any:
+    """The turns of a list of messages; any other value unchanged.
+
+    Raises:
+        TypeError: the list begins with a message, but not all items are messages.
+    """
+    match value:
+        case [dict(), *_]:
+            return list(turns_of(value))
+    return value
 
 
 def optional_texts(row: Row, name: str) -> tuple[str, ...]:
@@ -112,7 +139,7 @@ def identifiers(row: Row, name: str) -> tuple[str, ...]:
     value = field(row, name)
     if value == "":
         return ()
-    names = tuple(identifier(item, name) for item in (value if isinstance(value, list) else [value]))
+    names = tuple(identifier(item, name) for item in items_of(value))
     if len(set(names)) < len(names):
         raise ValueError(f'field "{name}" repeats an id; write each id once')
     return names
@@ -124,9 +151,9 @@ def metadata(row: Row, *, without: Collection[str], empty: Collection[object] = 
     >>> metadata({"text": "hi", "metadata": {"n": 1}, "lang": "en", "tier": None}, without=["text"])
     {'lang': 'en', 'n': 1}
     """
-    known = {} if row.get("metadata") in (None, "") else row["metadata"]
-    if not isinstance(known, dict):
-        raise ValueError(f'field "metadata" holds {type_name(known)}; write an object')
+    known: Row = {}
+    if row.get("metadata") not in (None, ""):
+        known = checked(row["metadata"], dict, "metadata", "an object")
     others = {name: value for name, value in row.items() if name != "metadata" and name not in without}
     # pandas writes an empty number as NaN; Parquet has dates and bytes, which JSON cannot hold
     kept = {name: value for name, value in others.items() if value not in empty and value == value}
@@ -140,7 +167,7 @@ def indices(row: Row, name: str) -> tuple[int, ...]:
     ((2,), ())
     """
     value = field(row, name)
-    items = value if isinstance(value, list) else [value]
+    items = items_of(value)
     for item in items:
         if type(item) is not int:
             problem = f"holds {type_name(item)}; write positions as whole numbers, counted from 0"

@@ -11,23 +11,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from polyrank.data.rows import MAX_LINE_BYTES, Row, check_object, gzip_errors, open_file, row_error, strict_json
+from polyrank.data.rows import (
+    MAX_LINE_BYTES,
+    OnBad,
+    Row,
+    check_object,
+    gzip_errors,
+    open_file,
+    raise_bad,
+    row_error,
+    strict_json,
+)
 from polyrank.errors import DataError
 
 
 def listed_rows(
-    path: Path, *, max_item_bytes: int = MAX_LINE_BYTES, chunk_bytes: int = 2**20
-) -> Iterator[tuple[int, Row | DataError]]:
+    path: Path, on_bad: OnBad = raise_bad, *, max_item_bytes: int = MAX_LINE_BYTES, chunk_bytes: int = 2**20
+) -> Iterator[tuple[int, Row]]:
     """Each object of the list, with the line that it starts on; the list is never in memory as a whole.
 
     Args:
         path: the file; gzip if named ``.gz``.
+        on_bad: called for an object with a lone surrogate.
         max_item_bytes: the longest object, in characters.
         chunk_bytes: bytes to read at a time.
 
     Raises:
-        DataError: the file is not a JSON list. Broken JSON is raised and not yielded, because reading cannot continue
-            after it.
+        DataError: the file is not a JSON list, or its JSON is broken, because reading cannot continue after that.
     """
     text = _Window(path, chunk_bytes)
     with gzip_errors(path, lambda: text.line), open_file(path) as stream:
@@ -42,7 +52,11 @@ def listed_rows(
             if mark != "{":
                 problem = "the list is truncated or holds something other than objects; download the file again"
                 raise row_error(path, text.line, problem)
-            yield text.line, text.take(max_item_bytes)
+            line, (value, escaped) = text.line, text.take(max_item_bytes)
+            try:
+                yield line, check_object(value, escaped=escaped)
+            except ValueError as error:
+                on_bad(row_error(path, line, error))
             mark = text.peek()
             if mark == ",":
                 text.skip(1)
@@ -94,23 +108,22 @@ class _Window:
             if not self.more():
                 return ""
 
-    def take(self, limit: int) -> Row | DataError:
-        """Parse the object that starts here."""
+    def take(self, limit: int) -> tuple[object, bool]:
+        """Parse the object that starts here; also whether it may hold lone surrogates."""
         while True:
-            line = self.line
             try:
                 value, end = strict_json.raw_decode(self.buffer, self.position)
-            except (ValueError, RecursionError) as error:
+            except json.JSONDecodeError as error:
                 # an object that ends after the window looks like a broken one, so read more first
-                cut_off = isinstance(error, json.JSONDecodeError) and len(self.buffer) - self.position <= limit
-                if cut_off and self.more():
+                if len(self.buffer) - self.position <= limit and self.more():
                     continue
-                where, what = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, str(error))
-                breaks = self.buffer.count("\n", self.position, max(where, self.position))
-                raise row_error(self.path, line + breaks, f"not JSON: {what}; download the file again") from error
+                raise self._broken(error.pos, error.msg) from error
+            except (ValueError, RecursionError) as error:
+                raise self._broken(self.position, str(error)) from error
             escaped = any(self.buffer.find(mark, self.position, end) >= 0 for mark in ("\\ud", "\\uD"))
             self.skip(end - self.position)
-            try:
-                return check_object(value, escaped=escaped)
-            except ValueError as error:
-                return row_error(self.path, line, error)
+            return value, escaped
+
+    def _broken(self, where: int, what: str) -> DataError:
+        line = self.line + self.buffer.count("\n", self.position, where)
+        return row_error(self.path, line, f"not JSON: {what}; download the file again")

@@ -9,6 +9,7 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import BinaryIO, overload
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.examples import Kind, Reader
-from polyrank.data.read_report import BadRows, counted, good_rows, parsed
+from polyrank.data.read_report import BadRows, counted, parsed
 from polyrank.data.rows import rows
 from polyrank.errors import ArtifactError, DataError
 from polyrank.loading.data import resolve_data
@@ -128,6 +129,11 @@ class StoredExamples(Sequence[Example]):
         return [data[a - ends[0] : b - ends[0]].decode() for a, b in pairwise(ends)]
 
 
+def choose(examples: Sequence[Example], numbers: NDArray[np.int64]) -> Sequence[Example]:
+    """Select examples in memory or on disk, in this order."""
+    return examples.choose(numbers) if isinstance(examples, StoredExamples) else [examples[i] for i in numbers.tolist()]
+
+
 class StoredRights(Mapping[Context, list[str]]):
     """All right answers to a context in the folder; the first thousand for a very frequent context."""
 
@@ -218,7 +224,7 @@ def _examples_of(
     """The examples of each row that have a right answer."""
     n_good, bad = 0, BadRows(skip=skip_bad)
     for file in files:
-        for item in good_rows(parsed(file, rows(file), Reader(file, kind, speaker, None).examples), bad):
+        for item in parsed(file, partial(rows, file), Reader(file, kind, speaker, None).examples)(bad.add):
             n_good += 1
             if examples := [example for example in item if example.relevant]:
                 yield examples

@@ -10,16 +10,7 @@ from typing import Any, TypeAlias
 
 from polyrank.data import fields
 from polyrank.data.in_memory import rows_of
-from polyrank.data.rows import (
-    MAX_LINE_BYTES,
-    Row,
-    check_object,
-    numbered_lines,
-    raise_bad_rows,
-    row_error,
-    rows,
-    write_rows,
-)
+from polyrank.data.rows import MAX_LINE_BYTES, Row, check_object, numbered_lines, row_error, rows, write_rows
 from polyrank.errors import DataError
 from polyrank.loading.data import data_file, resolve_data
 from polyrank.records import Candidate
@@ -193,14 +184,14 @@ def _report_repeated(path: Path, n_repeated: int, n: int, notify: Callable[[str]
 
 
 def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
-    for number, line in raise_bad_rows(numbered_lines(path, max_line_bytes=max_line_bytes)):
+    for number, line in numbered_lines(path, max_line_bytes=max_line_bytes):
         if not line.isspace():
             text = line.rstrip("\r\n")
             yield number, Candidate(text_id(text), text)
 
 
 def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
-    for number, line in raise_bad_rows(numbered_lines(path)):
+    for number, line in numbered_lines(path):
         id_, tab, text = line.rstrip("\r\n").partition("\t")
         if not tab:
             raise row_error(path, number, "no tab; write the id, a tab and the text")
@@ -208,7 +199,7 @@ def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
 
 
 def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
-    for number, row in raise_bad_rows(rows(path, max_line_bytes=max_line_bytes)):
+    for number, row in rows(path, max_line_bytes=max_line_bytes):
         try:
             yield number, _candidate(row)
         except ValueError as error:

@@ -1,19 +1,20 @@
 """The result of reading a file: the examples, and counts of everything else.
 
-A *source* yields one item per row: the examples of the row, or the DataError of a bad row. Every reader and importer is
-such a source; ``collect`` turns one into a Loaded. The report counts every row that gives no example.
+A *source* yields the examples of each good row, and calls the function that it is given with the DataError of each bad
+one. Every reader and importer makes such a source; ``collect`` turns it into a Loaded. The report counts every row that
+gives no example.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from polyrank.data.rows import row_error
+from polyrank.data.rows import OnBad, row_error
 from polyrank.errors import DataError
 from polyrank.records import Example
 
-Source = Iterator[tuple[Example, ...] | DataError]
+Source: TypeAlias = Callable[[OnBad], Iterator[tuple[Example, ...]]]
 
 KEPT_MESSAGES = 3
 
@@ -111,31 +112,25 @@ class Loaded:
     report: ReadReport
 
 
-def parsed(path: Path, rows: Iterable[tuple[int, Any]], parse: Callable[[int, Any], Iterable[Example]]) -> Source:
+def parsed(
+    path: Path, rows: Callable[[OnBad], Iterable[tuple[int, Any]]], parse: Callable[[int, Any], Iterable[Example]]
+) -> Source:
     """Convert rows to examples; add file and line to each ValueError of ``parse``.
 
     Args:
         path: the file, for messages.
-        rows: line numbers with rows, or with the DataError of a row that could not be read.
+        rows: reads line numbers with rows, such as ``partial(rows, path)``.
         parse: called with the line number and the row; raises a ValueError if the row is bad.
     """
-    for line, row in rows:
-        if isinstance(row, DataError):
-            yield row
-            continue
-        try:
-            yield tuple(parse(line, row))
-        except ValueError as error:
-            yield row_error(path, line, error)
 
+    def source(on_bad: OnBad) -> Iterator[tuple[Example, ...]]:
+        for line, row in rows(on_bad):
+            try:
+                yield tuple(parse(line, row))
+            except ValueError as error:
+                on_bad(row_error(path, line, error))
 
-def good_rows(source: Source, bad: BadRows) -> Iterator[tuple[Example, ...]]:
-    """The examples of each good row; the errors of bad rows are added to ``bad``."""
-    for item in source:
-        if isinstance(item, DataError):
-            bad.add(item)
-        else:
-            yield item
+    return source
 
 
 def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
@@ -152,7 +147,7 @@ def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
     examples: list[Example] = []
     n_good = n_skipped = 0
     bad = BadRows(skip=skip_bad)
-    for item in good_rows(source, bad):
+    for item in source(bad.add):
         n_good += 1
         n_skipped += not item
         examples += item

@@ -1,8 +1,8 @@
 """Read and write numbered rows: JSON lines, CSV and Parquet, plain or gzipped, one row at a time.
 
-If one row is bad, its DataError is *yielded* in its place, so that the reader can continue with the next row. If the
-file as a whole cannot be read (missing, damaged gzip), the error is *raised*. This module knows bytes, rows and line
-numbers; it does not know what the fields mean.
+A reader calls ``on_bad`` with the DataError of each bad row and continues with the next row; the default raises the
+error. If the file as a whole cannot be read (missing, damaged gzip), the reader itself raises. This module knows bytes,
+rows and line numbers; it does not know what the fields mean.
 """
 
 import codecs
@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeGuard, cast
 
 from polyrank.errors import DataError, MissingExtraError
 from polyrank.loading.data import data_file
@@ -36,7 +36,9 @@ BINARY = {
 TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 Row = dict[str, Any]
-T = TypeVar("T")
+Numbered: TypeAlias = Iterator[tuple[int, Row]]
+OnBad: TypeAlias = Callable[[DataError], None]
+"""Called with the error of each bad row."""
 
 
 def row_error(path: Path, line: int, problem: object) -> DataError:
@@ -48,16 +50,9 @@ def row_error(path: Path, line: int, problem: object) -> DataError:
     return DataError(f"{path}:{line}: {problem}")
 
 
-def raise_bad_rows(items: Iterable[tuple[int, T | DataError]]) -> Iterator[tuple[int, T]]:
-    """Numbered lines or rows, for readers that stop at the first bad one.
-
-    Raises:
-        DataError: a row is bad.
-    """
-    for number, item in items:
-        if isinstance(item, DataError):
-            raise item
-        yield number, item
+def raise_bad(error: DataError) -> NoReturn:
+    """Stop at the first bad row."""
+    raise error
 
 
 def stem(path: Path) -> str:
@@ -87,6 +82,20 @@ def type_name(value: object) -> str:
     return TYPE_NAMES.get(type(value), "a number")
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether the value is a JSON number; true and false, which Python counts as numbers, are not.
+
+    >>> is_number(2), is_number(True)
+    (True, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def text_of(value: object) -> str:
+    """The value itself if it is a text, else an empty text."""
+    return value if isinstance(value, str) else ""
+
+
 def object_of(value: object) -> Row:
     """The value itself if it is a JSON object, else an empty object.
 
@@ -99,6 +108,16 @@ def object_of(value: object) -> Row:
 def objects_in(value: object) -> list[Row]:
     """The objects in a JSON list; empty if the value is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def items_of(value: Any) -> list[Any]:
+    """The value itself if it is a JSON list, else a list of it."""
+    return value if isinstance(value, list) else [value]
+
+
+def in_object(value: Any, name: str) -> Any:
+    """An object with the value as its only field if it is a JSON list, else the value itself."""
+    return {name: value} if isinstance(value, list) else value
 
 
 @contextmanager
@@ -146,34 +165,49 @@ def gzip_errors(path: Path, line: Callable[[], int]) -> Iterator[None]:
         raise row_error(path, line(), f"damaged gzip ({error}); download the file again") from error
 
 
-def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str | DataError]]:
+def numbered_lines(
+    path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[tuple[int, str]]:
     """Each line with its number, counted from 1. Lines keep their endings; a byte order mark is removed.
 
     Args:
         path: a text file in UTF-8; gzip if named ``.gz``.
+        on_bad: called for a line that is too long or not UTF-8.
         max_line_bytes: a longer line is an error; polyrank never loads all of it.
 
     Raises:
-        DataError: the file cannot be read at all, or its gzip is damaged. Errors of single lines are yielded instead.
+        DataError: the file cannot be read at all, or its gzip is damaged.
     """
+    for number, raw in _byte_lines(path, max_line_bytes):
+        try:
+            if line := _text(path, number, raw, max_line_bytes):  # else the file is only a byte order mark
+                yield number, line
+        except DataError as error:
+            on_bad(error)
+
+
+def _byte_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Each line with its number; a longer one is cut after one more byte."""
     at = 0
     with gzip_errors(path, lambda: at + 1), open_file(path) as stream:
         while raw := stream.readline(max_line_bytes + 1):
             at += 1
-            if len(raw) > max_line_bytes:
-                while not raw.endswith(b"\n") and (raw := stream.readline(max_line_bytes)):
-                    pass
-                yield at, row_error(path, at, f"the line is longer than {max_line_bytes:,} bytes; split or remove it")
-                continue
-            if at == 1:
-                raw = raw.removeprefix(codecs.BOM_UTF8)
-                if not raw:
-                    continue  # the file is only a byte order mark
-            try:
-                yield at, raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                problem = f"byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8"
-                yield at, row_error(path, at, problem)
+            rest = raw
+            while len(raw) > max_line_bytes and rest and not rest.endswith(b"\n"):
+                rest = stream.readline(max_line_bytes)
+            yield at, raw
+
+
+def _text(path: Path, number: int, raw: bytes, max_line_bytes: int) -> str:
+    if len(raw) > max_line_bytes:
+        raise row_error(path, number, f"the line is longer than {max_line_bytes:,} bytes; split or remove it")
+    if number == 1:
+        raw = raw.removeprefix(codecs.BOM_UTF8)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8"
+        raise row_error(path, number, problem) from error
 
 
 def _no_constant(name: str) -> float:
@@ -220,24 +254,21 @@ def check_object(value: object, *, escaped: bool) -> Row:
         if escaped:
             json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except UnicodeEncodeError as error:
-        problem = f"lone surrogate \\u{ord(error.object[error.start]):04x}; write whole characters"
-        raise ValueError(problem) from error
+        raise ValueError(f"lone surrogate \\u{ord(error.object[error.start]):04x}; write whole characters") from error
     return value
 
 
-def json_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
+def json_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX_LINE_BYTES) -> Numbered:
     """Each object of a JSON-lines file with its line; blank lines are skipped."""
-    for number, line in numbered_lines(path, max_line_bytes=max_line_bytes):
-        if isinstance(line, DataError):
-            yield number, line
-        elif not line.isspace():
+    for number, line in numbered_lines(path, on_bad, max_line_bytes=max_line_bytes):
+        if not line.isspace():
             try:
                 yield number, parse_object(line)
             except ValueError as error:
-                yield number, row_error(path, number, error)
+                on_bad(row_error(path, number, error))
 
 
-def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
+def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX_LINE_BYTES) -> Numbered:
     """Each record of a CSV file as a row, with the line that it starts on. The first line holds the column names.
 
     Raises:
@@ -245,45 +276,42 @@ def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tu
     """
     at = 0
 
-    def text(item: tuple[int, str | DataError]) -> str:
+    def text(line: tuple[int, bytes]) -> str:
         nonlocal at
-        at, line = item
-        if isinstance(line, DataError):
-            raise line
-        return line
+        at = line[0]
+        return _text(path, *line, max_line_bytes)
 
     # the default limit of the csv module, 131,072 characters, is too small for long turns; it is global to the process
     csv.field_size_limit(max(csv.field_size_limit(), max_line_bytes))
     # `map` survives an exception of its function, so reading can continue after a bad line; a generator would end
-    reader = csv.reader(map(text, numbered_lines(path, max_line_bytes=max_line_bytes)), strict=True)
-    header: list[str] | None = None
+    reader = csv.reader(map(text, _byte_lines(path, max_line_bytes)), strict=True)
+    header: list[str] = []
     while True:
         start = at + 1
         try:
-            cells = next(reader)
-        except StopIteration:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                raise row_error(path, start, f"not CSV: {error}; check its quotes") from error
+            if header and cells and len(cells) != len(header):
+                problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
+                raise row_error(path, start, problem)
+        except DataError as error:
+            if not header:
+                raise
+            on_bad(error)
+            continue
+        if cells is None:
             return
-        except (DataError, csv.Error) as error:
-            if isinstance(error, csv.Error):
-                error = row_error(path, start, f"not CSV: {error}; check its quotes")
-            if header is None:
-                raise error from None
-            yield start, error
-            continue
-        if not cells:
-            continue
-        if header is None:
+        if header and cells:
+            yield start, dict(zip(header, cells, strict=True))
+        elif cells:
             header = cells
             if len(set(header)) < len(header):
                 raise row_error(path, start, "two columns have the same name; rename one")
-        elif len(cells) != len(header):
-            problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
-            yield start, row_error(path, start, problem)
-        else:
-            yield start, dict(zip(header, cells, strict=True))
 
 
-def parquet_rows(path: Path) -> Iterator[tuple[int, Row | DataError]]:
+def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
     """Each row of a Parquet file with its number, counted from 1.
 
     Raises:
@@ -291,17 +319,18 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, Row | DataError]]:
     """
     _parquet_library()
     with open_file(path) as stream:  # pyarrow would report missing files and folders in other words
-        yield from parquet_stream(path, stream)
+        yield from parquet_stream(path, stream, on_bad)
 
 
 def parquet_stream(
-    path: Path, stream: BinaryIO, check: Callable[[int], None] = lambda n_bytes: None
-) -> Iterator[tuple[int, Row | DataError]]:
+    path: Path, stream: BinaryIO, on_bad: OnBad, check: Callable[[int], None] = lambda n_bytes: None
+) -> Numbered:
     """Each row of an open Parquet file with its number.
 
     Args:
         path: for errors.
         stream: the open file.
+        on_bad: called for a row that is not UTF-8.
         check: raises an error if the file unpacks to too many bytes.
     """
     pyarrow = _parquet_library()
@@ -316,8 +345,10 @@ def parquet_stream(
             check(n_bytes)
             for row in _parquet_values(batch):
                 number += 1
-                bad = isinstance(row, UnicodeDecodeError)
-                yield number, row_error(path, number, "holds text that is not UTF-8; save it as UTF-8") if bad else row
+                if row is None:
+                    on_bad(row_error(path, number, "holds text that is not UTF-8; save it as UTF-8"))
+                else:
+                    yield number, row
     except (pyarrow.ArrowException, OSError) as error:
         problem = f"not a valid Parquet file ({str(error).splitlines()[0]})"
         raise DataError(f"{path}: {problem}; download or export it again") from error
@@ -332,23 +363,23 @@ def _parquet_library() -> Any:
     return pyarrow
 
 
-def _parquet_values(batch: Any) -> list[Any]:
-    """The rows of a batch; a row that is not UTF-8 is replaced by the error."""
+def _parquet_values(batch: Any) -> list[Row | None]:
+    """The rows of a batch; None for a row that is not UTF-8."""
     try:
-        return cast(list[Any], batch.to_pylist())
-    except UnicodeDecodeError as error:
+        return cast("list[Row | None]", batch.to_pylist())
+    except UnicodeDecodeError:
         if len(batch) == 1:
-            return [error]
+            return [None]
         return [row for i in range(len(batch)) for row in _parquet_values(batch.slice(i, 1))]
 
 
-def rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
+def rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX_LINE_BYTES) -> Numbered:
     """Rows of a file with their line numbers: ``.csv``, ``.parquet``, or else JSON lines."""
     form = data_file(path).form
     if form == "parquet":
-        return parquet_rows(path)
+        return parquet_rows(path, on_bad)
     read = csv_rows if form == "csv" else json_rows
-    return read(path, max_line_bytes=max_line_bytes)
+    return read(path, on_bad, max_line_bytes=max_line_bytes)
 
 
 def write_rows(path: Path, objects: Iterable[Row]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from polyrank.data.rows import rows
+from polyrank.data.rows import object_of, objects_in, rows
 
 AGENTS = ("agent", "assistant", "support", "operator", "advisor", "representative", "bot", "chatbot", "gpt")
 EVERYBODY = "*"
@@ -20,15 +20,13 @@ def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
     Bad rows are skipped.
     """
     speakers: set[str] = set()
-    numbered: Iterable[tuple[int, Any]] = rows(Path(source)) if isinstance(source, str | Path) else enumerate(source)
-    for _, row in numbered:
-        if isinstance(row, dict):
-            turns = row.get("turns")
-            if "turns" not in row and not speakers:
-                return None  # as in reading, the first good row decides
-            for turn in turns if isinstance(turns, list) else ():
-                if isinstance(turn, dict) and isinstance(name := turn.get("speaker"), str):
-                    speakers.add(name)
+    if isinstance(source, str | Path):
+        source = (row for _, row in rows(Path(source), on_bad=lambda error: None))
+    for row in filter(None, map(object_of, source)):
+        if "turns" not in row and not speakers:
+            return None  # as in reading, the first good row decides
+        names = (turn.get("speaker") for turn in objects_in(row.get("turns")))
+        speakers |= {name for name in names if isinstance(name, str)}
     return sorted(speakers)
 
 

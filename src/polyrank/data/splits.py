@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from polyrank.data import fields
 from polyrank.data.candidate_lists import Responses, default_length
 from polyrank.data.examples import Reader, read_with, write_examples
 from polyrank.data.read_report import ReadReport, counted
-from polyrank.data.rows import Row, rows, stem, type_name, write_rows
+from polyrank.data.rows import Row, is_number, rows, stem, type_name, write_rows
 from polyrank.data.same_words import same_words
 from polyrank.data.speakers import choose_speaker
 from polyrank.errors import DataError, UsageError
@@ -131,7 +132,7 @@ def split(
         )
     speaker = choose_speaker(path, speaker, notify=notify)
     known = _Conversations(path, speaker, timed=by != "id")
-    report = read_with(known.reader, path, rows(path), known.examples, skip_bad=skip_bad).report
+    report = read_with(known.reader, path, partial(rows, path), known.examples, skip_bad=skip_bad).report
     conversations = [conversation for conversation in known.conversations.values() if conversation.examples]
     groups = _equal_ones(conversations)
     chosen = _choose_order(path, conversations, by, notify)
@@ -255,7 +256,7 @@ def _time(row: Row) -> datetime | None:
     if value is None or value == "":
         return None
     try:
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if is_number(value):
             return datetime.fromtimestamp(value / 1000 if abs(value) > 1e11 else value, UTC)  # or milliseconds
         time = datetime.fromisoformat(str(value))
     except (ValueError, OverflowError, OSError) as error:

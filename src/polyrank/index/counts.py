@@ -2,6 +2,8 @@
 
 from math import inf
 
+from polyrank.data.rows import is_number
+
 COUNT_FIELD = "count"
 
 
@@ -12,7 +14,7 @@ def as_count(value: object) -> float:
     [3.0, 2.5, 7.0, 0.0, 0.0, 0.0, 0.0]
     """
     is_digits = isinstance(value, str) and value.isascii() and value.isdigit()  # a table holds texts
-    if not is_digits and (isinstance(value, bool) or not isinstance(value, int | float)):
+    if not is_digits and not is_number(value):
         return 0.0
     try:
         number = float(value)  # type: ignore[arg-type]  # a number, or digits

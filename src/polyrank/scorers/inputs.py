@@ -80,9 +80,9 @@ def as_candidates(values: Iterable[str | Candidate]) -> list[Candidate]:
     """
     if isinstance(values, str | Candidate):
         raise TypeError(f"candidates = {values!r} is one candidate; write [{values!r}]")
-    listed = list(values)
-    as_texts([value.text if isinstance(value, Candidate) else value for value in listed], "candidates")
-    return [value if isinstance(value, Candidate) else Candidate(str(i), value) for i, value in enumerate(listed)]
+    candidates = [value if isinstance(value, Candidate) else Candidate(str(i), value) for i, value in enumerate(values)]
+    as_texts([candidate.text for candidate in candidates], "candidates")
+    return candidates
 
 
 def _counted(n: int, noun: str) -> str:

@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 
 from polyrank.config.serving import LimitSettings, ServingSettings
 from polyrank.errors import UsageError
-from polyrank.records import Candidate, Context
+from polyrank.records import Candidate, Context, as_tuple
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.errors import HttpError, shown
 from polyrank.serving.feedback_log import FeedbackLog
@@ -127,7 +127,7 @@ class Server:
         Raises:
             HttpError: it is empty, has too many turns, or one that is too long.
         """
-        turns = [context] if isinstance(context, str) else list(context)
+        turns = as_tuple(context, "context")
         if len(turns) + len(background) > self.limits.turns:
             refuse_size("context", len(turns), "turns", self.limits.turns, "the last ones")
         for position, turn in enumerate(turns):  # a turn may consist of several parts of a message

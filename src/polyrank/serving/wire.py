@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from polyrank.records import turns_of
+from polyrank.data.fields import turns_if_messages
 
 Text = str
 Texts = Annotated[list[Text], Field(fail_fast=True)]  # the first wrong entry ends the check
@@ -16,10 +16,8 @@ Texts = Annotated[list[Text], Field(fail_fast=True)]  # the first wrong entry en
 
 def _turns(value: Any) -> Any:
     """Convert messages to turns; other values are checked as they are."""
-    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
-        return value
     try:
-        return list(turns_of(value))
+        return turns_if_messages(value)
     except TypeError as error:
         raise PydanticCustomError("message", "{reason}", {"reason": str(error)[:200]}) from error
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyrank.data.chats.members import Member
 from polyrank.data.chats.messages import ReadLog, Rows
@@ -15,6 +15,14 @@ from polyrank.data.rows import MAX_LINE_BYTES, row_error
 from polyrank.errors import DataError
 
 SEPARATORS = ",;\t|"
+
+
+class Record(NamedTuple):
+    """The cells of a record of a table and its number, or the error if it could not be read."""
+
+    number: int
+    cells: Sequence[Any] = ()
+    error: DataError | None = None
 
 
 def csv_rows(member: Member, text: str, log: ReadLog) -> Rows:
@@ -27,7 +35,7 @@ def csv_rows(member: Member, text: str, log: ReadLog) -> Rows:
     separator = separator or _separator(text)
     reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
     n_before = 1 if start else 0
-    records: list[tuple[int, list[str] | DataError]] = []
+    records: list[Record] = []
     while True:
         line = n_before + reader.line_num + 1
         try:
@@ -35,10 +43,11 @@ def csv_rows(member: Member, text: str, log: ReadLog) -> Rows:
         except StopIteration:
             break
         except csv.Error as error:
-            records.append((line, row_error(member.path, line, f"not CSV: {error}; check its quotes")))
+            bad = row_error(member.path, line, f"not CSV: {error}; check its quotes")
+            records.append(Record(line, error=bad))
             continue
         if any(cell.strip() for cell in cells):
-            records.append((line, cells))
+            records.append(Record(line, cells))
     return below_header(member, records, log)
 
 
@@ -57,25 +66,19 @@ def _separator(text: str) -> str:
     return max(SEPARATORS, key=lambda separator: (*fit(separator), "".join(first.split('"')[::2]).count(separator)))
 
 
-def below_header(member: Member, records: Sequence[tuple[int, Sequence[Any] | DataError]], log: ReadLog) -> Rows:
+def below_header(member: Member, records: Sequence[Record], log: ReadLog) -> Rows:
     """Detect the header and return the records below it as rows; note how many records are above it."""
-    good = [cells for _, cells in records[:200] if not isinstance(cells, DataError)]
-    width = max(Counter(map(_width, good)).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
-    top = next(
-        (
-            position
-            for position, (_, cells) in enumerate(records)
-            if not isinstance(cells, DataError) and _width(cells) >= width and 2 * n_filled(cells) > width
-        ),
-        0,
-    )
+    widths = Counter(_width(record.cells) for record in records[:200] if not record.error)
+    width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
+    wide = (at for at, (_, cells, _) in enumerate(records) if _width(cells) >= width and 2 * n_filled(cells) > width)
+    top = next(wide, 0)
     if top:
-        log.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top][0]}")
+        log.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top].number}")
     header: list[str] = []
     rows: Rows = []
-    for line, cells in records[top:]:
-        if isinstance(cells, DataError):
-            log.bad.add(cells)
+    for line, cells, error in records[top:]:
+        if error:
+            log.bad.add(error)
         elif not header:
             header = unique([str(cell or "").strip() for cell in cells])
         elif len(cells) > len(header) and any(cells[len(header) :]):

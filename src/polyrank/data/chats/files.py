@@ -6,7 +6,7 @@ This module knows encodings and file formats; it does not know what a conversati
 import codecs
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,10 +15,10 @@ from polyrank.data.chats import sqlite_tables
 from polyrank.data.chats.csv_records import csv_rows
 from polyrank.data.chats.json_files import json_rows
 from polyrank.data.chats.members import Member
-from polyrank.data.chats.messages import ReadLog, ReadOptions, Rows
+from polyrank.data.chats.messages import ReadOptions, Rows
 from polyrank.data.chats.unpacking import check_size
 from polyrank.data.chats.workbooks import sheet_rows
-from polyrank.data.rows import Row, parquet_stream, row_error
+from polyrank.data.rows import parquet_stream, row_error
 from polyrank.errors import DataError, MissingExtraError, UsageError
 
 MARKS = (
@@ -114,7 +114,7 @@ class File:
             raise UsageError(f"{self.path} is not a workbook or a database; leave the option sheet out")
         if data.startswith(b"PAR1"):
             check = partial(check_size, self.path, max_bytes=self.options.max_bytes)
-            return None, _good(parquet_stream(self.path, io.BytesIO(data), check), log)
+            return None, [*parquet_stream(self.path, io.BytesIO(data), log.bad.add, check)]
         text = decoded(self.member, data, self.options).replace("\r\n", "\n")
         if not text.strip():
             raise DataError(f"{self.path}: is empty; give a file with messages")
@@ -125,7 +125,7 @@ class File:
             page = "an HTML page" if start.startswith(("<html", "<!doctype", "<table", "<div", "<head")) else "XML"
             raise DataError(f"{self.path}: is {page}; {EXPORT}")
         if re.match(r"\{|\[\s*[\[{\]\"]", start):  # WhatsApp has a bracket before each date
-            return None, _good(json_rows(self.member, text), log)
+            return None, json_rows(self.member, text, log.bad.add)
         return text, []
 
     @property
@@ -172,14 +172,3 @@ def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
         return data.decode(guess)
     except UnicodeDecodeError as error:
         raise DataError(f"{member.path}: is only partly {guess}; give its encoding") from error
-
-
-def _good(rows: Iterable[tuple[int, Row | DataError]], log: ReadLog) -> Rows:
-    """The good rows; errors go to the log."""
-    good: Rows = []
-    for number, row in rows:
-        if isinstance(row, DataError):
-            log.bad.add(row)
-        else:
-            good.append((number, row))
-    return good

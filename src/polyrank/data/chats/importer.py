@@ -19,6 +19,7 @@ from polyrank.data.chats.unpacking import MAX_BYTES
 from polyrank.data.read_report import counted
 from polyrank.data.rows import Row, write_rows
 from polyrank.errors import DataError, UsageError
+from polyrank.records import as_tuple
 
 GAP_HOURS = 8.0
 
@@ -91,20 +92,19 @@ def import_chats(
         log=log,
         form=form,
         conversation=conversation,
-        time=(time,) if isinstance(time, str) else tuple(time or ()),
+        time=as_tuple(time or (), "time"),
         sender=sender,
         text=text,
         question=question,
         answer=answer,
         encoding=encoding,
-        sheet=(sheet,) if isinstance(sheet, str) else tuple(sheet),
+        sheet=as_tuple(sheet, "sheet"),
         max_bytes=max_bytes,
     )
-    agents = (agent,) if isinstance(agent, str) else tuple(agent)
     forms: dict[str, None] = {}
     messages = list(threaded(read(path, options, forms)))
     n_messages = len(messages) + log.skipped.total() + log.bad.n
-    said = _with_speakers(_dated(messages, date_order, log), agents, log, path)
+    said = _with_speakers(_dated(messages, date_order, log), as_tuple(agent, "agent"), log, path)
     if n_loose := sum(each.message.conversation is None for each in said):
         how = (
             f"divided at pauses of {gap_hours:g} hours" if any(each.time for each in said) else "not divided: no times"

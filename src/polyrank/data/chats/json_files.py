@@ -1,18 +1,21 @@
 """Objects of JSON files and of JSON lines, more tolerant than ``polyrank.data.rows``: NaN becomes null."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from polyrank.data.chats.members import Member
-from polyrank.data.rows import Row, check_object, row_error
+from polyrank.data.chats.messages import Rows
+from polyrank.data.rows import OnBad, Row, check_object, in_object, items_of, row_error
 from polyrank.errors import DataError
 
 json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes missing values as NaN
 
 
-def json_rows(member: Member, text: str) -> Iterator[tuple[int, Row | DataError]]:
+def json_rows(member: Member, text: str, on_bad: OnBad) -> Rows:
     """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation."""
+    read: Callable[[Any], Row]
     try:
         value = json_decoder.decode(text.strip())
     except RecursionError as error:
@@ -25,30 +28,31 @@ def json_rows(member: Member, text: str) -> Iterator[tuple[int, Row | DataError]
             line = text[: len(text) - len(text.lstrip())].count("\n") + error.lineno
             problem = f"not JSON: {error.msg}; the file may be truncated, download or export it again"
             raise row_error(member.path, line, problem) from error
-        lines = enumerate(text.split("\n"), 1)
-        yield from ((number, _line(member, number, each)) for number, each in lines if each.strip())
-        return
-    items = value if isinstance(value, list) else [value]
-    if items and all(isinstance(item, str) for item in items):
-        raise DataError(f"{member.path}: is a list of texts; write objects with the sender of each text")
-    escaped = "\\ud" in text.lower()
-    for number, item in enumerate(items, 1):
-        yield number, _object(member, number, item, escaped)
+        numbered, read = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()], _line
+    else:
+        numbered, read = [*enumerate(items_of(value), 1)], partial(_object, escaped="\\ud" in text.lower())
+        if numbered and all(isinstance(item, str) for _, item in numbered):
+            raise DataError(f"{member.path}: is a list of texts; write objects with the sender of each text")
+    rows: Rows = []
+    for number, item in numbered:
+        try:
+            rows.append((number, read(item)))
+        except ValueError as error:
+            on_bad(row_error(member.path, number, error))
+    return rows
 
 
-def _line(member: Member, number: int, line: str) -> Row | DataError:
+def _line(line: str) -> Row:
     try:
         value = json_decoder.decode(line.strip())
     except json.JSONDecodeError as error:
-        problem = f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
-        return row_error(member.path, number, problem)
+        raise ValueError(
+            f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
+        ) from error
     except RecursionError as error:
-        return row_error(member.path, number, f"{error}; write one JSON object per line")
-    return _object(member, number, value, "\\ud" in line.lower())
+        raise ValueError(f"{error}; write one JSON object per line") from error
+    return _object(value, "\\ud" in line.lower())
 
 
-def _object(member: Member, number: int, value: Any, escaped: bool) -> Row | DataError:
-    try:
-        return check_object({"messages": value} if isinstance(value, list) else value, escaped=escaped)
-    except ValueError as error:
-        return row_error(member.path, number, error)
+def _object(value: object, escaped: bool) -> Row:
+    return check_object(in_object(value, "messages"), escaped=escaped)

@@ -36,7 +36,7 @@ def kind_of_time(value: Any) -> TimeKind:
     if not number and (not DATED.search(text) or len(text.split()) > 9):
         return ""
     try:
-        found = read_time(value if not isinstance(value, str) else text, "day")
+        found = read_time(value, "day")
     except ValueError:
         try:
             found = read_time(text, "month")

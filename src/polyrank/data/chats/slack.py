@@ -3,12 +3,11 @@
 import html
 import re
 from functools import lru_cache
-from typing import Any
 
 from polyrank.data.chats.files import File
 from polyrank.data.chats.members import Member
 from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog, ReadOptions
-from polyrank.data.rows import Row, object_of
+from polyrank.data.rows import Row, object_of, text_of
 from polyrank.errors import DataError
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d\.json")
@@ -24,7 +23,7 @@ def slack(file: File) -> Messages | None:
     if days and not file.data.strip(b" \r\n\t[]"):
         return iter(())  # a day without messages
     first = next((row for _, row in file.objects), {})
-    theirs = first.get("type") == "message" and isinstance(first.get("ts"), str)
+    theirs = first.get("type") == "message" and text_of(first.get("ts")) != ""
     return _messages(file) if theirs or (days and file.objects) else None
 
 
@@ -53,7 +52,7 @@ def _message(where: str, channel: str, row: Row, names: dict[str, str]) -> Messa
         return DELETED
     if row.get("type") != "message" or row.get("subtype") not in SAID:
         return SYSTEM
-    text = _plain(row.get("text"), names)
+    text = _plain(text_of(row.get("text")), names)
     if not text:
         return ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY
     user = str(row.get("user") or row.get("bot_id") or row.get("username") or "")
@@ -74,7 +73,7 @@ def _message(where: str, channel: str, row: Row, names: dict[str, str]) -> Messa
     )
 
 
-def _plain(text: Any, names: dict[str, str]) -> str:
+def _plain(text: str, names: dict[str, str]) -> str:
     """Replace Slack's markup: users by their names, links by their texts."""
 
     def shown(match: re.Match[str]) -> str:
@@ -87,4 +86,4 @@ def _plain(text: Any, names: dict[str, str]) -> str:
             return f"@{(label or target).lstrip('@').partition('^')[0]}"
         return label or target
 
-    return html.unescape(MARKUP.sub(shown, text)).strip() if isinstance(text, str) else ""
+    return html.unescape(MARKUP.sub(shown, text)).strip()

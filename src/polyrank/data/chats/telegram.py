@@ -3,7 +3,7 @@
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank.data.chats.texts import plain
-from polyrank.data.rows import Row, object_of, objects_in, row_error
+from polyrank.data.rows import Row, object_of, objects_in, row_error, text_of
 from polyrank.errors import DataError
 
 FILES = ("photo", "file", "media_type", "sticker_emoji", "location_information", "contact_information", "poll")
@@ -24,7 +24,7 @@ def _chats(row: Row) -> list[Row] | None:
         return objects_in(listed)
     held = objects_in(row.get("messages"))
     theirs = any(
-        isinstance(message.get("date"), str) and message.get("type") in KINDS and any(who in message for who in WHO)
+        text_of(message.get("date")) and message.get("type") in KINDS and any(who in message for who in WHO)
         for message in held
     )
     return [row] if theirs else None

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from polyrank.data.chats.messages import DateOrder
+from polyrank.data.rows import is_number, text_of
 from polyrank.errors import MissingExtraError
 
 THREE_NUMBERS = re.compile(r"(?:[^\W\d]+\.?,? )?(\d{1,2})([./-]) ?(\d{1,2})[./-] ?(\d{4}|\d{1,2})(?!\d)(.*)", re.DOTALL)
@@ -53,17 +54,17 @@ def read_time(value: Any, order: DateOrder) -> datetime | None:
     Raises:
         ValueError: the value is not a readable time; the message explains the fix.
     """
-    if isinstance(value, str):
-        value = _from_text(value.strip(), order)
     match value:
         case None:
             return None
+        case str():
+            return read_time(_from_text(value.strip(), order), order)
         case datetime():
             return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
         case date():
             return datetime.combine(value, time())
-        case int() | float() if not isinstance(value, bool):
-            return _from_number(float(value))
+    if is_number(value):
+        return _from_number(float(value))
     raise ValueError(f"{str(value)[:40]!r} is not a time; write times as 2024-01-31T21:15:00")
 
 
@@ -138,7 +139,7 @@ def order_of_dates(values: Iterable[Any]) -> tuple[DateOrder, bool]:
     >>> order_of_dates(["3/4/24, 9:15 PM"]), order_of_dates(["1/2/24 9:00", "2/2/24 9:00", "1/3/24 9:00"])
     (('month', True), ('day', False))
     """
-    matches = [match for value in values if isinstance(value, str) and (match := THREE_NUMBERS.match(value.strip()))]
+    matches = [match for value in values if (match := THREE_NUMBERS.match(text_of(value).strip()))]
     numbers = [(int(match[1]), int(match[3]), int(match[4])) for match in matches]
     possible = [order for order in get_args(DateOrder) if all(_date(order, *three) for three in numbers)]
     if not numbers or len(possible) == 1:

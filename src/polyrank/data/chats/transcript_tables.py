@@ -6,7 +6,7 @@ from polyrank.data.chats.messages import Message, Messages
 from polyrank.data.chats.profiles import profile
 from polyrank.data.chats.tables import first_rows, some_rows, time_of
 from polyrank.data.chats.transcripts import is_transcript, spoken
-from polyrank.data.rows import row_error
+from polyrank.data.rows import row_error, text_of
 
 
 def transcripts(file: File) -> Messages | None:
@@ -16,7 +16,7 @@ def transcripts(file: File) -> Messages | None:
         return None
     rows = first_rows(some_rows(file))
     for key in [options.text] if options.text else keys_of(rows):
-        cells = [cell for row in rows if isinstance(cell := row.get(key), str) and cell.strip()]
+        cells = [cell for row in rows if (cell := text_of(row.get(key))).strip()]
         if cells and sum("\n" in cell and is_transcript(cell) for cell in cells) >= 0.8 * len(cells):
             return _messages(file, key)
     return None

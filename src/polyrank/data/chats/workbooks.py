@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from polyrank.data.chats.csv_records import below_header, n_filled
+from polyrank.data.chats.csv_records import Record, below_header, n_filled
 from polyrank.data.chats.members import Member
 from polyrank.data.chats.messages import ReadLog, ReadOptions, Rows
 from polyrank.data.chats.sheets import check_workbook
@@ -51,7 +51,8 @@ def _chosen_rows(member: Member, sheets: Mapping[str, list[tuple[Any, ...]]], op
     tables = {}
     for name, cells in sheets.items():
         log = ReadLog(skip_bad=True)
-        tables[name] = below_header(member, [(n, row) for n, row in enumerate(cells, 1) if n_filled(row)], log), log
+        records = [Record(number, row) for number, row in enumerate(cells, 1) if n_filled(row)]
+        tables[name] = below_header(member, records, log), log
     sizes = {name: sum(n_filled([*row.values()]) for _, row in rows) for name, (rows, _) in tables.items()}
     filled = [name for name, cells in sheets.items() if any(map(n_filled, cells))]
     if not filled:

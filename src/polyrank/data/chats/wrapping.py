@@ -16,7 +16,7 @@ from polyrank.data.chats.columns import (
     words,
 )
 from polyrank.data.chats.messages import Rows
-from polyrank.data.rows import Row, object_of, objects_in, type_name
+from polyrank.data.rows import Row, in_object, object_of, objects_in, type_name
 from polyrank.errors import DataError
 
 N_LOOKED_AT = 200  # rows from which columns are detected
@@ -48,8 +48,7 @@ def messages_in(row: Row) -> list[Row] | None:
             if name == "mapping":
                 return _branch(row, value)
             value = messages_in(value)  # Intercom
-        held = bare([object_of(item) for item in value]) if isinstance(value, list) else []
-        if any(map(is_message, held)):
+        if isinstance(value, list) and any(map(is_message, held := bare([*map(object_of, value)]))):
             return held
     return None
 
@@ -104,18 +103,17 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
         of_a_table = any(map(is_message, objects)) and usual(keys_of(map(flat, objects[:N_LOOKED_AT])), CONVERSATION)
         of_questions = not inside and any(usual(item, QUESTION) and usual(item, ANSWER) for item in objects)
         if of_a_table or of_questions or any(messages_in(item) for item in objects):
-            return (
-                [(number, item) for number, item in enumerate(value, 1) if isinstance(item, dict)],
-                people,
-                [
-                    DataError(f"item {number} holds {type_name(item)}, not an object; remove it")
-                    for number, item in enumerate(value, 1)
-                    if not isinstance(item, dict)
-                ],
-            )
+            good: Rows = []
+            bad: list[DataError] = []
+            for number, item in enumerate(value, 1):
+                if isinstance(item, dict):
+                    good.append((number, item))
+                else:
+                    bad.append(DataError(f"item {number} holds {type_name(item)}, not an object; remove it"))
+            return good, people, bad
     if not inside:
-        by_id = {key: {"messages": value} if isinstance(value, list) else value for key, value in outer.items()}
-        held = {key: value for key, value in by_id.items() if messages_in(object_of(value))}
+        by_id = {key: object_of(in_object(value, "messages")) for key, value in outer.items()}
+        held = {key: value for key, value in by_id.items() if messages_in(value)}
         if held:
             return [(number, {"id": key, **value}) for number, (key, value) in enumerate(held.items(), 1)], people, []
         for value in filter(None, map(object_of, outer.values())):

@@ -1,7 +1,7 @@
 """Importers of public corpora, one for each published format.
 
 An importer accepts a file and returns a source (see ``polyrank.data.read_report``), which yields the examples of each
-row, or an error with file and line.
+good row and reports the errors of others with file and line.
 """
 
 from collections.abc import Callable, Mapping

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
 from polyrank.data import fields
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import Row, numbered_lines, rows, stem
-from polyrank.errors import DataError
+from polyrank.data.rows import OnBad, Row, numbered_lines, rows, stem
 from polyrank.records import Example
 
 OWN, PARTNER = "your persona: ", "partner's persona: "
@@ -33,13 +33,11 @@ def convai2(source: Path, *, every_turn: bool = False) -> Source:
         every_turn: also turn the partner's turns into responses to everything before them: pairs whose ids end in
             ``#partner``, with the two personas exchanged.
     """
-    return parsed(source, _exchanges(source), _Dialogues(source, every_turn).examples)
+    return parsed(source, partial(_exchanges, source), _Dialogues(source, every_turn).examples)
 
 
-def _exchanges(source: Path) -> Iterator[tuple[int, str | DataError]]:
-    for number, line in numbered_lines(source):
-        if isinstance(line, DataError) or not line.isspace():
-            yield number, line
+def _exchanges(source: Path, on_bad: OnBad) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in numbered_lines(source, on_bad) if not line.isspace())
 
 
 class _Dialogues:
@@ -120,4 +118,4 @@ def pairs(source: Path) -> Source:
             Example(turns, (fields.text(row, "response"),), (0,), fields.optional_id(row, f"{stem(source)}:{line}")),
         )
 
-    return parsed(source, rows(source), example)
+    return parsed(source, partial(rows, source), example)

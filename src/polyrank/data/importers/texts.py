@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def wikipedia(source: Path, *, seed: int = 0, max_words: int | None = None) -> S
         words = " ".join(sentences).split()[:max_words]
         return (Example((query,), (" ".join(words),), (0,), f"{stem(source)}:{line}"),)
 
-    return parsed(source, numbered_lines(source), example)
+    return parsed(source, partial(numbered_lines, source), example)
 
 
 def triplets(source: Path) -> Source:
@@ -56,4 +57,4 @@ def triplets(source: Path) -> Source:
         candidates = (fields.text(row, "positive"), *negatives)
         return (Example((anchor,), candidates, (0,), fields.optional_id(row, f"{stem(source)}:{line}")),)
 
-    return parsed(source, rows(source), example)
+    return parsed(source, partial(rows, source), example)

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from polyrank.data import fields
 from polyrank.data.importers.turns import every_turn as turns_of
 from polyrank.data.json_list import listed_rows
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import Row, numbered_lines, raise_bad_rows, row_error, rows, stem, type_name
+from polyrank.data.rows import Row, numbered_lines, row_error, rows, stem
 from polyrank.records import Example
 
 
@@ -31,12 +31,12 @@ def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False
     """
 
     def examples(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Iterable[Example]:
-        options = _objects(row, "options-for-next")
+        options = fields.objects(row, "options-for-next")
         texts = tuple(fields.text(option, "utterance") for option in options)
         relevant = tuple(i for i, option in enumerate(options) if _id(option) in correct)
         context = turns
         if as_released:
-            speakers = (fields.text(message, "speaker") for message in _objects(row, "messages-so-far"))
+            speakers = (fields.text(message, "speaker") for message in fields.objects(row, "messages-so-far"))
             context = tuple(f"{who.replace('_', ' ')}: {turn}" for who, turn in zip(speakers, turns, strict=True))
         example = Example(context, texts, relevant, name)
         return turns_of(example, turns, 1 + as_released) if every_turn else (example,)
@@ -67,7 +67,7 @@ def _dstc7(
 
     def example(line: int, row: Row) -> Iterable[Example]:
         name = fields.identifier(fields.field(row, "example-id"), "example-id")
-        turns = tuple(fields.text(message, "utterance") for message in _objects(row, "messages-so-far"))
+        turns = tuple(fields.text(message, "utterance") for message in fields.objects(row, "messages-so-far"))
         if not turns:
             raise ValueError('field "messages-so-far" is empty; give at least one message')
         if answer_of is not None:
@@ -75,16 +75,16 @@ def _dstc7(
         elif row.get("options-for-correct-answers") is None:
             correct = ()
         else:
-            correct = tuple(dict.fromkeys(_id(option) for option in _objects(row, "options-for-correct-answers")))
+            correct = tuple(dict.fromkeys(_id(option) for option in fields.objects(row, "options-for-correct-answers")))
         return make(row, name, turns, correct)
 
-    return parsed(source, listed_rows(source), example)
+    return parsed(source, partial(listed_rows, source), example)
 
 
 def _answers(path: Path) -> dict[str, tuple[str, ...]]:
     """The ids of the right answers of each example id."""
     answer_of: dict[str, tuple[str, ...]] = {}
-    for number, line in raise_bad_rows(numbered_lines(path)):
+    for number, line in numbered_lines(path):
         if line.isspace():
             continue
         cells = line.rstrip("\r\n").split("\t")
@@ -92,16 +92,6 @@ def _answers(path: Path) -> dict[str, tuple[str, ...]]:
             raise row_error(path, number, "no tab; write the example's id, a tab and the right candidate's id")
         answer_of[cells[0]] = answer_of.get(cells[0], ()) + ((cells[1],) if cells[1] != "NONE" else ())
     return answer_of
-
-
-def _objects(row: Row, name: str) -> list[Any]:
-    value = fields.field(row, name)
-    if not isinstance(value, list):
-        raise ValueError(f'field "{name}" holds {type_name(value)}; write a list of objects')
-    for position, item in enumerate(value):
-        if not isinstance(item, dict):
-            raise ValueError(f'field "{name}" holds {type_name(item)} at position {position}; write objects only')
-    return value
 
 
 def _id(option: Row) -> str:
@@ -142,7 +132,7 @@ def ubuntu_v2(source: Path, *, every_turn: bool = False) -> Source:
             raise ValueError(f"label {label[:40]!r} is neither 0 nor 1; write one of them")
         return Example(turns, (_plain(fields.text(row, "Utterance")),), (0,), name) if label[0] == "1" else None
 
-    return parsed(source, rows(source), examples)
+    return parsed(source, partial(rows, source), examples)
 
 
 def _turns(text: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data import fields
-from polyrank.data.rows import Row, numbered_lines, raise_bad_rows, row_error, rows, stem, suffix
+from polyrank.data.rows import Row, numbered_lines, row_error, rows, stem, suffix
 from polyrank.errors import DataError
 
 OUT_OF_SCOPE = "oos"
@@ -113,7 +113,7 @@ def read_utterances(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Ut
     """
     path = Path(path)
     utterances = []
-    for line, row in raise_bad_rows(rows(path)):
+    for line, row in rows(path):
         try:
             text = fields.text(row, _first(row, TEXT_FIELDS))
             intent = fields.text(row, _first(row, INTENT_FIELDS)).strip()
@@ -171,7 +171,7 @@ def _hwu64(folder: Path) -> Utterances:
     """Liu et al., Benchmarking Natural Language Understanding Services (2019); one fold of its cross-validation."""
     utterances = []
     for path in sorted(folder.rglob("*.csv")):
-        reader = csv.reader((line for _, line in raise_bad_rows(numbered_lines(path))), delimiter=";", strict=True)
+        reader = csv.reader((line for _, line in numbered_lines(path)), delimiter=";", strict=True)
         try:
             header = next(reader, [])
             for cells in reader:

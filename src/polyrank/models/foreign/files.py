@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
+from polyrank.records import as_tuple
 
 CLASSIFIER = "ForSequenceClassification"
 LAYERS = ("Pooling", "Dense", "Normalize", "Dropout")
@@ -172,7 +173,7 @@ def poolings(layer: Layer) -> tuple[str, ...]:
     modes = layer.settings.get("pooling_mode")
     if modes is None:  # the format of older versions of the library
         modes = [mode for name, mode in POOLINGS.items() if layer.settings.get(name)] or ["mean"]
-    names = (modes,) if isinstance(modes, str) else tuple(map(str, modes))
+    names = tuple(map(str, as_tuple(modes, "pooling_mode")))
     if odd := [name for name in names if name not in POOLINGS.values()]:
         raise _unsupported(layer.folder, f"pools by {odd[0]}", f"choose {', '.join(POOLINGS.values())}")
     return names

@@ -16,14 +16,7 @@ from polyrank.serving.guard import SMALL_BODY
 from polyrank.serving.responses import MEDIA_TYPE
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import EmbedTask
-from polyrank.serving.wire import (
-    AddAnswer,
-    AddRequest,
-    CandidateRow,
-    CandidatesAnswer,
-    RemoveAnswer,
-    RemoveRequest,
-)
+from polyrank.serving.wire import AddAnswer, AddRequest, CandidateRow, CandidatesAnswer, RemoveAnswer, RemoveRequest
 
 
 class _AnyText(PathConvertor):

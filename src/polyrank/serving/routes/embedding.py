@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from polyrank.records import as_tuple
 from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.dialects import (
     CohereEmbedAnswer,
@@ -109,7 +110,7 @@ async def embeddings(payload: EmbeddingsRequest, server: CurrentServer) -> Respo
     """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
     side = ModelSide.of(server, payload.model, payload.input_type)
     side.check_dimension(server, payload.dimensions, "dimensions")
-    texts = [payload.input] if isinstance(payload.input, str) else payload.input
+    texts = as_tuple(payload.input, "input")
     form = payload.encoding_format or "float"
     rows, n_tokens = await vectors_of(server, side, texts, "input", [form])
     data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
@@ -159,7 +160,7 @@ async def tei_embed(payload: TeiEmbedRequest, server: CurrentServer, model: Mode
     """Encodes candidates, unless ``prompt_name`` is query or ``model`` ends in :query."""
     side = ModelSide.of(server, model, payload.prompt_name)
     side.check_dimension(server, payload.dimensions, "dimensions")
-    texts = [payload.inputs] if isinstance(payload.inputs, str) else payload.inputs
+    texts = as_tuple(payload.inputs, "inputs")
     form = "unit" if payload.normalize else "float"
     direction = payload.truncation_direction or ENDS[side.side][1]
     whole = payload.truncate is False or direction.lower() != ENDS[side.side][1]

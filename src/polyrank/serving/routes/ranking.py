@@ -6,13 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from polyrank.serving.context import CurrentServer, Server
-from polyrank.serving.dialects import (
-    CohereRerankAnswer,
-    CohereRerankRequest,
-    Reranks,
-    TeiRerankRequest,
-    TeiResult,
-)
+from polyrank.serving.dialects import CohereRerankAnswer, CohereRerankRequest, Reranks, TeiRerankRequest, TeiResult
 from polyrank.serving.responses import json_response
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import ScoreTask

@@ -8,6 +8,7 @@ vocabulary and the separator.
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.examples import Reader
-from polyrank.data.read_report import counted, parsed
+from polyrank.data.read_report import BadRows, counted, parsed
 from polyrank.data.rows import rows
 from polyrank.errors import ArtifactError, DataError
 from polyrank.records import Example
@@ -61,18 +62,12 @@ def rows_of(
     Raises:
         DataError: a row is bad, and ``skip_bad`` is false.
     """
-    reader = Reader(path, None, None, None)
-    n_bad = 0
-    first = ""
-    for item in parsed(path, rows(path), reader.examples):
-        if isinstance(item, DataError):
-            if not skip_bad:
-                raise item
-            n_bad, first = n_bad + 1, first or str(item)
-        elif examples := [example for example in item if example.response is not None]:
+    reader, bad = Reader(path, None, None, None), BadRows(skip=skip_bad)
+    for item in parsed(path, partial(rows, path), reader.examples)(bad.add):
+        if examples := [example for example in item if example.response is not None]:
             yield examples
-    if n_bad:
-        notify(f"{path}: {counted(n_bad, 'bad row')} left out ({first})")
+    if bad.n:
+        notify(f"{path}: {counted(bad.n, 'bad row')} left out ({bad.messages[0]})")
 
 
 def texts_of(examples: list[Example]) -> tuple[str, ...]:
