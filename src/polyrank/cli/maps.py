@@ -36,11 +36,9 @@ def map_(
 ) -> None:
     """Fit a linear map of response vectors on a frozen encoder; use the result like any model."""
     from polyrank.config.recipe import DataConfig
-    from polyrank.errors import UsageError
     from polyrank.frozen.maps import MapConfig, fit_response_map
     from polyrank.scorers.mapped import check_map_path, save_map
-    from polyrank.scorers.open import load
-    from polyrank.scorers.protocols import Encoder
+    from polyrank.scorers.open import load_frozen
     from polyrank.training.data import load_data
 
     check_map_path(output, replace=overwrite)
@@ -53,11 +51,7 @@ def map_(
     )
     settings = DataConfig(train=str(data), valid=str(valid), speaker=speaker, max_train=max_train, max_valid=max_valid)
     examples, lists = load_data(settings, notify=notify)
-    frozen = load(encoder, device=device)
-    if not isinstance(frozen, Encoder):
-        raise UsageError(
-            f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned backbone"
-        )
+    frozen = load_frozen(encoder, "map", device=device)
     with WorkDisplay() as display:
         encoder_with_map, figures = fit_response_map(frozen, examples, lists, config, report=display.report)
     figures = {"encoder": encoder, "data": data.name, **figures}

@@ -98,8 +98,7 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
     Traceback (most recent call last):
     polyrank.errors.ConfigError: unknown key "widht"; did you mean "width"?
     """
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where} = {values!r} is not a table; write [{where}]")
+    check_table(values, where)
     hints, moved, dropped = field_types(kind), getattr(kind, "moved", {}), getattr(kind, "dropped", {})
     prefix = f"{where}." if where else ""
     for key, value in values.items():
@@ -125,6 +124,12 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
         return kind(**known)
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
+
+
+def check_table(values: object, where: str) -> None:
+    """Raise ConfigError unless the value is a table."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} = {values!r} is not a table; write [{where}]")
 
 
 def kinds(union: Any) -> dict[str, Any]:
@@ -202,12 +207,17 @@ def without_none(hint: Any) -> list[Any]:
     return [option for option in options if option is not type(None)]
 
 
+def is_settings(option: object) -> bool:
+    """Whether a type is that of a table."""
+    return isinstance(option, type) and issubclass(option, Settings)
+
+
 def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
     """Convert ``value`` to its type: lists become tuples, whole numbers floats, tables dataclasses."""
     options = without_none(hint)
     if value is None and type(None) in get_args(hint):
         return None
-    if isinstance(options[0], type) and issubclass(options[0], Settings):
+    if is_settings(options[0]):
         if len(options) > 1:
             return kind_from_dict(hint, value, where, start)
         return from_dict(options[0], value, where, start if isinstance(start, Settings) else None)
@@ -276,6 +286,29 @@ def unknown_key(key: str, known: Iterable[str], prefix: str = "", nested: Iterab
     others = f"known keys: {', '.join(names)}" if names else "this table has no keys; leave it out"
     hint = f'did you mean "{prefix}{near[0]}"?' if near else others
     return ConfigError(f'unknown key "{prefix}{key}"; {hint}')
+
+
+def check_recipe(kind: Any, values: Mapping[str, Any], required: Iterable[str], nested: Iterable[str] = ()) -> None:
+    """Check the names of a recipe's tables, and its key ``output``.
+
+    Args:
+        kind: the recipe's dataclass.
+        values: the tables.
+        required: names that may not be missing.
+        nested: see ``unknown_key``.
+
+    Raises:
+        ConfigError: a key is unknown or missing, or the output is not a text.
+    """
+    known = [entry.name for entry in dataclasses.fields(kind)]
+    for key in values:
+        if key not in known:
+            raise unknown_key(key, known, nested=nested)
+    for name in required:
+        if name not in values:
+            raise ConfigError(f'missing key "{name}"; add it to the recipe')
+    if not isinstance(output := values["output"], str):
+        raise ConfigError(f"output = {output!r} is not a folder; write its path in quotes")
 
 
 def parse_value(text: str) -> Any:

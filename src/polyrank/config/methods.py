@@ -10,8 +10,21 @@ from polyrank.errors import ConfigError
 NegativesWeighting = Literal["as_said", "uniform", "logq"]
 
 
+class TrainingMethod(Settings):
+    """Properties that all training methods have."""
+
+    __slots__ = ()
+    ranks_lists: ClassVar[bool] = True
+    """Whether each context ranks its own list."""
+
+    @property
+    def corrects(self) -> str | None:
+        """The first stage whose scores the network learns to correct; None: it learns to rank alone."""
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InBatchNegatives(Settings):
+class InBatchNegatives(TrainingMethod):
     """The other responses of the batch are the negatives.
 
     Args:
@@ -86,7 +99,7 @@ class ConvertMethod(InBatchNegatives):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListwiseMethod(Settings):
+class ListwiseMethod(TrainingMethod):
     """Each context ranks its own list: its response and the negatives of ``[train.negatives]``.
 
     Args:
@@ -95,13 +108,12 @@ class ListwiseMethod(Settings):
     """
 
     kind: ClassVar[str] = "listwise"
-    ranks_lists: ClassVar[bool] = True
 
     sigmoid: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImitatingMethod(Settings):
+class ImitatingMethod(TrainingMethod):
     """Lists, with the scores of another network as targets.
 
     Args:
@@ -111,8 +123,6 @@ class ImitatingMethod(Settings):
         label_weight: weight of the cross-entropy with the labels; 0: train on the other network's scores alone.
         temperature: for "kl": scores are divided by it before the softmax.
     """
-
-    ranks_lists: ClassVar[bool] = True
 
     imitation: Literal["kl", "margin_mse"] = "kl"
     alpha: NonNegativeFloat = 1.0
@@ -153,7 +163,7 @@ class MutualMethod(ImitatingMethod):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RerankMethod(Settings):
+class RerankMethod(TrainingMethod):
     """A Cross-encoder learns to correct the scores of a trained encoder, the first stage, which is not trained.
 
     The loss is that of lists, of the sum g + s of the first stage's score and the Cross-encoder's (Tao et al., Eq. 10).
@@ -166,9 +176,13 @@ class RerankMethod(Settings):
     """
 
     kind: ClassVar[str] = "rerank"
-    ranks_lists: ClassVar[bool] = True
 
     first_stage: str
+
+    @property
+    def corrects(self) -> str:
+        """The first stage."""
+        return self.first_stage
 
 
 Method = InBatchMethod | ConvertMethod | ListwiseMethod | DistillMethod | MutualMethod | RerankMethod

@@ -1,6 +1,5 @@
 """A recipe of a pre-training as frozen dataclasses, with strict parsing."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -13,9 +12,9 @@ from polyrank.config.checked import (
     Positive,
     Settings,
     Share,
+    check_recipe,
     field_types,
     from_dict,
-    unknown_key,
 )
 from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
 from polyrank.config.training import LogTo, NetworkTraining, Precision, Updates
@@ -184,15 +183,17 @@ class PretrainRecipe(Settings):
     train: PretrainSteps = field(default_factory=PretrainSteps)
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, ScratchModel) and self.vocabulary is None:
-            object.__setattr__(self, "vocabulary", VocabularyConfig())
-        if isinstance(self.model, ContinuedModel) and self.vocabulary is not None:
-            raise ConfigError("a backbone already has a vocabulary; leave out [vocabulary] or model.backbone")
-        if isinstance(self.model, ScratchModel) and self.text.max_tokens > self.model.positions:
-            raise ConfigError(
-                f"text.max_tokens = {self.text.max_tokens} is above model.positions = {self.model.positions}; lower it"
-                " or raise model.positions"
-            )
+        if isinstance(self.model, ContinuedModel):
+            if self.vocabulary is not None:
+                raise ConfigError("a backbone already has a vocabulary; leave out [vocabulary] or model.backbone")
+        else:
+            if self.vocabulary is None:
+                object.__setattr__(self, "vocabulary", VocabularyConfig())
+            if self.text.max_tokens > self.model.positions:
+                raise ConfigError(
+                    f"text.max_tokens = {self.text.max_tokens} is above model.positions = {self.model.positions}; lower"
+                    " it or raise model.positions"
+                )
         for name in ("batch_tokens", "micro_batch_tokens"):
             if (budget := getattr(self.train, name)) is not None and budget < self.text.max_tokens:
                 raise ConfigError(
@@ -207,15 +208,7 @@ def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
     Raises:
         ConfigError: a key is unknown, missing or wrong.
     """
-    known = [entry.name for entry in dataclasses.fields(PretrainRecipe)]
-    for key in values:
-        if key not in known:
-            raise unknown_key(key, known)
-    for name in ("output", "data"):
-        if name not in values:
-            raise ConfigError(f'missing key "{name}"; add it to the recipe')
-    if not isinstance(values["output"], str):
-        raise ConfigError(f"output = {values['output']!r} is not a folder; write its path in quotes")
+    check_recipe(PretrainRecipe, values, ("output", "data"))
     model, vocabulary = values.get("model", {}), values.get("vocabulary")
     continued = isinstance(model, dict) and "backbone" in model
     if continued and (sizes := [key for key in model if key in field_types(ScratchModel)]):

@@ -8,12 +8,13 @@ from polyrank.config.checked import (
     AtLeastTwo,
     Count,
     Settings,
+    check_recipe,
+    check_table,
     field_types,
     from_dict,
     kind_from_dict,
     nested_keys,
     to_dict,
-    unknown_key,
 )
 from polyrank.config.methods import ConvertMethod
 from polyrank.config.models import ConvertConfig, RecipeModel, TextPolicy, TextSettings, text_from_dict
@@ -141,15 +142,7 @@ def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:
     >>> sorted(recipe_tables({"model": {"kind": "bi"}, "output": "run"}))
     ['data', 'model', 'output', 'reranker', 'text', 'train']
     """
-    known = [entry.name for entry in dataclasses.fields(Recipe)]
-    for key in values:
-        if key not in known:
-            raise unknown_key(key, known, nested=nested_keys(field_types(Recipe)))
-    for name in ("model", "output"):
-        if name not in values:
-            raise ConfigError(f'missing key "{name}"; add it to the recipe')
-    if type(values["output"]) is not str:
-        raise ConfigError(f"output = {values['output']!r} is not a folder; write its path in quotes")
+    check_recipe(Recipe, values, ("model", "output"), nested_keys(field_types(Recipe)))
     tables = {"output": values["output"]} | {name: _table(values, name) for name in ("model", "text", "data", "train")}
     if values.get("reranker") is None:
         return {**tables, "reranker": None}
@@ -159,9 +152,8 @@ def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(values: dict[str, Any], name: str, prefix: str = "") -> dict[str, Any]:
-    table = values.get(name, {})
-    if not isinstance(table, dict):
-        raise ConfigError(f"{prefix}{name} = {table!r} is not a table; write [{prefix}{name}]")
+    table: dict[str, Any] = values.get(name, {})
+    check_table(table, f"{prefix}{name}")
     return table
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from polyrank.config.checked import Limits, Settings, field_types, without_none
+from polyrank.config.checked import Limits, Settings, field_types, is_settings, without_none
 from polyrank.config.models import RecipeModel
 from polyrank.config.pretraining import PretrainRecipe
 from polyrank.config.recipe import Recipe
@@ -85,7 +85,7 @@ def _of_settings(kind: type[Any], about: Schema) -> Schema:
 
 def _of_type(hint: Any, about: Schema) -> Schema:
     options: list[Any] = without_none(hint)
-    if isinstance(options[0], type) and issubclass(options[0], Settings):
+    if is_settings(options[0]):
         if len(options) == 1:
             return _of_settings(options[0], about)
         return {**about, "anyOf": [_of_settings(option, {}) for option in options]}

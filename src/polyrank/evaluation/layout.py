@@ -13,6 +13,8 @@ from typing import Any, Literal
 from rich.markup import escape
 from rich.table import Table
 
+from polyrank.data.rows import items_of
+
 SHOWN = ("R@1", "R@5", "R@10", "MRR")
 LOSS = "loss"
 MARK, LEVEL = "†", 0.05
@@ -208,8 +210,7 @@ def _about_cell(row: Row, heading: str) -> str:
             return str(len(row["seeds"])) if "std" in row else "1"
         case "n":
             return f"{row['n_examples']:,}"
-    size = row["n_candidates"]
-    return f"{size:,}" if isinstance(size, int) else f"{size[0]:,}-{size[1]:,}"
+    return "-".join(f"{size:,}" for size in items_of(row["n_candidates"]))
 
 
 def _figure_cell(row: Row, name: str) -> str:

@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from polyrank.data.rows import items_of
 from polyrank.errors import MissingExtraError
 from polyrank.evaluation.layout import percent
 from polyrank.evaluation.tables import Evaluations, breakdown
@@ -152,8 +153,7 @@ def _title(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"validation; {spread}" if spread else "validation"
     if len(rows) > 1:
         spread += f"; dotted: {rows[0]['name']}"
-    size = rows[0]["n_candidates"]
-    of = f"{size:,}" if isinstance(size, int) else f"{size[0]:,} to {size[1]:,}"
+    of = " to ".join(f"{size:,}" for size in items_of(rows[0]["n_candidates"]))
     return f"{rows[0]['n_examples']:,} examples, {of} candidates each\n{spread}"
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
+from polyrank.data.rows import is_number
 from polyrank.errors import DataError
 from polyrank.records import Context
 
@@ -56,9 +57,7 @@ class Reply:
         _check_id("a reply's id", self.id)
         if self.text is not None:
             _check_texts("the text of a reply", [self.text])
-        if self.score is not None and (
-            isinstance(self.score, bool) or not isinstance(self.score, int | float) or not isfinite(self.score)
-        ):
+        if self.score is not None and not (is_number(self.score) and isfinite(self.score)):
             raise DataError(f"the score {self.score!r} of reply {self.id!r} is not a finite number; omit it")
 
 
@@ -79,6 +78,8 @@ class Shown:
     Raises:
         DataError: names the value, the limit and the fix.
     """
+
+    kind: ClassVar[Literal["shown"]] = "shown"
 
     request_id: str
     replies: tuple[Reply, ...]
@@ -128,6 +129,18 @@ class Shown:
         """
         return next((rank for rank, reply in enumerate(self.replies, 1) if reply.id == reply_id), None)
 
+    def content(self, *, with_texts: bool = True) -> dict[str, Any]:
+        """All fields except the request and the time, ready for JSON; without texts: None in their place."""
+        context = self.context if with_texts else None
+        return {
+            "context": None if context is None else [context.turns, context.background],
+            "replies": [(reply.id, reply.score, reply.text if with_texts else None) for reply in self.replies],
+            "conversation": self.conversation,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "change": self.change,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -143,6 +156,8 @@ class Outcome:
     Raises:
         DataError: names the value, the limit and the fix.
     """
+
+    kind: ClassVar[Literal["outcome"]] = "outcome"
 
     request_id: str
     action: Action
@@ -166,6 +181,14 @@ class Outcome:
             _check_texts("the final text", [self.final_text])
             _check_length(self.request_id, [self.final_text])
         object.__setattr__(self, "time", in_utc(self.time))
+
+    def content(self, *, with_texts: bool = True) -> dict[str, Any]:
+        """As ``Shown.content``."""
+        return {
+            "action": self.action,
+            "reply_id": self.reply_id,
+            "final_text": self.final_text if with_texts else None,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,15 +162,15 @@ class FeedbackStore(Closing):
 
     def _add(self, entry: Shown | Outcome) -> bool:
         """Add an entry inside the caller's transaction; whether it is new."""
-        kind, request_id = "outcome" if isinstance(entry, Outcome) else "shown", entry.request_id
-        sent = self._hmac(_all_of(entry))
+        kind, request_id = entry.kind, entry.request_id
+        sent = self._hmac(entry.content())
         known = self._find(request_id, kind)
         if known is not None:
             if known[2] == sent:
                 return False
             what = "another list of replies" if kind == "shown" else "another outcome"
             raise DataError(f"request {request_id!r} already has {what}; send this one under another id")
-        if isinstance(entry, Outcome):
+        if entry.kind == "outcome":
             self._check(entry)
         query = "SELECT number, digest FROM entries ORDER BY number DESC LIMIT 1"
         last, before = self._connection.execute(query).fetchone() or (0, b"")
@@ -192,13 +192,10 @@ class FeedbackStore(Closing):
 
     def _content(self, entry: Shown | Outcome) -> dict[str, Any]:
         """The part of an entry that is stored."""
-        everything = _all_of(entry)
-        if isinstance(entry, Outcome):
-            return everything if self.keep_text else everything | {"final_text": None}
-        everything["context_code"] = None if entry.context is None else self.context_code(entry.context)
-        if not self.keep_text:
-            everything |= {"context": None, "replies": [(reply.id, reply.score, None) for reply in entry.replies]}
-        return everything
+        content = entry.content(with_texts=self.keep_text)
+        if entry.kind == "shown":
+            content["context_code"] = None if entry.context is None else self.context_code(entry.context)
+        return content
 
     def _find(self, request_id: str, kind: str) -> tuple[str, str, bytes] | None:
         """Time, content and code of an entry."""
@@ -217,20 +214,6 @@ def _shown(request_id: str, time: str, content: str) -> tuple[Shown, str | None]
     replies = tuple(Reply(*reply) for reply in values.pop("replies"))
     context = None if context is None else Context(*map(tuple, context))
     return Shown(request_id, replies, context, time=datetime.fromisoformat(time), **values), code
-
-
-def _all_of(entry: Shown | Outcome) -> dict[str, Any]:
-    """All fields of an entry except its request and time."""
-    if isinstance(entry, Outcome):
-        return {"action": entry.action, "reply_id": entry.reply_id, "final_text": entry.final_text}
-    return {
-        "context": None if entry.context is None else [entry.context.turns, entry.context.background],
-        "replies": [(reply.id, reply.score, reply.text) for reply in entry.replies],
-        "conversation": entry.conversation,
-        "model": entry.model,
-        "fingerprint": entry.fingerprint,
-        "change": entry.change,
-    }
 
 
 def _json(value: object) -> str:

@@ -42,13 +42,11 @@ Model: TypeAlias = tuple[Network, Texts, ModelConfig]
 """A network, its tokenized text policy, and its settings."""
 
 
-def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
+def resolve(config: BiConfig, mean_pooled: bool) -> BiConfig:
     """Replace each None by its default. A backbone trained for the similarity of mean-pooled outputs starts with mean
     reduction, codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Other
     backbones get the papers' settings.
     """
-    if isinstance(config, CrossConfig):
-        return config
     changes: dict[str, Any] = {}
     if config.reduction is None:
         changes["reduction"] = "mean" if mean_pooled else "first"
@@ -133,11 +131,10 @@ def saved_texts(network: Network, policy: TextPolicy | ConvertText, tokenizer: b
         tokenizer: the bytes of its vocabulary.
         where: names the file in errors.
     """
-    if isinstance(network, Convert):
-        assert isinstance(policy, ConvertText), "text_from_dict() returns ConvertText for a ConveRT"
+    if isinstance(policy, ConvertText):
+        assert isinstance(network, Convert), "text_from_dict() returns ConvertText for a ConveRT only"
         return ConvertTexts(read_convert_subwords(tokenizer, where), policy, network.multi_context)
     assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "all others have a backbone"
-    assert isinstance(policy, TextPolicy), "text_from_dict() returns TextPolicy for networks with a backbone"
     return BackboneTexts(read_subwords(tokenizer, where), policy, network.backbone.max_positions)
 
 
@@ -187,9 +184,10 @@ def new_model(
     if subwords.add(policy.new_tokens):
         grow_embeddings(backbone, subwords, seed)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
-    config = resolve(config, mean_pooled)
-    if not isinstance(config, CrossConfig) and config.output_scale is None:
-        config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
+    if not isinstance(config, CrossConfig):
+        config = resolve(config, mean_pooled)
+        if config.output_scale is None:
+            config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_model(config, backbone, new_dropout), texts, config
@@ -203,16 +201,16 @@ def _published_backbone(config: BackboneConfig, dropout: float | None) -> tuple[
 
 def _trained_backbone(config: BackboneConfig, start: Model | None) -> tuple[Backbone, Subwords, bool] | None:
     """The same from a trained model; None if it has another backbone, or an encoder would need its reduction."""
-    if start is None or not isinstance(start[1], BackboneTexts):
+    if start is None:
         return None
     network, texts, trained = start
-    has_reduction = isinstance(config, CrossConfig) or isinstance(trained, BiConfig | PolyConfig)
-    if not (has_reduction and isinstance(trained, BackboneConfig) and trained.backbone == config.backbone):
+    if not isinstance(trained, BackboneConfig) or trained.backbone != config.backbone:
         return None
-    assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "models with BackboneTexts have a backbone"
-    assert isinstance(texts.subwords, Subwords), "and a backbone's vocabulary"
-    mean_pooled = not isinstance(trained, CrossConfig) and trained.reduction == "mean"
-    return copy.deepcopy(network.backbone), texts.subwords, mean_pooled
+    if trained.kind == "cross" and config.kind != "cross":
+        return None
+    assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "its settings name a backbone"
+    assert isinstance(texts, BackboneTexts), "and its texts have the vocabulary of a backbone"
+    return copy.deepcopy(network.backbone), texts.subwords, trained.reduction == "mean"
 
 
 def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:

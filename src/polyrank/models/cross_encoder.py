@@ -30,6 +30,8 @@ class CrossEncoder(Network):
         Dialogue via Mutual Learning, section 3.
     """
 
+    pairwise = True
+
     def __init__(
         self,
         backbone: Backbone,

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyrank.models.mixture import MixtureSource
+from polyrank.models.mixture import TwoSides
 from polyrank.text import Tokens
 
 Run = Callable[[Mapping[str, NDArray[np.int64]]], list[NDArray[np.generic]]]
 
 
-class ExportedEncoder(nn.Module, MixtureSource):
+class ExportedEncoder(nn.Module, TwoSides):
     """A Bi- or Poly-encoder whose two sides are exported graphs.
 
     Args:

@@ -30,8 +30,17 @@ class Mixture:
         return Mixture(length * self.weights / norms, self.outputs, self.mask)
 
 
-class MixtureSource:
-    """A network with two sides that can return its vectors as mixtures, if they are such."""
+class TwoSides:
+    """A network with a side for contexts and one for candidates, with defaults of what some of them can do."""
+
+    pairwise = False
+
+    inner_layers: tuple[str, ...] = ()
+    """The names of inner encodings that ``inner`` returns."""
+
+    def inner(self, layer: str, tokens: Tokens) -> Tensor:
+        """The encoding ``[B, R]`` of contexts by one of ``inner_layers``."""
+        raise NotImplementedError(f"this network has no layer {layer!r}")
 
     def context_mixture(self, tokens: Tokens) -> Mixture | None:
         """Context vectors as weighted sums of token outputs; None if they are not such sums."""

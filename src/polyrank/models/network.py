@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polyrank.errors import ArtifactError
 from polyrank.models.backbone import Backbone
-from polyrank.models.mixture import MixtureSource
+from polyrank.models.mixture import TwoSides
 from polyrank.text import Tokens
 
 
@@ -33,6 +33,9 @@ class Trunk(Protocol):
 
 class Network(nn.Module, ABC):
     """Any network: can be trained, stored and restored."""
+
+    pairwise: bool
+    """Whether it scores pairs of context and candidate, instead of encoding each side."""
 
     new_rate = 1.0
     """The learning rate of new parameters as a multiple of ``lr``, unless a recipe sets ``new_lr``."""
@@ -85,14 +88,11 @@ class Network(nn.Module, ABC):
         return bool(backbones)
 
 
-class EncoderNetwork(Network, MixtureSource):
+class EncoderNetwork(Network, TwoSides):
     """A network that encodes contexts and candidates separately."""
 
     dimension: int
     """D, the length of each vector."""
-
-    inner_layers: tuple[str, ...] = ()
-    """The names of inner encodings that ``inner`` returns."""
 
     @abstractmethod
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
@@ -101,10 +101,6 @@ class EncoderNetwork(Network, MixtureSource):
     @abstractmethod
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""
-
-    def inner(self, layer: str, tokens: Tokens) -> Tensor:
-        """The encoding ``[B, R]`` of contexts by one of ``inner_layers``."""
-        raise NotImplementedError(f"this network has no layer {layer!r}")
 
 
 def check_tensor_names(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -68,14 +68,13 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
     @property
     def inner_layers(self) -> tuple[str, ...]:
         """Names of the inner encodings that ``encode_inner`` returns."""
-        return self.model.inner_layers if isinstance(self.model, EncoderNetwork) else ()
+        return self.model.inner_layers
 
     def encode_inner(self, layer: str, contexts: Sequence[ContextLike]) -> Floats:
         """One of ``inner_layers`` for each context: ``[B, R]``."""
-        model = self.model
-        assert isinstance(model, EncoderNetwork), "inner_layers is empty for others"
         rows = [self.texts.context_ids(context) for context in contexts_of(contexts)]
-        parts = [(batch, _array(vectors)) for batch, vectors in self.batches(lambda t: model.inner(layer, t), rows)]
+        batches = self.batches(lambda tokens: self.model.inner(layer, tokens), rows)
+        parts = [(batch, _array(vectors)) for batch, vectors in batches]
         result = np.zeros((len(rows), parts[0][1].shape[1] if parts else 0), np.float32)
         for batch, vectors in parts:
             result[batch] = vectors

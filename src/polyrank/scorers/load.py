@@ -15,7 +15,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.devices.choice import Precision, choose_device, choose_dtype
 from polyrank.errors import UsageError
 from polyrank.loading.backbones import resolve_backbone
-from polyrank.models import BiEncoder, CrossEncoder, Network, new_model
+from polyrank.models import BiEncoder, Network, new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.bert import BertConfig
 from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
@@ -66,7 +66,7 @@ def make_scorer(
     model.to(chosen)
     if frozen:
         dtype = freeze(model, dtype)
-    kind: Any = CrossScorer if isinstance(model, CrossEncoder | PairEncoder) else EncoderScorer
+    kind: Any = CrossScorer if model.pairwise else EncoderScorer
     scorer: EncoderScorer | CrossScorer = kind(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
     return scorer
 

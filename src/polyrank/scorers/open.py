@@ -125,6 +125,20 @@ def load_encoder(
     return open_encoder(resolve_encoder(name, backend=backend), device=device, precision=precision)
 
 
+def load_frozen(name: str, purpose: str, *, device: str = "auto") -> Encoder:
+    """As ``load``, for a model whose vectors something else is trained on.
+
+    Raises:
+        UsageError: the model does not exist or has no vectors; the message names the purpose.
+    """
+    scorer = load(name, device=device)
+    if not isinstance(scorer, Encoder):
+        raise UsageError(
+            f"{name} has no vectors to {purpose}; give a Bi- or Poly-encoder, a ConveRT or an untuned backbone"
+        )
+    return scorer
+
+
 def open_encoder(ref: ModelRef, *, device: str = "auto", precision: "Precision" = "auto") -> Encoder:
     """As ``open_model``, for models with vectors.
 

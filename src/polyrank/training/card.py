@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from polyrank._version import __version__
-from polyrank.config.methods import RerankMethod
 from polyrank.config.models import CARD, SumConfig
 from polyrank.config.names import SHIPPED
 from polyrank.config.recipe import Recipe
@@ -106,10 +105,8 @@ def write_card(
         "Saved after": f"step {fit.best_step:,}" + (", the best on the validation part" if fit.best else ""),
         "Fingerprint": f"`{read_model(folder)[1].get('fingerprint', '')}`",
     }
-    if isinstance(method := recipe.train.method, RerankMethod):
-        facts["First stage"] = (
-            f"`{without_paths(method.first_stage)}`, whose scores it corrects; all figures are of both"
-        )
+    if (first_stage := recipe.train.method.corrects) is not None:
+        facts["First stage"] = f"`{without_paths(first_stage)}`, whose scores it corrects; all figures are of both"
     sections = [
         "\n".join([*header, "---"]),
         f"# {KINDS[network.model.kind]} for ranking replies",

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from polyrank.config.training import TrainConfig
-from polyrank.data.mapped_examples import StoredExamples
+from polyrank.data.mapped_examples import choose
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.devices.random_state import restored_random_state
 from polyrank.loading.recipes import TrainingPlan
-from polyrank.models import CrossEncoder
 from polyrank.records import Example
 from polyrank.scorers.protocols import Scorer
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
@@ -148,7 +147,7 @@ def _without_mining(train: TrainConfig) -> TrainConfig:
 
 def _sample(examples: Sequence[Example]) -> Sequence[Example]:
     numbers = np.linspace(0, len(examples) - 1, min(SAMPLE, len(examples)), dtype=np.int64)
-    return examples.choose(numbers) if isinstance(examples, StoredExamples) else [examples[i] for i in numbers.tolist()]
+    return choose(examples, numbers)
 
 
 def _time_updates(
@@ -178,7 +177,7 @@ def _time_validation(ranker: Ranker, scorer: Scorer, valid: Sequence[Example], c
     """Seconds of a validation: those of a few lists, times the ratio of texts to encode, or of pairs to score."""
 
     def cost(examples: Sequence[Example]) -> int:
-        if isinstance(ranker.model, CrossEncoder):
+        if ranker.model.pairwise:
             return sum(len(example.candidates) for example in examples)
         return len(examples) + len({text for example in examples for text in example.candidates})
 

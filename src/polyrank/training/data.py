@@ -11,7 +11,7 @@ from polyrank.config.recipe import DataConfig
 from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.in_memory import rows_of
-from polyrank.data.mapped_examples import StoredExamples, open_stored
+from polyrank.data.mapped_examples import StoredExamples, choose, open_stored
 from polyrank.data.speakers import speakers_of
 from polyrank.devices import distributed
 from polyrank.errors import ConfigError, DataError
@@ -32,7 +32,7 @@ def load_data(
         # the subset does not depend on the training seed, so every model and seed is trained on the same examples
         chosen = np.random.Generator(np.random.PCG64(20200113)).permutation(len(train))[: data.max_train]
         chosen.sort()
-        train = train.choose(chosen) if isinstance(train, StoredExamples) else [train[i] for i in chosen.tolist()]
+        train = choose(train, chosen)
         notify(f"using a random subset of {len(train):,}")
     if data.valid is None and valid is None:
         return train, []

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from polyrank.config.methods import RerankMethod
 from polyrank.config.training import TrainConfig
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.records import Example
@@ -90,7 +89,7 @@ class ExampleBatches:
         self._checks = check_steps(self.n_steps, self.per_epoch, settings.evaluate_per_epoch)
         # mining uses the weights at the start of an epoch, and a first stage chooses the negatives of each batch
         mines = settings.negatives is not None and "mined" in settings.negatives.order
-        self.ahead = not mines and not isinstance(settings.method, RerankMethod)
+        self.ahead = not mines and settings.method.corrects is None
 
     def batch(self, number: int) -> ExampleBatch:
         """The batch of 0-based update ``number``."""

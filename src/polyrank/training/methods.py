@@ -9,6 +9,8 @@ import torch
 
 from polyrank.config.methods import (
     ConvertMethod,
+    DistillMethod,
+    ImitatingMethod,
     InBatchMethod,
     ListwiseMethod,
     MutualMethod,
@@ -90,7 +92,7 @@ def make_step(
     negatives = None
     if settings.negatives is not None:
         drawn = settings.negatives
-        if isinstance(method, RerankMethod):  # a small set has fewer wrong responses
+        if method.corrects is not None:  # a small set has fewer wrong responses
             drawn = replace(drawn, n=max(drawn.n, min(N_DRAWN, len(_responses(examples)) - 1)))
         negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder)
     match method:
@@ -128,28 +130,33 @@ def make_step(
             )
     assert settings.negatives is not None, "TrainConfig fills them in for methods that rank lists"
     assert negatives is not None, "made from them"
-    encoder = None
-    if isinstance(method, RerankMethod):
-        encoder = load_encoder(method.first_stage, device=str(device), precision=settings.precision)
-        negatives = ShortlistNegatives(negatives, encoder, settings.negatives.n)
-    sigmoid, chunk_size = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid, settings.chunk_size
-    steps = [
-        ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, chunk_size, own)
-        for ranker, own in zip(rankers, tokens, strict=True)
-    ]
-    if isinstance(method, ListwiseMethod):
-        return steps[0]
-    if isinstance(method, RerankMethod):
-        assert encoder is not None, "loaded above"
-        assert isinstance(first.model, CrossEncoder), "Recipe allows this method for Cross-encoders only"
-        first.model.zero_head()
-        return RerankStep(steps[0], encoder)
-    imitation = Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)
-    if isinstance(method, MutualMethod):
-        return MutualStep(steps[0], steps[1], imitation)
-    teacher = load(method.teacher, device=str(device), precision=settings.precision)
-    known = f"{teacher.fingerprint or method.teacher} {choose_dtype(settings.precision, device)}"
-    return DistillStep(steps[0], CachedScorer(folder / "teacher-scores.sqlite", teacher, known), imitation)
+
+    def steps(negatives: Negatives, sigmoid: bool = False) -> list[ListwiseStep]:
+        return [
+            ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, settings.chunk_size, own)
+            for ranker, own in zip(rankers, tokens, strict=True)
+        ]
+
+    match method:
+        case ListwiseMethod():
+            return steps(negatives, method.sigmoid)[0]
+        case RerankMethod():
+            assert isinstance(first.model, CrossEncoder), "Recipe allows this method for Cross-encoders only"
+            encoder = load_encoder(method.first_stage, device=str(device), precision=settings.precision)
+            first.model.zero_head()
+            return RerankStep(steps(ShortlistNegatives(negatives, encoder, settings.negatives.n))[0], encoder)
+        case MutualMethod():
+            one, other = steps(negatives, method.sigmoid)
+            return MutualStep(one, other, _imitation(method))
+        case DistillMethod():
+            teacher = load(method.teacher, device=str(device), precision=settings.precision)
+            known = f"{teacher.fingerprint or method.teacher} {choose_dtype(settings.precision, device)}"
+            cached = CachedScorer(folder / "teacher-scores.sqlite", teacher, known)
+            return DistillStep(steps(negatives)[0], cached, _imitation(method))
+
+
+def _imitation(method: ImitatingMethod) -> Imitation:
+    return Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)
 
 
 def stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[[str], None]) -> StoredTokens | None:

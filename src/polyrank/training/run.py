@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.methods import RerankMethod
 from polyrank.config.models import NETWORKS
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.devices import distributed
@@ -181,10 +180,8 @@ def train(
 
 def _tested(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:
     """The trained model; a re-ranker with its first stage."""
-    method, scorer = plan.recipe.train.method, own.load(device=device)
-    if not isinstance(method, RerankMethod):
-        return scorer
-    return TwoStageScorer(load_encoder(method.first_stage, device=device), scorer)
+    first_stage, scorer = plan.recipe.train.method.corrects, own.load(device=device)
+    return scorer if first_stage is None else TwoStageScorer(load_encoder(first_stage, device=device), scorer)
 
 
 def _write_cards(plan: TrainingPlan, results: Sequence[RunResult], parts: list[DataPart], n_examples: int) -> None:

@@ -182,8 +182,7 @@ class ListwiseStep:
 
     def inputs(self, batch: Positions, lists: list[list[str]]) -> Lists:
         """The tokens of lists for this network."""
-        pairwise = isinstance(self.model, CrossEncoder)
-        return in_lists(batch, lists, texts=self.texts, stored=self.stored, pairwise=pairwise)
+        return in_lists(batch, lists, texts=self.texts, stored=self.stored, pairwise=self.model.pairwise)
 
     def prepare(self, batch: Positions, epoch: int) -> Lists:
         """The lists and tokens of a batch."""

@@ -15,7 +15,7 @@ from polyrank.frozen.intents.head import Head
 from polyrank.loading.models import model_exists, portable_name, resolved_name
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.records import Context
-from polyrank.scorers.open import load
+from polyrank.scorers.open import load_frozen
 from polyrank.scorers.protocols import Encoder
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import is_folder_of, read_tensors, write_tensors
@@ -159,9 +159,4 @@ def open_encoder(name: str, *, device: str = "auto") -> Encoder:
     """
     if is_folder_of(Path(name), KIND):
         raise UsageError(f"{name} is an intent classifier; give an encoder to train on")
-    scorer = load(name, device=device)
-    if not isinstance(scorer, Encoder):
-        raise UsageError(
-            f"{name} has no vectors to train on; give a Bi- or Poly-encoder, a ConveRT or an untuned backbone"
-        )
-    return scorer
+    return load_frozen(name, "train on", device=device)

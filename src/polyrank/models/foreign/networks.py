@@ -16,7 +16,7 @@ from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone
 from polyrank.models.foreign.files import Description, Layer, poolings
-from polyrank.models.mixture import Mixture, MixtureSource
+from polyrank.models.mixture import Mixture, TwoSides
 from polyrank.models.packed_linear import pack_linear_layers
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.reductions import each_alone, reduce
@@ -26,7 +26,7 @@ from polyrank.text import Tokens
 MEANS = ("mean", "mean_sqrt_len_tokens", "weightedmean")
 
 
-class SentenceEncoder(nn.Module, MixtureSource):
+class SentenceEncoder(nn.Module, TwoSides):
     """An encoder with one vector per text, for contexts and candidates.
 
     Args:
@@ -78,6 +78,8 @@ class PairEncoder(nn.Module):
         layers: after a Backbone, ending in one number.
         activation: of the scores.
     """
+
+    pairwise = True
 
     def __init__(self, network: nn.Module, layers: "Layers | None", activation: nn.Module) -> None:
         super().__init__()
