@@ -1,6 +1,7 @@
 """Gradients are summed over processes while the backward pass runs: the same sums as after it."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from polyrank.training import exchange
 from polyrank.training.cached import encode_in_chunks
 from polyrank.training.exchange import accumulating, summed_gradients
 from processes import work_together
+from test_precision import Trained
+from train_settings import update
 
 
 class Layers(nn.Module):
@@ -125,6 +128,24 @@ def change_after_sending() -> None:
 
 def test_gradients_that_change_after_they_were_sent_are_noticed() -> None:
     assert work_together(2, change_after_sending) == [0, 0]
+
+
+def scale_together(folder: Path) -> None:
+    """In fp16 a gradient overflows on rank 1 only, then on none."""
+    with distributed.process_group():
+        trained, exact = Trained(folder, torch.float16), Trained(folder, torch.float32)
+        before = trained.weights()
+        update(trained.state, trained.loss(1.0 if distributed.rank() else 0.25))
+        assert trained.state.scaler.get_scale() == 2**15
+        assert torch.equal(trained.weights(), before)
+        update(trained.state, trained.loss(0.5))
+        update(exact.state, exact.loss(0.5))
+        assert not torch.equal(trained.weights(), before)
+        assert torch.equal(trained.weights(), exact.weights())  # a power of two rounds nothing
+
+
+def test_an_overflow_in_one_process_skips_the_update_of_all(tmp_path: Path) -> None:
+    assert work_together(2, scale_together, tmp_path) == [0, 0]
 
 
 def test_a_single_process_exchanges_nothing() -> None:
