@@ -42,11 +42,13 @@ Model: TypeAlias = tuple[Network, Texts, ModelConfig]
 """A network, its tokenized text policy, and its settings."""
 
 
-def resolve(config: BiConfig, mean_pooled: bool) -> BiConfig:
+def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
     """Replace each None by its default. A backbone trained for the similarity of mean-pooled outputs starts with mean
     reduction, codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Other
     backbones get the papers' settings.
     """
+    if isinstance(config, CrossConfig):
+        return config
     changes: dict[str, Any] = {}
     if config.reduction is None:
         changes["reduction"] = "mean" if mean_pooled else "first"
@@ -184,10 +186,9 @@ def new_model(
     if subwords.add(policy.new_tokens):
         grow_embeddings(backbone, subwords, seed)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
-    if not isinstance(config, CrossConfig):
-        config = resolve(config, mean_pooled)
-        if config.output_scale is None:
-            config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
+    config = resolve(config, mean_pooled)
+    if not isinstance(config, CrossConfig) and config.output_scale is None:
+        config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_model(config, backbone, new_dropout), texts, config
