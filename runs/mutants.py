@@ -8,10 +8,10 @@
 
 A fault is one small change by an operator: an inverted comparison, swapped arguments, a dropped statement and so on.
 Each fault runs in its own process, forked from one that has torch imported, on a copy of the package in which one file
-differs. The tests that run the changed line decide, fastest first. A test that catches a fault must pass without it
-under the same conditions; otherwise it is not used. Longer files get more faults, drawn by a hash of each, so that
-faults move along when code moves. runs/equivalent/PACKAGE.toml lists the faults that change no observable behaviour,
-with the reason. ``table`` deletes results of faults whose code no longer exists.
+differs. The tests that run the changed line decide, those of its package first. A test that catches a fault must pass
+without it under the same conditions; otherwise it is not used. Longer files get more faults, drawn by a hash of each,
+so that faults move along when code moves. runs/equivalent/PACKAGE.toml lists the faults that change no observable
+behaviour, with the reason. ``table`` deletes results of faults whose code no longer exists.
 
 Needs the packages of ``dev``, a compiler for the faults in C, and Linux.
 """
@@ -79,11 +79,12 @@ CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes lon
 
 
 class Tests:
-    """The tests that decide about a fault, fastest first."""
+    """The tests that decide about a fault: file by file, those of its package first."""
 
     def __init__(self, first: list[str], budget: float = 60.0) -> None:
         self.coverage, self.first, self.budget = Coverage(), first, budget
         self.texts: dict[str, str] = {}
+        self.setups: dict[str, float] = {}
         self.unfit: set[str] = set()  # tests that also fail without the fault
 
     def exists(self, test: str) -> bool:
@@ -93,22 +94,31 @@ class Tests:
             self.texts[file] = (ROOT / file).read_text("utf-8") if (ROOT / file).exists() else ""
         return test not in self.unfit and f"def {name.partition('[')[0].rpartition('::')[2]}(" in self.texts[file]
 
+    def setup(self, file: str) -> float:
+        """Seconds of a file's slowest test, which is mostly the one that made its fixtures."""
+        if file not in self.setups:
+            own = [seconds for test, seconds in self.coverage.seconds.items() if test.startswith(f"{file}::")]
+            self.setups[file] = max(own, default=0.3)
+        return self.setups[file]
+
     def of(self, fault: Fault) -> list[str]:
         """Node ids for a fault; all test files of its package if no test ran the line."""
         files = [f"tests/{name}" for name in TESTS.get(fault.package, ()) if (ROOT / "tests" / name).exists()]
         found, at_import = self.coverage.tests(fault.path, fault.line)
-        seconds = self.coverage.seconds
-        # the package's own tests first, since these should catch it
-        ranked = sorted(
-            filter(self.exists, found), key=lambda t: (t.partition("::")[0] not in files, seconds.get(t, 0.3))
-        )
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for test in filter(self.exists, found):
+            by_file[test.partition("::")[0]].append(test)
+        # the package's own test files first, since these should catch it, then those whose fixtures start fast
+        order = sorted(by_file, key=lambda file: (files.index(file) if file in files else len(files), self.setup(file)))
         chosen, spent = (list(REFERENCES) if at_import else []), 0.0
-        for test in ranked:
-            spent += seconds.get(test, 0.3)
-            if len(chosen) > len(REFERENCES) and spent > self.budget:
-                break
-            chosen.append(test)
-        chosen = sorted(chosen, key=lambda t: seconds.get(t, 0.3)) if ranked else files
+        for file in order:
+            spent += self.setup(file)
+            for test in sorted(by_file[file], key=lambda test: self.coverage.seconds.get(test, 0.3)):
+                if len(chosen) > len(REFERENCES) and spent > self.budget:
+                    break
+                spent += self.coverage.seconds.get(test, 0.3)
+                chosen.append(test)
+        chosen = chosen if by_file else files
         return [*self.first, *(test for test in chosen if test not in self.first)]
 
 
@@ -163,7 +173,8 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
             _end_orphans(set(running))
             log = folder / "log"
             text = log.read_text("utf-8", "replace") if log.exists() else ""
-            shutil.rmtree(folder, ignore_errors=True)
+            for written in (folder, _temporary(folder)):
+                shutil.rmtree(written, ignore_errors=True)
             if by and code:  # the test fails without the fault, too
                 tests.unfit.add(by)
                 print(f"not used, since it fails without a fault: {by}", flush=True)
@@ -191,6 +202,11 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
             shown = f"{fault.path}:{fault.line} {fault.where}: {change}"
             ending = f"{record['seconds']} s by {record['by']}" if record["outcome"] == "caught" else ""
             print(f"[{done}/{len(faults)}] {record['outcome']:8} {fault.id} {shown} {ending}", flush=True)
+
+
+def _temporary(folder: Path) -> Path:
+    """The temporary folder of a fault's tests, with a short path: names of sockets may have about 100 characters."""
+    return Path("/tmp") / folder.name
 
 
 def _check_unchanged(fault: Fault) -> None:
@@ -247,7 +263,7 @@ def _child(fault: Fault, folder: Path, tests: list[str]) -> None:
         if ">>>" in (PACKAGE / fault.path).read_text("utf-8"):
             extra = [str(source / fault.path)]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    temporary = folder / "tmp"
+    temporary = _temporary(folder)
     temporary.mkdir()
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     os.environ.update(
