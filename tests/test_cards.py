@@ -13,7 +13,10 @@ from polyrank.config.methods import MutualMethod
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
 from polyrank.config.training import NetworkTraining
+from polyrank.data import read_examples
+from polyrank.devices.choice import cpu_has_int8
 from polyrank.models.artifacts import load_model, sign_card, signed
+from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.storage.document import SEAL
 from polyrank.training import RunResult, train
 from polyrank.training.card import describe_part, licence
@@ -54,6 +57,12 @@ def test_a_card_describes_the_model(tested: dict[str, Path], tiny_backbone: Path
     assert "| **Started from** | `tiny` (licence: not stated) |" in text
     assert "| **Training** | 2 steps, 16 examples; seed 1 |" in text
     assert f"| **Fingerprint** | `{load_model(own.model).fingerprint}` |" in text
+    alike = read_record(own.model)
+    assert (alike is not None) == cpu_has_int8()
+    if alike is not None:
+        assert alike.n == 12
+        assert f"| **In 8 bits** | {alike}; {'' if alike.kept else 'not '}used on CPUs without bf16 |" in text
+        assert alike == check_int8(own.model, read_examples(tested["valid"]).examples, record=False)
     assert "| `train.lr` | `0.001` |" in text
     assert "| `train.epochs` | `1` |" in text  # a default, and shown
     assert "train.new_lr" not in text  # a default

@@ -327,8 +327,8 @@ def test_agreement_of_two_rankings_by_hand() -> None:
     # the best two of four: {p, q} and {p, r}, then {s, r} and {p, s}; the second list's best is wrong
     assert alike == Agreement(2, 1.0, 0.5, 0.5)
     assert not alike.kept
-    assert Agreement(100, 0.5, 0.49, 0.9).kept
-    assert not Agreement(100, 0.5, 0.48, 1.0).kept
+    assert Agreement(200, 0.5, 0.495, 0.9).kept
+    assert not Agreement(200, 0.5, 0.49, 1.0).kept
     with pytest.raises(DataError, match="no example has two or more candidates to rank"):
         agreement(reference, other, [Example(("a",), ("p",), (0,))])  # type: ignore[arg-type]
     assert not Agreement(100, 0.5, 0.5, 0.89).kept
@@ -481,7 +481,10 @@ def test_only_exports_on_the_cpu_are_tried(cross: Path) -> None:
         (["--to", "sentence-transformers"], "needs an output folder and has no --check"),
         (["--to", "sentence-transformers", "-o", "st", "--check"], "needs an output folder and has no --check"),
         (["--to", "tflite"], "unknown export 'tflite'; choose onnx, onnx-int8"),
-        (["--to", "onnx", "--valid", "lists.jsonl"], "--valid is for onnx-int8; an export to onnx is compared"),
+        (
+            ["--to", "onnx", "--valid", "lists.jsonl"],
+            "--valid is for int8 and onnx-int8; an export to onnx is",
+        ),
         (["--to", "onnx", "-o", "elsewhere"], "the onnx export goes into the model folder, .*onnx; leave out -o"),
         (["--to", "onnx"], "already exists"),
     ],

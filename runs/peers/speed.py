@@ -1,6 +1,7 @@
 """Compares polyrank's speed with sentence-transformers', measured in alternation; prints one JSON object.
 
-python runs/peers/speed.py encode POOL [--limit N] [--pairs N] [--backend onnx ...] [--model FOLDER ...]
+python runs/peers/speed.py encode POOL [--limit N] [--pairs N] [--backend onnx ...] [--precision int8 ...]
+    [--model FOLDER ...]
 python runs/peers/speed.py train DATA [--limit N] [--batch N] [--speaker NAME]
 """
 
@@ -8,7 +9,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from polyrank.bench import bench_encoding, bench_training
 from polyrank.bench.encoding import Peer
 from polyrank.bench.training import POLICY, Update
 from polyrank.data import read_examples, read_pool
-from polyrank.devices.choice import choose_dtype
+from polyrank.devices.choice import Precision, choose_dtype
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.models import read_backend
 from polyrank.records import Example
@@ -80,6 +81,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--backend", action="append", default=[])
+    parser.add_argument("--precision", action="append", default=[], choices=get_args(Precision))
     parser.add_argument("--model", type=Path, action="append", default=[])
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--speaker")
@@ -90,7 +92,14 @@ def main() -> None:
     if options.what == "encode":
         texts = [candidate.text for candidate in read_pool(options.data)][: options.limit]
         backends = [read_backend(name) for name in options.backend]
-        table = bench_encoding(texts, n_pairs=options.pairs, backends=backends, models=options.model, peers=peers())
+        table = bench_encoding(
+            texts,
+            n_pairs=options.pairs,
+            backends=backends,
+            precisions=options.precision,
+            models=options.model,
+            peers=peers(),
+        )
     else:
         examples = [e for e in read_examples(options.data, speaker=options.speaker).examples if e.response is not None]
         examples = examples[:: max(1, len(examples) // options.limit)][: options.limit]

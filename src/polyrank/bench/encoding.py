@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine, median_seconds
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, TextPolicy
+from polyrank.devices.choice import Precision
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.models import Backend
 from polyrank.models import new_model
@@ -61,6 +62,7 @@ def bench_encoding(
     n_words: int = CONTEXT_WORDS,
     repeats: int = 3,
     backends: Sequence[Backend] = (),
+    precisions: Sequence[Precision] = (),
     models: Sequence[Path] = (),
     peers: Mapping[str, Peer] | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -73,6 +75,7 @@ def bench_encoding(
         n_words: of the context.
         repeats: rounds; each times every form once.
         backends: "onnx", "openvino": exports of the same network, in addition to torch.
+        precisions: further precisions of the same network.
         models: folders of other models, to time on the same texts.
         peers: other libraries by name, the reference first.
         progress: called with the name of the next step.
@@ -98,6 +101,9 @@ def bench_encoding(
         cross = _saved(Path(folder) / "cross", CrossConfig())
         for name, precision in (("polyrank", "auto"), ("exact", "fp32")):
             _add_scorer(name, saved_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
+        for name in precisions:
+            encoders[f"polyrank {name}"] = untuned_scorer("embedded", POLICY, precision=name)
+            _add_scorer(f"polyrank {name}", saved_scorer(cross, precision=name), encoders, crosses)
         for backend in backends:
             progress(f"exporting to {backend}")
             for model in (bi, cross):

@@ -69,6 +69,7 @@ def bench_encode(
     backend: Annotated[
         list[str] | None, Option(help="Also time an export: onnx, onnx-int8, openvino. Repeatable.")
     ] = None,
+    precision: Annotated[list[str] | None, Option(help="Also time weights in fp32, bf16 or int8. Repeatable.")] = None,
     model: Annotated[list[Path] | None, Option(help="Also time another model folder. Repeatable.")] = None,
     repeats: Annotated[int, Option(min=1, help="Rounds.")] = 3,
     threads: AllThreads = None,
@@ -80,9 +81,12 @@ def bench_encode(
     """Time encoding in bulk, encoding one context, and re-ranking, with torch and with exports."""
     _limit(instructions)
     from polyrank import bench
+    from polyrank.config.checked import read_choice
+    from polyrank.devices.choice import Precision
     from polyrank.loading.models import read_backend
 
     runtimes = [read_backend(name) for name in backend or ()]
+    precisions: list[Precision] = [read_choice(name, Precision, "precision") for name in precision or ()]
     _prepare(threads, plot, overwrite, texts)
     with console().status("measuring") as status:
         result = bench.bench_encoding(
@@ -90,6 +94,7 @@ def bench_encode(
             n_pairs=pairs,
             repeats=repeats,
             backends=runtimes,
+            precisions=precisions,
             models=model or (),
             progress=status.update,
         )

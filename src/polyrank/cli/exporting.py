@@ -13,7 +13,9 @@ from polyrank.errors import UsageError
 
 def export(
     model: Annotated[Path, Argument(help="A model folder.")],
-    to: Annotated[str, Option(help="onnx, onnx-int8 or openvino (inside the model folder), or sentence-transformers.")],
+    to: Annotated[
+        str, Option(help="onnx, onnx-int8, openvino or int8 (inside the model folder), or sentence-transformers.")
+    ],
     output: Annotated[
         Path | None, Option("-o", "--output", help="The folder to make, for sentence-transformers.")
     ] = None,
@@ -21,8 +23,8 @@ def export(
     valid: Annotated[
         Path | None,
         Option(
-            help="For onnx-int8: candidate lists to compare its ranking on; for pairs or dialogues, lists are drawn."
-            " Default: the shipped sample."
+            help="For int8 and onnx-int8: candidate lists to compare rankings on; for pairs or dialogues, lists are"
+            " drawn. Default: the shipped sample."
         ),
     ] = None,
     speaker: Speaker = None,
@@ -31,19 +33,23 @@ def export(
     """Export a model for another runtime. Fails if the vectors or scores of the export differ from fp32.
 
     onnx-int8 has 8-bit weights, for processors without bf16. Its export fails if it ranks differently: if R@1 falls by
-    more than a point, or fewer than nine of the ten best candidates stay.
+    more than half a point, or fewer than nine of the ten best candidates stay. int8 compares torch's own 8-bit weights
+    in the same way and records in the model folder whether they may be used.
     """
     from polyrank.loading.folders import folder_kind
     from polyrank.loading.models import export_folder, read_backend, read_sum
     from polyrank.scorers import exported as backends
+    from polyrank.scorers.in_int8 import check_int8
 
-    kept = ("onnx", "onnx-int8", "openvino")
+    kept = ("onnx", "onnx-int8", "openvino", "int8")
     if to not in (*kept, "sentence-transformers"):
-        raise UsageError(f"unknown export {to!r}; choose onnx, onnx-int8, openvino or sentence-transformers")
+        raise UsageError(f"unknown export {to!r}; choose onnx, onnx-int8, openvino, sentence-transformers or int8")
     if to not in kept and (output is None or check):
         raise UsageError("sentence-transformers needs an output folder and has no --check; give -o FOLDER")
-    if valid is not None and to != "onnx-int8":
-        raise UsageError(f"--valid is for onnx-int8; an export to {to} is compared number by number, so leave it out")
+    if valid is not None and to not in ("int8", "onnx-int8"):
+        raise UsageError(
+            f"--valid is for int8 and onnx-int8; an export to {to} is compared number by number, so leave it out"
+        )
     if not model.exists():
         raise UsageError(f"model folder {model} does not exist; give one that training wrote")
     if folder_kind(model) == "sum":
@@ -53,17 +59,26 @@ def export(
         backends.export_to_sentence_transformers(model, output, replace=overwrite)
         notify(f"wrote {output}")
         return
+    if to == "int8":
+        if output is not None or overwrite:
+            raise UsageError("int8 only writes a record into the model; leave -o and --overwrite out")
+        lists = [] if valid is None else load_lists(valid, speaker)
+        with console().status("comparing with fp32"):
+            alike = check_int8(model, lists, record=not check)
+        use = "use 8-bit weights" if alike.kept else "do not use 8-bit weights"
+        notify(f"{model}: {alike}; processors without bf16 instructions {use}")
+        return
     backend = read_backend(to)
     if output is not None:
         raise UsageError(f"the {to} export goes into the model folder, {export_folder(model, backend)}; leave out -o")
     examples = [] if valid is None else load_lists(valid, speaker)
     with console().status("comparing with fp32" if check else f"exporting to {to}"):
         if check:
-            alike = backends.check_export(model, backend, examples)
+            found = backends.check_export(model, backend, examples)
         else:
-            alike = backends.export_model(model, backend, replace=overwrite, examples=examples)
+            found = backends.export_model(model, backend, replace=overwrite, examples=examples)
     folder = export_folder(model, backend)
-    if isinstance(alike, float):
-        notify(f"{folder}: lowest cosine to fp32 {alike:.6f}; the minimum is {backends.MIN_COSINE}")
+    if isinstance(found, float):
+        notify(f"{folder}: lowest cosine to fp32 {found:.6f}; the minimum is {backends.MIN_COSINE}")
     else:
-        notify(f"{folder}: {alike}")
+        notify(f"{folder}: {found}")

@@ -19,8 +19,8 @@ from torch import Tensor
 from polyrank.devices import distributed
 from polyrank.errors import UsageError
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
 INSTRUCTIONS = ("plain", "avx2", "avx-vnni", "avx512", "avx512-vnni", "amx", "dot")  # "dot" is ARM's
 
 WINDOW_S = 0.2  # seconds over which the load is measured: tens of the ticks that Linux counts it in
@@ -73,24 +73,49 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     """The type of the large matrix products; "auto" is bf16 on hardware that is fast at it, else fp32.
 
     It is never fp16, in which numbers above 65,504 overflow: a network trained in other types may have larger ones.
+    "int8", which only ``choose_weights`` knows, counts as "auto".
     The environment variable POLYRANK_PRECISION replaces "auto", for figures that do not depend on the machine.
 
     Raises:
         UsageError: POLYRANK_PRECISION is not a precision.
     """
-    if precision == "auto":
-        wanted = os.environ.get("POLYRANK_PRECISION", "auto")
-        if wanted not in get_args(Precision):
-            known = ", ".join(get_args(Precision))
-            raise UsageError(f"POLYRANK_PRECISION={wanted!r} is not a precision; set it to one of {known}")
-        precision = cast(Precision, wanted)
-    if precision == "auto":
+    precision = _replaced(precision)
+    if precision in ("auto", "int8"):
         if device.type == "cuda":
             fast = torch.cuda.is_bf16_supported(including_emulation=False)
         else:
             fast = device.type == "cpu" and cpu_has_bf16()  # torch does not report which Macs emulate bf16
         return torch.bfloat16 if fast else torch.float32
     return DTYPES[precision]
+
+
+def choose_weights(precision: Precision, device: torch.device, *, ranks_in_int8: bool = False) -> torch.dtype:
+    """The type of a transformer's weights at inference: as ``choose_dtype``, or int8.
+
+    Args:
+        precision: "auto" is int8 for a network that ranks alike in it, on CPUs without bf16 instructions.
+        device: int8 needs the CPU.
+        ranks_in_int8: whether that was checked.
+
+    Raises:
+        UsageError: int8 is required and not possible, or POLYRANK_PRECISION is not a precision.
+    """
+    precision = _replaced(precision)
+    possible = device.type == "cpu" and cpu_has_int8()
+    if precision == "int8" and not possible:
+        raise UsageError(f"8-bit weights are not possible on this {device.type}; use fp32, bf16 or auto")
+    if precision == "int8" or (precision == "auto" and ranks_in_int8 and possible and not cpu_has_bf16()):
+        return torch.int8
+    return choose_dtype(precision, device)
+
+
+def _replaced(precision: Precision) -> Precision:
+    """The precision, or POLYRANK_PRECISION instead of "auto"."""
+    wanted = os.environ.get("POLYRANK_PRECISION", "auto") if precision == "auto" else precision
+    if wanted not in get_args(Precision):
+        known = ", ".join(get_args(Precision))
+        raise UsageError(f"POLYRANK_PRECISION={wanted!r} is not a precision; set it to one of {known}")
+    return cast(Precision, wanted)
 
 
 def fast_products(device: torch.device) -> AbstractContextManager[None]:
@@ -155,6 +180,13 @@ def cpu_has_bf16() -> bool:
     """Whether this processor has bf16 instructions and may use them; without them bf16 is slower than fp32."""
     few = INSTRUCTIONS.index(allowed_instructions()) < INSTRUCTIONS.index("amx")
     return not few and not cpu_info()[1].isdisjoint({"amx_bf16", "avx512_bf16"})
+
+
+def cpu_has_int8() -> bool:
+    """Whether torch can multiply 8-bit matrices by this processor's AVX2 or later instructions, and may use them."""
+    few = INSTRUCTIONS.index(allowed_instructions()) < INSTRUCTIONS.index("avx2")
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return not few and "avx2" in cpu_info()[1] and available and hasattr(torch.ops.onednn, "qlinear_pointwise")
 
 
 @cache

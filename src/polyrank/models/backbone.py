@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from polyrank.errors import ConfigError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
-from polyrank.models.packed_linear import pack_linear_layers
+from polyrank.models.packed_linear import narrow_weights
 from polyrank.models.packing import PackedAttention
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.text import Tokens
@@ -73,11 +73,13 @@ class Backbone(nn.Module):
         output = self.network(input_ids=tokens.ids, attention_mask=mask, **segments, **more).last_hidden_state
         return output.float() if self._narrow else output  # type: ignore[no-any-return]  # untyped library
 
-    def narrow(self) -> None:
-        """Hold the weights in bf16 from now on. Outputs stay fp32, so reductions and scores are computed exactly."""
-        self.network.to(torch.bfloat16)
-        pack_linear_layers(self.network)
-        self._narrow = True
+    def narrow(self, dtype: torch.dtype) -> None:
+        """Hold the weights in bf16 from now on, or those of linear layers in int8.
+
+        Outputs stay fp32, so reductions and scores are computed exactly.
+        """
+        narrow_weights(self.network, dtype)
+        self._narrow = dtype == torch.bfloat16
 
     @property
     def max_positions(self) -> int:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from polyrank.errors import ArtifactError
@@ -75,8 +76,8 @@ class Network(nn.Module, ABC):
     def read_first_outputs_only(self) -> None:
         """Skip outputs of the last layers that are not used. The network can no longer be trained or saved."""
 
-    def hold_in_bf16(self) -> bool:
-        """Hold the transformers' weights in bf16 from now on; false if the network has no Backbone.
+    def narrow(self, dtype: torch.dtype) -> bool:
+        """Hold the transformers' weights in bf16 or int8 from now on; false if the network has no Backbone.
 
         Everything after the transformers stays fp32. The network can no longer be trained or saved.
         """
@@ -84,7 +85,7 @@ class Network(nn.Module, ABC):
         if backbones:
             self.read_first_outputs_only()
         for backbone in backbones:
-            backbone.narrow()
+            backbone.narrow(dtype)
         return bool(backbones)
 
 

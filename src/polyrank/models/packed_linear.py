@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.devices.choice import cpu_has_bf16
+from polyrank.models.int8_linear import quantize_linear_layers
 
 TYPICAL_TOKENS = 256  # per pass, between one context and a batch; other numbers are correct, and hardly slower
 
@@ -32,6 +33,15 @@ class PackedLinear(nn.Module):
         """``[..., in]`` to ``[..., out]``."""
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return result
+
+
+def narrow_weights(network: nn.Module, dtype: torch.dtype) -> None:
+    """Hold a network's weights in bf16, or those of its linear layers in int8."""
+    if dtype == torch.int8:
+        quantize_linear_layers(network)
+        return
+    network.to(torch.bfloat16)
+    pack_linear_layers(network)
 
 
 def pack_linear_layers(network: nn.Module) -> None:

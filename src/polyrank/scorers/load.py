@@ -5,18 +5,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from polyrank.config.checked import to_dict
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.devices.choice import Precision, choose_device, choose_dtype
+from polyrank.devices.choice import DTYPES, Precision, choose_device, choose_dtype, choose_weights
 from polyrank.errors import UsageError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import BiEncoder, Network, new_model
-from polyrank.models.artifacts import load_model
+from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.bert import BertConfig
 from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
 from polyrank.models.foreign.files import CLASSIFIER
@@ -25,23 +25,34 @@ from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
 from polyrank.text import BackboneTexts, Texts, load_template_texts
 
+IN_INT8 = "int8"
+"""The key of a model's metadata that records whether it ranks in int8 as in fp32; see ``in_int8``."""
 
-def freeze(model: Network | SentenceEncoder | PairEncoder, dtype: torch.dtype) -> torch.dtype:
-    """Make a model faster in bf16. It can then be neither trained nor saved.
 
-    The backbones' weights are held in bf16, which is faster than converting them in every pass and takes half the
+def ranks_in_int8(artifact: Artifact) -> bool:
+    """Whether the model's folder records that these weights rank in int8 as in fp32."""
+    record = artifact.metadata.get(IN_INT8, {})
+    return bool(record.get("kept")) and record["fingerprint"] == artifact.fingerprint
+
+
+def freeze(model: Network | SentenceEncoder | PairEncoder, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+    """Make a model faster in bf16 or int8. It can then be neither trained nor saved.
+
+    The backbones' weights are held in this type, which is faster than converting them in every pass and takes less
     memory; the layers after them stay in fp32. If only the first output is used, the last layer computes no other. In
     fp32 nothing changes: a loaded model scores bit for bit as the saved one.
 
     Args:
         model: to be changed.
-        dtype: of the large products.
+        dtype: of the large products, from ``choose_weights``.
 
     Returns:
-        The type for autocast: fp32, which means none, if the weights are now in bf16. A ConveRT is not changed, because
-        its weights have other types; in fp16 no model is.
+        The type of the large products, and that for autocast: fp32, which means none, if the weights are now in
+        ``dtype``. A ConveRT is not changed, because its weights have other types; in fp16 no model is.
     """
-    return torch.float32 if dtype == torch.bfloat16 and model.hold_in_bf16() else dtype
+    if dtype in (torch.bfloat16, torch.int8) and model.narrow(dtype):
+        return dtype, torch.float32
+    return (torch.float32, torch.float32) if dtype == torch.int8 else (dtype, dtype)
 
 
 def make_scorer(
@@ -52,6 +63,8 @@ def make_scorer(
     device: str = "auto",
     precision: Precision = "auto",
     frozen: bool = False,
+    cosine: bool = False,
+    ranks_in_int8: bool = False,
 ) -> EncoderScorer | CrossScorer:
     """Bind a model to a device and a precision.
 
@@ -60,14 +73,17 @@ def make_scorer(
         device: "auto", "cpu", "cuda" or "mps".
         precision: "auto" is bf16 if the hardware is fast at it.
         frozen: whether to call ``freeze``, because the model will be neither trained nor saved.
+        cosine: whether an encoder's scores are cosines.
+        ranks_in_int8: whether "auto" may be int8 for a frozen model.
     """
     chosen = choose_device(device)
-    dtype = choose_dtype(precision, chosen)
     model.to(chosen)
+    products = dtype = choose_dtype(precision, chosen)
     if frozen:
-        dtype = freeze(model, dtype)
-    kind: Any = CrossScorer if model.pairwise else EncoderScorer
+        products, dtype = freeze(model, choose_weights(precision, chosen, ranks_in_int8=ranks_in_int8))
+    kind: Any = CrossScorer if model.pairwise else CosineScorer if cosine else EncoderScorer
     scorer: EncoderScorer | CrossScorer = kind(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
+    scorer.precision = next(name for name, each in DTYPES.items() if each == products)
     return scorer
 
 
@@ -85,6 +101,7 @@ def saved_scorer(path: Path, *, device: str = "auto", precision: Precision = "au
         device=device,
         precision=precision,
         frozen=True,
+        ranks_in_int8=ranks_in_int8(artifact),
     )
 
 
@@ -129,9 +146,10 @@ def untuned_scorer(
     settings = to_dict(config)
     del settings["backbone"]  # a path does not identify it
     fingerprint = _fingerprint("cosine", settings, texts, model)
-    chosen = choose_device(device)
-    dtype = freeze(model.to(chosen), choose_dtype(precision, chosen))
-    return CosineScorer(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
+    scorer = make_scorer(
+        model, texts, fingerprint=fingerprint, device=device, precision=precision, frozen=True, cosine=True
+    )
+    return cast(CosineScorer, scorer)
 
 
 def foreign_scorer(

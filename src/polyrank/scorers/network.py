@@ -46,6 +46,9 @@ class NetworkScorer(Generic[Model]):
     max_remembered = 100_000
     """How many candidates' vectors an encoder keeps."""
 
+    precision = "fp32"
+    """The name of the type that the transformer's weights are held or multiplied in."""
+
     def __init__(
         self,
         model: Model,

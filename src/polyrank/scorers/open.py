@@ -43,8 +43,9 @@ def load(
             "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of an untuned backbone; "bm25" or
             "tfidf".
         device: "auto", "cpu", "cuda" or "mps".
-        precision: "fp32", "bf16" or "fp16"; "auto" is the faster of the first two on this hardware, fp32 for Hugging
-            Face models.
+        precision: "fp32", "bf16", "fp16" or "int8" (8-bit weights, on the CPU); "auto" is the faster of the first two
+            on this hardware, int8 on CPUs without bf16 if the model records equal rankings, fp32 for Hugging Face
+            models.
         backend: "torch"; or "onnx" or "openvino", for a model folder with such an export, or a sum of such models.
         max_context_tokens, max_candidate_tokens: text lengths, for untuned and for Hugging Face models. None: the
             model's own. A polyrank model keeps the lengths that it was trained with.

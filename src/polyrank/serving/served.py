@@ -105,6 +105,7 @@ class Served:
         info = ServedInfo(
             self.kind,
             self.backend,
+            ", ".join(sorted({network.precision for network in self.scorer.networks})),
             scorer,
             self.scorer.fingerprint,
             self.encoder.dimension if self.encoder else None,

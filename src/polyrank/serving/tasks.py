@@ -136,6 +136,7 @@ class ServedInfo:
 
     Args:
         kind, backend, scorer, fingerprint, dimension: of the index, pipeline or model.
+        precision: of its networks' weights, such as "int8"; of several networks, with commas; empty: no network.
         max_context_tokens, max_candidate_tokens: longer texts are truncated; None: no limit.
         watched: folders that it consists of.
         index: folder of the candidates; None: a model without an index.
@@ -145,6 +146,7 @@ class ServedInfo:
 
     kind: ServedKind
     backend: str
+    precision: str
     scorer: str
     fingerprint: str
     dimension: int | None

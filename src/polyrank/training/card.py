@@ -22,6 +22,7 @@ from polyrank.loading.hub import HUB
 from polyrank.loading.recipes import NetworkPlan
 from polyrank.loading.sharing import without_paths
 from polyrank.models.artifacts import sign_card, signed
+from polyrank.scorers.in_int8 import read_record
 from polyrank.storage.durable import sha256_file, write_file
 from polyrank.training.fitting import FitResult
 
@@ -105,6 +106,8 @@ def write_card(
         "Saved after": f"step {fit.best_step:,}" + (", the best on the validation part" if fit.best else ""),
         "Fingerprint": f"`{read_model(folder)[1].get('fingerprint', '')}`",
     }
+    if network.model.kind in ("bi", "poly") and (alike := read_record(folder)) is not None:
+        facts["In 8 bits"] = f"{alike}; " + ("used on" if alike.kept else "not used on") + " CPUs without bf16"
     if (first_stage := recipe.train.method.corrects) is not None:
         facts["First stage"] = f"`{without_paths(first_stage)}`, whose scores it corrects; all figures are of both"
     sections = [

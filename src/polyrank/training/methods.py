@@ -137,20 +137,23 @@ def make_step(
             for ranker, own in zip(rankers, tokens, strict=True)
         ]
 
+    dtype = choose_dtype(settings.precision, device)
+    # other models that score the examples do so in the precision of the training, never in int8
+    precision = "fp32" if dtype == torch.float32 else settings.precision
     match method:
         case ListwiseMethod():
             return steps(negatives, method.sigmoid)[0]
         case RerankMethod():
             assert isinstance(first.model, CrossEncoder), "Recipe allows this method for Cross-encoders only"
-            encoder = load_encoder(method.first_stage, device=str(device), precision=settings.precision)
+            encoder = load_encoder(method.first_stage, device=str(device), precision=precision)
             first.model.zero_head()
             return RerankStep(steps(ShortlistNegatives(negatives, encoder, settings.negatives.n))[0], encoder)
         case MutualMethod():
             one, other = steps(negatives, method.sigmoid)
             return MutualStep(one, other, _imitation(method))
         case DistillMethod():
-            teacher = load(method.teacher, device=str(device), precision=settings.precision)
-            known = f"{teacher.fingerprint or method.teacher} {choose_dtype(settings.precision, device)}"
+            teacher = load(method.teacher, device=str(device), precision=precision)
+            known = f"{teacher.fingerprint or method.teacher} {dtype}"
             cached = CachedScorer(folder / "teacher-scores.sqlite", teacher, known)
             return DistillStep(steps(negatives)[0], cached, _imitation(method))
 

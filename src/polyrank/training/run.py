@@ -16,12 +16,13 @@ from typing import Any
 from polyrank.config.models import NETWORKS
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.devices import distributed
-from polyrank.devices.choice import choose_device
+from polyrank.devices.choice import choose_device, cpu_has_int8
 from polyrank.errors import ConfigError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
 from polyrank.records import Example
+from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
@@ -50,6 +51,7 @@ RECIPE, RESULT = (
     )
     for file in ("recipe.json", "result.json")
 )
+INT8_LISTS = 200  # validation lists on which the rankings in int8 are compared: a list is half a point of R@1
 FOLDERS = ("", *(f"{name}/" for name in NETWORKS))
 SEEDS = ("", "seed-*/")
 TRAINING = RunKind(
@@ -174,8 +176,19 @@ def train(
             notify(f"evaluating on the {len(test_examples):,} examples of {data.test}")
             tested = partial(_tested, plan, device)
             results = [replace(own, test=summarise(evaluate(tested(own), test_examples))) for own in results]
+        _check_int8(plan, results, valid_examples)
         distributed.on_rank_zero(lambda: _write_cards(plan, results, parts, len(train_examples)))
     return results
+
+
+def _check_int8(plan: TrainingPlan, results: Sequence[RunResult], valid: Sequence[Example]) -> None:
+    """Record in each new Bi- or Poly-encoder whether it ranks in int8 as in fp32; several processes do not."""
+    if not valid or distributed.world_size() > 1 or not cpu_has_int8():
+        return
+    kinds = {network.name: network.model.kind for network in plan.networks}
+    for own in results:
+        if kinds[own.network] in ("bi", "poly") and read_record(own.model) is None:
+            check_int8(own.model, valid[:: -(-len(valid) // INT8_LISTS)])
 
 
 def _tested(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:

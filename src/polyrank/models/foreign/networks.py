@@ -17,7 +17,7 @@ from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone
 from polyrank.models.foreign.files import Description, Layer, poolings
 from polyrank.models.mixture import Mixture, TwoSides
-from polyrank.models.packed_linear import pack_linear_layers
+from polyrank.models.packed_linear import narrow_weights
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.reductions import each_alone, reduce
 from polyrank.storage.tensors import read_file
@@ -64,9 +64,9 @@ class SentenceEncoder(nn.Module, TwoSides):
         mixture = self.layers.mixture(self.backbone(tokens).float(), tokens.mask)
         return mixture.unit() if mixture is not None and self.unit else mixture
 
-    def hold_in_bf16(self) -> bool:
-        """Hold the transformer's weights in bf16 from now on."""
-        self.backbone.narrow()
+    def narrow(self, dtype: torch.dtype) -> bool:
+        """Hold the transformer's weights in bf16 or int8 from now on."""
+        self.backbone.narrow(dtype)
         return True
 
 
@@ -101,17 +101,18 @@ class PairEncoder(nn.Module):
             values = self.network(input_ids=tokens.ids, attention_mask=tokens.mask.long(), **segments).logits
         return self.activation(values.float())[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
-    def hold_in_bf16(self) -> bool:
-        """Hold the transformer's weights in bf16 from now on; its pooler and its head stay fp32."""
+    def narrow(self, dtype: torch.dtype) -> bool:
+        """Hold the transformer's weights in bf16 or int8 from now on; its pooler and its head stay fp32."""
         if isinstance(self.network, Backbone):
-            self.network.narrow()
+            self.network.narrow(dtype)
             return True
         trunk: Any = self.network.base_model
-        trunk.to(torch.bfloat16)
+        pooler, trunk.pooler = getattr(trunk, "pooler", None), None
+        narrow_weights(trunk, dtype)
         trunk.register_forward_hook(_widen_outputs)
-        if getattr(trunk, "pooler", None) is not None:
-            trunk.pooler.float().register_forward_pre_hook(lambda _, inputs: tuple(x.float() for x in inputs))
-        pack_linear_layers(trunk)
+        if pooler is not None:
+            pooler.register_forward_pre_hook(lambda _, inputs: tuple(x.float() for x in inputs))
+            trunk.pooler = pooler
         return True
 
 

@@ -76,7 +76,7 @@ def _check(
         alike = agreement(reference, open_export(folder, document, artifact), examples or sample_lists())
         if not alike.kept:
             raise ArtifactError(
-                f"{path} does not rank in 8 bits as in fp32: {alike}; R@1 may fall by {MAX_LOSS:.0%}, and"
+                f"{path} does not rank in 8 bits as in fp32: {alike}; R@1 may fall by {MAX_LOSS:.1%}, and"
                 f" {MIN_OVERLAP:.0%} of the best ten must stay; export to onnx or openvino instead"
             )
         return alike

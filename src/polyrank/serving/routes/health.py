@@ -12,7 +12,10 @@ from polyrank.serving.dialects import TeiInfo
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
 
-SHOWN = ("kind", "backend", "scorer", "fingerprint", "dimension", "max_context_tokens", "max_candidate_tokens")
+SHOWN = (
+    *("kind", "backend", "precision", "scorer", "fingerprint", "dimension"),
+    *("max_context_tokens", "max_candidate_tokens"),
+)
 
 router = APIRouter(tags=["server"])
 
