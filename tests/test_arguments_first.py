@@ -61,7 +61,7 @@ WRONG = [
     ("intents train none -o out --hold-out 0.7", "0.7 to hold out twice"),
     ("mine none --from bm25 -o out --ranks 5", "--ranks '5' is not FIRST:LAST"),
     ("export none --to paper", "unknown export 'paper'"),
-    ("export none --to onnx --valid none", "--valid is for onnx-int8"),
+    ("export none --to onnx --valid none", "--valid is for int8 and onnx-int8"),
     ("export none --to sentence-transformers", "needs an output folder"),
     ("feedback export none -o out.jsonl --since today", "--since 'today' is not a date"),
     ("feedback report none --since today", "--since 'today' is not a date"),

@@ -354,7 +354,7 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
         (["respond", "{index}", "hi", "--model", "{cross}"], 2, "Cross-encoder"),
         (["respond", "{index}", "hi", "--model", "{folder}/none"], 2, "give the encoder's folder as --model"),
         (["import", "no-such-format", "{test}", "-o", "{folder}/y"], 2, "no-such-format"),
-        (["export", "{cross}", "--to", "foo"], 2, "choose onnx, onnx-int8, openvino or sentence-transformers"),
+        (["export", "{cross}", "--to", "foo"], 2, "choose onnx, onnx-int8, openvino, sentence-transformers or int8"),
         (["evaluate"], 2, "Missing argument"),
         (["nonsense"], 2, "nonsense"),
     ],

@@ -324,7 +324,7 @@ def test_every_rate_is_tried_with_every_decay() -> None:
     assert np.isfinite(fit_map(one_left, ranking, replace(config, lr=(1e-2,), l2=(0.0,))).matrix).all()
 
 
-class Lengths:
+class Lengths(Encoder):
     """An Encoder with one vector per turn; the first holds the length."""
 
     fingerprint, dimension = "lengths", 2

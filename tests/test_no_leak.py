@@ -37,12 +37,13 @@ from polyrank.loading.answering import read_pipeline
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.ranking.ensembles import ENSEMBLES, choose_ensemble, combine
 from polyrank.records import Candidate, Context, Example
+from polyrank.scorers.protocols import Encoder
 from processes import run
 
 D = 6
 
 
-class StepScalars:
+class StepScalars(Encoder):
     """An Encoder of numeric texts: the text determines the vector."""
 
     fingerprint = "scalars"
