@@ -112,6 +112,7 @@ def _exports(folder: Path) -> None:
         workspace.writestr("support/2026-02-02.json", json.dumps(messages))
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "n_blocks"),

@@ -178,6 +178,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
     return peak
 
 
+@pytest.mark.deep
 def test_the_memory_of_encoding_and_indexing_does_not_grow_with_the_file(tmp_path: Path) -> None:
     def encoded(n: int) -> Spool:
         """Encode as the driver does; all numbers are ones."""
