@@ -36,6 +36,11 @@ def build_settings(kind: str, n: int, width: int) -> dict[str, int]:
         kind: Milvus's name.
         n: number of vectors.
         width: numbers per vector, a multiple of four.
+
+    >>> build_settings("IVF_PQ", 10_000, 392)
+    {'nlist': 200, 'm': 98, 'nbits': 8}
+    >>> build_settings("IVF_SQ8", 10**6, 392), build_settings("FLAT", 5, 8)
+    ({'nlist': 1024}, {})
     """
     lists = {"nlist": max(min(2 * isqrt(n), MOST_LISTS), 1)}
     return {
@@ -46,7 +51,13 @@ def build_settings(kind: str, n: int, width: int) -> dict[str, int]:
 
 
 def search_settings(kind: str, n: int) -> dict[str, int]:
-    """Milvus's settings to list ``n`` products."""
+    """Milvus's settings to list ``n`` products.
+
+    >>> [search_settings(kind, 200) for kind in ("FLAT", "HNSW", "IVF_SQ8", "IVF_PQ", "DISKANN")]
+    [{}, {'ef': 200}, {'nprobe': 64}, {'nprobe': 64}, {'search_list': 200}]
+    >>> search_settings("HNSW", 10)  # a graph is searched more widely than the list is long
+    {'ef': 128}
+    """
     breadth = max(n, BREADTH)
     return {
         "HNSW": {"ef": breadth},
