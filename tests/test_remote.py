@@ -613,8 +613,8 @@ def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) ->
         ({"remote": "http://me:secret@host/replies"}, "contains a password"),
         ({"remote": "http://host/replies", "precision": "int8"}, "holds fp32, not int8"),
         ({"remote": "http://host/replies", "ann": "auto"}, "'auto'; use none, flat, hnsw, sq8, ivfpq, diskann"),
-        ({"remote": "http://host/replies", "shards": 0}, "shards is 0; give 1 or more for a remote index"),
-        ({"replicas": 2}, "replicas is 2; give 1 or more for a remote index, and nothing for a local one"),
+        ({"remote": "http://host/replies", "shards": 0}, "`shards` is 0; give 1 or more"),
+        ({"replicas": 2}, "`replicas` is 2, and a local index has 1; leave it out, or give `remote`"),
     ],
     ids=["scheme", "port", "nothing", "name", "password", "precision", "ann", "shards", "replicas"],
 )

@@ -113,8 +113,10 @@ def check_target(
         UsageError: the path already exists, or the server's address or a number is invalid.
     """
     for name, number in (("shards", shards), ("replicas", replicas)):
-        if number < 1 or (remote is None and number > 1):
-            raise UsageError(f"{name} is {number}; give 1 or more for a remote index, and nothing for a local one")
+        if number < 1:
+            raise UsageError(f"`{name}` is {number}; give 1 or more")
+        if remote is None and number > 1:
+            raise UsageError(f"`{name}` is {number}, and a local index has 1; leave it out, or give `remote`")
     if remote is not None:
         Address.of(remote)
         if precision != "fp32":
