@@ -152,7 +152,10 @@ class Example:
     @property
     def query(self) -> Context:
         """The context and the background, without the candidates."""
-        return Context(self.context, self.background)
+        context = object.__new__(Context)  # its checks are this class's, and training asks for it at every step
+        object.__setattr__(context, "turns", self.context)
+        object.__setattr__(context, "background", self.background)
+        return context
 
     @property
     def response(self) -> str | None:
