@@ -500,6 +500,14 @@ def test_a_missing_model_is_not_exported(tmp_path: Path) -> None:
     assert re.search("none does not exist; give one that training wrote", str(missing.exception))
 
 
+def test_an_included_model_is_found_but_its_folder_is_not_written(tmp_path: Path) -> None:
+    command = ["export", "shipped:convert", "--to", "sentence-transformers", "-o", str(tmp_path / "st")]
+    assert "is a Convert" in str(CliRunner().invoke(app, command).exception)
+    for to in ("onnx", "int8"):
+        refused = CliRunner().invoke(app, ["export", "shipped:convert", "--to", to])
+        assert "belongs to an installed package" in str(refused.exception)
+
+
 def test_the_command_for_sentence_transformers(tmp_path: Path, tiny_backbone: Path) -> None:
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
     command = ["export", str(path), "--to", "sentence-transformers", "-o", str(tmp_path / "st")]

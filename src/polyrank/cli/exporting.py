@@ -12,7 +12,7 @@ from polyrank.errors import UsageError
 
 
 def export(
-    model: Annotated[Path, Argument(help="A model folder.")],
+    model: Annotated[str, Argument(help="A model folder; for sentence-transformers also shipped:minilm.")],
     to: Annotated[
         str, Option(help="onnx, onnx-int8, openvino or int8 (inside the model folder), or sentence-transformers.")
     ],
@@ -37,7 +37,7 @@ def export(
     in the same way and records in the model folder whether they may be used.
     """
     from polyrank.loading.folders import folder_kind
-    from polyrank.loading.models import export_folder, read_backend, read_sum
+    from polyrank.loading.models import export_folder, model_folder, read_backend, read_sum
     from polyrank.scorers import exported as backends
     from polyrank.scorers.in_int8 import check_int8
 
@@ -50,13 +50,16 @@ def export(
         raise UsageError(
             f"--valid is for int8 and onnx-int8; an export to {to} is compared number by number, so leave it out"
         )
-    if not model.exists():
+    folder = model_folder(model)
+    if not folder.exists():
         raise UsageError(f"model folder {model} does not exist; give one that training wrote")
-    if folder_kind(model) == "sum":
-        parts = ", ".join(part["model"] for part in read_sum(model)["parts"])
+    if model.startswith("shipped:") and to in kept and not check:
+        raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
+    if folder_kind(folder) == "sum":
+        parts = ", ".join(part["model"] for part in read_sum(folder)["parts"])
         raise UsageError(f"{model} is a sum and has no network; export its encoders one by one: {parts}")
     if output is not None and to == "sentence-transformers":
-        backends.export_to_sentence_transformers(model, output, replace=overwrite)
+        backends.export_to_sentence_transformers(folder, output, replace=overwrite)
         notify(f"wrote {output}")
         return
     if to == "int8":
@@ -64,21 +67,21 @@ def export(
             raise UsageError("int8 only writes a record into the model; leave -o and --overwrite out")
         lists = [] if valid is None else load_lists(valid, speaker)
         with console().status("comparing with fp32"):
-            alike = check_int8(model, lists, record=not check)
+            alike = check_int8(folder, lists, record=not check)
         use = "use 8-bit weights" if alike.kept else "do not use 8-bit weights"
         notify(f"{model}: {alike}; processors without bf16 instructions {use}")
         return
     backend = read_backend(to)
     if output is not None:
-        raise UsageError(f"the {to} export goes into the model folder, {export_folder(model, backend)}; leave out -o")
+        raise UsageError(f"the {to} export goes into the model folder, {export_folder(folder, backend)}; leave out -o")
     examples = [] if valid is None else load_lists(valid, speaker)
     with console().status("comparing with fp32" if check else f"exporting to {to}"):
         if check:
-            found = backends.check_export(model, backend, examples)
+            found = backends.check_export(folder, backend, examples)
         else:
-            found = backends.export_model(model, backend, replace=overwrite, examples=examples)
-    folder = export_folder(model, backend)
+            found = backends.export_model(folder, backend, replace=overwrite, examples=examples)
+    written = export_folder(folder, backend)
     if isinstance(found, float):
-        notify(f"{folder}: lowest cosine to fp32 {found:.6f}; the minimum is {backends.MIN_COSINE}")
+        notify(f"{written}: lowest cosine to fp32 {found:.6f}; the minimum is {backends.MIN_COSINE}")
     else:
-        notify(f"{folder}: {found}")
+        notify(f"{written}: {found}")
