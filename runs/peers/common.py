@@ -35,11 +35,13 @@ def arguments(variants: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--length-window", type=int, default=1, help="the first tables used 50")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--dropout", type=float, default=0.0, help="for variants with polyrank's settings")
+    parser.add_argument("--start", type=Path, help="a folder of the library; default: MiniLM")
+    parser.add_argument("--against", default="bi", help="the polyrank model to compare with, in the same folder")
     return parser.parse_args()
 
 
-def training_pairs(args: argparse.Namespace) -> list[Pair]:
-    """The training examples of polyrank's recipes, with turns joined by spaces."""
+def training_pairs(args: argparse.Namespace, between: str = " ") -> list[Pair]:
+    """The training examples of polyrank's recipes, with turns joined by ``between``."""
     folder = args.data / args.set
     dialogues = folder / "train.dialogues.jsonl.gz"
     data = (
@@ -48,7 +50,7 @@ def training_pairs(args: argparse.Namespace) -> list[Pair]:
         else DataConfig(train=str(folder / "train.jsonl.gz"), max_train=args.budget)
     )
     examples, _ = load_data(data, notify=print)
-    return [(" ".join((*example.background, *example.context)), example.response or "") for example in examples]
+    return [(between.join((*example.background, *example.context)), example.response or "") for example in examples]
 
 
 def train(
@@ -60,11 +62,17 @@ def train(
     lr: float,
     warmup: int,
     args: argparse.Namespace,
+    distinct: bool = False,
 ) -> float:
-    """One epoch of AdamW with linear decay and clipping at 1; returns its seconds."""
+    """One epoch of AdamW with linear decay and clipping at 1; returns its seconds.
+
+    With ``distinct``, no text occurs twice in a batch.
+    """
     optimizer = torch.optim.AdamW(parameters, lr=lr)
     sizes = [len(context) for context, _ in pairs]
     order = BatchOrder(len(pairs), sizes, batch_size, seed=1, window=args.length_window).epoch(0)
+    if distinct:
+        order = without_duplicates(pairs, [position for batch in order for position in batch], batch_size)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min((step + 1) / (warmup + 1), (len(order) - step) / max(1, len(order) - warmup)),
@@ -80,6 +88,33 @@ def train(
         schedule.step()
         print(f"step {number + 1}/{len(order)} loss {float(value.detach()):.3f}", flush=True)
     return time.monotonic() - started
+
+
+def without_duplicates(pairs: Sequence[Pair], order: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Batches in which no text occurs twice, filled in this order; an incomplete last batch is left out.
+
+    >>> without_duplicates([("a", "x"), ("b", "x"), ("c", "y"), ("d", "z")], range(4), 2)
+    [[0, 2], [1, 3]]
+    """
+    batches, rest = [], list(order)
+    while rest:
+        batch: list[int] = []
+        seen: set[str] = set()
+        later = []
+        for at, position in enumerate(rest):
+            if len(batch) == batch_size:
+                later += rest[at:]
+                break
+            if seen.isdisjoint(pairs[position]):
+                batch.append(position)
+                seen.update(pairs[position])
+            else:
+                later.append(position)
+        if len(batch) < batch_size:
+            break
+        batches.append(batch)
+        rest = later
+    return batches
 
 
 def report(name: str, scorer: Scorer, seconds: float, args: argparse.Namespace, *, against: str = "bi") -> None:
