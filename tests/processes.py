@@ -1,6 +1,6 @@
 """Real processes with a warm start.
 
-Most of a command's time in a test is the import of torch and transformers. The standard library's fork server imports
+Most of a command's time in a test is the import of torch, transformers and Typer's parts. The standard library's fork server imports
 them once and forks: the children are separate processes that a test can kill, with their own standard streams and exit
 code. Tests of cold starts or of failing streams start an interpreter instead.
 """
@@ -30,6 +30,13 @@ _warm.set_forkserver_preload(
         "transformers.models.auto.modeling_auto",
         "transformers.models.auto.tokenization_auto",
         "transformers.models.bert.modeling_bert",
+        # what Typer and Rich import when a command first parses, counts or draws
+        "typer._adapters",
+        "pydantic.main",
+        "pydantic.types",
+        "rich.live",
+        "rich.progress",
+        "rich.table",
     ]
 )
 
