@@ -137,11 +137,19 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
     """
     sys.path.insert(0, str(ROOT / "tests"))
     import bm25s  # noqa: F401  # slow imports, once for all forked processes
+    import fastapi.openapi.utils  # noqa: F401
+    import httpx  # noqa: F401
+    import hypothesis  # noqa: F401
     import pytest  # noqa: F401
+    import rich.progress  # noqa: F401
     import safetensors.torch  # noqa: F401
     import tokenizers  # noqa: F401
     import torch  # noqa: F401
+    import transformers.models.auto.modeling_auto  # noqa: F401
     import transformers.models.bert.modeling_bert  # noqa: F401
+    import typer._adapters
+    import typer.testing  # noqa: F401
+    import uvicorn  # noqa: F401
 
     _adopt()
     waiting = [(fault, "") for fault in sorted(faults, key=lambda fault: fault.id)]  # packages mixed

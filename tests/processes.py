@@ -1,8 +1,8 @@
 """Real processes with a warm start.
 
-Most of a command's time in a test is the import of torch, transformers and Typer's parts. The standard library's fork server imports
-them once and forks: the children are separate processes that a test can kill, with their own standard streams and exit
-code. Tests of cold starts or of failing streams start an interpreter instead.
+Most of a command's time in a test is the import of torch, transformers and Typer's parts. The standard library's fork
+server imports them once and forks: the children are separate processes that a test can kill, with their own standard
+streams and exit code. Tests of cold starts or of failing streams start an interpreter instead.
 """
 
 import multiprocessing
