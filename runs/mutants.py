@@ -145,7 +145,7 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
     import safetensors.torch  # noqa: F401
     import tokenizers  # noqa: F401
     import torch  # noqa: F401
-    import transformers.models.auto.modeling_auto  # noqa: F401
+    import transformers.models.auto.modeling_auto
     import transformers.models.bert.modeling_bert  # noqa: F401
     import typer._adapters
     import typer.testing  # noqa: F401
