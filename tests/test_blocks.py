@@ -144,8 +144,9 @@ def lines(page: str) -> list[str]:
     return [line for raw in text.splitlines() if (line := raw.partition("  #")[0].strip()) and not line.startswith("#")]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.deep) for page in PAGES)])
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
 def test_commands_run_as_printed(home: Path, page: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(home, tmp_path / "home"))
     with ExitStack() as servers:

@@ -73,7 +73,7 @@ def compare_sums() -> None:
                         assert torch.equal(found, distributed.all_gather(found)[0]), name
 
 
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.deep)])
 def test_sums_are_those_of_all_gradients(n: int) -> None:
     assert work_together(n, compare_sums) == [0] * n
 

@@ -165,6 +165,7 @@ def test_a_reply_is_sent_and_taken_back(watched: Watched, server: Running, paths
     expect(page.locator("#turns li")).to_have_count(2)
 
 
+@pytest.mark.deep
 def test_a_reply_is_edited_before_it_is_sent(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     send_turn(page, "my wifi is down")
@@ -272,6 +273,7 @@ def test_a_model_without_a_catalogue_ranks_given_candidates(watched: Watched, se
     expect(page.locator("#catalogue-error")).to_contain_text("has no catalogue")
 
 
+@pytest.mark.deep
 def test_the_next_answer_reflects_a_change_of_the_catalogue(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     send_turn(page, "did it restart did it restart")  # near the new reply for any weights, but not equal to it
@@ -376,6 +378,7 @@ def test_why_starts_with_the_largest_share_even_of_a_special_token(watched: Watc
     assert "Most comes from turn 2 (+0.700)." in page.evaluate(begin, [[0.1, 0.7], 0.2])
 
 
+@pytest.mark.deep
 def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server: Running) -> None:
     page = watched.open(server.url, "catalogue")
     rows = page.locator("#rows > li")
@@ -395,6 +398,7 @@ def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server
     assert rows.all_inner_texts() == before
 
 
+@pytest.mark.deep
 def test_the_catalogue_is_filtered_exported_and_imported(watched: Watched, server: Running, tmp_path: Path) -> None:
     page = watched.open(server.url, "catalogue")
     expect(page.locator("#n-candidates")).to_have_text("7 replies")
@@ -586,6 +590,7 @@ def test_the_page_waits_for_models_and_reports_an_ended_server(watched: Watched,
     watched.problems.clear()
 
 
+@pytest.mark.deep
 def test_figures_equal_those_of_the_server(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     send_turn(page, "hello")

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +90,16 @@ def keep_gradients(model: torch.nn.Module, loss: Tensor, file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    folders = {n: tmp_path_factory.mktemp(f"gradients-{n}") for n in (1, 2, 4)}
-    for n, folder in folders.items():
+def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """A folder with the gradients of n processes."""
+
+    @cache
+    def of(n: int) -> Path:
+        folder = tmp_path_factory.mktemp(f"gradients-{n}")
         assert work_together(n, write_gradients, tiny_backbone, folder) == [0] * n
-    return folders
+        return folder
+
+    return of
 
 
 @pytest.mark.parametrize(
@@ -103,14 +110,14 @@ def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         "mutual, phase 1-10-None",
     ],
 )
-@pytest.mark.parametrize("n", [2, 4])
-def test_several_processes_compute_the_gradients_of_one(case: str, n: int, gradients: dict[int, Path]) -> None:
+@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.deep)])
+def test_several_processes_compute_the_gradients_of_one(case: str, n: int, gradients: Callable[[int], Path]) -> None:
     """With two texts the third and fourth process have none to encode."""
     assert CASES.keys() == test_cached.STEPS.keys()
-    expected = safetensors.torch.load_file(gradients[1] / f"{case}-0")
+    expected = safetensors.torch.load_file(gradients(1) / f"{case}-0")
     assert len(expected) > 5
     for number in range(n):
-        found = safetensors.torch.load_file(gradients[n] / f"{case}-{number}")
+        found = safetensors.torch.load_file(gradients(n) / f"{case}-{number}")
         torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-12, atol=0)
         assert test_cached.difference(found, expected) < 1e-12
 
@@ -571,13 +578,14 @@ def as_by_torchrun(_logs: Path, *arguments: str | Path) -> tuple[str, str]:
 @pytest.mark.usefixtures("as_torchrun")
 @pytest.mark.parametrize("launch", [as_by_torchrun, pytest.param(by_torchrun, marks=pytest.mark.deep)])
 def test_a_distributed_command_trains_like_one_process_and_logs_once(
-    launch: Any, runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+    launch: Any, task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
+    assert work_together(1, run_recipes, [recipe("poly", task, tiny_backbone, tmp_path / "one" / "run")]) == [0]
     file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run"), tmp_path / "recipe.toml")
     out, err = launch(tmp_path / "logs", "train", file, "--json")
     assert [row["n_steps"] for row in json.loads(out)] == [14]
     assert err.count("parameters on cpu, 2 processes") == 1
-    assert_alike(tmp_path / "run", runs[1] / "poly")
+    assert_alike(tmp_path / "run", tmp_path / "one" / "run")
 
 
 @pytest.mark.deep

@@ -107,7 +107,7 @@ def dialogues(generator: np.random.Generator, n: int, shared: float = 0.7) -> Ev
     return Evaluation(tuple(records), "lists")
 
 
-@pytest.mark.parametrize("n", [10, 60])
+@pytest.mark.parametrize("n", [10, pytest.param(60, marks=pytest.mark.deep)])
 def test_intervals_over_dialogues_contain_the_truth_at_their_level(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(n))
     held: dict[Cluster, list[bool]] = {"auto": [], "none": []}
