@@ -110,7 +110,8 @@ class Tests:
             by_file[test.partition("::")[0]].append(test)
         # the package's own test files first, since these should catch it, then those whose fixtures start fast
         order = sorted(by_file, key=lambda file: (files.index(file) if file in files else len(files), self.setup(file)))
-        chosen, spent = (list(REFERENCES) if at_import else []), 0.0
+        declares = at_import or fault.package in ("cli", "config")  # whose modules tests import late
+        chosen, spent = (list(REFERENCES) if declares else []), 0.0
         for file in order:
             spent += self.setup(file)
             for test in sorted(by_file[file], key=lambda test: self.coverage.seconds.get(test, 0.3)):
