@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny random backbone saved as a real Hugging Face folder, and small files of examples."""
 
+import functools
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -29,6 +31,9 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
 
 # Results must not depend on the machine; tests of bf16 set it explicitly.
 os.environ.setdefault("POLYRANK_PRECISION", "fp32")
+
+# A Typer app makes all its commands again at every call, which takes longer than most calls in tests.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 # gRPC, which a remote index's client loads, would restart its threads in a forked child (preexec_fn) and log to its
 # stderr.
