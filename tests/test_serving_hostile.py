@@ -308,6 +308,31 @@ def test_feedback_waiting_for_the_disk_is_limited(tmp_path: Path, monkeypatch: p
     log.close()
 
 
+def test_texts_waiting_for_the_disk_are_limited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
+    other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for number in range(20):  # 17 of them fit into 16 MiB
+        log.show(shown(number, 980_000))
+    assert (len(log), log.n_lost) == (17, 3)
+    assert caplog.messages[-1] == "shown replies are not recorded: 17 lists wait already, 3 are lost"
+    other.execute("COMMIT")
+    other.close()
+    log.close()
+    assert not log._waiting
+
+
+def test_replies_lost_at_the_end_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = FeedbackLog(tmp_path / "feedback.db", keep_text=True)
+    pages = log.store._connection.execute("PRAGMA page_count").fetchone()[0]
+    log.store._connection.execute(f"PRAGMA max_page_count={pages}")  # a full disk
+    for number in range(2):
+        log.show(shown(number, 100_000))
+    log.close()
+    assert caplog.messages[0] == "shown replies cannot be recorded at present: ResourceError"
+    assert caplog.messages[1:] == ["2 lists of shown replies could not be recorded"]
+
+
 def test_a_context_too_long_for_feedback_is_refused_first(client: httpx.Client) -> None:
     batches = 'polyrank_batch_jobs_count{operation="respond"}'
     before = [line for line in client.get("/metrics").text.splitlines() if line.startswith(batches)]

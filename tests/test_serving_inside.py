@@ -1,14 +1,17 @@
 """The exact answers of every route, with the whole server in this process and without HTTP, which is cheap."""
 
+import asyncio
 import base64
+import gc
 import json
+import logging
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -20,13 +23,21 @@ import pytest
 import polyrank
 
 pytest.importorskip("fastapi")
+import uvicorn
 from starlette.testclient import TestClient
 
 from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings
-from polyrank.errors import UsageError
+from polyrank.errors import DeadlineError, LockedError, OfflineError, PolyrankError, ReadOnlyError, UsageError
+from polyrank.records import Context
 from polyrank.serving.app import create_app
+from polyrank.serving.context import MAX_BLOCKING, Server
+from polyrank.serving.errors import http_error
 from polyrank.serving.guard import Keys
-from polyrank.serving.pool import Worker
+from polyrank.serving.jobs import Job, OverloadedError
+from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
+from polyrank.serving.run import _bind, _until_stopped
+from polyrank.serving.served import Served
+from polyrank.serving.tasks import EmbedTask, Started
 from polyrank.serving.worker import Setup, run_worker
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
@@ -51,22 +62,29 @@ class Here:
 
 
 @contextmanager
-def inside(models: dict[str, str], settings: ServingSettings = BASIC) -> Iterator[TestClient]:
-    """A server whose worker is a thread."""
+def in_thread(setup: Setup) -> Iterator[Worker]:
+    """A worker that is a thread, which has opened the models or failed to; the user must end it."""
     own, theirs = Pipe()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signal, "signal", lambda *_: None)  # only the main thread may set handlers
-        thread = threading.Thread(target=run_worker, args=(theirs, Setup.of(models, settings)))
+        thread = threading.Thread(target=run_worker, args=(theirs, setup))
         thread.start()
         own.poll(60)  # it is open
-    app, _ = create_app(models, settings, Worker(cast(Any, Here()), own))
-    with TestClient(app, base_url="http://localhost") as client:
-        limit = time.monotonic() + 60
-        while client.get("/ready").status_code != 200:
-            assert time.monotonic() < limit
-        yield client
+    yield Worker(cast(Any, Here()), own)
     thread.join(60)
     assert not thread.is_alive()
+
+
+@contextmanager
+def inside(models: dict[str, str], settings: ServingSettings = BASIC) -> Iterator[TestClient]:
+    """A server whose worker is a thread."""
+    with in_thread(Setup.of(models, settings)) as worker:
+        app, _ = create_app(models, settings, worker)
+        with TestClient(app, base_url="http://localhost") as client:
+            limit = time.monotonic() + 60
+            while client.get("/ready").status_code != 200:
+                assert time.monotonic() < limit
+            yield client
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +106,7 @@ def index(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(name: str, index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     kept = FeedbackSettings(file=str(tmp_path_factory.mktemp("kept") / "feedback.db"), keep_text=True)
-    limits = LimitSettings(items=6, turns=4, characters=200)
+    limits = LimitSettings(items=6, turns=4, characters=600)
     with inside({"support": str(index), "tiny": name}, replace(BASIC, feedback=kept, limits=limits)) as client:
         yield client
 
@@ -238,6 +256,29 @@ def test_vectors(client: TestClient, name: str) -> None:
     np.testing.assert_allclose(unit, expected[:1] / np.linalg.norm(expected[:1]), atol=1e-5)
 
 
+def test_the_sides_of_a_model_are_not_mixed_up(tiny_encoders: dict[str, Path]) -> None:
+    encoder, served = polyrank.load(str(tiny_encoders["bi"])), Served("bi", str(tiny_encoders["bi"]))
+    texts = ["pay the bill", "hello hi"]
+    queries, documents = served.embed([EmbedTask(texts, "query"), EmbedTask(texts[:1], "document")])
+    contexts, _ = encoder.encode_contexts([Context((text,)) for text in texts])  # type: ignore[attr-defined]
+    np.testing.assert_allclose(cast(Any, queries.vectors), contexts[:, 0], atol=1e-5)
+    np.testing.assert_allclose(cast(Any, documents.vectors), encoder.encode_candidates(texts[:1]), atol=1e-5)  # type: ignore[attr-defined]
+    poly = Served("poly", str(tiny_encoders["poly"]))  # several vectors per context
+    (documents,) = poly.embed([EmbedTask(texts, "document")])
+    assert cast(Any, documents.vectors).shape == (2, 32)
+    with pytest.raises(UsageError, match="poly encodes a context to 4 vectors; request those of documents"):
+        poly.embed([EmbedTask(texts, "query")])
+
+
+def test_texts_that_are_too_long_are_refused_on_request(client: TestClient) -> None:
+    body = {"query": "hi", "texts": ["hello hi", "word " * 100]}
+    for asked, status in (
+        ({}, 200), ({"truncate": True}, 200), ({"truncation_direction": "right"}, 200),
+        ({"truncate": False}, 413), ({"truncation_direction": "left"}, 413), ({"truncation_direction": "Left"}, 413),
+    ):  # fmt: skip
+        assert client.post("/rerank", params={"model": "tiny"}, json=body | asked).status_code == status, asked
+
+
 def test_explanations(client: TestClient, index: Path) -> None:
     with polyrank.open(index) as pipeline:
         expected = pipeline.explain("my bill", "pay the bill").as_dict()
@@ -301,6 +342,7 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
     given = {"request_id": shown["request_id"], "action": "taken", "candidate_id": shown["results"][1]["id"]}
     assert post(client, "/v1/feedback", **given) == {"recorded": True}
     assert post(client, "/v1/feedback", **given) == {"recorded": False}
+    post(client, "/v1/respond", context="my bill", conversation="c" * 512)  # the longest name
     elsewhere = {
         "request_id": "mine", "action": "refused", "final_text": "no",
         "shown": {"context": ["hi"], "results": [{"id": "x", "text": "t", "score": 1.0}], "model": "other"},
@@ -325,15 +367,19 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
         ("/v1/respond", {"context": "a", "k": "2"}, 422, "k", "k: "),
         ("/v1/respond", {"context": "a", "k": 1_000_001}, 422, "k", "k: "),
         ("/v1/respond", {"context": "a", "filter": ""}, 422, "filter", "filter: "),
+        ("/v1/respond", {"context": "a", "conversation": "c" * 513}, 422, "conversation", "conversation: "),
         ("/v1/respond", {"context": "a", "model": "tiny"}, 400, "model", "tiny is a model and has no replies; use"),
         ("/v1/respond", {"context": "a", "model": "b" * 200}, 404, "model", f"model '{'b' * 97}...' is not served;"),
         ("/v1/respond", {"context": ["a"] * 5}, 422, "context", "context has 5 turns, the limit is 4; send"),
         ("/v1/respond", {"context": ["a"] * 4, "background": ["b"]}, 422, "context", "context has 4 turns, the limit"),
-        ("/v1/respond", {"context": ["a", "b" * 201]}, 422, "context[1]", "context[1] has 201 characters, the limit"),
+        ("/v1/respond", {"context": ["a", "b" * 601]}, 422, "context[1]", "context[1] has 601 characters, the limit"),
         ("/v1/score", {"context": "a", "candidates": ["b"] * 7}, 422, "candidates", "candidates has 7 entries, the"),
         ("/v1/score", {"context": "a"}, 422, "candidates", "candidates: Field required"),
         ("/v1/score", {"context": 5, "candidates": [3]}, 422, "context", "context: "),
         ("/v1/embeddings", {"input": [1, 2]}, 400, "input", "input: token ids belong to another vocabulary"),
+        ("/v1/embeddings", {"input": [[1], [2]]}, 400, "input", "input: token ids belong to another vocabulary"),
+        ("/v1/embeddings", {"input": []}, 400, "input", "input is empty; send at least one text"),
+        ("/v1/embeddings", {"input": {"text": "a"}}, 400, "input", "input: "),
         ("/v1/embeddings", {"input": "a", "dimensions": 31}, 400, "dimensions", "support has vectors of 32 numbers"),
         ("/v1/candidates", {"candidates": []}, 422, "candidates", "candidates: "),
         ("/v1/candidates", {"candidates": [{"text": ""}]}, 422, "candidates[0].text", "candidates[0].text: "),
@@ -424,6 +470,63 @@ def test_every_answer_has_its_headers_and_is_counted(client: TestClient) -> None
     assert len({answer.headers["x-request-id"] for answer in answers}) == 4
 
 
+def test_a_request_is_logged_without_its_texts(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("polyrank.access")
+    log.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, "polyrank.access"):
+            client.get("/live")  # too frequent for the log
+            answer = client.delete("/v1/candidates/a-name-of-mine")
+    finally:
+        log.removeHandler(caplog.handler)
+    row = json.loads(caplog.messages[0])
+    assert row.pop("ms") > 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row.pop("time"))
+    assert row == {
+        "request_id": answer.headers["x-request-id"], "method": "DELETE", "route": "/v1/candidates/{id}",
+        "status": 200, "client": "testclient", "key": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "code", "retry"),
+    [
+        (UsageError("a"), 400, "invalid_request_error", "refused", None),
+        (LockedError("a"), 409, "conflict_error", "locked", "5"),
+        (ReadOnlyError("a"), 507, "storage_error", "read_only", None),
+        (OfflineError("a"), 503, "overloaded_error", "offline", "5"),
+        (DeadlineError("a"), 504, "timeout_error", "deadline", None),
+        (RefusedError("DeadlineError", "a"), 504, "timeout_error", "deadline", None),
+        (OverloadedError(2.5), 429, "rate_limit_error", "overloaded", "3"),
+        (TimeoutError(), 503, "overloaded_error", "timeout", "2"),
+        (WorkerDiedError(), 500, "server_error", "worker_died", None),
+        (ZeroDivisionError(), 500, "server_error", "internal", None),
+    ],
+    ids=str,
+)
+def test_an_error_has_its_status_and_type(
+    error: Exception, status: int, kind: str, code: str, retry: str | None
+) -> None:
+    answer = http_error(error)
+    said = answer.body("/v1/respond")["error"]
+    assert (answer.status, said["type"], said["code"], answer.headers.get("retry-after")) == (status, kind, code, retry)
+
+
+def test_calls_that_wait_for_the_disk_are_limited() -> None:
+    async def work(server: Server) -> int:
+        free = threading.Event()
+        waiting = [asyncio.ensure_future(server.run_blocking(free.wait)) for _ in range(MAX_BLOCKING)]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await server.run_blocking(free.wait)
+        free.set()
+        assert all(await asyncio.gather(*waiting))
+        return await server.run_blocking(int, "5")
+
+    _, server = create_app({}, BASIC)
+    assert asyncio.run(work(server)) == 5
+
+
 def test_without_keys_only_this_machine_has_access(client: TestClient) -> None:
     for host, status in (("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("LOCALHOST:1", 200),
                          ("example.org", 403), ("localhost.example.org", 403), ("", 403), ("[::2]", 403)):  # fmt: skip
@@ -470,7 +573,7 @@ def test_a_key_is_sent_as_bearer_or_as_a_password(tmp_path: Path) -> None:
 
 
 def test_keys_and_limits_apply_to_every_route(name: str, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("a-key-that-is-long\n")
+    (tmp_path / "keys").write_text("a-key-that-is-long\nshop read a-key-that-reads\n")
     limits = LimitSettings(body_bytes=70_000)
     settings = replace(BASIC, api_key_file=str(tmp_path / "keys"), limits=limits, page=False)
     with inside({"tiny": name}, settings) as client:
@@ -480,6 +583,11 @@ def test_keys_and_limits_apply_to_every_route(name: str, tmp_path: Path) -> None
         client.headers["authorization"] = "Bearer a-key-that-is-long"
         assert client.get("/v1/models", headers={"host": "example.org"}).status_code == 200
         assert client.get("/").status_code == 404  # no page
+        for key, status in (("a-key-that-is-long", 400), ("a-key-that-reads", 403)):  # no index; no right
+            change = client.delete("/v1/candidates/r0", headers={"authorization": f"Bearer {key}"})
+            assert change.status_code == status
+        assert change.json()["error"]["code"] == "read_only_key"
+        assert client.get("/v1/models", headers={"authorization": "Bearer a-key-that-reads"}).status_code == 200
         assert client.post("/v1/feedback", json={}).status_code == 404  # feedback is off
         assert client.get("/v1/feedback/report").status_code == 404
         for size, status in ((70_000, 422), (70_001, 413)):
@@ -498,3 +606,86 @@ def test_keys_and_limits_apply_to_every_route(name: str, tmp_path: Path) -> None
         long = client.post("/v1/score", json={"context": "hi", "candidates": ["word " * 1500] * 4})
         assert long.status_code == 200
         assert len(long.json()["scores"]) == 4
+
+
+# --- start and stop ---------------------------------------------------------------------------------------------------
+
+
+def run_here(
+    models: dict[str, str], worker: Worker, ready: Callable[[Server], None] = lambda server: None
+) -> tuple[list[str], Server]:
+    """Run a server at a free port in this process until a signal; returns what happened, and the server."""
+    app, server = create_app(models, replace(BASIC, drain_s=0.0), worker)
+    happened: list[str] = []
+
+    def on_ready() -> None:
+        happened.append("ready")
+        ready(server)
+
+    own = uvicorn.Server(uvicorn.Config(app, ws="none", lifespan="on", log_config=None))
+    own.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # as ``serve`` does
+    with _bind("127.0.0.1", 0) as bound:
+        try:
+            asyncio.run(_until_stopped(own, server, bound, lambda: happened.append("listening"), on_ready))
+        finally:
+            gc.unfreeze()
+    return happened, server
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_a_server(name: str, number: int) -> None:
+    models = {"m": name}
+    with in_thread(Setup.of(models, BASIC)) as worker:
+        happened, server = run_here(models, worker, lambda server: os.kill(os.getpid(), number))
+    assert happened == ["listening", "ready"]
+    assert server.draining
+
+
+@pytest.mark.parametrize(("content", "code"), [(None, UsageError.exit_code), ("{", 4)])
+def test_a_model_that_cannot_be_opened_ends_the_server_with_its_error(
+    tmp_path: Path, content: str | None, code: int
+) -> None:
+    models = {"m": str(tmp_path / "m")}
+    if content is not None:
+        (tmp_path / "m").mkdir()
+        (tmp_path / "m" / "config.json").write_text(content)
+    with pytest.raises(PolyrankError) as original:
+        polyrank.load(models["m"])
+    with in_thread(Setup.of(models, BASIC)) as worker, pytest.raises(StartupError) as error:
+        run_here(models, worker)
+    assert error.value.exit_code == original.value.exit_code == code
+    assert str(error.value) == str(original.value)
+
+
+def test_a_process_that_dies_while_it_opens_the_models_ends_the_server() -> None:
+    own, theirs = Pipe()
+    theirs.close()
+    with pytest.raises(StartupError, match="the process died while it opened the models") as error:
+        run_here({}, Worker(cast(Any, Here()), own))
+    assert error.value.exit_code == 1
+
+
+@pytest.mark.parametrize(("backend", "device"), [("onnx", "cuda"), ("openvino", "cuda:1")])
+def test_exports_are_not_given_a_gpu(tiny_encoders: dict[str, Path], backend: str, device: str) -> None:
+    own, theirs = Pipe()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signal, "signal", lambda *_: None)
+        run_worker(theirs, Setup({"m": str(tiny_encoders["bi"])}, device, backend, 1))
+    started: Started = own.recv()
+    assert (started.exit_code, started.error) == (
+        2, f"backend {backend} computes on the CPU, not on {device}; use `device=cpu` or `backend=torch`"
+    )  # fmt: skip
+
+
+def test_a_job_is_given_up_when_its_third_process_has_died() -> None:
+    async def settle() -> list[Job]:
+        pool, loop = Pool(Setup({}, "cpu", "torch", 1)), asyncio.get_running_loop()
+        jobs = [Job("m", EmbedTask([]), 16, time.monotonic() + 60, loop.create_future(), n) for n in (2, 3)]
+        pool._retry(jobs)
+        assert isinstance(jobs[1].result.exception(), WorkerDiedError)
+        again = pool.waiting.next_batch()
+        assert again == jobs[:1]
+        assert again[0].alone
+        return again
+
+    assert len(asyncio.run(settle())) == 1
