@@ -57,7 +57,7 @@ TESTS: dict[str, list[str]] = {
     "index": ["test_index.py", "test_filters.py"],
     "index/local": ["test_store.py", "test_store_faults.py", "test_index.py"],
     "index/remote": ["test_remote_requests.py", "test_remote.py", "test_remote_servers.py"],
-    "integrations": ["test_frameworks.py", "test_clients.py", "test_ray.py"],
+    "integrations": ["test_frameworks.py", "test_ray_inside.py", "test_vectors.py", "test_clients.py", "test_ray.py"],
     "kernels": ["test_kernels.py"],
     "loading": ["test_loading.py", "test_artifacts.py"],
     "models": ["test_models.py", "test_convert.py", "test_references.py"],

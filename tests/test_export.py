@@ -232,6 +232,10 @@ def test_the_card_of_an_export_has_that_librarys_header_and_the_models_facts(
     export_to_sentence_transformers(path, tmp_path / "st", replace=True)
     card = (tmp_path / "st" / "README.md").read_text("utf-8")
     assert card == alone.replace("similarity\n---", "similarity\nlicense: mit\n---") + "\n## Data\n\nchats\n"
+    for without in ("# A model\n\n## Data\n\nchats\n", "---\n# After a rule\n\n## Data\n\nchats\n"):
+        (path / "README.md").write_text(without, "utf-8")
+        export_to_sentence_transformers(path, tmp_path / "st", replace=True)
+        assert (tmp_path / "st" / "README.md").read_text("utf-8") == alone + "\n## Data\n\nchats\n"
 
 
 def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_backbone: Path) -> None:

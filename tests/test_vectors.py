@@ -142,6 +142,9 @@ def test_an_index_from_blocks_equals_one_built_at_once(tmp_path: Path) -> None:
             )
     with pytest.raises(UsageError, match="already exists"):
         index_blocks(tmp_path / "v", tmp_path / "at-once")
+    index_blocks(tmp_path / "v", tmp_path / "at-once", precision="int8", overwrite=True)
+    with open_index(tmp_path / "at-once") as index:
+        assert (len(index), index.precision) == (10, "int8")
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 10, 99])

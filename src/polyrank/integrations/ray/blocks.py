@@ -21,7 +21,7 @@ from polyrank.errors import ArtifactError, ConfigError, MissingExtraError
 from polyrank.index import write_index
 from polyrank.records import Candidate
 from polyrank.storage.document import DocumentKind, has_document, read_document, seal
-from polyrank.storage.durable import AnyPath, check_replaceable, make_folders, write_file
+from polyrank.storage.durable import AnyPath, check_replaceable, write_file
 from polyrank.storage.quantized import Precision
 
 DOCUMENT = DocumentKind(
@@ -109,7 +109,6 @@ def begin(folder: Path, plan: Plan, *, overwrite: bool = False) -> None:
             )
     elif folder.exists() and any(folder.iterdir()):
         check_replaceable(folder, own_files=FOLDER_FILES, replace=overwrite)
-    make_folders(folder)
     for file in folder.glob("block-*.parquet"):
         file.unlink()
     write_file(folder / DOCUMENT.file, seal(asdict(plan), DOCUMENT))
@@ -136,7 +135,7 @@ def write_block(
             ("metadata", arrow.string()),
             ("vector", arrow.list_(arrow.float32(), plan.dimension)),
         ],
-        metadata={MADE_OF: json.dumps(made_of, sort_keys=True).encode()},
+        metadata={MADE_OF: json.dumps(made_of).encode()},
     )
     flat = arrow.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
     columns = [

@@ -203,7 +203,7 @@ def _train(task: dict[str, Any]) -> None:
 
 def _portable(error: PolyrankError) -> PolyrankError:
     """An error that pickle restores; a class with other arguments than its message becomes a PolyrankError."""
-    if len(error.args) == 1 and type(error).__init__ is PolyrankError.__init__:
+    if type(error).__init__ is PolyrankError.__init__:
         return error
     plain = PolyrankError(str(error))
     plain.exit_code = error.exit_code

@@ -112,10 +112,10 @@ def _card(path: Path, texts: BackboneTexts) -> str:
         own = (path / CARD).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         own = ""
-    _, *parts = own.split("---\n", 2) if own.startswith("---\n") else ("", "", own)
-    kept = [line for line in parts[0].splitlines() if not line.startswith("library_name:")]
+    found = re.match(r"---\n(.*?)^---\n", own, re.DOTALL | re.MULTILINE)
+    kept = [line for line in (found[1] if found else "").splitlines() if not line.startswith("library_name:")]
     header = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity", *kept]
-    _, *sections = re.split(r"^(?=## )", parts[-1], flags=re.MULTILINE)
+    _, *sections = re.split(r"^(?=## )", own[found.end() if found else 0 :], flags=re.MULTILINE)
     others = "".join(section for section in sections if not section.startswith("## How to load it"))
     return USAGE.format(
         header="\n".join(header), separator=texts.policy.turn_separator, n=texts.policy.max_context_tokens

@@ -1,0 +1,517 @@
+"""Work on a Ray cluster with Ray's functions replaced by ones that do everything in this process, which is cheap."""
+
+import asyncio
+import inspect
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+import pyarrow as pa
+import ray
+import ray.data
+import ray.train.torch
+
+from polyrank.answering import build
+from polyrank.config.serving import ServingSettings
+from polyrank.errors import (
+    ConfigError,
+    LostProcessError,
+    MissingExtraError,
+    OfflineError,
+    PolyrankError,
+    ResourceError,
+    UsageError,
+)
+from polyrank.integrations.ray import cluster, encoding, serving, training
+from polyrank.integrations.ray.blocks import Plan, read_blocks, read_plan
+from polyrank.integrations.ray.spool import write_spool
+from polyrank.records import Candidate
+from polyrank.scorers.open import load_encoder
+from polyrank.serving.pool import StartupError
+from polyrank.training import train as train_here
+from test_ranks import assert_alike
+from train_settings import bi_tables
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own warnings, also those of its imports in a test
+TEXTS = [f"my {a} is {b}" for a in ("wifi", "router", "bill") for b in ("down", "red", "high")] + ["hello"]
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """This process as a member of a cluster, with the resources that the test writes into the dictionary."""
+    resources: dict[str, float] = {}
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
+    return resources
+
+
+# --- connecting -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What ``ray.init`` is called with; like Ray's, it takes the handler of SIGTERM. ``{}``: a shutdown."""
+    calls: list[dict[str, Any]] = []
+
+    def init(**settings: Any) -> None:
+        calls.append(settings)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append({}))
+    for name in [name for name in os.environ if name.startswith("POLYRANK_")]:
+        monkeypatch.delenv(name)
+    return calls
+
+
+def test_workers_get_the_variables_that_control_polyrank_and_no_others(
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setenv("POLYRANK_PRECISION", "fp32")
+    with cluster.connected():
+        assert signal.getsignal(signal.SIGTERM) == before
+    variables = {"env_vars": {"POLYRANK_PRECISION": "fp32"}}
+    assert asked == [{"address": "auto", "runtime_env": variables, **quiet}, {}]
+    monkeypatch.delenv("POLYRANK_PRECISION")
+    with pytest.raises(ZeroDivisionError), cluster.connected("local"):
+        raise ZeroDivisionError
+    assert asked[2:] == [{"address": "local", "runtime_env": None, "include_dashboard": False, **quiet}, {}]
+
+
+def test_a_cluster_that_refuses_does_not_answer(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("no such cluster")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(OfflineError, match="no Ray cluster answers at 'auto'; start one"), cluster.connected():
+        pass
+    assert asked == []
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Replaces Ray Data: each row is a batch of one actor, which dies after as many rows as the test says."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.deaths: list[int] = []
+        self.rows: list[dict[str, Any]] = []
+
+    def from_items(self, rows: list[dict[str, Any]], *, override_num_blocks: int) -> "Rows":
+        assert override_num_blocks == len(rows)
+        self.rows = rows
+        return self
+
+    def map_batches(self, actor: type[Any], **settings: Any) -> "Rows":
+        self.actor = actor(**settings.pop("fn_constructor_kwargs"))
+        pool = settings.pop("compute")
+        self.asked.append(settings | {"actors": (pool.min_size, pool.initial_size, pool.max_size)})
+        return self
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        life = self.deaths.pop(0) if self.deaths else len(self.rows)
+        for row in self.rows[:life]:
+            outcome = self.actor(pa.Table.from_pylist([row]))
+            yield {key: value for key, (value,) in outcome.items()}
+        if life < len(self.rows):
+            raise ray.exceptions.RayActorError
+
+
+@pytest.fixture
+def rows(joined: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Rows:
+    made = Rows()
+    monkeypatch.setattr(ray.data, "from_items", made.from_items)
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(tiny_backbone: Path) -> str:
+    return f"untuned:{tiny_backbone}"
+
+
+def test_each_block_is_encoded_once_when_actors_die(rows: Rows, model: str, tmp_path: Path) -> None:
+    done: list[tuple[int, int]] = []
+    said: list[str] = []
+    rows.deaths = [2, 0]
+    folder = tmp_path / "v"
+    settings: dict[str, Any] = {"block_size": 3, "workers": 3, "cpus": 2, "device": "cpu"}
+    counted: dict[str, Any] = {"progress": lambda *counts: done.append(counts), "notify": said.append}
+    assert encoding.encode(model, TEXTS, folder, **settings, **counted, max_failures=2) == 10
+    assert done == [(3, 10), (6, 10), (9, 10), (10, 10)]
+    assert said == ["a worker has died; its part of the 4 blocks is distributed again"] * 2
+    common = {"batch_size": 1, "batch_format": "pyarrow", "num_cpus": 2, "num_gpus": None, "max_restarts": 0}
+    assert rows.asked == [common | {"actors": (1, n, n)} for n in (3, 2, 2)]
+    encoder = load_encoder(model, device="cpu")
+    plan = read_plan(folder)
+    assert (plan.model, plan.fingerprint, plan.dimension) == (model, encoder.fingerprint, encoder.dimension)
+    assert (plan.n, plan.block_size) == (10, 3)
+    vectors = [row.tolist() for _, part in read_blocks(folder) for row in part]
+    assert [c.text for part, _ in read_blocks(folder) for c in part] == TEXTS
+    assert vectors == [pytest.approx(row.tolist(), abs=1e-5) for row in encoder.encode_candidates(TEXTS)]
+    with pytest.raises(ConfigError, match="vectors of another candidates"):
+        encoding.encode(model, TEXTS[:-1], folder, **settings)
+    assert encoding.encode(model, TEXTS[:-1], folder, **settings, overwrite=True) == 9
+
+
+def test_an_encoding_whose_actors_keep_dying_ends_and_is_resumed(rows: Rows, model: str, tmp_path: Path) -> None:
+    rows.deaths = [1, 1]
+    settings: dict[str, Any] = {"block_size": 3, "device": "cpu"}
+    message = r"^workers have died 2 times, with 3 of 4 blocks left; see Ray's logs, and run the same command again"
+    with pytest.raises(LostProcessError, match=message):
+        encoding.encode(model, TEXTS, tmp_path / "v", **settings, max_failures=1)
+    said: list[str] = []
+    done: list[tuple[int, int]] = []
+    counted: dict[str, Any] = {"progress": lambda *counts: done.append(counts), "notify": said.append}
+    assert encoding.encode(model, TEXTS, tmp_path / "v", **settings, **counted) == 4
+    assert said == [f"{tmp_path / 'v'}: 6 of 10 candidates are encoded already"]
+    assert done == [(9, 10), (10, 10)]
+
+
+def test_an_actors_error_keeps_its_words_and_its_exit_code(
+    rows: Rows, joined: dict[str, float], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined["GPU"] = 1.0  # which this machine may lack
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(PolyrankError) as refused:
+        encoding.encode(model, TEXTS, tmp_path / "v")
+    assert "cuda" in str(refused.value)
+    assert refused.value.exit_code == UsageError.exit_code
+    assert rows.asked[0]["num_gpus"] == 1
+
+
+def test_an_actor_encodes_only_with_the_same_model_and_only_what_is_missing(model: str, tmp_path: Path) -> None:
+    candidates = [Candidate(f"r{i}", text) for i, text in enumerate(TEXTS)]
+    spool = write_spool(tmp_path / "spool", candidates, 4)
+    encoder = load_encoder(model, device="cpu")
+    plan = Plan(model, encoder.fingerprint, 32, spool.digest, 10, 4)
+
+    def made(fingerprint: str) -> Any:
+        own = Plan(model, fingerprint, 32, spool.digest, 10, 4)
+        return encoding._Encoder(model, "cpu", "torch", tmp_path, own, spool, tmp_path)
+
+    batch = pa.Table.from_pylist([{"number": 2}])
+    actor = made(plan.fingerprint)
+    assert actor(batch) == {"number": [2], "error": [""], "code": [0]}
+    (file,) = tmp_path.glob("block-*")
+    before = file.stat().st_mtime_ns
+    assert actor(batch) == {"number": [2], "error": [""], "code": [0]}
+    assert file.stat().st_mtime_ns == before
+    other = f"{model} is another model on another node; install the same model on all nodes"
+    assert made("another")(batch) == {"number": [2], "error": [other], "code": [2]}
+    spool.file.unlink()
+    missing = f"has no file {spool.file}; choose an output on a disk that all nodes share"
+    assert missing in actor(batch)["error"][0]
+
+
+def test_a_block_is_encoded_in_the_batches_of_an_index() -> None:
+    size = inspect.signature(encoding.encode).parameters["block_size"].default
+    assert size % build.TEXTS_AT_A_TIME == 0
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+class Actor:
+    """Replaces an actor of Ray: its methods run in a thread's event loop, and fail as the test says."""
+
+    def __init__(self, made: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._made, self._loop = made, loop
+        self.dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any) -> Any:
+            if self.dead:
+                raise ray.exceptions.RayActorError
+            return await getattr(self._made, name)(*arguments)
+
+        return SimpleNamespace(remote=lambda *given: asyncio.run_coroutine_threadsafe(call(*given), self._loop))
+
+
+class Trainers:
+    """Replaces Ray Train: calls the work of one worker again if it raises, as often as it may fail."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.daemon = False
+
+    def __call__(self, work: Callable[[Any], None], *, train_loop_config: Any, **settings: Any) -> Any:
+        self.asked.append(settings)
+
+        def fit() -> None:
+            self.daemon = threading.current_thread().daemon
+            failures = settings["run_config"].failure_config.max_failures
+            for attempt in range(failures + 1):
+                try:
+                    work(train_loop_config)
+                    break
+                except Exception as error:
+                    if attempt == failures:
+                        raise ray.train.WorkerGroupError("a worker failed", {0: error}) from error
+
+        return SimpleNamespace(fit=fit)
+
+
+@pytest.fixture
+def trainers(joined: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Iterator[Trainers]:
+    loop = asyncio.new_event_loop()
+    running = threading.Thread(target=loop.run_forever)
+    running.start()
+    node = SimpleNamespace(get_node_id=lambda: "this node")
+    made = Trainers()
+    places: list[Any] = []
+
+    def remote(**place: Any) -> Callable[[type[Any]], Any]:
+        places.append(place)
+        return lambda kind: SimpleNamespace(remote=lambda: Actor(kind(), loop))
+
+    monkeypatch.setattr(ray, "remote", remote)
+    monkeypatch.setattr(ray, "get", lambda future: future.result(60))
+    monkeypatch.setattr(ray, "kill", lambda actor: setattr(actor, "dead", True))
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: node)
+    monkeypatch.setattr(ray.train.torch, "TorchTrainer", made)
+    monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "1")
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "30")
+    yield made
+    assert places == [{"num_cpus": 0, "label_selector": {"ray.io/node-id": "this node"}}] * len(places)
+    loop.call_soon_threadsafe(loop.stop)
+    running.join()
+    loop.close()
+
+
+@pytest.fixture
+def recipe(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> dict[str, Any]:
+    """Six steps, with a checkpoint after every other one."""
+    return bi_tables(task, tiny_backbone, tmp_path / "run", max_steps=6, batch_size=4, checkpoint_steps=2)
+
+
+def test_a_training_whose_worker_dies_continues_from_its_checkpoint(
+    trainers: Trainers, recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dying(training._Mailbox):
+        async def send(self, kind: str, value: Any) -> None:
+            if kind == "report" and self.attempts == 1 and value[1]["step"] == 5:
+                raise OSError("the node is gone")
+            await super().send(kind, value)
+
+    reported: list[int] = []
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_Mailbox", Dying)
+        (result,) = training.train(
+            recipe, workers=3, cpus=2, device="cpu", report=lambda _, row: reported.append(row["step"]),
+            notify=said.append,
+        )  # fmt: skip
+    assert result.fit.n_steps == 6
+    assert trainers.daemon  # an interrupted command ends without it
+    assert sorted(set(reported)) == [1, 2, 3, 4, 5, 6]
+    assert any("step 4" in line for line in said), said
+    (asked,) = trainers.asked
+    scaling = asked["scaling_config"]
+    assert (scaling.num_workers, scaling.use_gpu, scaling.resources_per_worker) == ((1, 3), False, {"CPU": 2})
+    assert asked["torch_config"].backend == "gloo"
+    assert Path(asked["run_config"].storage_path).parent == tmp_path
+    assert os.environ["RAY_CHDIR_TO_TRIAL_DIR"] == "0"
+    assert os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] == "30"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+    train_here({**recipe, "output": str(tmp_path / "alone")}, device="cpu")
+    assert_alike(tmp_path / "run", tmp_path / "alone")
+
+
+def test_a_training_whose_workers_keep_dying_ends_with_the_last_reason(
+    trainers: Trainers, recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dying(training._Mailbox):
+        async def start_attempt(self) -> int:
+            await super().start_attempt()
+            raise OSError(f"death {self.attempts}\nsecond line")
+
+    monkeypatch.setattr(training, "_Mailbox", Dying)
+    message = (
+        r"^workers have died 3 times, the last of OSError: death 3; see Ray's logs, and resume with `resume=True`$"
+    )
+    with pytest.raises(LostProcessError, match=message):
+        training.train(recipe, device="cpu", max_failures=2)
+    assert trainers.asked[0]["scaling_config"].num_workers == 1
+
+
+def test_an_error_of_polyrank_ends_a_training_and_keeps_late_workers_from_starting(
+    trainers: Trainers, recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    with pytest.raises(UsageError, match="holds an earlier run; pass `resume=True`"):
+        training.train(recipe, device="cpu")
+    (result,) = training.train(recipe, device="cpu", overwrite=True)
+    assert result.fit.n_steps == 6
+
+    async def after(kind: str) -> bool:
+        mailbox = training._Mailbox()
+        await mailbox.send("report", None)
+        await mailbox.send(kind, UsageError("no"))
+        assert [sent for sent, _ in await mailbox.receive()] == ["report", kind]
+        return await mailbox.may_start()
+
+    kinds = ("report", "done", "failed", "failed elsewhere")
+    assert [asyncio.run(after(kind)) for kind in kinds] == [True, True, False, False]
+
+
+def test_an_interrupt_stops_the_workers(trainers: Trainers, recipe: dict[str, Any], tmp_path: Path) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.enumerate()
+    with pytest.raises(KeyboardInterrupt):
+        training.train(recipe, device="cpu", report=interrupt)
+    for thread in threading.enumerate():
+        if thread not in before:
+            thread.join(60)  # it notices that nobody listens
+            assert not thread.is_alive()
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_the_end_of_a_training_is_told_once_all_workers_have_ended(trainers: Trainers) -> None:
+    """An error of another rank comes before rank 0's, which only says that a rank is lost."""
+    reported: list[Any] = []
+    said: list[str] = []
+
+    def heard(*messages: tuple[str, Any]) -> Any:
+        mailbox = ray.remote(num_cpus=0, label_selector={"ray.io/node-id": "this node"})(training._Mailbox).remote()
+        for message in messages:
+            ray.get(mailbox.send.remote(*message))
+        return training._listen(mailbox, lambda *row: reported.append(row), said.append)
+
+    assert heard(("notify", "hello"), ("report", (7, {"step": 1})), ("done", ["result"]), ("end", None)) == ["result"]
+    assert (said, reported) == (["hello"], [(7, {"step": 1})])
+    lost, own = LostProcessError("a rank is gone"), UsageError("a bad file")
+    for messages, error in (
+        ([("end", lost)], lost),
+        ([("failed elsewhere", own), ("end", lost)], own),
+        ([("failed elsewhere", own), ("end", None)], own),
+        ([("failed", own), ("end", lost)], own),
+    ):
+        with pytest.raises(PolyrankError) as raised:
+            heard(*messages)
+        assert raised.value is error
+
+
+def test_an_error_that_pickle_would_lose_becomes_a_plain_one_with_its_exit_code() -> None:
+    own = UsageError("a bad file")
+    assert training._portable(own) is own
+    for error in (MissingExtraError("ray", "ray"), StartupError("no model", 4)):
+        plain = training._portable(error)
+        assert type(plain) is PolyrankError
+        assert (str(plain), plain.exit_code) == (str(error), error.exit_code)
+
+
+# --- serving ----------------------------------------------------------------------------------------------------------
+
+
+class Replicas:
+    """Replaces Ray Serve: records what is deployed, and has the status that the test sets."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, dict[str, Any]] = {}
+        self.proxies: dict[str, str] = {}
+        self.applications: dict[str, Any] = {}
+
+    def status(self) -> Any:
+        return SimpleNamespace(proxies=self.proxies, applications=self.applications)
+
+    def now(self, status: str, message: str = "") -> None:
+        from ray.serve.schema import ApplicationStatus
+
+        self.applications = {"polyrank": SimpleNamespace(status=ApplicationStatus(status), message=message)}
+
+    def recorder(self, name: str) -> Callable[..., None]:
+        return lambda *_, **settings: self.asked.update({name: settings})
+
+    def deployment(self, **settings: Any) -> Any:
+        self.asked["deployment"] = settings
+        return lambda app: SimpleNamespace(bind=lambda: app)
+
+
+@pytest.fixture
+def replicas(joined: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Replicas:
+    from ray import serve
+
+    made = Replicas()
+    monkeypatch.setattr(serve, "ingress", lambda build: lambda: build)
+    for name in ("status", "deployment"):
+        monkeypatch.setattr(serve, name, getattr(made, name))
+    for name in ("start", "run_many", "shutdown"):
+        monkeypatch.setattr(serve, name, made.recorder(name))
+    return made
+
+
+@pytest.mark.deep
+def test_replicas_serve_until_a_signal(
+    replicas: Replicas, joined: dict[str, float], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined["GPU"] = 1.0
+    monkeypatch.chdir(tmp_path)
+    Path("keys.txt").write_text("a-key-that-is-long-enough\n")
+    said: list[str] = []
+
+    def ready(address: str) -> None:
+        said.append(address)
+        assert "shutdown" not in replicas.asked
+        signal.raise_signal(signal.SIGTERM)
+
+    replicas.now("RUNNING")
+    before = signal.getsignal(signal.SIGTERM)
+    serving.serve({"tiny": model}, ServingSettings(port=8699, api_key_file="keys.txt"), ready=ready)
+    assert said == ["http://127.0.0.1:8699"]
+    assert "shutdown" in replicas.asked
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert replicas.asked["start"]["proxy_location"] == "HeadOnly"
+    assert replicas.asked["start"]["http_options"] == {"host": "127.0.0.1", "port": 8699, "request_timeout_s": None}
+    deployed = replicas.asked["deployment"]
+    assert (deployed["num_replicas"], deployed["max_ongoing_requests"]) == (1, ServingSettings().limits.queue)
+    assert deployed["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 1.0}
+    waiting = {f"wait_for_{what}": False for what in ("ingress_deployment_creation", "applications_running")}
+    assert replicas.asked["run_many"] == waiting  # a signal ends the command also before they run
+    replicas.proxies = {"node": "HEALTHY"}
+    with pytest.raises(UsageError, match="Ray Serve already runs on this cluster; end it with `serve shutdown`"):
+        serving.deploy({"tiny": model}, ServingSettings())
+
+
+def test_replicas_are_ready_when_all_run(replicas: Replicas) -> None:
+    assert not serving.is_ready()
+    for status in ("NOT_STARTED", "DEPLOYING", "DELETING", "RUNNING"):
+        replicas.now(status)
+        assert serving.is_ready() == (status == "RUNNING")
+    for status in ("DEPLOY_FAILED", "UNHEALTHY"):
+        replicas.now(status, "no\n  memory" + "y" * 400)
+        with pytest.raises(ResourceError, match=r"^the replicas do not start: no memoryy{291}; see Ray's logs$"):
+            serving.is_ready()
+
+
+@pytest.mark.deep
+def test_a_replica_starts_when_its_models_are_open(model: str) -> None:
+    from starlette.testclient import TestClient
+
+    with TestClient(serving._builder({"tiny": model}, ServingSettings())(), base_url="http://localhost") as client:
+        assert client.get("/ready").status_code == 200
+        body = {"model": "tiny", "query": "hello", "documents": ["hi", "bill"]}
+        assert len(client.post("/v1/rerank", json=body).json()["results"]) == 2
+
+
+@pytest.mark.deep
+def test_a_model_that_cannot_be_opened_is_named_before_a_replica_starts(replicas: Replicas, tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="none is not a model folder") as refused:
+        serving.deploy({"tiny": str(tmp_path / "none")}, ServingSettings())
+    assert refused.value.exit_code == UsageError.exit_code
+    assert replicas.asked == {}
