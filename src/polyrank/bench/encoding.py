@@ -26,6 +26,7 @@ from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model, load_exported
+from polyrank.scorers.exported.sessions import check_installed
 from polyrank.scorers.load import saved_scorer, untuned_scorer
 
 CONTEXT_WORDS = 100
@@ -64,6 +65,7 @@ def bench_encoding(
     backends: Sequence[Backend] = (),
     precisions: Sequence[Precision] = (),
     models: Sequence[Path] = (),
+    backbone: str = "embedded",
     peers: Mapping[str, Peer] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -77,6 +79,7 @@ def bench_encoding(
         backends: "onnx", "openvino": exports of the same network, in addition to torch.
         precisions: further precisions of the same network.
         models: folders of other models, to time on the same texts.
+        backbone: "embedded", a folder or hf:OWNER/MODEL.
         peers: other libraries by name, the reference first.
         progress: called with the name of the next step.
 
@@ -91,18 +94,20 @@ def bench_encoding(
     """
     if len(texts) < n_pairs or n_pairs < 1 or repeats < 1:
         raise UsageError(f"{len(texts)} texts are too few for {n_pairs} pairs; give more")
+    for backend in backends:
+        check_installed(backend)
     progress("loading")
-    encoder, exact = untuned_scorer("embedded", POLICY), untuned_scorer("embedded", POLICY, precision="fp32")
+    encoder, exact = untuned_scorer(backbone, POLICY), untuned_scorer(backbone, POLICY, precision="fp32")
     encoders: dict[str, EncoderScorer] = {"polyrank": encoder}
     crosses: dict[str, CrossScorer] = {}
     left_out: list[str] = []
     with TemporaryDirectory() as folder:
-        bi = _saved(Path(folder) / "bi", BiConfig(shared_towers=True, output_scale=1.0))
-        cross = _saved(Path(folder) / "cross", CrossConfig())
+        bi = _saved(Path(folder) / "bi", BiConfig(backbone=backbone, shared_towers=True, output_scale=1.0))
+        cross = _saved(Path(folder) / "cross", CrossConfig(backbone=backbone))
         for name, precision in (("polyrank", "auto"), ("exact", "fp32")):
             _add_scorer(name, saved_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
         for name in precisions:
-            encoders[f"polyrank {name}"] = untuned_scorer("embedded", POLICY, precision=name)
+            encoders[f"polyrank {name}"] = untuned_scorer(backbone, POLICY, precision=name)
             _add_scorer(f"polyrank {name}", saved_scorer(cross, precision=name), encoders, crosses)
         for backend in backends:
             progress(f"exporting to {backend}")

@@ -118,9 +118,8 @@ def bench_responding(
             encoded = plain.encode_candidates(list(texts[: max(sizes)]))
             vectors, mask = plain.encode_contexts([context])
             shapes[kind] = shapes[kind + PAPERS] = (mask.shape[1], plain.dimension)
-            if untrained:  # its vectors are nearly equal: centre them, and scale products to a deviation of 1
-                encoded = encoded - encoded.mean(0)
-                encoded /= np.std(encoded @ vectors[0, 0])
+            if untrained:  # its vectors are nearly equal
+                encoded = _spread(encoded, vectors[0, 0])
             for n in sizes:
                 pool = _mixtures(encoded, n)
                 runs[kind, n] = _encoder_run(scorer, context, partial(_searched, Pool(pool, np.arange(n))))
@@ -191,6 +190,12 @@ def _cross_run(scorer: CrossScorer, context: Context, texts: Sequence[str], n: i
         return 0.0, float(torch.topk(values, K)[0][0])
 
     return run
+
+
+def _spread(vectors: Floats, query: Floats) -> Floats:
+    """The vectors with a mean of 0, scaled so that their products with the query have a deviation of 1."""
+    centred = vectors - vectors.mean(0)
+    return centred / np.std(centred @ query)
 
 
 def _mixtures(vectors: Floats, n: int) -> Floats:

@@ -64,16 +64,18 @@ def bench_training(
     batch_size: int = 32,
     large_batch: int | None = None,
     repeats: int = 3,
+    backbone: str = "embedded",
     peers: Mapping[str, Start] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Time an epoch of in-batch training from the embedded backbone, shared towers, AdamW, on the CPU.
+    """Time an epoch of in-batch training from a backbone, shared towers, AdamW, on the CPU.
 
     Args:
         examples: pairs of a context and a response.
         batch_size: contexts per update.
         large_batch: also train with so many contexts per update, in chunks of ``batch_size`` texts.
         repeats: rounds; in each, every form trains for one epoch.
+        backbone: "embedded", a folder or hf:OWNER/MODEL.
         peers: other libraries by name, the reference first; functions that a new process can import.
         progress: called with the name of the next step.
 
@@ -88,14 +90,15 @@ def bench_training(
     """
     if len(examples) < batch_size or batch_size < 2 or repeats < 1:
         raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
-    forms = {"polyrank": Form(_start, batch_size), LIKE_LENGTHS: Form(_start, batch_size, like_lengths=True)}
+    own = partial(_start, backbone=backbone)
+    forms = {"polyrank": Form(own, batch_size), LIKE_LENGTHS: Form(own, batch_size, like_lengths=True)}
     if large_batch is not None:
         if not batch_size < large_batch <= len(examples):
             raise UsageError(
                 f"a large batch of {large_batch} is not between the plain batch of {batch_size} and all {len(examples)}"
                 " examples; choose a number between"
             )
-        cached = partial(_start, chunk_size=batch_size)
+        cached = partial(own, chunk_size=batch_size)
         forms[f"{LIKE_LENGTHS}, {large_batch} in chunks"] = Form(cached, large_batch, like_lengths=True)
     peers = peers or {}
     forms |= {name: Form(start, batch_size) for name, start in peers.items()}
@@ -129,7 +132,7 @@ def bench_training(
             pipe.close()  # which ends the process
             process.join()
     usual = times.get(next(iter(peers), ""))
-    dimension = json.loads((resolve_backbone("embedded").folder / "config.json").read_bytes())["hidden_size"]
+    dimension = json.loads((resolve_backbone(backbone).folder / "config.json").read_bytes())["hidden_size"]
     rows = [
         {
             "what": "train",
@@ -187,9 +190,12 @@ def _work(form: Form, examples: Sequence[Example], threads: int, pipe: Connectio
             pipe.send(perf_counter() - started)
 
 
-def _start(examples: Sequence[Example], folder: Path, chunk_size: int | None = None) -> tuple[list[int], Update]:
+def _start(
+    examples: Sequence[Example], folder: Path, backbone: str, chunk_size: int | None = None
+) -> tuple[list[int], Update]:
     keep_freed_memory()
-    model, texts, _ = new_model(BiConfig(shared_towers=True, output_scale=1.0), POLICY, seed=0, sample=())
+    config = BiConfig(backbone=backbone, shared_towers=True, output_scale=1.0)
+    model, texts, _ = new_model(config, POLICY, seed=0, sample=())
     assert isinstance(model, EncoderNetwork), "a Bi-encoder is an encoder"
     step, settings = InBatchStep(model, texts, CPU, chunk_size=chunk_size), NetworkTraining(lr=5e-5)
     learner = Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None)

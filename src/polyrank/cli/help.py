@@ -22,18 +22,18 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands whose help lists each of them with its first sentence."""
+    """A group of commands whose help lists them in sections, each with its first sentence."""
 
-    panels: ClassVar[dict[str, str]] = {}
-    """The names of the commands, by the title of their section; empty: one section, in the order of registration."""
+    panels: ClassVar[dict[str, str]]
+    """The names of the commands, by the title of their section."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands, in the order of the help."""
-        return " ".join(self.panels.values()).split() or list(self.commands)
+        return " ".join(self.panels.values()).split()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Print the sections."""
-        for title, names in (self.panels or {"Commands": " ".join(self.commands)}).items():
+        for title, names in self.panels.items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str()) for name in names.split()])
 
@@ -60,9 +60,7 @@ def add_command(app: typer.Typer, name: str, *examples: str, text: str | None = 
 
 def command_group(name: str, text: str, **settings: Any) -> typer.Typer:
     """An empty group of commands; without a command it prints its help."""
-    return typer.Typer(
-        name=name, cls=Group, no_args_is_help=True, help=text, short_help=first_sentence(text), **settings
-    )
+    return typer.Typer(name=name, no_args_is_help=True, help=text, short_help=first_sentence(text), **settings)
 
 
 def first_sentence(text: str) -> str:
