@@ -2,14 +2,21 @@
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import typer
 from typer.testing import CliRunner
 
 import polyrank
-from polyrank.cli.commands import app
+from polyrank.answering.pipeline import open_pipeline
+from polyrank.cli import arguments
+from polyrank.cli.answering import _chat
+from polyrank.cli.commands import _fail, app
+from polyrank.cli.progress import WorkDisplay
 from polyrank.errors import ArtifactError, DataError, PolyrankError
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
@@ -46,6 +53,7 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
             for i in range(30)
         ],
     }
+    rows["replies"] = [{"text": text, "count": 2} for text in REPLIES]
     for name, each in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in each), "utf-8")
     return folder
@@ -88,6 +96,11 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("import pairs LISTS -o OUT --seed 1", "--seed applies to wikipedia, not to pairs"),
         ("import pairs LISTS -o OUT --max-words 1", "--max-words applies to wikipedia, not to pairs"),
         ("import dstc7-candidates LISTS -o OUT --skip-bad", "--skip-bad does not apply to dstc7-candidates"),
+        ("mine PAIRS -o OUT --from bm25 --max-overlap 1.5", "outside (0, 1]"),
+        ("respond INDEX hi --ensemble z-score", "the ensemble z-score adds the scores of two stages; name the second"),
+        ("index update-counts INDEX REPLIES --feedback STORE", "feedback.db does not exist; use a feedback file that"),
+        ("feedback export LISTS -o LISTS --overwrite", "lists.jsonl already exists and is read by this command"),
+        ("evaluate bm25 DIALOGUES --speaker nobody", "nobody"),
         ("curves PAIRS -o curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
         ("curves PAIRS -o nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
         ("map PAIRS --valid LISTS --encoder bm25 -o OUT", "bm25 has no vectors to map; give a Bi- or Poly-encoder"),
@@ -98,10 +111,10 @@ def test_refusals_name_the_cause(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"INDEX": files / "index", "OUT": tmp_path / "out", "STORE": tmp_path / "feedback.db"}
-    names |= {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "dialogues")}
+    names |= {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "dialogues", "replies")}
     words = [str(names.get(word, word)) for word in arguments.split()]
     assert problem in " ".join(refusal(*words).split())
-    assert not (tmp_path / "out").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -138,6 +151,25 @@ def test_lines_to_answer_are_read_strictly(files: Path, line: str, problem: str)
     assert problem in str(result.exception)
     assert str(result.exception).startswith("stdin:3: ")
     assert json.loads(result.stdout)["context"] == ["hello"]  # without the byte order mark
+
+
+def test_a_missing_runtime_is_named_before_a_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "onnxruntime" in refusal("bench", "encode", "--backend", "onnx", "--limit", "1", "--pairs", "1")
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_a_saved_interruption_is_not_called_an_error(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _fail("stopped and saved", code) == code
+    assert capsys.readouterr().err == "stopped and saved\n"
+
+
+def test_messages_name_a_commands_options_instead_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["polyrank", "mine", "data", "--seed", "1"])
+    monkeypatch.setattr(arguments, "_options", {})
+    arguments.take_options(typer.main.get_command(app))
+    said = arguments.as_options("set `max_overlap=0.5`, `n`, `overwrite=True` or `retriever`; `data` is not `limits`")
+    assert said == "set --max-overlap 0.5, -n, --overwrite or --from; DATA is not `limits`"
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
@@ -224,6 +256,7 @@ def test_frequent_replies_become_a_catalogue(files: Path, tmp_path: Path) -> Non
     result = invoke(*arguments, "-o", out)
     assert result.exit_code == 0, result.exception
     said = " ".join(result.stderr.split())
+    assert f"{files / 'dialogues.jsonl'}: 30 rows, 30 examples" in said
     assert f"wrote {out}: 3 replies; next: polyrank index build MODEL {out} -o INDEX" in said
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert sorted(row["text"] for row in rows) == sorted(REPLIES[:3])
@@ -276,8 +309,6 @@ def test_commands_of_one_process_refuse_torchrun(files: Path, monkeypatch: pytes
 
 
 def test_distributed_messages_name_their_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     from polyrank.cli.console import print_error
 
     said: list[str] = []
@@ -290,3 +321,45 @@ def test_distributed_messages_name_their_rank(monkeypatch: pytest.MonkeyPatch) -
         print_error("it went wrong [here]")
         said.append(stream.getvalue())
     assert said == ["it went wrong [here]\n", "process 2 of 3: it went wrong [here]\n"]
+
+
+def test_a_chat_marks_the_best_reply_and_goes_on_from_it(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+    with open_pipeline(files / "index", device="cpu") as pipeline:
+
+        def answer(turns: list[str]) -> Any:
+            asked.append(turns)
+            return pipeline.answer(turns, 2)
+
+        best = [reply.text for reply in pipeline.answer(["my wifi"], 2).ranked]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("my wifi\nagain\n/new\nhi\n/quit\nnever read\n"))
+        _chat(answer)
+    assert asked == [["my wifi"], ["my wifi", best[0], "again"], ["hi"]]
+    lines = [line for line in capsys.readouterr().out.splitlines() if any(text in line for text in REPLIES)]
+    assert len(lines) == 6
+    assert [line.endswith(f"→ {best[0]}") for line in lines[:2]] == [True, False]
+    assert lines[1].endswith(f"  {best[1]}")
+    assert ["→" in line for line in lines] == [True, False] * 3
+
+
+def test_a_task_has_one_bar_which_shows_its_last_report(capsys: pytest.CaptureFixture[str]) -> None:
+    display = WorkDisplay()
+    for what, done in (("grid, 1 of 3", 1), ("encoding", 0), ("grid, 2 of 3", 2)):
+        display.report(what, done, 3)
+    shown = [(task.description, task.completed, task.total) for task in display.progress.tasks]
+    assert shown == [("grid, 2 of 3", 2, 3), ("encoding", 0, 3)]
+
+
+def test_the_preparation_of_batches_is_timed_on_as_many_threads_as_requested(files: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        sizes = ("--limit", "4", "--batch", "2", "--repeats", "1", "--threads", "2")
+        result = invoke("bench", "train", files / "pairs.jsonl", "--host", *sizes, "--json")
+    finally:
+        torch.set_num_threads(before)
+    assert result.exit_code == 0, result.exception
+    table = json.loads(result.stdout)
+    assert table["machine"]["threads"] == 2
+    assert [(row["n"], row["form"]) for row in table["rows"]] == [(4, "memory"), (4, "disk")]

@@ -194,6 +194,7 @@ def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
     assert imported("pairs", source, "--answers", answers, "-o", other).startswith(
         "2 error: --answers applies to dstc7"
     )
+    assert f"{published}: 2 candidates\n" in imported("dstc7-candidates", published, "--overwrite", "-o", pool)
     said = imported("dstc7-candidates", published, "--skip-bad", "-o", other)
     assert said.startswith("2 error: --skip-bad does not apply")
 

@@ -622,6 +622,16 @@ def test_the_commands(models: dict[str, Path], tmp_path: Path) -> None:
     assert [len(answer["intents"]) for answer in answers] == [2, 2]
 
 
+def test_a_precision_and_out_of_scope_utterances_exclude_each_other(models: dict[str, Path], tmp_path: Path) -> None:
+    for name, rows in (("train", utterances()), ("dev", (*utterances(1), Utterance("c", None)))):
+        lines = [json.dumps({"text": row.text, "intent": row.intent or "none"}) + "\n" for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines), "utf-8")
+    line = ["intents", "train", "train.jsonl", "--dev", "dev.jsonl", "--out-of-scope", "none", "--precision", "0.8"]
+    paths = [str(tmp_path / word) if word.endswith(".jsonl") else word for word in line]
+    found = CliRunner().invoke(app, [*paths, "-o", str(tmp_path / "c"), "--encoder", str(models["convert"])])
+    assert "precision 0.8 is set, but the development part has out-of-scope" in str(found.exception)
+
+
 def test_bad_input_leaves_with_3(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("text,intent\nhi\n")
     bad = run("intents", "train", tmp_path / "bad.csv", "-o", tmp_path / "c")

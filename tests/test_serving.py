@@ -56,6 +56,10 @@ def test_replies_equal_those_of_the_library(client: httpx.Client, index: Path) -
     assert answer["abstained"] is False
 
 
+def test_the_start_reports_each_index_and_its_size(server: Running) -> None:
+    assert f"ready: support, index of {len(REPLIES)} candidates" in server.lines
+
+
 def test_a_filter_keeps_passing_replies(client: httpx.Client) -> None:
     answer = client.post("/v1/respond", json={"context": "hi", "k": 5, "filter": 'team = "billing"'}).json()
     assert [reply["id"] for reply in answer["results"]] == ["r1"]

@@ -168,6 +168,7 @@ def test_a_first_signal_saves_and_prints_how_to_resume(
     talk = done.stderr
     assert done.returncode == code
     assert "--resume" in talk
+    assert "error: " not in talk
     assert "Traceback" not in talk
     assert checkpoint.exists()
 
