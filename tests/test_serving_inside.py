@@ -28,20 +28,25 @@ from starlette.testclient import TestClient
 
 from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings
 from polyrank.errors import DeadlineError, LockedError, OfflineError, PolyrankError, ReadOnlyError, UsageError
+from polyrank.index import open_writer
 from polyrank.records import Context
-from polyrank.serving.app import create_app
+from polyrank.serving.app import STATUSES, create_app
+from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, Server
-from polyrank.serving.errors import http_error
-from polyrank.serving.guard import Keys
+from polyrank.serving.errors import HttpError, http_error
+from polyrank.serving.guard import Guard, refuse
 from polyrank.serving.jobs import Job, OverloadedError
+from polyrank.serving.keys import Keys
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
 from polyrank.serving.run import _bind, _until_stopped
 from polyrank.serving.served import Served
-from polyrank.serving.tasks import EmbedTask, Started
+from polyrank.serving.tasks import EmbedTask, RespondTask, Started
 from polyrank.serving.worker import Setup, run_worker
+from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
 BASIC = ServingSettings(reload=False)
+LONG = "word " * 100  # more tokens than a model reads
 
 
 class Here:
@@ -145,6 +150,15 @@ def cuts(name: str) -> tuple[int, int]:
     return cut.max_context_tokens, cut.max_candidate_tokens
 
 
+def test_the_first_model_in_the_format_of_another_service(client: TestClient, name: str) -> None:
+    assert client.get("/info").json() == {
+        "model_id": "support", "model_sha": polyrank.load(name).fingerprint, "model_dtype": "float32",
+        "model_type": {"embedding": {"pooling": "mean"}}, "max_concurrent_requests": 512,
+        "max_input_length": cuts(name)[1], "max_batch_tokens": 1_000_000, "max_client_batch_size": 6,
+        "auto_truncate": True, "tokenization_workers": 1, "version": polyrank.__version__,
+    }  # fmt: skip
+
+
 def test_it_lives_and_is_ready(client: TestClient) -> None:
     assert client.get("/live").json() == {"status": "live"}
     assert client.get("/ready").json() == {"status": "ready"}
@@ -178,6 +192,16 @@ def test_replies(client: TestClient, index: Path) -> None:
         context = polyrank.Context(("hello",), ("my bill",))
         (best,) = pipeline.answer(context, 1, filter='team = "tech"').ranked
     assert (one["results"][0]["id"], one["results"][0]["score"]) == (best.id, pytest.approx(best.score))
+
+
+def test_a_reply_that_repeats_the_context_is_left_out_unless_requested(client: TestClient, index: Path) -> None:
+    def ids(**fields: Any) -> set[str]:
+        return {reply["id"] for reply in post(client, "/v1/respond", context="thanks", k=5, **fields)["results"]}
+
+    assert ids() == ids(allow_echo=False) == {"r0", "r1", "r2", "r3"}
+    assert ids(allow_echo=True) == {"r0", "r1", "r2", "r3", "r4"}
+    (responded,) = Served("m", str(index)).respond([RespondTask(Context(("thanks",)), 5)])
+    assert len(responded.rows) == 4
 
 
 @pytest.mark.parametrize("path", ["/v1/score", "/v1/rerank", "/v2/rerank", "/rerank"])
@@ -270,13 +294,58 @@ def test_the_sides_of_a_model_are_not_mixed_up(tiny_encoders: dict[str, Path]) -
         poly.embed([EmbedTask(texts, "query")])
 
 
-def test_texts_that_are_too_long_are_refused_on_request(client: TestClient) -> None:
-    body = {"query": "hi", "texts": ["hello hi", "word " * 100]}
-    for asked, status in (
-        ({}, 200), ({"truncate": True}, 200), ({"truncation_direction": "right"}, 200),
-        ({"truncate": False}, 413), ({"truncation_direction": "left"}, 413), ({"truncation_direction": "Left"}, 413),
-    ):  # fmt: skip
-        assert client.post("/rerank", params={"model": "tiny"}, json=body | asked).status_code == status, asked
+@pytest.mark.parametrize(
+    ("path", "body", "accepted", "refused"),
+    [
+        (
+            "/rerank?model=tiny", {"query": "hi", "texts": ["hello hi", LONG]},
+            [{}, {"truncate": True}, {"truncation_direction": "right"}],
+            [{"truncate": False}, {"truncation_direction": "left"}, {"truncation_direction": "Left"}],
+        ),
+        (
+            "/embed?model=tiny", {"inputs": ["hello hi", LONG]},
+            [{}, {"truncate": True}, {"truncation_direction": "right"}, {"truncate": False, "inputs": "hello hi"}],
+            [{"truncate": False}, {"truncation_direction": "Left"}],
+        ),
+        (
+            "/embed?model=tiny:query", {"inputs": ["hello hi", LONG]},  # a context is truncated at its start
+            [{}, {"truncation_direction": "left"}], [{"truncate": False}, {"truncation_direction": "right"}],
+        ),
+        (
+            "/v2/embed", {"model": "tiny", "texts": [LONG], "input_type": "search_document"},
+            [{}, {"truncate": "END"}], [{"truncate": "NONE"}, {"truncate": "START"}],
+        ),
+        (
+            "/v1/embed", {"model": "tiny", "texts": [LONG], "input_type": "search_query"},
+            [{}, {"truncate": "START"}], [{"truncate": "NONE"}],
+        ),
+    ],
+)  # fmt: skip
+def test_texts_that_are_too_long_are_refused_on_request(
+    client: TestClient, path: str, body: dict[str, Any], accepted: list[dict[str, Any]], refused: list[dict[str, Any]]
+) -> None:
+    for asked in accepted:
+        assert client.post(path, json=body | asked).status_code == 200, asked
+    for asked in refused:
+        answer = client.post(path, json=body | asked)
+        assert answer.status_code == (400 if "/v" in path else 413), asked
+        assert "exceeds the limit of tiny" in answer.text
+
+
+def test_a_filter_that_took_too_long_is_refused_until_the_index_changes(name: str, tmp_path: Path) -> None:
+    candidates = [polyrank.Candidate(f"r{i}", f"hello {i}", {"n": i}) for i in range(500)]
+    polyrank.build_index(tmp_path / "index", polyrank.load(name), candidates)
+    served, task = Served("m", str(tmp_path / "index")), RespondTask(Context(("hi",)), 3, "n > 3")
+    with limit_searches(TimeLimit(0.0)), pytest.raises(DeadlineError, match="took longer than 0 s"):
+        served.respond([task])
+    with pytest.raises(DeadlineError, match="took longer than 0 s"):  # at once
+        served.respond([task])
+    (other,) = served.respond([replace(task, filter="n > 4")])
+    assert len(other.rows) == 3
+    with open_writer(tmp_path / "index") as writer:
+        writer.remove(["r0"])
+    (again,) = served.respond([task])
+    assert len(again.rows) == 3
 
 
 def test_explanations(client: TestClient, index: Path) -> None:
@@ -332,6 +401,31 @@ def test_candidates_are_added_and_removed(client: TestClient) -> None:
     assert (gone.status_code, gone.json()["error"]) == (
         404, {"message": "no candidate has this id", "type": "not_found_error", "param": "id", "code": "not_found"},
     )  # fmt: skip
+
+
+def test_an_index_is_locked_until_its_last_change_was_a_while_ago(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polyrank.build_index(tmp_path / "index", polyrank.load(name), [polyrank.Candidate("r0", "hello")])
+    catalogue = Catalogue(tmp_path / "index")
+
+    def change() -> None:
+        assert catalogue.remove(["none"]) == (0, 1)
+        with pytest.raises(LockedError):
+            open_writer(tmp_path / "index")
+
+    change()
+    kept = catalogue._writer  # so that its lock is released by closing it, not by its end
+    assert kept is not None
+    catalogue.close_if_idle()
+    with pytest.raises(LockedError):
+        open_writer(tmp_path / "index")
+    monkeypatch.setattr("polyrank.serving.catalogue.IDLE_S", 0.0)
+    catalogue.close_if_idle()
+    open_writer(tmp_path / "index").close()
+    change()
+    catalogue.close()
+    open_writer(tmp_path / "index").close()
 
 
 # --- feedback ---------------------------------------------------------------------------------------------------------
@@ -436,6 +530,22 @@ def test_unknown_routes_and_methods(client: TestClient) -> None:
     assert (kind.status_code, kind.headers["connection"]) == (415, "close")
 
 
+def test_the_description_names_errors_and_keys(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    assert not [path for path in document["paths"] if path == "/" or path.startswith("/page")]  # for browsers
+    shapes = {"/v1/respond": "ErrorAnswer", "/v2/embed": "CohereError", "/rerank": "CohereError", "/embed": "TeiError"}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            assert operation.get("security") == (None if path in ("/live", "/ready", "/health") else [{"key": []}, {}])
+            errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
+            assert set(errors) == {str(status) for status in STATUSES}
+            assert errors["429"]["description"] == "Too Many Requests"
+            used = {answer["content"]["application/json"]["schema"]["$ref"] for answer in errors.values()}
+            if path in shapes:
+                assert used == {f"#/components/schemas/{shapes[path]}"}
+    assert client.get("/openapi.json").json() == document
+
+
 # --- around the routes ------------------------------------------------------------------------------------------------
 
 
@@ -471,21 +581,49 @@ def test_every_answer_has_its_headers_and_is_counted(client: TestClient) -> None
 
 
 def test_a_request_is_logged_without_its_texts(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
-    log = logging.getLogger("polyrank.access")
-    log.addHandler(caplog.handler)
-    try:
-        with caplog.at_level(logging.INFO, "polyrank.access"):
-            client.get("/live")  # too frequent for the log
-            answer = client.delete("/v1/candidates/a-name-of-mine")
-    finally:
-        log.removeHandler(caplog.handler)
-    row = json.loads(caplog.messages[0])
+    with caplog.at_level(logging.INFO, "polyrank.access"):
+        client.get("/live")  # too frequent for the log
+        answer = client.delete("/v1/candidates/a-name-of-mine")
+    (row,) = map(json.loads, (text for name, _, text in caplog.record_tuples if name == "polyrank.access"))
     assert row.pop("ms") > 0
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row.pop("time"))
     assert row == {
         "request_id": answer.headers["x-request-id"], "method": "DELETE", "route": "/v1/candidates/{id}",
         "status": 200, "client": "testclient", "key": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize(("error", "status"), [(ZeroDivisionError("secret"), 500), (HttpError(500, "known"), 500),
+                                               (HttpError(400, "known"), 400)])  # fmt: skip
+def test_an_unknown_error_is_logged_by_its_name(
+    caplog: pytest.LogCaptureFixture, error: Exception, status: int, answered: bool
+) -> None:
+    """Whether or not the app has answered before it failed."""
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if answered:
+            await refuse(http_error(error), scope, send)
+        raise error
+
+    async def receive() -> dict[str, Any]:
+        return await asyncio.Event().wait()  # type: ignore[return-value]  # the client waits
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    guard = Guard(
+        app, keys=Keys(), limits=LimitSettings(), check_capacity=lambda: None, on_answer=lambda *_: None,
+        computing=frozenset(), changes=lambda method, path: False,
+    )  # fmt: skip
+    scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": [(b"host", b"localhost")]}
+    asyncio.run(asyncio.wait_for(guard(scope, receive, send), 30))
+    assert [message.get("status") for message in sent] == [status, None]
+    assert b"secret" not in sent[1]["body"]
+    problems = [json.loads(text) for _, level, text in caplog.record_tuples if level == logging.ERROR]
+    unknown = [] if isinstance(error, HttpError) else [{"error": "ZeroDivisionError"}]
+    assert [{"error": problem["error"]} for problem in problems] == unknown
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,10 @@ class Served:
             started = time.perf_counter()
             k = max(tasks[number].k for number in numbers)
             contexts = [tasks[number].context for number in numbers]
-            if filter_ in self._too_slow and self._too_slow[filter_][0] == pipeline.index.change:
-                raise DeadlineError(self._too_slow[filter_][1])
+            if filter_ in self._too_slow:
+                pipeline.index.refresh()  # a search would do it
+                if self._too_slow[filter_][0] == pipeline.index.change:
+                    raise DeadlineError(self._too_slow[filter_][1])
             try:
                 answers = pipeline.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo, diverse=diverse > 0)
             except DeadlineError as error:  # refuse the same filter at once until the index changes
