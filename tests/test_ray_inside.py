@@ -383,7 +383,7 @@ def test_an_interrupt_stops_the_workers(trainers: Trainers, recipe: dict[str, An
 
 
 def test_the_end_of_a_training_is_told_once_all_workers_have_ended(trainers: Trainers) -> None:
-    """An error of another rank comes before rank 0's, which only says that a rank is lost."""
+    """An error of another rank comes before rank 0's, which only reports that a rank is lost."""
     reported: list[Any] = []
     said: list[str] = []
 

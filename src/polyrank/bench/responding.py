@@ -194,8 +194,9 @@ def _cross_run(scorer: CrossScorer, context: Context, texts: Sequence[str], n: i
 
 def _spread(vectors: Floats, query: Floats) -> Floats:
     """The vectors with a mean of 0, scaled so that their products with the query have a deviation of 1."""
-    centred = vectors - vectors.mean(0)
-    return centred / np.std(centred @ query)
+    centred: Floats = vectors - vectors.mean(0)
+    spread: Floats = centred / np.std(centred @ query)
+    return spread
 
 
 def _mixtures(vectors: Floats, n: int) -> Floats:
