@@ -103,7 +103,7 @@ def test_a_cluster_that_refuses_does_not_answer(asked: list[dict[str, Any]], mon
 
 
 class Rows:
-    """Replaces Ray Data: each row is a batch of one actor, which dies after as many rows as the test says."""
+    """Replaces Ray Data: each row is a batch of one actor, which dies after as many rows as the test chooses."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -225,7 +225,7 @@ def test_a_block_is_encoded_in_the_batches_of_an_index() -> None:
 
 
 class Actor:
-    """Replaces an actor of Ray: its methods run in a thread's event loop, and fail as the test says."""
+    """Replaces an actor of Ray: its methods run in a thread's event loop, and fail as the test chooses."""
 
     def __init__(self, made: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._made, self._loop = made, loop

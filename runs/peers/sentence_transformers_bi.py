@@ -6,8 +6,8 @@
 5e-5 with linear decay.
 "matched": truncation on the left, and the learning rate, warm-up and dropout of polyrank's recipe.
 "distinct": as "matched", in batches in which no text occurs twice (BatchSamplers.NO_DUPLICATES).
-"guided": as "matched", with GISTEmbedLoss, guided by the initial encoder: negatives that the guide finds closer than the
-right answer are left out.
+"guided": as "matched", with GISTEmbedLoss, guided by the initial encoder: negatives that the guide finds closer than
+the right answer are left out.
 With --start FOLDER, a folder of that library, all begin from it; turns are then joined by [SEP], as in polyrank's
 exports.
 The loop is plain torch around the library's model and loss, so that the script needs no further dependency. Both use a

@@ -152,7 +152,7 @@ class Example:
     @property
     def query(self) -> Context:
         """The context and the background, without the candidates."""
-        context = object.__new__(Context)  # its checks are this class's, and training asks for it at every step
+        context = object.__new__(Context)  # this class has checked its texts, and training makes one at every step
         object.__setattr__(context, "turns", self.context)
         object.__setattr__(context, "background", self.background)
         return context
