@@ -4,7 +4,9 @@ import json
 import re
 import shutil
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from polyrank.scorers.exported import (
 from polyrank.scorers.exported.agreement import agreement
 from polyrank.scorers.exported.fidelity import worst_cosine
 from polyrank.scorers.exported.folder import write_manifest
+from polyrank.scorers.exported.sessions import open_session
 from polyrank.scorers.open import load, load_encoder
 from processes import run
 
@@ -381,6 +384,43 @@ def test_a_runtime_that_is_missing_is_named_when_an_export_is_opened(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match=r'^onnxruntime is .* pip install "polyrank\[onnx\]"'):
         load_exported(cross, "onnx").score([Context(("hi",))], [["a", "b"]])
+
+
+def test_each_thread_has_its_own_request_to_openvino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a scripted library, whose requests each return the array that they hold."""
+    opened: list[tuple[str, str, dict[str, Any]]] = []
+    requests: list[np.ndarray] = []
+
+    class Graph:
+        outputs = ("vectors",)
+
+        def create_infer_request(self) -> Any:
+            held = np.zeros(2)
+            requests.append(held)
+
+            def infer(arrays: dict[str, Any]) -> dict[str, Any]:
+                held[:] = arrays["ids"]
+                return {"vectors": held}
+
+            return SimpleNamespace(infer=infer)
+
+    def compile_model(*arguments: Any) -> Graph:
+        opened.append(arguments)
+        return Graph()
+
+    core = SimpleNamespace(compile_model=compile_model)
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Core=lambda: core))
+    graph = open_session(tmp_path / "g.xml", "openvino", torch.float32)
+    first, second = (graph({"ids": np.array([n, n])})[0] for n in (1, 2))
+    assert (first.tolist(), second.tolist(), len(requests)) == ([1, 1], [2, 2], 1)
+    thread = threading.Thread(target=graph, args=[{"ids": np.array([3, 3])}])
+    thread.start()
+    thread.join()
+    assert [held.tolist() for held in requests] == [[2, 2], [3, 3]]
+    open_session(tmp_path / "g.xml", "openvino", torch.bfloat16)
+    assert {arguments[:2] for arguments in opened} == {(str(tmp_path / "g.xml"), "CPU")}
+    assert [arguments[2]["INFERENCE_PRECISION_HINT"] for arguments in opened] == ["f32", "bf16"]
+    assert [arguments[2]["INFERENCE_NUM_THREADS"] for arguments in opened] == [torch.get_num_threads()] * 2
 
 
 def test_a_graph_that_no_runtime_reads_is_damaged(tmp_path: Path, tiny_backbone: Path) -> None:

@@ -442,6 +442,11 @@ class Replicas:
         self.asked["deployment"] = settings
         return lambda app: SimpleNamespace(bind=lambda: app)
 
+    def run_many(self, targets: list[Any], **settings: Any) -> None:
+        (target,) = targets
+        self.app = target.target
+        self.asked["run_many"] = settings
+
 
 @pytest.fixture
 def replicas(joined: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Replicas:
@@ -449,9 +454,9 @@ def replicas(joined: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Repli
 
     made = Replicas()
     monkeypatch.setattr(serve, "ingress", lambda build: lambda: build)
-    for name in ("status", "deployment"):
+    for name in ("status", "deployment", "run_many"):
         monkeypatch.setattr(serve, name, getattr(made, name))
-    for name in ("start", "run_many", "shutdown"):
+    for name in ("start", "shutdown"):
         monkeypatch.setattr(serve, name, made.recorder(name))
     return made
 
@@ -500,13 +505,23 @@ def test_replicas_are_ready_when_all_run(replicas: Replicas) -> None:
 
 
 @pytest.mark.deep
-def test_a_replica_starts_when_its_models_are_open(model: str) -> None:
+def test_a_replica_starts_in_another_folder_once_its_models_are_open(
+    replicas: Replicas, tiny_encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from starlette.testclient import TestClient
 
-    with TestClient(serving._builder({"tiny": model}, ServingSettings())(), base_url="http://localhost") as client:
+    key = "a-key-that-is-long-enough"
+    monkeypatch.chdir(tiny_encoders["bi"].parent)
+    (tmp_path / "keys.txt").write_text(f"{key}\n")
+    keys = os.path.relpath(tmp_path / "keys.txt")
+    serving.deploy({"tiny": "bi"}, ServingSettings(api_key_file=keys))
+    monkeypatch.chdir(tmp_path)
+    with TestClient(replicas.app(), base_url="http://localhost") as client:
         assert client.get("/ready").status_code == 200
         body = {"model": "tiny", "query": "hello", "documents": ["hi", "bill"]}
-        assert len(client.post("/v1/rerank", json=body).json()["results"]) == 2
+        assert client.post("/v1/rerank", json=body).status_code == 401
+        answer = client.post("/v1/rerank", json=body, headers={"Authorization": f"Bearer {key}"})
+        assert len(answer.json()["results"]) == 2
 
 
 @pytest.mark.deep

@@ -20,8 +20,17 @@ from polyrank.errors import (
 )
 from polyrank.index import is_index
 from polyrank.index.filters import read_filter
-from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
+from polyrank.index.remote import (
+    Address,
+    RemoteIndex,
+    RemoteWriter,
+    drop_collection,
+    list_collections,
+    read_address,
+    write_remote,
+)
 from polyrank.index.remote.address import REMOTE, write_address
+from polyrank.index.remote.collections import Found
 from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.kinds import build_settings, read_kind
 from polyrank.index.remote.milvus import Description, MilvusCollection
@@ -908,6 +917,19 @@ def test_an_index_replaces_another(script: Script, tmp_path: Path, held: dict[st
     assert script.asked[-2][1] == ("old",)
     with pytest.raises(UsageError, match="already exists"):
         write(tmp_path / "new", pool, vectors)
+
+
+def test_the_names_of_an_index_are_dropped_before_its_collection(script: Script, folder: Path) -> None:
+    script.answers["list_aliases"] = {"aliases": ["replies", "other"]}
+    script.answers["list_collections"] = ["replies_1"]
+    assert list_collections(ADDRESS) == [Found("replies_1", ("replies", "other"))]
+    script.asked.clear()
+    drop_collection(ADDRESS)
+    assert [(name, arguments) for name, arguments, _ in script.asked if name.startswith("drop")] == [
+        ("drop_alias", ("replies",)),
+        ("drop_alias", ("other",)),
+        ("drop_collection", ("replies_1",)),
+    ]
 
 
 @pytest.mark.parametrize(
