@@ -15,7 +15,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from polyrank import bench
-from polyrank.bench.encoding import Peer
+from polyrank.bench.encoding import Peer, _unit
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.responding import _spread
 from polyrank.bench.scoring import CHUNK, Papers, _peak_mb, make_inputs
@@ -216,6 +216,10 @@ def test_rows_of_encoding_with_a_peer(backbone: str) -> None:
     assert found["left_out"] == []
 
 
+def test_compared_vectors_have_one_length() -> None:
+    np.testing.assert_allclose(_unit(np.array([[3, 4], [0, 2]], np.float32)), [[0.6, 0.8], [0, 1]], rtol=1e-6)
+
+
 @pytest.mark.deep
 def test_exports_are_timed_next_to_the_network(backbone: str) -> None:
     pytest.importorskip("onnxruntime")
@@ -227,7 +231,8 @@ def test_exports_are_timed_next_to_the_network(backbone: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"n_pairs": 3}, {"n_pairs": 0}, {"n_pairs": 1, "repeats": 0}])
-def test_too_few_texts_to_encode(wrong: dict[str, int]) -> None:
+def test_too_few_texts_to_encode(wrong: dict[str, int], backbone: str) -> None:
+    assert len(bench.bench_encoding(["hello"], n_pairs=1, repeats=1, backbone=backbone)["rows"]) == 3
     with pytest.raises(UsageError, match=f"2 texts are too few for {wrong['n_pairs']} pairs"):
         bench.bench_encoding(["hello", "you"], **wrong)  # type: ignore[arg-type]
 

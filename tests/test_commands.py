@@ -71,6 +71,7 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("explain bm25 hi --reply a --filter n=1", "no replies; --filter needs an index; leave it out"),
         ("explain bm25 hi --reply a --model b", "no replies; --model needs an index; leave it out"),
         ("compare a.jsonl --k 1 --metric MRR", "--k and --metric both choose the metrics; give one"),
+        ("compare a.jsonl --k 1,0", "--k '1,0' is not a list of positive whole numbers"),
         ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks a:b", "--ranks 'a:b' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks 1:", "--ranks '1:' is not FIRST:LAST; write for example 1:50"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from polyrank.cli.commands import Root, app
 from polyrank.cli.help import PROMPT, first_sentence
@@ -46,6 +47,11 @@ def test_every_command_is_in_one_group_of_the_help() -> None:
     for title, names in Root.panels.items():
         assert f"{title}: {names.split()[0]} " in shown
     assert "polyrank --install-completion" in shown
+
+
+@pytest.mark.parametrize("group", [name for name, command in ROOT.commands.items() if hasattr(command, "commands")])
+def test_a_group_without_a_command_prints_its_help(group: str) -> None:
+    assert " ".join(CliRunner().invoke(app, [group]).output.split()).endswith(plain_help(group).partition(" ")[2])
 
 
 @EACH

@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from emulated import ARM_EMULATOR, build, build_for_arm, missing, missing_for_arm
+from polyrank.bench import profile as bench
+from polyrank.bench.machine import describe_machine
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.search import kernels, score_rows, search
 from polyrank.search.best import Best
@@ -791,3 +793,16 @@ def test_unknown_names_of_instructions_are_refused(loops: Loops, monkeypatch: py
     with pytest.raises(UsageError, match="'avx3' is unknown; set it to one of plain, avx2"):
         kernels.best_form()
     kernels.best_form.cache_clear()
+
+
+@pytest.mark.parametrize("loops", ["plain", "amx"], indirect=True)
+def test_a_profile_measures_the_loops_of_the_best_form(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("N", 64), ("D", 64), ("MANY", 32), ("CHUNK", 64), ("APART", 1), ("REPEATS", 1)):
+        monkeypatch.setattr(bench, name, value)
+    measured = bench.measure_profile()
+    names = ["compiled_exp", "int8_amx" if loops.amx else "int8"]
+    tiles = {32: "plain_tiles", 16: "bf16_tiles", 8: "int8_tiles"}
+    names += [name for bits, name in tiles.items() if bits in loops.bits]
+    for name in names:
+        assert getattr(measured, name) != getattr(Profile(), name)
+    assert describe_machine()["used"]["polyrank-kernels"] == kernels.FORMS[loops.form - 1]
