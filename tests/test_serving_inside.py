@@ -10,8 +10,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -25,6 +25,7 @@ import polyrank
 pytest.importorskip("fastapi")
 import uvicorn
 from starlette.testclient import TestClient
+from uvicorn.server import ServerState
 
 from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings
 from polyrank.errors import DeadlineError, LockedError, OfflineError, PolyrankError, ReadOnlyError, UsageError
@@ -34,10 +35,11 @@ from polyrank.serving.app import STATUSES, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, Server
 from polyrank.serving.errors import HttpError, http_error
-from polyrank.serving.guard import Guard, refuse
+from polyrank.serving.guard import App, Guard, refuse
 from polyrank.serving.jobs import Job, OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
+from polyrank.serving.protocol import PatientProtocol
 from polyrank.serving.run import _bind, _until_stopped
 from polyrank.serving.served import Served
 from polyrank.serving.tasks import EmbedTask, RespondTask, Started
@@ -593,37 +595,72 @@ def test_a_request_is_logged_without_its_texts(client: TestClient, caplog: pytes
     }  # fmt: skip
 
 
+def guarded(app: App, *, limits: LimitSettings | None = None) -> Callable[..., Coroutine[Any, Any, list[Any]]]:
+    """A function that sends a request to an app behind a guard, from a client that waits; it returns the messages."""
+    guard = Guard(
+        app, keys=Keys(), limits=limits or LimitSettings(), check_capacity=lambda: None, on_answer=lambda *_: None,
+        computing=frozenset(), changes=lambda method, path: False,
+    )  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def request(path: str = "/v1/models") -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", b"localhost")]}
+        await asyncio.wait_for(guard(scope, receive, send), 30)
+        return sent
+
+    return request
+
+
 @pytest.mark.parametrize("answered", [True, False])
-@pytest.mark.parametrize(("error", "status"), [(ZeroDivisionError("secret"), 500), (HttpError(500, "known"), 500),
-                                               (HttpError(400, "known"), 400)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ZeroDivisionError("secret"), 500), (HttpError(500, "known"), 500), (HttpError(400, "known"), 400)],
+)
 def test_an_unknown_error_is_logged_by_its_name(
     caplog: pytest.LogCaptureFixture, error: Exception, status: int, answered: bool
 ) -> None:
     """Whether or not the app has answered before it failed."""
-    sent: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if answered:
             await refuse(http_error(error), scope, send)
         raise error
 
-    async def receive() -> dict[str, Any]:
-        return await asyncio.Event().wait()  # type: ignore[return-value]  # the client waits
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    guard = Guard(
-        app, keys=Keys(), limits=LimitSettings(), check_capacity=lambda: None, on_answer=lambda *_: None,
-        computing=frozenset(), changes=lambda method, path: False,
-    )  # fmt: skip
-    scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": [(b"host", b"localhost")]}
-    asyncio.run(asyncio.wait_for(guard(scope, receive, send), 30))
+    sent = asyncio.run(guarded(app)())
     assert [message.get("status") for message in sent] == [status, None]
     assert b"secret" not in sent[1]["body"]
     problems = [json.loads(text) for _, level, text in caplog.record_tuples if level == logging.ERROR]
     unknown = [] if isinstance(error, HttpError) else [{"error": "ZeroDivisionError"}]
     assert [{"error": problem["error"]} for problem in problems] == unknown
+
+
+def test_requests_end_at_a_limit_except_those_about_the_server() -> None:
+    async def statuses() -> list[int]:
+        free = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] != "/live":
+                await free.wait()
+            await refuse(HttpError(200, ""), scope, send)
+
+        request = guarded(app, limits=LimitSettings(connections=2))
+        waiting = [asyncio.ensure_future(request()) for _ in range(2)]
+        await asyncio.sleep(0)
+        refused, live = await request(), await request("/live")
+        free.set()
+        answered = await asyncio.gather(*waiting)
+        assert json.loads(refused[1]["body"])["error"]["message"].startswith("too many requests are open; try again")
+        return [sent[0]["status"] for sent in (refused, live, *answered, await request())]
+
+    assert asyncio.run(statuses()) == [503, 200, 200, 200, 200]
 
 
 @pytest.mark.parametrize(
@@ -815,6 +852,32 @@ def test_exports_are_not_given_a_gpu(tiny_encoders: dict[str, Path], backend: st
     )  # fmt: skip
 
 
+def test_a_stopped_server_leaves_no_threads(name: str, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with inside(
+        {"tiny": name}, replace(BASIC, feedback=FeedbackSettings(file=str(tmp_path / "feedback.db")))
+    ) as client:
+        large = json.dumps({"context": "hi", "candidates": []}).encode() + b" " * 70_000
+        headers = {"content-type": "application/json"}
+        assert client.post("/v1/score", content=large, headers=headers).status_code == 200  # parsed in a thread
+        assert client.get("/v1/feedback/report").status_code == 200
+        started = {thread.name.rpartition("_")[0] for thread in set(threading.enumerate()) - before}
+        assert {"polyrank-json", "polyrank-disk", "polyrank-pool"} <= started
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not [thread for thread in left if not thread.startswith("polyrank-pool")]  # these end on their own
+
+
+def test_a_process_is_ended_once() -> None:
+    async def end() -> None:
+        pool = Pool(Setup({}, "cpu", "torch", 1), started=worker)
+        await pool._end(worker)
+        await pool.close()  # ends those that are alive
+
+    worker = Worker(cast(Any, Here()), Pipe()[0])
+    asyncio.run(end())
+    assert worker.connection.closed
+
+
 def test_a_job_is_given_up_when_its_third_process_has_died() -> None:
     async def settle() -> list[Job]:
         pool, loop = Pool(Setup({}, "cpu", "torch", 1)), asyncio.get_running_loop()
@@ -827,3 +890,93 @@ def test_a_job_is_given_up_when_its_third_process_has_died() -> None:
         return again
 
     assert len(asyncio.run(settle())) == 1
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def listening(
+    head_s: float = 60.0,
+    max_connections: int = 10,
+    parts: Sequence[bytes] = (b"hi",),
+    sent: Callable[[], None] = lambda: None,
+) -> AsyncIterator[int]:
+    """The port of an app that answers with these parts and then calls ``sent``; its connections are as a server's."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        length = str(sum(map(len, parts))).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        for number, part in enumerate(parts, 1):
+            await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
+        sent()
+
+    config = uvicorn.Config(app, ws="none", log_config=None, timeout_keep_alive=60)
+    state = ServerState()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PatientProtocol, "head_s", head_s, raising=False)
+        patch.setattr(PatientProtocol, "max_connections", max_connections, raising=False)
+        patch.setattr(PatientProtocol, "_idle", {})
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0) as server:
+            yield server.sockets[0].getsockname()[1]
+
+
+GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def test_each_request_of_a_connection_has_the_same_time_for_its_headers() -> None:
+    async def answers() -> tuple[bytes, bytes]:
+        async with listening(head_s=0.05) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET)
+            first = await reader.readuntil(b"hi")
+            writer.write(GET[:20])  # the rest never comes
+            second = await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+            return first, second
+
+    first, second = asyncio.run(answers())
+    assert first.startswith(b"HTTP/1.1 200 OK")
+    assert second.startswith(b"HTTP/1.1 408 Request Timeout")
+
+
+def test_a_new_connection_replaces_the_one_that_is_idle_for_longest() -> None:
+    async def talk() -> tuple[bytes, list[bytes]]:
+        async with listening(max_connections=2) as port:
+            ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            for reader, writer in ends:  # both have been used; the first has been idle for longer
+                writer.write(GET)
+                await reader.readuntil(b"hi")
+            ends.append(await asyncio.open_connection("127.0.0.1", port))
+            closed = await asyncio.wait_for(ends[0][0].read(), 10)
+            kept = []
+            for reader, writer in ends[1:]:
+                writer.write(GET)
+                kept.append(await reader.readuntil(b"hi"))
+            for _, writer in ends:
+                writer.close()
+            return closed, kept
+
+    closed, kept = asyncio.run(talk())
+    assert closed == b""
+    assert [answer[:15] for answer in kept] == [b"HTTP/1.1 200 OK"] * 2
+
+
+def test_an_answer_that_is_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [b"x" * 2**24] * 2  # the second waits until the first is read
+
+    async def talk(reading: bool) -> bytes:
+        end = asyncio.Event()
+        async with listening(parts=parts, sent=end.set) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24 if reading else 2**16)
+            writer.write(GET)
+            await reader.readuntil(b"\r\n\r\n")
+            body = await reader.readexactly(2**25) if reading else b""
+            await asyncio.wait_for(end.wait(), 10)
+            writer.close()
+            return body
+
+    assert asyncio.run(talk(True)) == b"".join(parts)
+    monkeypatch.setattr("polyrank.serving.protocol.READING_S", 0.05)
+    asyncio.run(talk(False))

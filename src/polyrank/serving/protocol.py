@@ -20,8 +20,8 @@ class PatientProtocol(HttpToolsProtocol):
     If too many connections are open, the one that has been without a complete request for longest is closed.
     """
 
-    head_s: ClassVar[float] = 10.0
-    max_connections: ClassVar[int] = 4096
+    head_s: ClassVar[float]  # ``serve`` sets these from the limits
+    max_connections: ClassVar[int]
     _idle: ClassVar[dict["PatientProtocol", None]] = {}  # longest idle first
     _timer: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
