@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.index import KnownVectors, open_index
 from polyrank.integrations.ray.blocks import (
     Plan,
+    _StoredCandidates,
     begin,
     block_file,
     digest,
@@ -203,6 +205,14 @@ def test_the_memory_of_encoding_and_indexing_does_not_grow_with_the_file(tmp_pat
     assert (many - few) / (sizes[1] - sizes[0]) < 120  # bytes: a matrix's rows have less, a candidate has 400
     with open_index(tmp_path / f"i{sizes[1]}") as index:
         assert [c for _, c in index.iter_candidates()] == polyrank.read_pool(tmp_path / f"{sizes[1]}.jsonl")
+
+
+def test_an_index_is_made_with_one_block_in_memory(tmp_path: Path) -> None:
+    candidates = _StoredCandidates(write(tmp_path / "v", 0, 1, 2), PLAN)
+    first = weakref.ref(candidates.vectors(0))
+    assert first() is candidates.vectors(0)
+    assert candidates[3:6] == POOL[3:6]
+    assert first() is None
 
 
 def test_blocks_of_other_candidates_are_refused(tmp_path: Path) -> None:
