@@ -16,6 +16,7 @@ from polyrank.answering.pipeline import open_pipeline
 from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
+from polyrank.cli.interrupts import discard_partial_output
 from polyrank.cli.progress import WorkDisplay
 from polyrank.errors import ArtifactError, DataError, PolyrankError
 
@@ -71,6 +72,7 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("explain bm25 hi --reply a --filter n=1", "no replies; --filter needs an index; leave it out"),
         ("explain bm25 hi --reply a --model b", "no replies; --model needs an index; leave it out"),
         ("compare a.jsonl --k 1 --metric MRR", "--k and --metric both choose the metrics; give one"),
+        ("rank bm25 hi LISTS --max-context-tokens 9", "does not apply to bm25, whose text lengths are fixed; leave it"),
         ("compare a.jsonl --k 1,0", "--k '1,0' is not a list of positive whole numbers"),
         ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks a:b", "--ranks 'a:b' is not FIRST:LAST; write for example 1:50"),
@@ -163,6 +165,15 @@ def test_a_missing_runtime_is_named_before_a_model_loads(monkeypatch: pytest.Mon
 def test_a_saved_interruption_is_not_called_an_error(code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert _fail("stopped and saved", code) == code
     assert capsys.readouterr().err == "stopped and saved\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "__stdout__", full)
+        full.write("lost")
+        discard_partial_output()
+        full.flush()  # does not fail again
 
 
 def test_messages_name_a_commands_options_instead_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from polyrank.cli.evaluation import _named
 from polyrank.data.candidate_lists import group_candidates
 from polyrank.errors import DataError
 from polyrank.records import Example
@@ -100,3 +101,14 @@ def test_files_of_one_name_are_compared_by_their_paths(tmp_path: Path) -> None:
     rows = json.loads(run("compare", *scores, "--json").stdout)
     assert [row["name"] for row in rows] == [str(path) for path in scores]
     assert rows[1]["against"]["p"] == 1
+
+
+def test_a_name_precedes_an_equals_sign_unless_a_file_has_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lr=3").touch()
+    found = [_named(argument) for argument in ("bi=scores.jsonl", "bi=a=b", "lr=3", "=b", "scores.jsonl")]
+    assert found == [
+        ("bi", Path("scores.jsonl")),
+        ("bi", Path("a=b")),
+        *((None, Path(name)) for name in ("lr=3", "=b", "scores.jsonl")),
+    ]

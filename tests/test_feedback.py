@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import polyrank
+from polyrank.cli.commands import app
 from polyrank.data import read_examples, write_examples
 from polyrank.data.splits import split
 from polyrank.errors import ArtifactError, DataError, ResourceError
@@ -492,6 +494,22 @@ def test_a_repeated_request_counts_once() -> None:
     assert (figures["n_requests"], figures["taken"], figures["unanswered"]) == (6, 1, 5)
     assert [(row["name"], row["n_requests"]) for row in figures["by_week"]] == [("2026-W02", 6)]
     assert [(row["name"], row["unanswered"]) for row in figures["by_model"]] == [("m", 4), ("n", 1)]
+
+
+@pytest.mark.parametrize(
+    ("by", "table"),
+    [
+        ("rank", ["rank shown taken edited accepted (%)", "1 2 1 0 50.0", "2 1 0 0 0.0"]),
+        ("week", ["week n taken edited refused unanswered accepted (%) MRR", "2026-W02 2 1 0 1 0 50.0"]),
+    ],
+)
+def test_a_report_counts_replies_by_rank_and_requests_by_week(by: str, table: list[str], tmp_path: Path) -> None:
+    with FeedbackStore(tmp_path / "feedback.db") as store:
+        store.record(SHOWN, replace(TAKEN, reply_id="a"), replace(SHOWN, request_id="r2", replies=REPLIES[:1]))
+        store.record(Outcome("r2", "refused"))
+    printed = CliRunner().invoke(app, ["feedback", "report", str(tmp_path / "feedback.db"), "--by", by]).stdout
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert all(any(line.startswith(row) for line in lines) for row in table), lines
 
 
 def test_a_report_is_drawn_with_its_intervals(tmp_path: Path) -> None:

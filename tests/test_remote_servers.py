@@ -99,6 +99,16 @@ def test_an_orphan_and_an_index_are_dropped_and_nothing_else(milvus: Milvus, tmp
     build(tmp_path / "again", address)  # the name is free
 
 
+def test_the_command_builds_an_index_on_the_server(milvus: Milvus, tmp_path: Path) -> None:
+    address = milvus.address()
+    (tmp_path / "replies.txt").write_text("restart it\nthanks\n", "utf-8")
+    line = ["index", "build", "shipped:convert", str(tmp_path / "replies.txt"), "-o", str(tmp_path / "ix")]
+    assert CliRunner().invoke(app, [*line, "--remote", str(address)]).exit_code == 0
+    with RemoteIndex(tmp_path / "ix") as index:
+        assert index.collection in {found.name for found in list_collections(address)}
+        assert len(index) == 2
+
+
 def test_commands_list_and_drop_collections(milvus: Milvus, tmp_path: Path) -> None:
     address = milvus.address()
     name = build(tmp_path / "ix", address)
