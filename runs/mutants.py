@@ -195,9 +195,8 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
             else:
                 outcome = "survived" if code in (0, 5) else "caught" if code != 99 else "does not compile"
                 record = {"outcome": outcome, "code": code, "seconds": round(time.monotonic() - started, 1)}
-                first = re.search(
-                    r"^(?:FAILED|ERROR) (\S+\.py(?:::.+?)?)(?: - .*)?$", text, re.M
-                )  # and no line of a log
+                # lines of a log may begin with ERROR, too
+                first = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::.+?)?)(?: - .*)?$", text, re.M)
                 record["by"] = first[1] if first else ""
                 if code in (3, 4) or (code == 1 and not first):
                     raise SystemExit(f"the tests could not be run for {fault.id}: {text[-2000:]}")
