@@ -19,6 +19,7 @@
 # Writes runs/work/best, and stores best/SET/MODEL with runs/record.py, over all test examples.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 THREADS=${THREADS:-2}
 BUDGET=${BUDGET:-30720}
@@ -29,12 +30,9 @@ NEGATIVES=${NEGATIVES:-31} # of lists
 LIMIT=${LIMIT:-}
 
 learn() { # SET MODEL RECIPE [OPTION ...]
-  local work=$PWD/runs/work/best/$1/$2 data=(--set "data.train=$DATA/$1/train.jsonl.gz")
+  local work=$PWD/runs/work/best/$1/$2 data
   [[ -e $work/result.json ]] && return
-  case $1 in
-    star | sgd) data=(--set "data.train=$DATA/$1/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
-    self-dialogue) data=(--set "data.train=$DATA/$1/train.dialogues.jsonl.gz" --set 'data.speaker=*') ;;
-  esac
+  training_data "$1"
   polyrank train "runs/recipes/$3.toml" "${data[@]}" --set "output=$work" --threads "$THREADS" --resume "${@:4}"
 }
 

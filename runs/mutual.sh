@@ -10,6 +10,7 @@
 # runs/results: validation by epoch and R@1 by the context's length.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 OUT=$(realpath -m "${OUT:-$PWD}")
 export RESULTS=$OUT/runs/results
@@ -30,10 +31,7 @@ TEACHER=${TEACHER:-}
 for set in $SETS; do
   work=$OUT/runs/work/mutual/$set
   mkdir -p "$work"
-  case $set in
-    star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
-    *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
-  esac
+  training_data "$set"
   common=("${data[@]}" --set "data.valid=$DATA/$set/dev.jsonl.gz" --set "data.max_valid=$VALID"
     --set "data.max_train=$BUDGET" --set "train.negatives.n=$NEGATIVES" --set "text.max_context_tokens=$TOKENS"
     --set "text.max_candidate_tokens=$((TOKENS / 2))" --set train.checkpoint_steps=20 --resume)

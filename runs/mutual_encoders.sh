@@ -5,6 +5,7 @@
 # Writes runs/work/encoders/SET, stores encoders/SET/MODEL and ensembles with runs/record.py, and draws curves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 BUDGET=${BUDGET:-1920}
 TEMPERATURES=${TEMPERATURES:-3}
@@ -15,10 +16,7 @@ SETS=${SETS:-star}
 for set in $SETS; do
   work=$PWD/runs/work/encoders/$set
   mkdir -p "$work"
-  case $set in
-    star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
-    *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
-  esac
+  training_data "$set"
 
   judge() { # NAME FOLDER AGAINST: scores on validation lists for the ensembles, on test lists for the table
     python runs/record.py --has "encoders/$set/$1" && return

@@ -13,6 +13,7 @@
 # pre-trainings, and pretraining/STAGE/SET/MODEL over all test examples, with tests against plain and against bi.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 THREADS=${THREADS:-2}
 BUDGET=${BUDGET:-5120}
@@ -43,8 +44,8 @@ judge() { # STAGE SET MODEL AGAINST FOLDER
 
 learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE [OPTION ...]
   local work=$WORK/$1/$2/$3
-  local data=(--set "data.train=$DATA/$2/train.jsonl.gz")
-  [[ $2 == star || $2 == sgd ]] && data=(--set "data.train=$DATA/$2/train.dialogues.jsonl.gz" --set data.speaker=agent)
+  local data
+  training_data "$2"
   python runs/record.py --has "pretraining/$1/$2/$3" && return
   mkdir -p "$(dirname "$work")"
   [[ -e $work/result.json ]] || polyrank train "runs/recipes/$5.toml" "${data[@]}" --set "output=$work" --set "model.backbone=$6" \

@@ -5,6 +5,7 @@
 # stores short/SET/MODEL, so that you can compare budgets.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 NAME=${NAME:-}
 BUDGET=${BUDGET:-11520}
@@ -17,10 +18,7 @@ MODELS=${MODELS:-bm25 untuned bi poly-16 poly-64 poly-360 poly-64-first cross}
 
 for set in $SETS; do
   test=$DATA/$set/test.jsonl.gz
-  case $set in
-    star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
-    *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
-  esac
+  training_data "$set"
   place=${NAME:+$NAME/}$set
   mkdir -p "runs/work/$place"
   for model in $MODELS; do

@@ -6,6 +6,7 @@
 # Writes runs/work/rerank, and stores rerank/SET with runs/record.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 SET=${SET:-star}
 FIRST=${FIRST:-7680}
@@ -15,11 +16,7 @@ THREADS=${THREADS:-2}
 work=$PWD/runs/work/rerank/$SET
 mkdir -p "$work"
 
-data=(--set "data.train=$DATA/$SET/train.jsonl.gz")
-case $SET in
-  star | sgd) data=(--set "data.train=$DATA/$SET/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
-  self-dialogue) data=(--set "data.train=$DATA/$SET/train.dialogues.jsonl.gz" --set 'data.speaker=*') ;;
-esac
+training_data "$SET"
 BI=${BI:-$work/bi/model} # of an earlier run
 [[ -e $BI ]] || polyrank train runs/recipes/bi.toml "${data[@]}" --set "output=$work/bi" --set data.max_train="$FIRST" \
   --set train.init_from=shipped:minilm --set train.length_window=1 --set train.dropout=0.0 --set model.normalize=false \

@@ -7,6 +7,7 @@
 # Writes runs/work/same, and stores same/SET/MODEL with runs/record.py, with tests against bi.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 SET=${SET:-star}
 PAIRS=${PAIRS:-3840}
@@ -17,10 +18,7 @@ start=$PWD/runs/work/same/start
 mkdir -p "$work"
 [[ -e $start ]] || polyrank export shipped:minilm --to sentence-transformers -o "$start"
 
-data=(--set "data.train=$DATA/$SET/train.jsonl.gz")
-case $SET in
-  star | sgd) data=(--set "data.train=$DATA/$SET/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
-esac
+training_data "$SET"
 for model in ${MODELS:-bi bi-logq matched distinct guided}; do
   case $model in
     bi | bi-logq)

@@ -7,6 +7,7 @@
 # Writes runs/work/weighting, and stores weighting/SET/convert/VALUE/SEED with runs/record.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 EPOCHS=${EPOCHS:-3}
 THREADS=${THREADS:-1}
@@ -15,11 +16,7 @@ MAX_TRAIN=${MAX_TRAIN:-} # pairs
 
 for seed in ${SEEDS:-1}; do
   for set in ${SETS:-star sgd ubuntu-irc self-dialogue}; do
-    data=(--set "data.train=$DATA/$set/train.jsonl.gz")
-    case $set in
-      star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
-      self-dialogue) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set 'data.speaker=*') ;;
-    esac
+    training_data "$set"
     for value in ${VALUES:-as_said logq uniform}; do
       name=weighting/$set/convert/$value/$seed
       python runs/record.py --has "$name" && continue

@@ -21,6 +21,7 @@ from polyrank.training.batches import BatchOrder
 from polyrank.training.data import load_data
 
 Pair = tuple[str, str]
+SPEAKERS = {"self-dialogue": "*"}  # whose turns are responses, where not the agents'
 
 
 def arguments(variants: Sequence[str]) -> argparse.Namespace:
@@ -45,7 +46,7 @@ def training_pairs(args: argparse.Namespace, between: str = " ") -> list[Pair]:
     folder = args.data / args.set
     dialogues = folder / "train.dialogues.jsonl.gz"
     data = (
-        DataConfig(train=str(dialogues), speaker="agent", max_train=args.budget)
+        DataConfig(train=str(dialogues), speaker=SPEAKERS.get(args.set, "agent"), max_train=args.budget)
         if dialogues.exists()
         else DataConfig(train=str(folder / "train.jsonl.gz"), max_train=args.budget)
     )
