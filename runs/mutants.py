@@ -79,10 +79,10 @@ CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes lon
 
 
 class Tests:
-    """The tests that decide about a fault: file by file, those of its package first."""
+    """The tests that decide about a fault: the one that noticed it before, then those of its package, then others."""
 
-    def __init__(self, first: list[str], budget: float = 60.0) -> None:
-        self.coverage, self.first, self.budget = Coverage(), first, budget
+    def __init__(self, first: list[str], budget: float = 60.0, noticed: dict[str, list[str]] | None = None) -> None:
+        self.coverage, self.first, self.budget, self.noticed = Coverage(), first, budget, noticed or {}
         self.texts: dict[str, str] = {}
         self.setups: dict[str, float] = {}
         self.unfit: set[str] = set()  # tests that also fail without the fault
@@ -120,7 +120,8 @@ class Tests:
                 spent += self.coverage.seconds.get(test, 0.3)
                 chosen.append(test)
         chosen = chosen if by_file else files
-        return [*self.first, *(test for test in chosen if test not in self.first)]
+        first = [test for test in (*self.first, *self.noticed.get(fault.id, ())) if test not in self.unfit]
+        return [*first, *(test for test in chosen if test not in first)]
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -163,7 +164,8 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
             fault, by = waiting.pop(0)
             folder = WORK / "trees" / f"{fault.id}-{os.getpid()}"
             _check_unchanged(fault)
-            chosen = [by] if by else tests.first if only else tests.of(fault)
+            given = [test for test in tests.first if test not in tests.unfit]
+            chosen = [by] if by else given if only else tests.of(fault)
             pid = os.fork()
             if pid == 0:
                 _child(replace(fault, new=fault.old) if by else fault, folder, chosen)
@@ -454,6 +456,8 @@ def main() -> None:
     if options.id:
         faults = [fault for fault in faults if fault.id in options.id]
     seen = read_seen(SEEN)
+    # a doctest ran in a copy, which is gone
+    noticed = {name: [str(record["by"])] for name, record in seen.items() if str(record["by"]).startswith("tests/")}
     if options.what == "list":
         for fault in faults:
             shown = {key: value for key, value in asdict(fault).items() if key not in ("start", "end")}
@@ -468,12 +472,8 @@ def main() -> None:
             kept = {fault.id for fault in faults if options.id or seen.get(fault.id, {}).get("outcome") == "survived"}
             faults = [fault for fault in faults if fault.id in kept and (options.id or fault.id not in equivalent)]
             seen = {name: record for name, record in seen.items() if name not in kept}
-        run(
-            [fault for fault in faults if fault.id not in seen],
-            options.jobs,
-            Tests(options.tests, options.seconds),
-            SEEN,
-        )
+        tests = Tests(options.tests, options.seconds, noticed)
+        run([fault for fault in faults if fault.id not in seen], options.jobs, tests, SEEN)
     return None
 
 
