@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from common import arguments, report, train, training_pairs
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.losses import GISTEmbedLoss, MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import GISTEmbedLoss, MultipleNegativesRankingLoss
 
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.records import Context

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
 from polyrank.bench import bench_encoding, bench_training
 from polyrank.bench.encoding import Peer
