@@ -31,7 +31,7 @@ from polyrank.scorers.protocols import Encoder
 from polyrank.scorers.summed import SumEncoder
 from polyrank.search import Result, score_rows, search
 from polyrank.search.best import Best
-from polyrank.search.on_device import device_vectors, upper_bounds
+from polyrank.search.on_device import _passes, device_vectors, upper_bounds
 from polyrank.serving.worker import Setup, _open_models
 from polyrank.storage.quantized import Precision, pack
 from polyrank.training import train
@@ -167,6 +167,44 @@ def test_many_contexts_are_bounded_in_passes(
     for name, value in (("BOUNDS", 13_000), ("COLUMNS", 7), ("NUMBERS", 16 * 100), ("ROWS_AT_A_TIME", 1000)):
         monkeypatch.setattr(f"polyrank.search.on_device.{name}", value)
     assert_equal(search(contexts, mask, blocks, 10, device="cuda"), search(contexts, mask, blocks, 10))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_vectors_copied_in_parts_equal_those_copied_at_once(
+    precision: Precision, device: SimulatedDevice, free: Free, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = np.random.default_rng(0).normal(size=(1001, 16)).astype(np.float32)
+    copies = []
+    for rows_at_a_time in (2000, 1000, 143):
+        monkeypatch.setattr("polyrank.search.on_device.ROWS_AT_A_TIME", rows_at_a_time)
+        copies.append(device_vectors(pack(vectors, precision), DEVICE))  # packed again: a copy is made once
+    for copy in copies:
+        assert copy is not None
+        assert copy[:].shape == vectors.shape
+        assert (copy[:] - torch.from_numpy(vectors).to(DEVICE)).abs().max() < 0.05
+        assert torch.equal(copy[:], copies[0][:])
+        assert torch.equal(copy.row_errors, copies[0].row_errors)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_candidates", "expected"),
+    [
+        ([3, 3, 3, 3, 3], 10, [2, 2, 1]),  # 7 vectors at most
+        ([3, 4, 7, 1], 10, [2, 1, 1]),  # a limit is still allowed
+        ([9, 9], 10, [1, 1]),  # one context is never split
+        ([1, 1, 1, 1, 1], 100, [3, 2]),  # 300 bounds at most
+        ([1, 1], 1000, [1, 1]),
+    ],
+)
+def test_a_pass_takes_as_many_contexts_as_its_limits_allow(
+    sizes: list[int], n_candidates: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyrank.search.on_device.COLUMNS", 7)
+    monkeypatch.setattr("polyrank.search.on_device.BOUNDS", 300)
+    bests = [Best(np.ones((size, 4), np.float32), 5) for size in sizes]
+    passes = [list(some) for some in _passes(bests, n_candidates)]
+    assert [len(some) for some in passes] == expected
+    assert [best for some in passes for best in some] == bests
 
 
 def test_a_block_that_does_not_fit_is_scanned_by_the_cpu(device: SimulatedDevice, free: Free) -> None:
