@@ -1,39 +1,23 @@
-"""Shared fixtures: a tiny random backbone saved as a real Hugging Face folder, and small files of examples."""
+"""How the tests run: their processes, order, and settings of the environment. The fixtures are in ``shared_fixtures``."""
 
-import functools
-import json
+import gc
+import importlib
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-import typer.testing
 from hypothesis import settings
-from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from milvus import Milvus
-from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
-from polyrank.index.remote import list_collections
-from polyrank.models import new_model
-from polyrank.models.artifacts import save_model
+# Imports and collection make millions of objects that stay.
+gc.disable()
 
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     # pytest's workers use all cores; more threads per process would only wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(1)
 
 # Results must not depend on the machine; tests of bf16 set it explicitly.
 os.environ.setdefault("POLYRANK_PRECISION", "fp32")
-
-# A Typer app makes all its commands again at every call, which takes longer than most calls in tests.
-typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 # gRPC, which a remote index's client loads, would restart its threads in a forked child (preexec_fn) and log to its
 # stderr.
@@ -44,34 +28,30 @@ settings.register_profile("few", max_examples=50, deadline=None)
 settings.register_profile("deep", max_examples=400, deadline=None)
 settings.load_profile("few")
 
-WORDS = [
-    "my",
-    "wifi",
-    "is",
-    "down",
-    "hello",
-    "hi",
-    "thanks",
-    "the",
-    "router",
-    "light",
-    "red",
-    "green",
-    "please",
-    "restart",
-    "it",
-    "did",
-    "that",
-    "bill",
-    "too",
-    "high",
-]
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores, since tests that wait for servers, clusters and killed processes leave a core idle."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import the fixtures where tests run: the process that only distributes them starts its workers sooner."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.import_plugin("shared_fixtures")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Begin to import test files in another place in each worker: each compiles its part, and reads the others'."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    names = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
+    first = int(worker["workerid"].removeprefix("gw")) * len(names) // worker["workercount"]
+    for name in names[first:] + names[:first]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection imports it again, and reports
+            importlib.import_module(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -80,101 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-@pytest.fixture(scope="session")
-def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A two-layer BERT of 32 dimensions with random weights and a word-piece vocabulary."""
-    folder = tmp_path_factory.mktemp("tiny")
-    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters), *WORDS]
-    backend = Tokenizer(WordPiece({word: i for i, word in enumerate(dict.fromkeys(vocabulary))}, unk_token="[UNK]"))
-    backend.normalizer = BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = BertPreTokenizer()
-    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
-    tokens = {f"{kind}_token": name for kind, name in names.items()}
-    PreTrainedTokenizerFast(tokenizer_object=backend, **tokens).save_pretrained(folder)
-    torch.manual_seed(3)
-    config = BertConfig(
-        vocab_size=backend.get_vocab_size(),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=128,
-        initializer_range=0.2,
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def mean_pooled_backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same backbone with the configuration files of a sentence encoder."""
-    folder = tmp_path_factory.mktemp("pooled") / "backbone"
-    shutil.copytree(tiny_backbone, folder)
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}', "utf-8")
-    return folder
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str, Any], Path]:
-    """Write text, bytes or JSON to a file in the test's folder."""
-
-    def write(name: str, content: Any) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        held = content if isinstance(content, bytes | str) else json.dumps(content)
-        path.write_bytes(held.encode() if isinstance(held, str) else held)
-        return path
-
-    return write
-
-
-@pytest.fixture
-def write_rows(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Path]:
-    """Write rows as JSON lines to a file in the test's folder."""
-
-    def write(name: str, rows: list[dict[str, Any]]) -> Path:
-        path = tmp_path / name
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-        return path
-
-    return write
-
-
-@pytest.fixture
-def task(write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> dict[str, Path]:
-    """A learnable toy task: the reply repeats the last word of the context."""
-    pairs = [{"context": [f"hello {a}", f"my {b}"], "response": f"{b} thanks"} for a in WORDS[:6] for b in WORDS[4:16]]
-    replies = [f"{b} thanks" for b in WORDS[4:16]]
-    lists = [{"context": ["hi", f"my {b}"], "candidates": replies, "relevant": [i]} for i, b in enumerate(WORDS[4:16])]
-    return {"train": write_rows("train.jsonl", pairs), "valid": write_rows("valid.jsonl", lists)}
-
-
-@pytest.fixture(scope="session")
-def tiny_encoders(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A Bi-encoder and a Poly-encoder on the tiny backbone, untrained, as model folders that tests must not change."""
-    folder, backbone = tmp_path_factory.mktemp("encoders"), str(tiny_backbone)
-    policy = TextPolicy(max_context_tokens=32, max_candidate_tokens=16)
-    poly = PolyConfig(backbone=backbone, n_codes=4, code_init="normal", code_std=1.0)
-    for name, config in {"bi": BiConfig(backbone=backbone), "poly": poly}.items():
-        save_model(folder / name, *new_model(config, policy, seed=1, sample=["restart the router", "thanks"]))
-    return {name: folder / name for name in ("bi", "poly")}
-
-
-@pytest.fixture
-def fp64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Replace fp32 by fp64, to distinguish equal results from nearly equal ones."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture(scope="module")
-def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
-    """A running server for the tests of a module."""
-    server = Milvus(tmp_path_factory.mktemp("milvus")).start()
-    list_collections(server.address(), timeout_s=120)  # a busy machine starts it slowly
-    yield server
-    server.kill()
+def pytest_collection_finish() -> None:
+    """Leave what the collection made out of all later garbage collections."""
+    gc.freeze()
+    gc.enable()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import BertModel, PreTrainedTokenizerFast
 
 import convert_models
-from conftest import WORDS
+from shared_fixtures import WORDS
 from polyrank.config.models import BiConfig, ConvertConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.models import Backbone, new_model
 from polyrank.models.artifacts import load_model, save_model

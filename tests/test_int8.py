@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from typer.testing import CliRunner
 
-from conftest import WORDS
+from shared_fixtures import WORDS
 from polyrank import load
 from polyrank.cli import app
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import processes
-from conftest import WORDS
+from shared_fixtures import WORDS
 from polyrank import load
 from polyrank.config.pretraining import PretrainRecipe, PretrainText, ScratchModel
 from polyrank.config.training import NetworkTraining

@@ -280,7 +280,7 @@ def assert_alike(folder: Path, other: Path, rtol: float = 5e-5) -> None:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    from conftest import WORDS
+    from shared_fixtures import WORDS
 
     folder, words = tmp_path_factory.mktemp("task"), WORDS[4:16]
     pairs = [{"context": [f"hello {a}", f"my {b}"], "response": f"{b} thanks"} for a in WORDS[:6] for b in words]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import WORDS
+from shared_fixtures import WORDS
 from convert_models import make
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import Retriever
