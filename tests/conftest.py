@@ -1,4 +1,4 @@
-"""How the tests run: their processes, order, and settings of the environment. The fixtures are in ``shared_fixtures``."""
+"""How tests run: their processes, order, and settings of the environment. Fixtures are in ``shared_fixtures``."""
 
 import gc
 import importlib

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from transformers import BertModel, PreTrainedTokenizerFast
 
 import convert_models
-from shared_fixtures import WORDS
 from polyrank.config.models import BiConfig, ConvertConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.models import Backbone, new_model
 from polyrank.models.artifacts import load_model, save_model
@@ -28,6 +27,7 @@ from polyrank.scorers.network import inference
 from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, load_subwords, pad
 from polyrank.text.tokens import like_lengths, token_batches
+from shared_fixtures import WORDS
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join), min_size=1, max_size=30)

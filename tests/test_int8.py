@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 from typer.testing import CliRunner
 
-from shared_fixtures import WORDS
 from polyrank import load
 from polyrank.cli import app
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
@@ -25,6 +24,7 @@ from polyrank.models.int8_linear import Int8Linear, quantize_linear_layers
 from polyrank.records import Example
 from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.load import make_scorer, ranks_in_int8, saved_scorer
+from shared_fixtures import WORDS
 
 pytestmark = pytest.mark.skipif(not cpu_has_int8(), reason="torch or the processor cannot multiply 8-bit matrices")
 

@@ -15,7 +15,6 @@ import torch
 import transformers
 
 import processes
-from shared_fixtures import WORDS
 from polyrank import load
 from polyrank.config.pretraining import PretrainRecipe, PretrainText, ScratchModel
 from polyrank.config.training import NetworkTraining
@@ -44,6 +43,7 @@ from polyrank.training.pretraining.batches import (
 from polyrank.training.pretraining.objectives import compute_losses, count_targets
 from polyrank.training.pretraining.step import PairBatches, PretrainStep
 from polyrank.training.pretraining.tokens import Pairs, open_pairs
+from shared_fixtures import WORDS
 
 CPU = torch.device("cpu")
 TEXT = PretrainText(max_tokens=24, max_response_tokens=10)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from shared_fixtures import WORDS
 from convert_models import make
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import Retriever
@@ -36,6 +35,7 @@ from polyrank.serving.worker import Setup, _open_models
 from polyrank.storage.quantized import Precision, pack
 from polyrank.training import train
 from polyrank.training.optimizer import make_optimizer
+from shared_fixtures import WORDS
 from simulated import DEVICE, MAC, SimulatedDevice
 from test_index import Hashed
 from test_ranks import KINDS, curve, recipe
