@@ -36,6 +36,7 @@ def export(
     more than half a point, or fewer than nine of the ten best candidates stay. int8 compares torch's own 8-bit weights
     in the same way and records in the model folder whether they may be used.
     """
+    from polyrank.config.names import SHIPPED
     from polyrank.loading.folders import folder_kind
     from polyrank.loading.models import export_folder, model_folder, read_backend, read_sum
     from polyrank.scorers import exported as backends
@@ -53,7 +54,7 @@ def export(
     folder = model_folder(model)
     if not folder.exists():
         raise UsageError(f"model folder {model} does not exist; give one that training wrote")
-    if model.startswith("shipped:") and to in kept and not check:
+    if model.startswith(SHIPPED) and to in kept and not check:
         raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
     if folder_kind(folder) == "sum":
         parts = ", ".join(part["model"] for part in read_sum(folder)["parts"])
