@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# polyrank and sentence-transformers trained from the same encoder, shipped:minilm, on the same pairs in batches of 64.
+# polyrank, sentence-transformers and PyLate trained from the same encoder, shipped:minilm, on the same pairs in batches of 64.
 #   DATA=folder SET=star PAIRS=3840 LISTS=test lists THREADS=2 MODELS="bi bi-logq matched distinct guided" bash runs/same_start.sh
-# MODELS: bi and bi-logq: polyrank, with negatives_weighting = "as_said" and "logq"; the others: variants of
-# runs/peers/sentence_transformers_bi.py, from polyrank's export of the same encoder.
+# MODELS: bi and bi-logq: polyrank, with negatives_weighting = "as_said" and "logq"; colbert: runs/peers/pylate_colbert.py, by the
+# Python that PYLATE names, which has PyLate; the others: variants of runs/peers/sentence_transformers_bi.py. Both begin from
+# polyrank's export of the same encoder.
 # A stopped run resumes when you start it again, each of the library's models from its start.
 # Writes runs/work/same, and stores same/SET/MODEL with runs/record.py, with tests against bi.
 set -euo pipefail
@@ -31,6 +32,10 @@ for model in ${MODELS:-bi bi-logq matched distinct guided}; do
       polyrank evaluate "$work/$model/model" "$DATA/$SET/test.jsonl.gz" --limit "$LISTS" --scores "$work/$model.scores.jsonl" \
         --overwrite "${against[@]}" --threads "$OMP_NUM_THREADS" --json >"$work/$model.json"
       python runs/record.py "same/$SET/$model" "$work/$model.json" ;;
+    colbert)
+      python runs/record.py --has "same/$SET/pylate-colbert" && continue
+      PYTHONPATH=src "${PYLATE:?names no Python with PyLate}" runs/peers/pylate_colbert.py colbert "$SET" --data "$DATA" \
+        --budget "$PAIRS" --limit "$LISTS" --name same --start "$start" ;;
     *)
       python runs/record.py --has "same/$SET/sentence-transformers-$model" && continue
       python runs/peers/sentence_transformers_bi.py "$model" "$SET" --data "$DATA" --budget "$PAIRS" --limit "$LISTS" \

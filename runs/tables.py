@@ -14,12 +14,14 @@ from report.best import best
 from report.convert import ablations, convert
 from report.crashes import crashes, faults, interrupts
 from report.figures import described, machine, table
+from report.frequencies import weighting_from_scratch
 from report.front import BLOCKS
 from report.general import general
 from report.pretraining import from_scratch, post_training
 from report.prior import prior
 from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
 from report.ranking import ranking
+from report.same_start import same_start
 from report.speed import answers, million, peers, registers, scoring
 from report.stages import abstention, medquad, mutual_learning, ubuntu
 
@@ -32,9 +34,11 @@ SECTIONS = (
     two_encoders,
     general,
     prior,
+    weighting_from_scratch,
     post_training,
     from_scratch,
     best,
+    same_start,
     ranking,
     convert,
     ablations,
