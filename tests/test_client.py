@@ -1,6 +1,7 @@
 """``polyrank.Client`` and ``AsyncClient`` with real servers: they return what the library returns."""
 
 import asyncio
+import importlib.util
 import inspect
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from polyrank.errors import (
     DataError,
     DeadlineError,
     LockedError,
+    MissingExtraError,
     OfflineError,
     ReadOnlyError,
     ResourceError,
@@ -222,3 +224,12 @@ def test_no_torch_is_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
     assert Page((), None).next is None
+
+
+def test_without_httpx_the_client_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    spec = importlib.util.find_spec("polyrank.client.clients")
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(MissingExtraError, match=r'^httpx is .* pip install "polyrank\[client\]"'):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from attached import end_with_parent
 from polyrank.devices import choice as devices
+from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, free_cores, set_threads, turn_of
 from polyrank.errors import UsageError
 
@@ -117,3 +119,15 @@ def test_processes_take_turns_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> No
         assert [turn_of(number, "auto") for number in range(4)] == expected
     assert turn_of(1, "cuda") == "cuda:1"
     assert (turn_of(1, "cpu"), turn_of(1, "cuda:2")) == ("cpu", "cuda:2")
+
+
+def test_a_group_is_left_at_the_end_unless_a_process_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To leave a group, torch may wait for the lost process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    monkeypatch.setattr(distributed._state, "failed", True)
+    distributed._destroy_group()
+    assert dist.is_initialized()
+    monkeypatch.setattr(distributed._state, "failed", False)
+    distributed._destroy_group()
+    assert not dist.is_initialized()
+    distributed._destroy_group()  # a group that the program has left itself
