@@ -147,7 +147,7 @@ def test_the_profile_determines_the_way_but_not_the_answer(monkeypatch: pytest.M
 def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrank.bench import profile as bench
 
-    for name, value in (("N", 256), ("CHUNK", 128), ("APART", 4), ("REPEATS", 1)):
+    for name, value in (("N", 256), ("CHUNK", 128), ("APART", 4)):
         monkeypatch.setattr(bench, name, value)
     table = bench.bench_profile()
     assert Path(table["path"]).is_file()

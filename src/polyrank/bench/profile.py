@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from polyrank.bench.machine import describe_machine
 from polyrank.devices.choice import cpu_has_bf16
 from polyrank.search import kernels
 from polyrank.search.blocks import norms_of
+from polyrank.search.layout import lay_out, shortest
 from polyrank.search.profile import Line, Profile, save_profile
 from polyrank.search.scoring import loose_bounds, mean_of, precise_scores
 from polyrank.search.subspace import find_subspace
@@ -22,7 +22,6 @@ N, D = 32_768, 768
 CHUNK = 8192  # rows of a product
 FEW, MANY = 2, 64  # columns
 APART = 512  # candidates
-REPEATS = 4
 
 
 def bench_profile(*, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -56,12 +55,12 @@ def measure_profile(progress: Callable[[str], None] = lambda _: None) -> Profile
     compiled = kernels.package() is not None
     with torch.inference_mode():
         progress("products in fp32, exponentials, columns")
-        few, many = (1e3 * _shortest(partial(find_subspace, columns[:m], int16=compiled)) for m in (16, MANY))
-        apart = _shortest(lambda: precise_scores(columns[:1].double(), vectors[::64][:APART]))
+        few, many = (1e3 * shortest(partial(find_subspace, columns[:m], int16=compiled)) for m in (16, MANY))
+        apart = shortest(lambda: precise_scores(columns[:1].double(), vectors[::64][:APART]))
         profile = Profile(
             plain=_line(rows, columns),
-            exp=_unit(_shortest(lambda: mean_of(products.clone(), spare)), CHUNK) / MANY,
-            fine=_unit(_shortest(lambda: loose_bounds(products[chosen], error[chosen], compiled=compiled)), len(chosen))
+            exp=_unit(shortest(lambda: mean_of(products.clone(), spare)), CHUNK) / MANY,
+            fine=_unit(shortest(lambda: loose_bounds(products[chosen], error[chosen], compiled=compiled)), len(chosen))
             / MANY,
             apart=_unit(apart, APART),
             subspace=(few, _positive((many - few) / MANY)),
@@ -82,16 +81,16 @@ def _compiled(vectors: np.ndarray[Any, Any], rows: Tensor, columns: Tensor, prod
     def multiply(n: int) -> float:
         joined = kernels.join([kernels.to_int16(columns[:n])])
         result = out[: N * n].view(N, n)
-        return _shortest(lambda: kernels.products(quantized, slice(0, N), joined, result))
+        return shortest(lambda: kernels.products(quantized, slice(0, N), joined, result))
 
     def in_tiles(bits: kernels.Bits, n: int) -> float:
         tiles = kernels.to_tiles([kernels.to_int16(columns[:n]) if bits == 8 else columns[:n]], bits)
         given = quantized if bits == 8 else rows.bfloat16() if bits == 16 else rows
         errors = None if bits == 32 else quantized.row_errors
         limits = [(1.0, 1e-3, 9.0, 1e-5, 1e-6)]
-        return _shortest(lambda: kernels.bounds_in_tiles(given, tiles, norms, errors, limits))
+        return shortest(lambda: kernels.bounds_in_tiles(given, tiles, norms, errors, limits))
 
-    fields: dict[str, Any] = {"compiled_exp": _unit(_shortest(lambda: kernels.means(products)), CHUNK) / MANY}
+    fields: dict[str, Any] = {"compiled_exp": _unit(shortest(lambda: kernels.means(products)), CHUNK) / MANY}
     fields["int8_amx" if kernels.has_amx() else "int8"] = _sloped(multiply, FEW)
     names: dict[kernels.Bits, str] = {32: "plain_tiles", 16: "bf16_tiles", 8: "int8_tiles"}
     for bits, name in names.items():
@@ -104,9 +103,9 @@ def _line(rows: Tensor, columns: Tensor) -> Line:
     """The cost of a product by torch: its minimum, and that of each of many columns."""
 
     def multiply(n: int) -> float:
-        stack = columns[:n].T.contiguous()
+        stack = lay_out(columns[:n], N)
         out = torch.empty(CHUNK, n, dtype=rows.dtype)
-        return _shortest(lambda: [torch.mm(rows[i : i + CHUNK], stack, out=out) for i in range(0, N, CHUNK)])
+        return shortest(lambda: [torch.mm(rows[i : i + CHUNK], stack, out=out) for i in range(0, N, CHUNK)])
 
     return _unit(multiply(FEW), N), _unit(multiply(MANY), N) / MANY
 
@@ -116,16 +115,6 @@ def _sloped(seconds: Callable[[int], float], few: int) -> Line:
     least, most = seconds(few), seconds(MANY)
     slope = max(most - least, 0.0) / (MANY - few)
     return _unit(least - few * slope, N), _unit(slope, N)
-
-
-def _shortest(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs, except the first, which allocates memory."""
-    seconds = []
-    for _ in range(REPEATS + 1):
-        start = perf_counter()
-        run()
-        seconds.append(perf_counter() - start)
-    return min(seconds[1:])
 
 
 def _unit(seconds: float, n: int) -> float:

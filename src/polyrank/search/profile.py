@@ -6,10 +6,9 @@ of threads. If the profile is missing or damaged, the shipped numbers apply. Ans
 
 import os
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
-from time import perf_counter
 
 import torch
 
@@ -17,6 +16,7 @@ from polyrank.config.checked import from_dict
 from polyrank.devices.choice import cpu_has_bf16, cpu_info
 from polyrank.errors import PolyrankError
 from polyrank.search import kernels
+from polyrank.search.layout import shortest
 from polyrank.storage.document import DocumentKind, read_document, seal
 from polyrank.storage.durable import write_file
 
@@ -143,12 +143,7 @@ def _shipped() -> Profile:
     if not cpu_has_bf16():
         return shipped
     rows, columns = torch.ones(2048, 768), torch.ones(768, 64)
-    seconds = []
-    for dtype in (torch.bfloat16, torch.float32):
-        a, b, shortest = rows.to(dtype), columns.to(dtype), float("inf")
-        for _ in range(4):
-            start = perf_counter()
-            torch.mm(a, b)
-            shortest = min(shortest, perf_counter() - start)
-        seconds.append(shortest)
-    return replace(shipped, bf16=(shipped.bf16[0], shipped.plain[1] * seconds[0] / seconds[1]))
+    in_bf16, in_fp32 = (
+        shortest(partial(torch.mm, rows.to(dtype), columns.to(dtype))) for dtype in (torch.bfloat16, torch.float32)
+    )
+    return replace(shipped, bf16=(shipped.bf16[0], shipped.plain[1] * in_bf16 / in_fp32))

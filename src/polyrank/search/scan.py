@@ -17,6 +17,7 @@ from polyrank.search import kernels
 from polyrank.search.best import Best
 from polyrank.search.bf16 import ROUNDING_OF_RESULT, SMALLEST, bf16_of
 from polyrank.search.blocks import ROUNDING, Block, Floats, add_offsets, as_tensor, norms_of
+from polyrank.search.layout import lay_out
 from polyrank.search.query import Machine, Query
 from polyrank.search.scoring import close_bounds, loose_bounds, rounding_of_mean, steepness
 
@@ -99,9 +100,9 @@ def _error(query: Query, norms: Tensor, row_errors: Tensor) -> Tensor:
 
 
 def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
-    """Scan columns and candidates in fp32; columns lie as the product reads them, which can be 1.5x as fast."""
+    """Scan columns and candidates in fp32."""
     groups = _groups(queries)
-    stacks = [torch.cat([query.columns for query in group]).T.contiguous() for group in groups]
+    stacks = [lay_out(torch.cat([query.columns for query in group]), len(block.rows)) for group in groups]
     norms = norms_of(block.vectors)
     for part in _chunks(block, max(stack.shape[1] for stack in stacks)):
         vectors, sizes = as_tensor(block.vectors[part]), torch.from_numpy(norms[part])
@@ -144,7 +145,7 @@ def scan_bf16(queries: Sequence[Query], block: Block, machine: Machine) -> None:
     """Scan context vectors and candidates in bf16 by torch."""
     rows, norms = bf16_of(block.vectors), norms_of(block.vectors)
     for group in _groups(queries):
-        columns = torch.cat([query.bf16 for query in group if query.bf16 is not None]).T.contiguous()
+        columns = lay_out(torch.cat([query.bf16 for query in group if query.bf16 is not None]), len(block.rows))
         for part in _chunks(block, columns.shape[1]):
             shape = part.stop - part.start, columns.shape[1]
             rounded = _buffers.take("products", *shape, torch.bfloat16)
