@@ -200,7 +200,9 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
                 # lines of a log may begin with ERROR, too
                 first = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::.+?)?)(?: - .*)?$", text, re.M)
                 record["by"] = first[1] if first else ""
-                if code in (3, 4) or (code == 1 and not first):
+                if code == 3 and "PluginImportFailure: shared_fixtures" in text:  # the package cannot be imported
+                    record["by"] = "runs/mutants.py"
+                elif code in (3, 4) or (code == 1 and not first):
                     raise SystemExit(f"the tests could not be run for {fault.id}: {text[-2000:]}")
                 noticed = str(record["by"])
                 if noticed.startswith("tests/") and noticed not in fit:
