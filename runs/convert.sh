@@ -37,7 +37,7 @@ evaluate() { # NAME SETS [FOLDER]
   done
 }
 
-everything=(--set "data.train=$PWD/$WORK/data/train.jsonl.gz" --set "data.valid=$PWD/$WORK/data/valid.jsonl.gz")
+everything=(--set "data.train=$PWD/$WORK/data/train.jsonl.gz" --set data.speaker=reply --set "data.valid=$PWD/$WORK/data/valid.jsonl.gz")
 tune() { # MODEL SET
   local name=$1 model=$1 data=(--set "data.train=$DATA/$2/train.dialogues.jsonl.gz")
   [[ $1 == shipped:* ]] && name=shipped || model=$WORK/$1/model
