@@ -210,9 +210,13 @@ def test_asyncio_has_the_same(client: polyrank.Client, server: Running) -> None:
 
 
 def test_both_clients_accept_the_same_arguments() -> None:
-    def methods(kind: type) -> dict[str, list[str]]:
+    def methods(kind: type) -> dict[str, list[tuple[Any, ...]]]:
         named = inspect.getmembers(kind, inspect.isfunction)
-        return {name: [*inspect.signature(it).parameters] for name, it in named if name[0] != "_"}
+        return {
+            name: [(one.name, one.kind, one.default) for one in inspect.signature(it).parameters.values()]
+            for name, it in named
+            if name[0] != "_"
+        }
 
     blocking, awaited = methods(polyrank.Client), methods(polyrank.AsyncClient)
     assert blocking.pop("close") == awaited.pop("aclose")

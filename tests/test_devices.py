@@ -14,7 +14,7 @@ from attached import end_with_parent
 from polyrank.devices import choice as devices
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, free_cores, set_threads, turn_of
-from polyrank.errors import UsageError
+from polyrank.errors import PolyrankError, UsageError
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -119,6 +119,17 @@ def test_processes_take_turns_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> No
         assert [turn_of(number, "auto") for number in range(4)] == expected
     assert turn_of(1, "cuda") == "cuda:1"
     assert (turn_of(1, "cpu"), turn_of(1, "cuda:2")) == ("cpu", "cuda:2")
+
+
+def test_an_error_of_rank_zero_is_raised_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "rank", lambda: 1)
+    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: (None, (7, "the disk is full")))
+    with pytest.raises(PolyrankError, match=r"^the disk is full$") as raised:
+        distributed.on_rank_zero(lambda: pytest.fail("rank 0 alone works"))
+    assert raised.value.exit_code == 7
+    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: ("found", None))
+    assert distributed.on_rank_zero(lambda: "another") == "found"
 
 
 def test_a_group_is_left_at_the_end_unless_a_process_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -377,6 +377,13 @@ def made(requests: list[RequestFeedback], **options: Any) -> list[tuple[str, tup
     ]
 
 
+def test_texts_in_the_same_words_are_one_candidate_as_first_shown() -> None:
+    texts = {"a": "Bye now!", "b": "Sure.", "c": "bye, now", "d": "sure"}
+    listed = Shown("r", tuple(Reply(id_, text=text) for id_, text in texts.items()), Context(("hi",)))
+    found = examples([RequestFeedback(listed, Outcome("r", "taken", "b"))]).examples
+    assert [example.candidates for example in found] == [("Sure.", "Bye now!")]
+
+
 def test_a_taken_reply_is_right_and_replies_above_it_are_wrong() -> None:
     assert made([use("r", "hi", "taken", "b")]) == [("hi", ("b", "a", "c"), 1)]
     (example,) = examples([use("r", CONTEXT, "taken", "b")]).examples

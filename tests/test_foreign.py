@@ -414,6 +414,9 @@ def test_missing_heads_are_never_initialized_randomly(network: Any) -> None:
 def test_polyrank_models_are_distinguished_from_foreign_ones(bi: Path, tmp_path: Path) -> None:
     assert is_hugging_face(bi)
     assert not is_hugging_face(tmp_path / "nothing")
+    for own, expected in (({}, True), ({"fingerprint": "0"}, False)):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **own}), "utf-8")
+        assert is_hugging_face(tmp_path) == expected
     (tmp_path / "config.json").write_text("[" * 100_000, "utf-8")
     assert not is_hugging_face(tmp_path)
     with pytest.raises(ArtifactError, match="is damaged"):

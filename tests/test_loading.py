@@ -34,6 +34,22 @@ def test_a_bare_hub_name_is_announced_before_anything_is_fetched(capsys: pytest.
 
 
 @pytest.mark.usefixtures("offline")
+def test_a_download_that_fails_names_its_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    from polyrank.loading import hub
+
+    def snapshot_download(*_: object, local_files_only: bool = False, **others: object) -> str:
+        raise FileNotFoundError if local_files_only else RuntimeError("the connection was reset")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(hub, "connect_to_hub", lambda: None)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(OfflineError, match=r"^cannot download hf:me/support from the Hub \(RuntimeError\); "):
+        hub.hub_folder("hf:me/support")
+
+
+@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", ["./models/support", Path("models/support"), "models/support/", "../support"])
 def test_a_path_is_never_the_hub(name: str | Path) -> None:
     with pytest.raises(UsageError, match="is not a model folder"):

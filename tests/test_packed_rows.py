@@ -15,7 +15,7 @@ from polyrank.models.bert import BertModel
 from polyrank.models.packing import PackedAttention, Packing
 from polyrank.text import Tokens, pad
 from polyrank.text.tokens import like_lengths
-from simulated import SimulatedDevice
+from simulated import DEVICE, SimulatedDevice
 from varlen_kernels import varlen_kernels
 
 LENGTHS = [1 + 37 * i % 60 for i in range(150)]
@@ -158,6 +158,11 @@ def test_a_kernel_is_used_where_torch_reports_it(device: SimulatedDevice, monkey
 
     def reports(name: str, *types: torch.dtype) -> None:
         def can_use(question: Any) -> bool:
+            heads = question.query, question.key, question.value
+            assert [(each.device, each.dtype, each.shape) for each in heads] == 3 * [
+                (DEVICE, question.query.dtype, (1, 1, 8, question.query.shape[-1]))
+            ]
+            assert (question.attn_mask, question.is_causal, question.enable_gqa) == (None, False, False)
             asked.append((question.query.dtype, question.query.shape[-1], question.dropout))
             return question.query.dtype in types
 

@@ -44,6 +44,21 @@ def test_no_batch_beyond_the_last_is_made() -> None:
     assert made == [0, 1, 2, 3]
 
 
+def test_no_two_batches_are_made_at_the_same_time() -> None:
+    """A network's subwords and random numbers are not made for several threads."""
+    meet = threading.Barrier(2, timeout=0.2)
+
+    def make(number: int) -> bool:
+        try:
+            meet.wait()
+        except threading.BrokenBarrierError:
+            return False
+        return True
+
+    with closing(prefetched(make, range(4), ahead=4)) as batches:
+        assert [*batches] == [False] * 4
+
+
 def test_an_error_is_raised_for_its_batch_and_ends_the_thread() -> None:
     def make(number: int) -> int:
         if number == 1:
