@@ -19,7 +19,7 @@ def _forgotten() -> Iterator[None]:
 
 
 def times(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[float]:
-    """The seconds that timings measure in turn, instead of the real ones; what was not asked for remains."""
+    """The seconds that timings measure in turn, instead of the real ones; those that no timing took remain."""
     rest = list(seconds)
     monkeypatch.setattr(layout, "shortest", lambda run: (run(), rest.pop(0))[1])
     return rest
