@@ -56,8 +56,8 @@ def best() -> str:
         three passes over the training part, in which every context has one right answer and three that people wrote as
         wrong ones. sentence-transformers starts from the original MiniLM, with left
         truncation and polyrank's learning rate, which did better than its defaults in
-        [a sixth of the pairs](#a-sixth-of-the-pairs), so its difference is also one of starts. R@1 of all test
-        examples with 95% intervals; for mutual, whose test answers are withheld, of its dev part. The last column is
+        [a sixth of the pairs](#a-sixth-of-the-pairs), so its difference is also one of starts: it is smaller from
+        [the same start](#the-same-start-and-pairs-in-three-libraries). R@1 of all test examples with 95% intervals; for mutual, whose test answers are withheld, of its dev part. The last column is
         the paired
         difference from the set's Bi-encoder, and that of MRR. Models of all pairs are compared with those of fewer,
         their
