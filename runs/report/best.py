@@ -48,24 +48,20 @@ def best() -> str:
         return ""
     return section(
         "More pairs, and two encoders as one",
-        """Bi-encoders start from the first pass of `shipped:minilm`
-        ([one encoder for several corpora](#one-encoder-for-several-corpora)), ConveRTs from `shipped:convert`, on
-        random batches of 64 pairs (ConveRT: 256), one pass (convai2-valid two, ConveRT three), one seed, bf16, on one
-        busy core. The Cross-encoder of mutual starts from MiniLM after
-        [an hour of masked words and next utterances](#post-training-on-dialogues-without-labels),
-        three passes over the training part, in which every context has one right answer and three that people wrote as
-        wrong ones. sentence-transformers starts from the original MiniLM, with left
-        truncation and polyrank's learning rate, which did better than its defaults in
-        [a sixth of the pairs](#a-sixth-of-the-pairs), so its difference is also one of starts: it is smaller from
-        [the same start](#the-same-start-and-pairs-in-three-libraries). R@1 of all test examples with 95% intervals; for mutual, whose test answers are withheld, of its dev part. The last column is
-        the paired
-        difference from the set's Bi-encoder, and that of MRR. Models of all pairs are compared with those of fewer,
-        their
-        sum with the sum of those, and the Poly-encoder with the Bi-encoder trained as long on the same pairs. A sum's
-        weights come from 300 dev lists (of three parts, from 1,994).
-        Made by `MODELS="bi convert sum
-        sum-shipped bi-all convert-all sum-all bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library"
-        bash runs/best.sh`.""",
+        """Bi-encoders start from the first pass of `shipped:minilm` ([one encoder for several
+        corpora](#one-encoder-for-several-corpora)), ConveRTs from `shipped:convert`, on random batches of 64 pairs
+        (ConveRT: 256), one pass (convai2-valid two, ConveRT three), one seed, bf16, on one busy core. The Cross-encoder
+        of mutual starts from MiniLM after [an hour of masked words and next
+        utterances](#post-training-on-dialogues-without-labels), three passes over the training part, in which every
+        context has one right answer and three that people wrote as wrong ones. sentence-transformers starts from the
+        original MiniLM, with left truncation and polyrank's learning rate, which did better than its defaults in [a
+        sixth of the pairs](#a-sixth-of-the-pairs), so its difference is also one of starts: it is smaller from [the
+        same start](#the-same-start-and-pairs-in-three-libraries). R@1 of all test examples with 95% intervals; for
+        mutual, whose test answers are withheld, of its dev part. The last column is the paired difference from the
+        set's Bi-encoder, and that of MRR. Models of all pairs are compared with those of fewer, their sum with the sum
+        of those, and the Poly-encoder with the Bi-encoder trained as long on the same pairs. A sum's weights come from
+        300 dev lists (of three parts, from 1,994). Made by `MODELS="bi convert sum sum-shipped bi-all convert-all
+        sum-all bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library" bash runs/best.sh`.""",
         table(["set", "model", "training pairs", "minutes", "R@1", "difference"], rows, (2, 3)),
         *as_one_index(),
     )
