@@ -797,8 +797,9 @@ def test_unknown_names_of_instructions_are_refused(loops: Loops, monkeypatch: py
 
 @pytest.mark.parametrize("loops", ["plain", "amx"], indirect=True)
 def test_a_profile_measures_the_loops_of_the_best_form(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("N", 64), ("D", 64), ("MANY", 32), ("CHUNK", 64), ("APART", 1), ("REPEATS", 1)):
+    for name, value in (("N", 64), ("D", 64), ("MANY", 32), ("CHUNK", 64), ("APART", 1)):
         monkeypatch.setattr(bench, name, value)
+    monkeypatch.setattr("polyrank.search.layout.REPEATS", 1)
     measured = bench.measure_profile()
     names = ["compiled_exp", "int8_amx" if loops.amx else "int8"]
     tiles = {32: "plain_tiles", 16: "bf16_tiles", 8: "int8_tiles"}

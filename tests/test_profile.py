@@ -149,6 +149,7 @@ def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatc
 
     for name, value in (("N", 256), ("CHUNK", 128), ("APART", 4)):
         monkeypatch.setattr(bench, name, value)
+    monkeypatch.setattr("polyrank.search.layout.REPEATS", 1)
     table = bench.bench_profile()
     assert Path(table["path"]).is_file()
     measured = {row["what"]: row["measured"] for row in table["rows"]}
