@@ -48,6 +48,14 @@ def test_each_number_of_columns_is_timed_once_up_to_the_next_power_of_two(monkey
     assert not rest
 
 
+def test_many_columns_are_timed_as_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = times(monkeypatch, 1.0, 2.0, 2.0, 1.0)
+    assert lay_out(torch.ones(33, 24), layout.LEAST).T.is_contiguous()
+    assert lay_out(torch.ones(65, 24), layout.LEAST).T.is_contiguous()
+    assert not lay_out(torch.ones(32, 24), layout.LEAST).T.is_contiguous()
+    assert not rest
+
+
 def test_a_short_scan_is_not_worth_a_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     times(monkeypatch)  # none
     assert lay_out(torch.ones(4, 24), layout.LEAST - 1).is_contiguous()

@@ -12,13 +12,14 @@ from torch import Tensor
 
 ROWS, DIMENSION = 2048, 768  # of a timed product
 LEAST = 16_384  # candidates; a scan of fewer takes less time than the timing saves
+MOST = 64  # columns of a timed product; more are alike
 REPEATS = 4
 
 
 def lay_out(columns: Tensor, n_rows: int) -> Tensor:
     """Columns ``[q, D]`` as ``[D, q]``, in memory as a product with candidates reads them fastest.
 
-    The first call for about as many columns times both ways, which takes some milliseconds. The products differ in
+    The first call for about as many columns times both ways, which takes up to 30 milliseconds. The products differ in
     rounding only.
 
     Args:
@@ -30,7 +31,7 @@ def lay_out(columns: Tensor, n_rows: int) -> Tensor:
             [2., 5.],
             [3., 6.]])
     """
-    about = 1 << (len(columns) - 1).bit_length()
+    about = min(1 << (len(columns) - 1).bit_length(), MOST)
     if n_rows >= LEAST and _is_faster_as_rows(about, columns.dtype, torch.get_num_threads()):
         return columns.contiguous().T
     return columns.T.contiguous()
