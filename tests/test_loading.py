@@ -10,6 +10,7 @@ from polyrank.errors import ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
 from polyrank.loading.models import absolute_name
+from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.scorers.open import corpus_of, load
 
@@ -142,3 +143,15 @@ def test_comparing_models_is_the_same_in_python_and_on_the_command_line() -> Non
     assert rows_of[0]["metrics"]["R@1"] == summarise(wanted)["metrics"]["R@1"] > 0
     assert rows_of[1]["against"]["scores"] == "bm25"
     assert rows_of[0]["n_left_out"] == 0
+
+
+@pytest.mark.parametrize("table", ["model", "reranker"])
+def test_the_parts_of_a_sum_are_trained_models(table: str, tmp_path: Path) -> None:
+    parts = {"kind": "sum", "parts": [str(tmp_path / "a"), str(tmp_path / "b")]}
+    bi = {"kind": "bi", "backbone": "embedded"}
+    tables = {"model": parts} if table == "model" else {"model": bi, "reranker": parts}
+    mutual = {} if table == "model" else {"train": {"method": {"kind": "mutual"}}}
+    with pytest.raises(
+        ConfigError, match=rf"^{table}\.parts = .*a is not a model folder; give one that training wrote$"
+    ):
+        load_recipe({**tables, **mutual, "data": {"train": "pairs.jsonl"}, "output": "run"})
