@@ -151,7 +151,5 @@ def test_the_parts_of_a_sum_are_trained_models(table: str, tmp_path: Path) -> No
     bi = {"kind": "bi", "backbone": "embedded"}
     tables = {"model": parts} if table == "model" else {"model": bi, "reranker": parts}
     mutual = {} if table == "model" else {"train": {"method": {"kind": "mutual"}}}
-    with pytest.raises(
-        ConfigError, match=rf"^{table}\.parts = .*a is not a model folder; give one that training "
-    ):
+    with pytest.raises(ConfigError, match=rf"^{table}\.parts = .*a is not a model folder; give one that training "):
         load_recipe({**tables, **mutual, "data": {"train": "pairs.jsonl"}, "output": "run"})

@@ -1,6 +1,7 @@
 """Batches are prepared ahead, in order, in one thread, which ends with its block."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,28 @@ def test_no_two_batches_are_made_at_the_same_time() -> None:
 
     with closing(prefetched(make, range(4), ahead=4)) as batches:
         assert [*batches] == [False] * 4
+
+
+def test_batches_that_wait_are_dropped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, begun, ended = list[int](), threading.Event(), threading.Event()
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def end(self: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        shutdown(self, wait=False, cancel_futures=cancel_futures)
+        ended.set()
+        shutdown(self, wait=wait)
+
+    def make(number: int) -> None:
+        made.append(number)
+        if number == 1:
+            begun.set()
+            assert ended.wait(10)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", end)
+    with closing(prefetched(make, range(9), ahead=4)) as batches:
+        next(batches)
+        assert begun.wait(10)
+    assert made == [0, 1]
 
 
 def test_an_error_is_raised_for_its_batch_and_ends_the_thread() -> None:
