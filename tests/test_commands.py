@@ -2,6 +2,7 @@
 
 import io
 import json
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -375,3 +376,11 @@ def test_the_preparation_of_batches_is_timed_on_as_many_threads_as_requested(fil
     table = json.loads(result.stdout)
     assert table["machine"]["threads"] == 2
     assert [(row["n"], row["form"]) for row in table["rows"]] == [(4, "memory"), (4, "disk")]
+
+
+def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["polyrank", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("polyrank", run_name="__main__")
+    assert ended.value.code in (0, None)
+    assert polyrank.__version__ in capsys.readouterr().out

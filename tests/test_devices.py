@@ -132,6 +132,21 @@ def test_an_error_of_rank_zero_is_raised_on_the_others(monkeypatch: pytest.Monke
     assert distributed.on_rank_zero(lambda: "another") == "found"
 
 
+def test_rank_zero_tells_the_others_of_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: (told.append(outcome), outcome)[1])
+
+    def fail() -> None:
+        raise UsageError("no such file")
+
+    with pytest.raises(UsageError, match=r"^no such file$"):
+        distributed.on_rank_zero(fail)
+    assert told == [(None, (UsageError.exit_code, "no such file"))]
+    assert distributed.on_rank_zero(lambda: 3) == 3
+    assert told[1:] == [(3, None)]
+
+
 def test_a_group_is_left_at_the_end_unless_a_process_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """To leave a group, torch may wait for the lost process."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -377,6 +377,15 @@ def made(requests: list[RequestFeedback], **options: Any) -> list[tuple[str, tup
     ]
 
 
+def test_content_has_texts_unless_they_are_left_out() -> None:
+    outcome = Outcome("r", "edited", "b", "better")
+    assert outcome.content() == outcome.content(with_texts=True)
+    assert outcome.content() == {"action": "edited", "reply_id": "b", "final_text": "better"}
+    assert outcome.content(with_texts=False) == {"action": "edited", "reply_id": "b", "final_text": None}
+    request = shown("r", "hi")
+    assert request.content() == request.content(with_texts=True) != request.content(with_texts=False)
+
+
 def test_texts_in_the_same_words_are_one_candidate_as_first_shown() -> None:
     texts = {"a": "Bye now!", "b": "Sure.", "c": "bye, now", "d": "sure"}
     listed = Shown("r", tuple(Reply(id_, text=text) for id_, text in texts.items()), Context(("hi",)))
