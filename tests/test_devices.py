@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -157,3 +158,17 @@ def test_a_group_is_left_at_the_end_unless_a_process_was_lost(monkeypatch: pytes
     distributed._destroy_group()
     assert not dist.is_initialized()
     distributed._destroy_group()  # a group that the program has left itself
+
+
+def test_free_time_is_in_seconds() -> None:
+    stat, uptime = Path("/proc/stat"), Path("/proc/uptime")
+    if not stat.exists():
+        pytest.skip("only Linux counts the time in which cores are idle")
+    _, seconds = devices._Load._measure()
+    n_cores = sum(line.startswith("cpu") for line in stat.read_text("ascii").splitlines()) - 1
+    assert 0 < seconds < float(uptime.read_text("ascii").split()[0]) * n_cores + time.process_time() + 1
+
+
+def test_by_default_all_instructions_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLYRANK_INSTRUCTIONS", raising=False)
+    assert devices.allowed_instructions() == devices.INSTRUCTIONS[-1]

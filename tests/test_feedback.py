@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -375,6 +375,12 @@ def made(requests: list[RequestFeedback], **options: Any) -> list[tuple[str, tup
     return [
         (e.context[-1], tuple(text.removeprefix("text ") for text in e.candidates), len(e.relevant)) for e in exported
     ]
+
+
+def test_times_are_in_utc() -> None:
+    for time in (datetime(2026, 1, 2, 3), datetime(2026, 1, 2, 5, tzinfo=timezone(timedelta(hours=2)))):
+        for record in (Outcome("r", "taken", "b", time=time), shown("r", "hi", time=time)):
+            assert record.time.isoformat() == "2026-01-02T03:00:00+00:00"
 
 
 def test_content_has_texts_unless_they_are_left_out() -> None:

@@ -10,7 +10,7 @@ from polyrank.errors import ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
 from polyrank.loading.models import absolute_name
-from polyrank.loading.recipes import load_recipe
+from polyrank.loading.recipes import load_recipe, resolve_recipe
 from polyrank.models import new_model
 from polyrank.scorers.open import corpus_of, load
 
@@ -153,3 +153,12 @@ def test_the_parts_of_a_sum_are_trained_models(table: str, tmp_path: Path) -> No
     mutual = {} if table == "model" else {"train": {"method": {"kind": "mutual"}}}
     with pytest.raises(ConfigError, match=rf"^{table}\.parts = .*a is not a model folder; give one that training "):
         load_recipe({**tables, **mutual, "data": {"train": "pairs.jsonl"}, "output": "run"})
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("method", [{"kind": "distill", "teacher": "a/b"}, {"kind": "rerank", "first_stage": "a/b"}])
+def test_a_fixed_model_is_on_the_hub_only_by_hf(method: dict[str, str]) -> None:
+    model = {"kind": "bi" if method["kind"] == "distill" else "cross", "backbone": "embedded"}
+    recipe = {"model": model, "train": {"method": method}, "data": {"train": "pairs.jsonl"}, "output": "run"}
+    with pytest.raises(UsageError, match="a/b is not a model folder"):
+        resolve_recipe(load_recipe(recipe))
