@@ -143,9 +143,9 @@ def test_rank_zero_tells_the_others_of_its_error(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(UsageError, match=r"^no such file$"):
         distributed.on_rank_zero(fail)
-    assert told == [(None, (UsageError.exit_code, "no such file"))]
+    assert sent == [(None, (UsageError.exit_code, "no such file"))]
     assert distributed.on_rank_zero(lambda: 3) == 3
-    assert told[1:] == [(3, None)]
+    assert sent[1:] == [(3, None)]
 
 
 def test_a_group_is_left_at_the_end_unless_a_process_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
