@@ -134,9 +134,9 @@ def test_an_error_of_rank_zero_is_raised_on_the_others(monkeypatch: pytest.Monke
 
 
 def test_rank_zero_tells_the_others_of_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
+    sent: list[object] = []
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: (told.append(outcome), outcome)[1])
+    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: (sent.append(outcome), outcome)[1])
 
     def fail() -> None:
         raise UsageError("no such file")
