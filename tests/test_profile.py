@@ -168,3 +168,11 @@ def test_the_plain_form_of_the_benchmark_uses_no_other_way() -> None:
     ways = {row["form"]: row["ways"] for row in rows}
     assert ways["plain"] in ("plain", "plain tiles")
     assert ways["exact"] not in ("plain", "plain tiles")
+
+
+def test_costs_are_milliseconds_of_100_000_candidates() -> None:
+    from polyrank.bench.profile import _unit
+
+    assert _unit(0.5, 200_000) == 250.0
+    assert _unit(0.002, 1000) == 200.0
+    assert _unit(0.0, 1000) > 0.0
