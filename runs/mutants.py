@@ -168,7 +168,7 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
             chosen = [by] if by else given if only else tests.of(fault)
             pid = os.fork()
             if pid == 0:
-                _child(replace(fault, new=fault.old) if by else fault, folder, chosen)
+                _child(replace(fault, new=fault.old) if by else fault, folder, chosen, tests.unfit)
             running[pid] = (fault, by, time.monotonic(), folder)
         time.sleep(0.05)
         for pid, (fault, by, started, folder) in list(running.items()):
@@ -253,7 +253,7 @@ def _append(results: Path, name: str, record: dict[str, object]) -> None:
         stream.write(json.dumps({"id": name, **record}) + "\n")
 
 
-def _child(fault: Fault, folder: Path, tests: list[str]) -> None:
+def _child(fault: Fault, folder: Path, tests: list[str], unfit: set[str]) -> None:
     os.setsid()
     _adopt()  # so that each fault's orphans stay apart
     folder.mkdir(parents=True)
@@ -307,6 +307,7 @@ def _child(fault: Fault, folder: Path, tests: list[str]) -> None:
         "-q",
         "--tb=line",
         "-rfE",
+        *(f"--deselect={test}" for test in sorted(unfit)),
     ]
     plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", "-p", "no:cov", "--hypothesis-seed=0"]
     plugins += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # modules imported before the fork

@@ -3,9 +3,10 @@
     python runs/peers/pylate_colbert.py colbert SET --data FOLDER --budget 3840 --name same --start FOLDER
 
 The model adds a random projection to 128 dimensions to the encoder in FOLDER (see runs/same_start.sh). Settings are
-polyrank's: 128 tokens, truncation on the left, learning rate, warm-up, dropout. Contexts fill their 128 tokens, so they
-are not padded by [MASK]. Needs PyLate, which needs an older sentence-transformers: install it in its own environment,
-with ``pip install pylate bm25s typer rich``, and give PYTHONPATH=src.
+polyrank's: 128 tokens, truncation on the left, learning rate, warm-up, dropout. Contexts are not padded by [MASK]. Run
+with PyLate 1.6, sentence-transformers 5.3 and transformers 5.3, which pip does not install with this torch, because
+PyLate's index needs another one; the script does not use the index. Install them with ``--no-deps`` in its
+own environment, which also sees polyrank's packages, and give PYTHONPATH=src.
 """
 
 import torch

@@ -27,12 +27,14 @@ def same_start() -> str:
         return ""
     return section(
         "The same start and pairs in three libraries",
-        """All start from `shipped:minilm`, exported for the others, which was trained on star's and ubuntu-irc's
-        training parts, and are trained for one pass on the same 3,840 pairs in the same 60 batches of 64 (without
-        repeated texts: 50 other batches, which leave some pairs out), with the learning rate, warm-up, truncation on
-        the left and dropout (none) of polyrank's recipe. R@1 of all test examples with 95% intervals; after a semicolon
-        the paired difference from polyrank's first row. Losses of sentence-transformers are of cosines times 20. PyLate
-        adds a random projection to 128 dimensions; it keeps a vector of each token, where the others keep one of each
-        text. In fp32 on one busy core of an AMD EPYC (AVX2). Made by `THREADS=1 bash runs/same_start.sh`:""",
+        """All start from `shipped:minilm`, exported for the others, which was trained on star's training part too. They
+        are trained for one pass on the same 3,840 pairs in the same 60 batches of 64 (without repeated texts: 50 other
+        batches, which leave some pairs out), with the learning rate, warm-up, truncation on the left and dropout (none)
+        of polyrank's recipe; nothing was tuned for the other libraries. R@1 of all test examples with 95% intervals;
+        after a semicolon the paired difference from polyrank's first row. Losses of sentence-transformers are of
+        cosines times 20. PyLate adds a projection to 128 dimensions, which starts at random; it keeps a vector of each
+        token, where the others keep one of each text. In fp32 on one busy core of an AMD EPYC (AVX2). Made by
+        `THREADS=1 bash runs/same_start.sh` and `THREADS=1 MODELS=colbert PYLATE=python-with-pylate bash
+        runs/same_start.sh`:""",
         table(["model", *(f"{name} (1 of 100)" for name in there)], rows),
     )
