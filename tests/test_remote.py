@@ -39,10 +39,12 @@ from polyrank.index import (
     write_index,
 )
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
+from polyrank.index.remote.columns import Columns
 from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25
+from polyrank.search import NearestSearch
 from polyrank.search.remote import search_remote
 from processes import run
 from servers import serving
@@ -359,16 +361,21 @@ def some_metadata() -> list[dict[str, Any]]:
     return [*drawn, *({"a": number} for number in numbers), {"a": "x\0y"}, {"a": numbers}, {"a": [[1]]}, {"a": {}}]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["", "a"], ids=["whole", "divided"])
 def filtered(
-    milvus: Milvus, some_metadata: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    milvus: Milvus,
+    some_metadata: list[dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Path, RemoteIndex]]:
-    """The same candidates in both kinds."""
+    """The same candidates in both kinds; the server's in one part, or divided by a field."""
     folder = tmp_path_factory.mktemp("filtered")
     pool = [Candidate(str(i), "text", metadata) for i, metadata in enumerate(some_metadata)]
     vectors = np.ones((len(pool), 2), np.float32)
     write_index(folder / "local", pool, vectors, fingerprint="f", model="m")
-    write_remote(folder / "remote", milvus.address(), pool, vectors, fingerprint="f", model="m")
+    write_remote(
+        folder / "remote", milvus.address(), pool, vectors, fingerprint="f", model="m", partition_by=request.param
+    )
     with RemoteIndex(folder / "remote") as index:
         yield folder / "local", index
 
@@ -378,7 +385,8 @@ def test_a_filter_has_the_same_meaning_on_the_server(
     filtered: tuple[Path, RemoteIndex], some_metadata: list[dict[str, Any]], tree: Any
 ) -> None:
     read = read_filter(written(tree, json.dumps))
-    passing = {row["id"] for row in filtered[1].server.scan(condition(read.tree), ["id"])}
+    within = filtered[1].columns.condition(read.tree)
+    passing = {row["id"] for row in filtered[1].server.scan(within, ["id"])}
     with open_index(filtered[0]) as local:
         assert passing == {candidate.id for _, candidate in local.iter_candidates(read)}, read
     plain = [i for i, metadata in enumerate(some_metadata[:150])]
@@ -410,9 +418,34 @@ def test_edge_cases_of_numbers_and_texts(filtered: tuple[Path, RemoteIndex], tex
     assert [candidate.id for _, candidate in filtered[1].iter_candidates(read)] == expected
 
 
+def test_a_filter_reads_the_parts_of_its_values_and_changes_move_candidates(milvus: Milvus, tmp_path: Path) -> None:
+    pool = [*pool_of(40), Candidate("both", "w1 w2 w3", {"lang": ["en", "de"]}), Candidate("none", "w1 w2")]
+    write_remote(
+        tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f", model="m", partition_by="lang"
+    )
+    write_index(tmp_path / "local", pool, vectors_of(pool), fingerprint="f", model="m")
+    english = read_filter('lang = "en"')
+    moved = [Candidate("c1", pool[1].text, {"n": 1, "lang": "en"}), Candidate("both", "w1 w2 w3")]
+    for path in (tmp_path / "ix", tmp_path / "local"):
+        with open_writer(path) as writer:
+            writer.add(moved, vectors_of(moved), replace=True)
+            writer.remove(["c4"])
+    query = NearestSearch(vectors_of([Candidate("q", "w1 w2")])[None], np.ones((1, 1), np.bool_), 60)
+    with RemoteIndex(tmp_path / "ix") as index, open_index(tmp_path / "local") as local:
+        assert (len(index), index.info()["partition_by"]) == (len(local), "lang") == (41, "lang")
+        for filter in (english, read_filter('not lang = "en"'), None):
+            ((found, result),) = index.search(query, filter)
+            ((expected, _),) = local.search(query, filter)
+            assert result.exact
+            assert {one.id for one in found} == {one.id for one in expected}
+        read = index.server.scan(f'partition in ["{Columns(("lang",)).of({"lang": "en"})["partition"]}"]', ["id"])
+        assert {row["id"] for row in read} == {"c1", *(f"c{i}" for i in range(0, 40, 2) if i != 4)}
+    assert verify_index(tmp_path / "ix") == []
+
+
 @given(metadata_of, st.lists(st.sampled_from(['"', "'", "]", "\\", " or ", "\n", "a"]), max_size=4).map("".join))
 def test_a_condition_contains_no_text_of_a_user(metadata: dict[str, Any], text: str) -> None:
-    allowed = set('abcdefghijklmnopqrstuvwxyz0123456789$[]"()<>= ')
+    allowed = set('abcdefghijklmnopqrstuvwxyz0123456789[]"()<>= ')
     for quoted in (f"a = {json.dumps(text)}", f"a < {json.dumps(text)}", f"not a in ({json.dumps(text)}, 1)"):
         assert set(condition(read_filter(quoted).tree)) <= allowed
     assert all(name.isalnum() and name.isascii() for name in facts(json.loads(json.dumps(metadata))))
@@ -615,8 +648,13 @@ def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) ->
         ({"remote": "http://host/replies", "ann": "auto"}, "'auto'; use none, flat, hnsw, sq8, ivfpq, diskann"),
         ({"remote": "http://host/replies", "shards": 0}, "`shards` is 0; give 1 or more"),
         ({"replicas": 2}, "`replicas` is 2, and a local index has 1; leave it out, or give `remote`"),
+        ({"partition_by": "lang"}, "`partition_by` is 'lang', and a local index is one part; leave it out"),
+        (
+            {"remote": "http://host/replies", "partition_by": "a or exists b"},
+            "cannot be divided by 'a or exists b'; name",
+        ),
     ],
-    ids=["scheme", "port", "nothing", "name", "password", "precision", "ann", "shards", "replicas"],
+    ids=["scheme", "port", "nothing", "name", "password", "precision", "ann", "shards", "replicas", "local", "field"],
 )
 def test_impossible_settings(tmp_path: Path, settings_: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
@@ -650,7 +688,7 @@ def test_a_changed_row_is_refused(milvus: Milvus, tmp_path: Path) -> None:
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
     assert verify_index(tmp_path / "ix") == []
     with RemoteIndex(tmp_path / "ix") as index:
-        names = ["row", "id", "text", "metadata", "digest", "vector"]
+        names = ["row", "id", "text", "metadata", "digest", "facts", "vector"]
         (row,) = index.server.get([key_of("c3")], names)
         index.server.write([{**row, "vector": row["vector"], "text": "another text"}])
         (problem,) = verify_index(tmp_path / "ix")

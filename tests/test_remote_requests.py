@@ -31,6 +31,7 @@ from polyrank.index.remote import (
 )
 from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.collections import Found
+from polyrank.index.remote.columns import Columns
 from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.kinds import build_settings, read_kind
 from polyrank.index.remote.milvus import Description, MilvusCollection
@@ -166,7 +167,7 @@ def one(text: str = "hi", id_: str = "a", **metadata: Any) -> Candidate:
 def test_a_row_holds_a_whole_candidate() -> None:
     vectors = np.array([[3.0, 4.0], [0.5, -0.5]], np.float32)
     candidates = [one("hello", "é", lang="en"), one("bye", "b", tier=[2, 7])]
-    rows, faults = make_rows(candidates, vectors, 41)
+    rows, faults = make_rows(candidates, vectors, 41, Columns())
     assert faults == {}
     assert [(row["row"], row["key"], row["id"], row["text"]) for row in rows] == [
         (41, key_of("é"), "é", "hello"),
@@ -174,7 +175,7 @@ def test_a_row_holds_a_whole_candidate() -> None:
     ]
     assert [json.loads(row["metadata"]) for row in rows] == [{"lang": "en"}, {"tier": [2, 7]}]
     for row, vector, candidate in zip(rows, vectors, candidates, strict=True):
-        assert facts(candidate.metadata).items() <= row.items()
+        assert row["facts"] == facts(candidate.metadata)
         number, again, found = read_row(row, ADDRESS)
         assert (number, again, found.tolist()) == (row["row"], candidate, vector.tolist())
     assert key_of("é") != key_of("e")
@@ -184,7 +185,7 @@ def test_a_row_holds_a_whole_candidate() -> None:
 
 @pytest.mark.parametrize("field", ["row", "id", "text", "metadata", "digest", "vector"])
 def test_a_row_with_a_changed_field_is_damaged(field: str) -> None:
-    ((row,), _) = make_rows([one("hello", "name", lang="en")], np.ones((1, 2), np.float32), 7)
+    ((row,), _) = make_rows([one("hello", "name", lang="en")], np.ones((1, 2), np.float32), 7, Columns())
     other: dict[str, Any] = {
         "row": 8, "id": "name2", "text": "hell", "metadata": "{}", "digest": "0" * 64, "vector": [1.0, 2.0]
     }  # fmt: skip
@@ -195,17 +196,17 @@ def test_a_row_with_a_changed_field_is_damaged(field: str) -> None:
 
 def test_values_that_the_server_cannot_store_are_named() -> None:
     vectors = np.ones((1, 2), np.float32)
-    assert make_rows([one("a" * 65_535)], vectors, 1)[1] == {}
-    assert make_rows([one("é" * 32_768)], vectors, 1)[1] == {
+    assert make_rows([one("a" * 65_535)], vectors, 1, Columns())[1] == {}
+    assert make_rows([one("é" * 32_768)], vectors, 1, Columns())[1] == {
         0: "its text has 65,536 bytes, the server's limit is 65,535"
     }
-    assert make_rows([one(id_="a" * 65_536)], vectors, 1)[1] == {
+    assert make_rows([one(id_="a" * 65_536)], vectors, 1, Columns())[1] == {
         0: "its id has 65,536 bytes, the server's limit is 65,535"
     }
     most = one(a="x" * 16_332, b={}, c={})
     assert len(json.dumps(facts(most.metadata))) == 65_536
-    assert make_rows([most], vectors, 1)[1] == {}
-    assert make_rows([one(a="x" * 16_341, b={})], vectors, 1)[1] == {
+    assert make_rows([most], vectors, 1, Columns())[1] == {}
+    assert make_rows([one(a="x" * 16_341, b={})], vectors, 1, Columns())[1] == {
         0: "its metadata make 65,537 bytes to filter by, the limit is 65,536"
     }
 
@@ -238,14 +239,14 @@ def meets(metadata: dict[str, Any], text: str) -> bool:
     known = facts(metadata)
     expression = condition(read_filter(text).tree)
     for name in known:
-        expression = expression.replace(f'exists $meta["{name}"]', "True").replace(
-            f'$meta["{name}"]', repr(str(known[name]))
+        expression = expression.replace(f'exists facts["{name}"]', "True").replace(
+            f'facts["{name}"]', repr(str(known[name]))
         )
-    while 'exists $meta["' in expression:
-        before, _, rest = expression.partition('exists $meta["')
+    while 'exists facts["' in expression:
+        before, _, rest = expression.partition('exists facts["')
         expression = before + "False" + rest.partition('"]')[2]
-    while '$meta["' in expression:
-        before, _, rest = expression.partition('$meta["')
+    while 'facts["' in expression:
+        before, _, rest = expression.partition('facts["')
         expression = before + "''" + rest.partition('"]')[2]
     return bool(eval(expression))  # it contains only hashes and digits
 
@@ -371,10 +372,11 @@ def test_a_collection_fits_the_written_rows(script: Script) -> None:
     assert (made["consistency_level"], made["num_shards"], loaded["replica_number"]) == ("Strong", 4, 2)
     assert made["properties"] == {"polyrank": "{}", "polyrank_norm_3": "8.0", "collection.replica.number": "2"}
     schema = made["schema"].to_dict()
-    assert (schema["auto_id"], schema["enable_dynamic_field"]) == (False, True)
+    assert (schema["auto_id"], schema["enable_dynamic_field"]) == (False, False)
     fields = {field["name"]: field for field in schema["fields"]}
-    assert set(fields) == {"key", "row", "id", "text", "metadata", "digest", "vector"}
+    assert set(fields) == {"key", "row", "id", "text", "metadata", "digest", "facts", "vector"}
     assert fields["key"]["is_primary"] is True
+    assert not any(field.get("is_partition_key") for field in fields.values())
     lengths = {name: field.get("params", {}).get("max_length") for name, field in fields.items()}
     strings = {"id": 65_535, "text": 65_535, "metadata": 65_535, "digest": 64, "key": 32}
     assert lengths == {name: strings.get(name) for name in fields}
@@ -393,6 +395,13 @@ def test_settings_of_an_index_fit_the_number_of_vectors() -> None:
     assert build_settings("IVF_PQ", 100, 392) == {"nlist": 20, "m": 98, "nbits": 8}
     with pytest.raises(UsageError, match="'scann'; use none, flat, hnsw, sq8, ivfpq, diskann"):
         read_kind("scann")
+
+
+def test_a_divided_collection_has_the_column_that_divides_it(script: Script) -> None:
+    MilvusCollection(ADDRESS).create("a", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=3, divided=True)
+    ((_, _, made), *_) = script.asked
+    (column,) = (field for field in made["schema"].to_dict()["fields"] if field.get("is_partition_key"))
+    assert (column["name"], column["params"]) == ("partition", {"max_length": 32})
 
 
 @pytest.mark.parametrize(
@@ -638,7 +647,7 @@ def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> 
         assert index.info() == {
             "fingerprint": "f" * 64, "model": "elsewhere", "format": 2, "written_by": "0", "n": 4, "n_indexed": 3,
             "dimension": 5, "precision": "fp32", "remote": str(ADDRESS), "collection": "replies_2", "kind": "HNSW",
-            "shards": 1, "replicas": 1,
+            "shards": 1, "replicas": 1, "partition_by": "",
         }  # fmt: skip
         assert script.of("close") == []
     assert len(script.of("close")) == 1
@@ -651,6 +660,7 @@ def test_an_index_of_the_earlier_format_is_searched_and_changed_without_counts(
         writer.add([one("a", "a", count=3)], np.ones((1, 5), np.float32))
     (row,) = held.values()
     assert row["vector"] == [1.0] * 5
+    assert facts({"count": 3}).items() <= row.items()
     with RemoteIndex(folder) as index:
         assert index.vectors(["a"])["a"].tolist() == [1.0] * 5
         vectors = np.ones((1, 5), np.float32)
@@ -660,9 +670,9 @@ def test_an_index_of_the_earlier_format_is_searched_and_changed_without_counts(
 
 
 def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> None:
-    describe(script, "replies_1", format=4, written_by="9.9")
+    describe(script, "replies_1", format=5, written_by="9.9")
     with pytest.raises(
-        ArtifactError, match=r"written by polyrank 9\.9 in format 4, this version reads up to 3; upgrade"
+        ArtifactError, match=r"written by polyrank 9\.9 in format 5, this version reads up to 4; upgrade"
     ):
         RemoteIndex(folder)
     describe(script, "replies_1", format=1)  # did not bound norms
@@ -701,7 +711,7 @@ def test_a_build_records_the_longest_norm(script: Script, tmp_path: Path, held: 
 
 def test_rows_are_fetched_in_parts_and_in_their_order(script: Script, folder: Path) -> None:
     candidates = [one(f"text {i}", f"c{i}") for i in range(1100)]
-    rows, _ = make_rows(candidates, np.arange(5500, dtype=np.float32).reshape(1100, 5) + 1, 10)
+    rows, _ = make_rows(candidates, np.arange(5500, dtype=np.float32).reshape(1100, 5) + 1, 10, Columns())
     by_key = {row["key"]: row for row in rows}
     script.answers["get"] = lambda _, ids, **__: [by_key[key] for key in reversed(ids) if key in by_key]
     index = RemoteIndex(folder)
@@ -758,15 +768,15 @@ def test_lists_of_the_server_are_keys_and_products(script: Script, folder: Path)
     assert (first[0], first[1].tolist(), first[1].dtype) == (["a", "b"], [2.5, -1.0], np.float32)
     assert (second[0], second[1].tolist()) == ([], [])
     (settings,) = script.of("search")
-    assert settings["filter"] == condition(read_filter("a = 1").tree)
+    assert settings["filter"] == condition(read_filter("a = 1").tree, "$meta")  # format 2
     assert settings["search_params"]["params"] == {}
 
 
 def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> None:
     from polyrank.index import verify_index
 
-    rows, _ = make_rows([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 5), np.float32), 1)
-    wrong, _ = make_rows([one("d", "w")], np.ones((1, 4), np.float32), 4)
+    rows, _ = make_rows([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 5), np.float32), 1, Columns())
+    wrong, _ = make_rows([one("d", "w")], np.ones((1, 4), np.float32), 4, Columns())
     n = [5]
     there = [rows[0], {**rows[1], "text": "B"}, {**rows[2], "key": key_of("q")}, *wrong]
     script.answers["query"] = lambda _, output_fields, **__: (
@@ -781,7 +791,7 @@ def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> N
     ]
     there, n[0] = rows, 3
     assert verify_index(folder) == []
-    (there, _), n[0] = make_rows([one("a", "x")], np.full((1, 5), 7.2, np.float32), 1), 1
+    (there, _), n[0] = make_rows([one("a", "x")], np.full((1, 5), 7.2, np.float32), 1, Columns()), 1
     assert verify_index(folder) == [f"{ADDRESS}: candidate 'x' has a longer vector than recorded; add it again"]
 
 
@@ -895,7 +905,7 @@ def test_an_index_is_built_under_a_temporary_name_and_renamed_at_the_end(
     assert collection.startswith("replies_")
     assert {arguments[0] for _, arguments, _ in script.asked[1:-1]} == {collection}
     said = json.loads(script.of("create_collection")[0]["properties"]["polyrank"])
-    assert (said["fingerprint"], said["model"], said["format"], said["dimension"]) == ("f" * 64, "nowhere", 3, 5)
+    assert (said["fingerprint"], said["model"], said["format"], said["dimension"]) == ("f" * 64, "nowhere", 4, 5)
     assert script.of("create_collection")[0]["schema"].to_dict()["fields"][-1]["params"]["dim"] == 8
     (index,) = script.asked[2][1][1]
     assert index.index_type == "HNSW"

@@ -50,6 +50,7 @@ def build_index(
     remote: str | None = None,
     shards: int = 1,
     replicas: int = 1,
+    partition_by: str = "",
     progress: Progress | None = None,
 ) -> int:
     """Encode candidates, equal texts once, and write them as an index.
@@ -69,7 +70,7 @@ def build_index(
         overwrite: whether an existing index may be replaced.
         remote: the Milvus server that stores candidates and vectors, ``http://HOST:PORT/COLLECTION``; the folder then
             only names it. See docs/remote.md.
-        shards, replicas: of a remote index, see ``write_index``.
+        shards, replicas, partition_by: of a remote index, see ``write_index``.
         progress: called with the number of distinct texts encoded so far, and their total.
 
     Returns:
@@ -106,6 +107,7 @@ def build_index(
             remote=remote,
             shards=shards,
             replicas=replicas,
+            partition_by=partition_by,
             overwrite=overwrite,
         )
     return len(new)

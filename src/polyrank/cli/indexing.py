@@ -3,10 +3,9 @@
 import json
 import sys
 from collections import Counter
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -59,6 +58,10 @@ def index_build(
     replicas: Annotated[
         int, Option(help="With --remote: copies in memory, which share the searches; at most the server's query nodes.")
     ] = 1,
+    partition_by: Annotated[
+        str,
+        Option(help="With --remote: a metadata field. A filter for its value reads that part of the collection only."),
+    ] = "",
     overwrite: Overwrite = False,
     device: Device = "auto",
     backend: Runtime = "torch",
@@ -77,8 +80,8 @@ def index_build(
     kind = read_kind(ann) if remote is None else read_remote_kind(ann)
     stored, runtime = read_precision(precision), read_backend(backend)
     resolve_encoder(model, backend=runtime)
-    target = partial(check_target, precision=stored, remote=remote, shards=shards, replicas=replicas)
-    on_rank_zero(lambda: target(output, overwrite=overwrite))
+    of_server: dict[str, Any] = {"shards": shards, "replicas": replicas, "partition_by": partition_by}
+    on_rank_zero(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite, **of_server))
     pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)
@@ -92,8 +95,7 @@ def index_build(
             precision=stored,
             overwrite=overwrite,
             remote=remote,
-            shards=shards,
-            replicas=replicas,
+            **of_server,
             progress=progress,
         )
     report_cut_texts(encoder)

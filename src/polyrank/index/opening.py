@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from polyrank.errors import UsageError
 from polyrank.index.checks import Vectors
@@ -12,6 +13,7 @@ from polyrank.index.local.writer import INDEX_FILES
 from polyrank.index.protocol import Index, IndexWriter, check_fingerprint
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, remote_problems, write_remote
 from polyrank.index.remote.address import FOLDER_FILES
+from polyrank.index.remote.columns import read_field
 from polyrank.loading.folders import FolderKind, folder_kind
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable
@@ -105,6 +107,7 @@ def check_target(
     remote: str | None = None,
     shards: int = 1,
     replicas: int = 1,
+    partition_by: str = "",
     overwrite: bool = False,
 ) -> None:
     """Check that an index can be written at a path, before anything is encoded; see ``write_index``.
@@ -117,8 +120,11 @@ def check_target(
             raise UsageError(f"`{name}` is {number}; give 1 or more")
         if remote is None and number > 1:
             raise UsageError(f"`{name}` is {number}, and a local index has 1; leave it out, or give `remote`")
+    if remote is None and partition_by:
+        raise UsageError(f"`partition_by` is {partition_by!r}, and a local index is one part; leave it out")
     if remote is not None:
         Address.of(remote)
+        read_field(partition_by)
         if precision != "fp32":
             raise UsageError(f"a remote index holds fp32, not {precision}; omit the precision")
     check_replaceable(Path(path), own_files=KINDS["index" if remote is None else "remote"].files, replace=overwrite)
@@ -136,6 +142,7 @@ def write_index(
     remote: str | None = None,
     shards: int = 1,
     replicas: int = 1,
+    partition_by: str = "",
     overwrite: bool = False,
     checked: bool = False,
 ) -> None:
@@ -157,6 +164,8 @@ def write_index(
             only names it.
         shards: parts of a remote index that share the writing.
         replicas: copies of a remote index in the memory of as many groups of query nodes, which share the searches.
+        partition_by: the metadata field, written as in a filter, that divides a remote index: a search with a filter
+            such as ``lang = "en"`` then reads the candidates of that value only; empty: it is not divided.
         overwrite: whether an existing index may be replaced.
         checked: whether the candidates have passed ``polyrank.index.checks.check_candidates``; a local index then
             reads them part by part.
@@ -168,8 +177,9 @@ def write_index(
         ResourceError: the disk is full; an earlier index is intact.
         OfflineError: the server does not answer.
     """
-    check_target(path, precision=precision, remote=remote, shards=shards, replicas=replicas, overwrite=overwrite)
+    of_server: dict[str, Any] = {"shards": shards, "replicas": replicas, "partition_by": partition_by}
+    check_target(path, precision=precision, remote=remote, overwrite=overwrite, **of_server)
     write = partial(write_local, path, precision=precision, checked=checked)
     if remote is not None:
-        write = partial(write_remote, path, Address.of(remote), shards=shards, replicas=replicas)
+        write = partial(write_remote, path, Address.of(remote), **of_server)
     write(candidates, vectors, fingerprint=fingerprint, model=model, ann=ann, overwrite=overwrite)

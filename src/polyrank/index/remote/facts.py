@@ -11,9 +11,9 @@ which the server only looks up:
 
 A hash names each fact, and bounds are digits, so a condition never contains text that a user wrote. No torch.
 >>> from polyrank.index.filters import read_filter
->>> condition(read_filter('exists lang').tree) == f'(exists $meta["{_name("e", ["lang"])}"])'
+>>> condition(read_filter('exists lang').tree) == f'(exists facts["{fact_name("e", ["lang"])}"])'
 True
->>> sorted(facts({"tier": 2}))[0] == _name("e", ["tier"])
+>>> sorted(facts({"tier": 2}))[0] == fact_name("e", ["tier"])
 True
 """
 
@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 from polyrank.index.filters import Tree, value_kind
 
 Facts: TypeAlias = dict[str, str | bool]
+COLUMN = "facts"
 
 
 def facts(metadata: Mapping[str, Any]) -> Facts:
@@ -35,54 +36,59 @@ def facts(metadata: Mapping[str, Any]) -> Facts:
         metadata: as the JSON parser returns them.
     """
     result: Facts = {}
-    for path, value in _paths(metadata, ()):
-        result[_name("e", path)] = True
+    for path, value in paths_of(metadata):
+        result[fact_name("e", path)] = True
         ordered: dict[str, list[str]] = {}
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, list | dict):
                 continue
-            result[_name("v", path, one)] = True
+            result[fact_name("v", path, one)] = True
             if value_kind(one) != "constant":
                 kind, digits = _ordered(one)
                 ordered.setdefault(kind, []).append(digits)
         for kind, values in ordered.items():
-            name = _name(kind, path)
+            name = fact_name(kind, path)
             result |= {f"{name}l": min(values), f"{name}h": max(values)}
     return result
 
 
-def condition(tree: Tree) -> str:
-    """A filter as a Milvus expression, which is true or false for every candidate, never unknown."""
+def condition(tree: Tree, column: str = COLUMN) -> str:
+    """A filter as a Milvus expression, which is true or false for every candidate, never unknown.
+
+    Args:
+        tree: the filter.
+        column: holds the facts of each row.
+    """
+
+    def exists(name: str) -> str:  # some versions of Milvus read "exists a and b" as "exists (a and b)"
+        return f'(exists {column}["{name}"])'
+
     kind, *rest = tree
     if kind in ("and", "or"):
-        return f"({f' {kind} '.join(map(condition, rest))})"
+        return f"({f' {kind} '.join(condition(part, column) for part in rest)})"
     if kind == "not":
-        return f"(not {condition(rest[0])})"
+        return f"(not {condition(rest[0], column)})"
     if kind == "exists":
-        return _exists(_name("e", rest[0]))
+        return exists(fact_name("e", rest[0]))
     path, value = rest
     if kind == "in":
-        return f"({' or '.join(dict.fromkeys(_exists(_name('v', path, one)) for one in value))})"
+        return f"({' or '.join(dict.fromkeys(exists(fact_name('v', path, one)) for one in value))})"
     sort, digits = _ordered(value)
-    name = _name(sort, path) + ("l" if kind in ("<", "<=") else "h")
+    name = fact_name(sort, path) + ("l" if kind in ("<", "<=") else "h")
     # if the first part is false, the server's result for the second does not matter
-    return f'({_exists(name)} and $meta["{name}"] {kind} "{digits}")'
+    return f'({exists(name)} and {column}["{name}"] {kind} "{digits}")'
 
 
-def _exists(name: str) -> str:
-    return f'(exists $meta["{name}"])'  # some versions of Milvus read "exists a and b" as "exists (a and b)"
-
-
-def _paths(value: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def paths_of(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every path through nested objects, and the value there."""
     for key, inner in value.items():
         path = (*above, key)
         yield path, inner
         if isinstance(inner, dict):
-            yield from _paths(inner, path)
+            yield from paths_of(inner, path)
 
 
-def _name(kind: str, path: Sequence[str], *value: Any) -> str:
+def fact_name(kind: str, path: Sequence[str], *value: Any) -> str:
     """A fact's name: its kind and 96 bits of SHA-256 of its path and value."""
     parts: list[Any] = [kind, *path]
     for one in value:

@@ -19,6 +19,8 @@ from typing import Any
 from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, ResourceError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.remote.address import Address
+from polyrank.index.remote.columns import PARTITION
+from polyrank.index.remote.facts import COLUMN
 from polyrank.index.remote.kinds import OF_LITE, search_settings
 from polyrank.storage.time_limit import check_time_left, seconds_left
 
@@ -101,6 +103,7 @@ class MilvusCollection:
         norm_exponent: int,
         shards: int = 1,
         replicas: int = 1,
+        divided: bool = False,
     ) -> None:
         """Make a collection that can be searched.
 
@@ -112,6 +115,7 @@ class MilvusCollection:
             info: the index's description of itself.
             norm_exponent: see ``allow_norms``.
             shards, replicas: see ``Description``.
+            divided: whether rows name the partition that they belong to.
 
         Raises:
             UsageError: the server does not offer the kind of index.
@@ -119,12 +123,15 @@ class MilvusCollection:
         """
         kinds, new = self._library.DataType, self._library.MilvusClient
         several = {REPLICAS: str(replicas)} if replicas > 1 else {}
-        schema = new.create_schema(auto_id=False, enable_dynamic_field=True)
+        schema = new.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field(KEY, kinds.VARCHAR, is_primary=True, max_length=32)
         schema.add_field("row", kinds.INT64)
         for text in ("id", "text", "metadata"):
             schema.add_field(text, kinds.VARCHAR, max_length=MAX_STRING)
         schema.add_field("digest", kinds.VARCHAR, max_length=64)
+        schema.add_field(COLUMN, kinds.JSON)
+        if divided:
+            schema.add_field(PARTITION, kinds.VARCHAR, max_length=32, is_partition_key=True)
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=width)
         self._call(
             "create_collection",

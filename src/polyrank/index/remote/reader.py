@@ -15,7 +15,7 @@ from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter
 from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
 from polyrank.index.remote.address import Address, read_address
-from polyrank.index.remote.facts import condition
+from polyrank.index.remote.columns import Columns, read_field
 from polyrank.index.remote.milvus import KEY, TIMEOUT_S, Description, MilvusCollection
 from polyrank.index.remote.rows import (
     FIELDS,
@@ -32,7 +32,7 @@ from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 from polyrank.storage.time_limit import limited_search
 
-FORMAT, OLDEST_FORMAT = 3, 2  # format 2 has no counts in its vectors
+FORMAT, OLDEST_FORMAT = 4, 2  # format 2 has no counts in its vectors, 3 no column of facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,14 @@ class CollectionInfo:
         fingerprint: of the encoder that made the vectors.
         model: path of that encoder's folder when the index was built.
         dimension: D; 0 in format 2, where stored vectors hold nothing else.
+        partition_by: the field that divides the candidates, written as in a filter; empty: they are not divided.
         format, written_by: of the collection.
     """
 
     fingerprint: str
     model: str
     dimension: int = 0
+    partition_by: str = ""
     format: int = FORMAT
     written_by: str = __version__
 
@@ -112,6 +114,14 @@ class RemoteIndex(Index):
         """Numbers per stored vector, see ``stored_vectors``."""
         return self._description.width
 
+    @property
+    def columns(self) -> Columns:
+        """The columns by which the collection is filtered."""
+        return Columns(read_field(self._info.partition_by), dynamic=self._info.format < 4)
+
+    def _condition(self, filter: Filter | None) -> str:
+        return "" if filter is None else self.columns.condition(filter.tree)
+
     def __repr__(self) -> str:
         return f"RemoteIndex({str(self.path)!r}, {self.server.address}, {self.dimension} dimensions)"
 
@@ -120,7 +130,7 @@ class RemoteIndex(Index):
 
     def engine(self, filter: Filter | None = None) -> "MilvusEngine":
         """Lists the largest products of candidates that pass a filter."""
-        return MilvusEngine(self, _condition(filter))
+        return MilvusEngine(self, self._condition(filter))
 
     def search(self, search: Search[H], filter: Filter | None = None) -> list[tuple[list[Candidate], H]]:
         engine = self.engine(filter)
@@ -167,7 +177,7 @@ class RemoteIndex(Index):
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
         """See ``Index``. Each request shows one range of keys at its moment."""
-        rows = self.server.scan(_condition(filter), FIELDS)
+        rows = self.server.scan(self._condition(filter), FIELDS)
         pairs = (read_row(row, self.server.address)[:2] for row in rows)
         yield from sorted(pairs, key=lambda pair: (pair[0], pair[1].id))
 
@@ -271,10 +281,6 @@ def _read_info(text: str, address: Address) -> CollectionInfo:
             f"{address} is in format {info.format} of an earlier version; build it again with `overwrite=True`"
         )
     return info
-
-
-def _condition(filter: Filter | None) -> str:
-    return "" if filter is None else condition(filter.tree)
 
 
 def _contains(candidate: Candidate, word: str) -> bool:

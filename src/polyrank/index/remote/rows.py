@@ -16,7 +16,8 @@ from polyrank.errors import ArtifactError
 from polyrank.index.checks import Faults, Vectors, metadata_json, row_digest
 from polyrank.index.counts import COUNT_FIELD, as_count
 from polyrank.index.remote.address import Address
-from polyrank.index.remote.facts import facts
+from polyrank.index.remote.columns import Columns
+from polyrank.index.remote.facts import COLUMN
 from polyrank.index.remote.milvus import KEY, MAX_STRING, Row
 from polyrank.records import Candidate
 
@@ -78,13 +79,16 @@ def _widened(vectors: Vectors, last: NDArray[np.float64], width: int) -> Vectors
     return result
 
 
-def make_rows(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> tuple[list[Row], Faults]:
+def make_rows(
+    candidates: Sequence[Candidate], vectors: Vectors, first: int, columns: Columns
+) -> tuple[list[Row], Faults]:
     """Rows to write, numbered from ``first``, and the faults of candidates that the server cannot store.
 
     Args:
         candidates: n candidates.
         vectors: ``[n, W]`` to store.
         first: number of the first row.
+        columns: of the collection.
     """
     rows: list[Row] = []
     faults: Faults = {}
@@ -93,13 +97,13 @@ def make_rows(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> 
             metadata = metadata_json(candidate)
             texts = {"id": candidate.id, "text": candidate.text, "metadata": metadata}
             sizes = {name: len(value.encode()) for name, value in texts.items()}
-            known = facts(json.loads(metadata))
+            known = columns.of(json.loads(metadata))
         except (TypeError, ValueError, RecursionError):  # candidate_faults reports it
             continue
         if long := [name for name, size in sizes.items() if size > MAX_STRING]:
             faults[i] = f"its {long[0]} has {sizes[long[0]]:,} bytes, the server's limit is {MAX_STRING:,}"
-        elif len(json.dumps(known)) > MAX_FACTS:
-            faults[i] = f"its metadata make {len(json.dumps(known)):,} bytes to filter by, the limit is {MAX_FACTS:,}"
+        elif (size := len(json.dumps(known.get(COLUMN, known)))) > MAX_FACTS:
+            faults[i] = f"its metadata make {size:,} bytes to filter by, the limit is {MAX_FACTS:,}"
         digest = row_digest(first + i, candidate.id, candidate.text, metadata, 0, vector.tobytes()).hex()
         row: Row = {KEY: key_of(candidate.id), "row": first + i, "digest": digest}
         rows.append(row | texts | known | {"vector": vector.tolist()})

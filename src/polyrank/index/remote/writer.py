@@ -22,6 +22,7 @@ from polyrank.index.checks import (
 )
 from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.index.remote.address import FOLDER_FILES, Address, read_address, write_address
+from polyrank.index.remote.columns import Columns, read_field
 from polyrank.index.remote.kinds import KINDS, build_settings, read_kind
 from polyrank.index.remote.milvus import TIMEOUT_S, MilvusCollection
 from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
@@ -94,7 +95,7 @@ class RemoteWriter(IndexWriter):
         self._index.refresh()
         array, faults = as_vectors(vectors, len(candidates), self._index.dimension)
         stored = stored_vectors(candidates, array, self._index.width)
-        rows, too_long = make_rows(candidates, stored, self._next_row(len(candidates)))
+        rows, too_long = make_rows(candidates, stored, self._next_row(len(candidates)), self._index.columns)
         if not replace:
             faults |= id_faults(candidates, self._index.find([candidate.id for candidate in candidates]))
         refuse(vector_faults(array) | faults | too_long | candidate_faults(candidates))
@@ -152,6 +153,7 @@ def write_remote(
     ann: str = "",
     shards: int = 1,
     replicas: int = 1,
+    partition_by: str = "",
     overwrite: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> None:
@@ -161,16 +163,17 @@ def write_remote(
         path: the folder to make, which stores the address.
         address: of the server, and a name that is free or that of an index to replace.
         candidates, vectors, fingerprint, model: as in ``polyrank.index.write_index``.
-        ann, shards, replicas: as in ``polyrank.index.write_index``.
+        ann, shards, replicas, partition_by: as in ``polyrank.index.write_index``.
         overwrite: whether an existing index may be replaced.
         timeout_s: for each request.
 
     Raises:
         DataError: names the first five invalid candidates by position; nothing is left behind.
-        UsageError: the path or the name is taken, the kind is unknown, or no candidates were passed.
+        UsageError: the path or the name is taken, the kind is unknown, ``partition_by`` is not a field, or no
+            candidates were passed.
         OfflineError: the server does not answer.
     """
-    kind = KINDS[read_kind(ann)]
+    kind, columns = KINDS[read_kind(ann)], Columns(read_field(partition_by))
     target = Path(path)
     check_replaceable(target, own_files=FOLDER_FILES, replace=overwrite)
     check_candidates(candidates)
@@ -190,7 +193,7 @@ def write_remote(
                 array, faults = as_vectors(part, len(batch), dimension)
                 width = stored_width(array.shape[1])
                 stored = stored_vectors(batch, array, width)
-                rows, too_long = make_rows(batch, stored, 1 + n)
+                rows, too_long = make_rows(batch, stored, 1 + n, columns)
                 refuse({n + i: what for i, what in (vector_faults(array) | faults | too_long).items()})
                 exponent = norm_exponent(stored)
                 if dimension is None:
@@ -200,10 +203,11 @@ def write_remote(
                         width=width,
                         kind=kind,
                         settings=build_settings(kind, len(candidates), width),
-                        info=json.dumps(asdict(CollectionInfo(fingerprint, model, dimension))),
+                        info=json.dumps(asdict(CollectionInfo(fingerprint, model, dimension, partition_by))),
                         norm_exponent=exponent,
                         shards=shards,
                         replicas=replicas,
+                        divided=bool(columns.field),
                     )
                 if exponent > largest:
                     largest = exponent
