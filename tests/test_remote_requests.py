@@ -1,5 +1,6 @@
 """Requests of a remote index and its handling of answers, with a scripted client instead of pymilvus's."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from polyrank.index.remote.columns import Columns
 from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.kinds import build_settings, read_kind
 from polyrank.index.remote.milvus import Description, MilvusCollection
+from polyrank.index.remote.probe import check_partitions
 from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
 from polyrank.records import Candidate
 from polyrank.storage.document import seal
@@ -397,11 +399,31 @@ def test_settings_of_an_index_fit_the_number_of_vectors() -> None:
         read_kind("scann")
 
 
-def test_a_divided_collection_has_the_column_that_divides_it(script: Script) -> None:
-    MilvusCollection(ADDRESS).create("a", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=3, divided=True)
+@pytest.mark.parametrize("fault", ["", "row stays", "row is lost"])
+def test_a_divided_collection_is_tried_before_it_is_filled(script: Script, fault: str) -> None:
+    """Eight rows move to other partitions and are deleted; a server that loses one of them is refused."""
+    held: dict[str, str] = {}
+
+    def write(_: str, rows: list[dict[str, Any]], **__: Any) -> dict[str, int]:
+        assert {"row", "id", "text", "metadata", "digest", "facts", "vector"} <= rows[0].keys()
+        held.update({row["key"]: row["partition"] for row in rows})
+        if fault:
+            held[rows[-1]["key"]] = rows[-1]["partition"].replace("b", "a" if fault == "row stays" else "c")
+        return {"upsert_count": len(rows)}
+
+    def count(_: str, filter: str, **__: Any) -> list[dict[str, int]]:
+        return [{"count(*)": sum(filter == f'partition == "{part}"' for part in held.values())}]
+
+    script.answers |= {"upsert": write, "query": count}
+    server = MilvusCollection(ADDRESS)
+    server.create("a", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=3, divided=True)
+    with pytest.raises(UsageError, match="loses rows of divided collections") if fault else contextlib.nullcontext():
+        check_partitions(server, "a", 8)
     ((_, _, made), *_) = script.asked
     (column,) = (field for field in made["schema"].to_dict()["fields"] if field.get("is_partition_key"))
     assert (column["name"], column["params"]) == ("partition", {"max_length": 32})
+    assert len(held) == 8
+    assert [set(deleted["ids"]) for deleted in script.of("delete")] == ([] if fault else [set(held)])
 
 
 @pytest.mark.parametrize(

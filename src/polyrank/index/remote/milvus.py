@@ -240,9 +240,9 @@ class MilvusCollection:
         """Have the server write its buffered rows to files, which it searches faster."""
         self._call("flush", collection or self.address.collection)
 
-    def delete(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Sequence[str], *, collection: str | None = None) -> None:
         """Remove rows by key."""
-        self._call("delete", self.address.collection, ids=list(keys))
+        self._call("delete", collection or self.address.collection, ids=list(keys))
 
     def nearest(self, vectors: Vectors, n: int, condition: str, *, kind: str) -> list[list[tuple[str, float]]]:
         """Keys and products of the ``n`` largest products with each of ``[m, W]``, best first.
@@ -269,9 +269,10 @@ class MilvusCollection:
         """Rows by key, in any order; unknown keys are left out."""
         return list(self._call("get", self.address.collection, ids=list(keys), output_fields=list(fields)))
 
-    def count(self) -> int:
-        """Number of rows."""
-        rows = self._call("query", self.address.collection, filter="", output_fields=["count(*)"])
+    def count(self, condition: str = "", *, collection: str | None = None) -> int:
+        """Number of rows that meet a condition."""
+        name = collection or self.address.collection
+        rows = self._call("query", name, filter=condition, output_fields=["count(*)"])
         return int(rows[0]["count(*)"])
 
     def scan(self, condition: str, fields: Sequence[str]) -> Iterator[Row]:

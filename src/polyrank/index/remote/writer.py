@@ -25,6 +25,7 @@ from polyrank.index.remote.address import FOLDER_FILES, Address, read_address, w
 from polyrank.index.remote.columns import Columns, read_field
 from polyrank.index.remote.kinds import KINDS, build_settings, read_kind
 from polyrank.index.remote.milvus import TIMEOUT_S, MilvusCollection
+from polyrank.index.remote.probe import check_partitions
 from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
 from polyrank.index.remote.rows import (
     ROWS_AT_A_TIME,
@@ -169,8 +170,8 @@ def write_remote(
 
     Raises:
         DataError: names the first five invalid candidates by position; nothing is left behind.
-        UsageError: the path or the name is taken, the kind is unknown, ``partition_by`` is not a field, or no
-            candidates were passed.
+        UsageError: the path or the name is taken, the kind is unknown, ``partition_by`` is not a field, no
+            candidates were passed, or the server loses rows of divided collections.
         OfflineError: the server does not answer.
     """
     kind, columns = KINDS[read_kind(ann)], Columns(read_field(partition_by))
@@ -209,6 +210,8 @@ def write_remote(
                         replicas=replicas,
                         divided=bool(columns.field),
                     )
+                    if columns.field:
+                        check_partitions(server, collection, width)
                 if exponent > largest:
                     largest = exponent
                     server.allow_norms(collection, exponent)
