@@ -17,6 +17,7 @@ from report.figures import described, machine, table
 from report.frequencies import weighting_from_scratch
 from report.front import BLOCKS
 from report.general import general
+from report.intervals import wider
 from report.pretraining import from_scratch, post_training
 from report.prior import prior
 from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
@@ -66,9 +67,10 @@ second machine, unless stated otherwise. [runs/results](../runs/results) holds t
 
 95% intervals and p values treat the test examples as independent, except where a text states otherwise. Examples of one
 dialogue are similar, so `polyrank evaluate` now resamples dialogues; most figures here are older, and their intervals
-are somewhat too narrow. The stored results hold no ranks of single examples, so that only running the models again
-would widen them. p values are not adjusted for their number: of tests without a true difference, one in twenty
-falls below 0.05."""
+are too narrow. The stored results hold no ranks of single examples, so that only running the models again would widen
+them. The table below shows by how much, for R@1 of two models and for their difference (`python runs/intervals.py
+DATA`): of the older tests, those with p above 0.005 may be chance. p values are not adjusted for their number either: of
+tests without a true difference, one in twenty falls below 0.05."""
 MACHINES = ("bench/amx/scoring", "bench/avx512/scoring")
 
 
@@ -81,7 +83,7 @@ def results() -> str:
         [[machine(name).partition(",")[0], *described(name)] for name in MACHINES],
     )
     contents = "\n".join(f"- [{title}](#{_anchor(title)})" for title in titles)
-    return "\n\n".join([INTRODUCTION, machines, contents, *sections]) + "\n"
+    return "\n\n".join([INTRODUCTION, wider(), machines, contents, *sections]) + "\n"
 
 
 def with_tables(text: str) -> str:

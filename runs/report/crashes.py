@@ -56,7 +56,7 @@ def crashes() -> str:
 
 def interrupts() -> str:
     """Signals to every long command, and kills of trainings that resume."""
-    signals, kills = read_if_there("interrupts"), read_if_there("kills")
+    signals, kills = read_if_there("interrupts"), read_if_there("interrupts/kills")
     if not signals or not kills:
         return ""
     rows = [

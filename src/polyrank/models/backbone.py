@@ -20,7 +20,7 @@ from polyrank.models.pretrained import load_pretrained, max_positions, read_pret
 from polyrank.text import Tokens
 from polyrank.text.tokens import like_lengths, to_device
 
-GROUP_PADDING = 256
+GROUP_PADDING = 128
 """Padding tokens per group of similar lengths on a device: a further group takes about as long, to start its layers."""
 
 DROPOUTS = (  # the names of dropout in the configurations of Hugging Face encoders
