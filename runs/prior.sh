@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A prior over replies: each reply's frequency in the training dialogues, added to an encoder's scores.
-#   DATA=folder THREADS=2 SETS="star sgd ..." LIMIT=examples bash runs/prior.sh
+#   DATA=folder THREADS=2 SETS="star sgd ..." MODELS="encoder counts sum" LIMIT=examples bash runs/prior.sh
 # The weight is chosen on 500 development lists; all test examples are evaluated once. Stores prior/SET/MODEL with
 # runs/record.py: for an encoder alone, counts alone, and their sum. shipped:minilm was trained on the training parts of
 # star, ubuntu-irc and self-dialogue, but not on sgd; counts come from each set's own training part.
@@ -18,16 +18,18 @@ for set in $SETS; do
   train=$DATA/$set/train.dialogues.jsonl.gz speaker=(--speaker '*')
   case $set in
     star | sgd) speaker=(--speaker agent) ;;
-    ubuntu-irc) train=$DATA/$set/train.jsonl.gz speaker=() ;;
+    ubuntu-irc | convai2-valid) train=$DATA/$set/train.jsonl.gz speaker=() ;;
   esac
   polyrank popularity "$train" "${speaker[@]}" -o "$WORK/$set/counts" --overwrite
-  polyrank sum "$ENCODER" "$WORK/$set/counts" -o "$WORK/$set/sum" --valid "$DATA/$set/dev.jsonl.gz" --overwrite --json \
-    >"$WORK/$set/weights.json"
-  python runs/record.py "prior/$set/weights" "$WORK/$set/weights.json"
-  for model in encoder counts sum; do
+  for model in ${MODELS:-encoder counts sum}; do
     scorer=$WORK/$set/$model against=()
     if [[ $model == encoder ]]; then scorer=$ENCODER; fi
-    if [[ $model == sum ]]; then against=(--against "$WORK/$set/encoder.jsonl"); fi
+    if [[ $model == sum ]]; then
+      polyrank sum "$ENCODER" "$WORK/$set/counts" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --overwrite --json \
+        >"$WORK/$set/weights.json"
+      python runs/record.py "prior/$set/weights" "$WORK/$set/weights.json"
+      against=(--against "$WORK/$set/encoder.jsonl")
+    fi
     polyrank evaluate "$scorer" "$DATA/$set/test.jsonl.gz" "${limit[@]}" --scores "$WORK/$set/$model.jsonl" --overwrite \
       "${against[@]}" --threads "$THREADS" --json >"$WORK/$set/$model.json"
     python runs/record.py "prior/$set/$model" "$WORK/$set/$model.json"

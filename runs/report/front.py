@@ -6,7 +6,7 @@ from report.convert import MODELS
 from report.figures import BACKBONE, change, machine, ms, percent, read, read_if_there, row, share, table, times
 from report.general import read_sets, unread_sets
 from report.pretraining import starts
-from report.quality import SETS
+from report.quality import COUNTS, SETS
 from report.scaling import growth, paper_costs, streamed
 from report.serving import comparison, load
 
@@ -14,6 +14,7 @@ from report.serving import comparison, load
 def quality() -> str:
     """R@1 of one model of each kind on every set."""
     rows = {
+        COUNTS: "prior/{}/counts",
         "BM25": "{}/bm25",
         f"{BACKBONE}, untuned": "{}/untuned",
         "sentence-transformers, polyrank's settings": "{}/sentence-transformers-matched",
@@ -100,6 +101,7 @@ def without_training() -> str:
     """Shipped, untuned and fine-tuned models."""
     sets = ("self-dialogue", "sgd", "star", "ubuntu-irc")
     rows = [
+        [COUNTS, *(read_if_there(f"prior/{name}/counts") for name in sets)],
         ["BM25", *(read_if_there(f"{name}/bm25") for name in sets)],
         [f"{BACKBONE}, untuned", *(read_if_there(f"{name}/untuned") for name in sets)],
         *(

@@ -19,6 +19,7 @@ from report.figures import (
 )
 
 SETS = {"star": 100, "ubuntu-irc": 100, "sgd": 100, "convai2-valid": 20}
+COUNTS = "how often a reply was said, alone"
 SCORERS = {
     "bm25": "BM25",
     "untuned": f"{BACKBONE}, untuned",
@@ -39,6 +40,8 @@ TESTED = ("poly-", "cross", "sentence-transformers-matched")  # compared with th
 def _responses(folder: str = "") -> str:
     results = {name: {key: read_if_there(f"{folder}{name}/{key}") for key in SCORERS} for name in SETS}
     rows = [[title, *(_response(results[name], key) for name in SETS)] for key, title in SCORERS.items()]
+    counts = [read_if_there(f"prior/{name}/counts") for name in SETS]
+    rows.insert(0, [f"{COUNTS}, all test examples", *(share(one) if one else "" for one in counts)])
     return table(["scorer", *(f"{name} (1 of {size})" for name, size in SETS.items())], rows)
 
 
