@@ -268,7 +268,15 @@ def test_an_epoch_has_every_pair_once_within_the_budget(pairs: Pairs) -> None:
         assert not batch.random.any()
     spread = [np.ptp(batch.lengths) for batch in batches]
     unsorted = [np.ptp(batch.lengths) for batch in order(pairs, window=1)]
-    assert np.mean(spread) < np.mean(unsorted) or max(unsorted) == 0
+    assert np.mean(spread) < np.mean(unsorted)
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_small_window_still_fills_batches(pairs: Pairs, window: int) -> None:
+    batches = order(pairs, window=window)
+    assert sorted(int(i) for batch in batches for i in batch.rows) == list(range(len(pairs)))
+    assert all(batch.lengths.max() * len(batch.lengths) <= 200 for batch in batches)
+    assert len(batches) < 1.5 * len(order(pairs))
 
 
 def test_half_of_the_responses_are_random(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:

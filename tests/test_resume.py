@@ -17,8 +17,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+import polyrank
 from convert_models import BATCH, CORPUS, POLICY, TINY, make
-from polyrank.errors import ArtifactError, DivergedError
+from polyrank.errors import ArtifactError, ConfigError, DivergedError
 from polyrank.models import Convert, new_model
 from polyrank.records import Example
 from polyrank.text import ConvertTexts
@@ -28,6 +29,7 @@ from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.fitting import phased
 from polyrank.training.learner import Learner
+from polyrank.training.run import TRAINING
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from train_settings import train_config
 
@@ -206,6 +208,42 @@ def test_the_run_exercises_every_field(story: Story) -> None:
 def test_resumed_equals_uninterrupted(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
     assert run(tmp_path / "run", resume=True) == story.whole
+
+
+def test_the_model_of_a_time_limit_may_stay_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit's own validation replaces the model, so a resumed run must know it; the weights stay the same."""
+    whole = run(tmp_path / "whole", early_stopping=None)
+    monkeypatch.setitem(FIGURES, 1, (1.0, 0.9))
+    cut = run(tmp_path / "cut", early_stopping=None, minutes=1e-9)
+    assert (cut.n_steps, cut.best_step, cut.best["R@1"]) == (1, 1, 0.9)
+    ended = run(tmp_path / "cut", early_stopping=None, resume=True)
+    assert (ended.n_steps, ended.best_step, ended.best["R@1"]) == (whole.n_steps, 1, 0.9)
+    assert all(torch.equal(tensor, ended.weights[name]) for name, tensor in whole.weights.items())
+
+
+def test_what_a_run_without_a_checkpoint_left_is_not_used(tmp_path: Path) -> None:
+    for name in ("recipe.json", "mined-0.npy"):
+        (tmp_path / name).write_text("{}")
+    TRAINING.check_folder(tmp_path, resume=False, overwrite=False)
+    assert TRAINING.begin(tmp_path, {}, longer=False, notify=print) is None
+    assert not (tmp_path / "mined-0.npy").exists()
+
+
+@pytest.mark.parametrize("change", ["one more", "another order", "another text"])
+def test_other_examples_are_not_resumed(tmp_path: Path, change: str) -> None:
+    model = {"kind": "convert", "embedding_dim": 8, "attention_dim": 4, "ffn_dim": 8, "spans": [2], "side_dim": 8}
+    recipe = {
+        "model": {**model, "side_layers": 1, "output_dim": 8}, "output": str(tmp_path / "run"),
+        "text": {"min_count": 1}, "train": {"batch_size": 4, "max_steps": 1},
+    }  # fmt: skip
+    rows = [{"context": [f"question {i}"], "response": f"answer {i}"} for i in range(8)]
+    first = polyrank.train(recipe, rows)
+    assert polyrank.train(recipe, rows, resume=True) == first
+    other = {"one more": [*rows, rows[0]], "another order": rows[::-1]}.get(
+        change, [*rows[1:], {**rows[0], "response": "no"}]
+    )
+    with pytest.raises(ConfigError, match=r"the training examples differ from those that .*run was started"):
+        polyrank.train(recipe, other, resume=True)
 
 
 def test_the_clock_continues_from_the_checkpoint(story: Story, tmp_path: Path) -> None:

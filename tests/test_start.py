@@ -9,7 +9,7 @@ import torch
 
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import PolyrankError
-from polyrank.models import Network, new_model
+from polyrank.models import BiEncoder, Network, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model, transfer_weights
 
@@ -55,8 +55,45 @@ def test_a_start_provides_its_transformer(tiny_backbone: Path, tmp_path: Path, s
     wanted, weights = fresh.state_dict(), model.state_dict()
     assert weights.keys() == wanted.keys()
     for name in wanted.keys() - {"codes"}:  # their start depends on the transformer's training
-        if start != "cross" or not name.endswith("scale"):  # fitted to the current outputs
+        if (start != "cross" and goal != "bi") or not name.endswith("scale"):  # fitted to the current outputs
             assert torch.equal(weights[name], wanted[name]), name
+
+
+@pytest.mark.parametrize("goal", [BiConfig(reduction="mean"), PolyConfig(n_codes=4)], ids=["bi", "poly"])
+@pytest.mark.parametrize(
+    ("settings", "scale"),
+    [({"output_scale": 3.0}, 3.0), ({}, None), ({"match_self_score": 80.0}, 2.0), ({"match_self_score": 20.0}, 1.0)],
+    ids=["given", "of the start", "fitted", "fitted alike"],
+)
+def test_a_started_encoder_has_the_scale_of_its_settings(
+    tiny_backbone: Path, tmp_path: Path, goal: BiConfig, settings: dict[str, float], scale: float | None
+) -> None:
+    """``scale`` is a multiple of the one at which the start has a self score of 20, unless it is given itself."""
+    trained(BiConfig(reduction="mean", output_scale=0.5), tiny_backbone, tmp_path / "model")
+    config = on(dataclasses.replace(goal, **settings), tiny_backbone)  # type: ignore[arg-type]  # a dict of numbers
+    model, texts, resolved = start_model(config, POLICY, seed=1, sample=REPLIES, start=tmp_path / "model")
+    assert isinstance(model, BiEncoder | PolyEncoder)
+    assert isinstance(resolved, BiConfig)
+    assert float(model.context_tower.scale) == pytest.approx(resolved.output_scale)
+    assert torch.equal(model.context_tower.scale, model.candidate_tower.scale)
+    with torch.no_grad():
+        score = float(model.encode_candidates(texts.candidates(REPLIES)).square().sum(1).mean())
+    match settings:
+        case {"match_self_score": wanted}:
+            assert score == pytest.approx(wanted, rel=1e-4)
+        case _:
+            assert resolved.output_scale == (0.5 if scale is None else scale)
+
+
+def test_a_start_with_fewer_words_keeps_its_embeddings(tiny_backbone: Path, tmp_path: Path) -> None:
+    source = trained(STARTS["bi"], tiny_backbone, tmp_path / "model")
+    config = on(STARTS["bi"], tiny_backbone)
+    model, texts, _ = start_model(config, OTHER_TURNS, seed=1, sample=REPLIES, start=tmp_path / "model")
+    name = "context_tower.backbone.network.embeddings.word_embeddings.weight"
+    old, new = source.state_dict()[name], model.state_dict()[name]
+    assert len(new) == len(old) + 1 == len(texts.subwords)  # type: ignore[arg-type]  # texts of a backbone
+    assert torch.equal(new[: len(old)], old)
+    assert new[-1].abs().sum() > 0
 
 
 def test_a_start_on_another_backbone_needs_the_requested_one(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """Models to train: new, or with the weights that they have in common with a trained model."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
+import torch
+
+from polyrank.config.models import BiConfig, ConvertText, ModelConfig, TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.models.artifacts import load_model
+from polyrank.models.bi_encoder import BiEncoder
 from polyrank.models.build import new_model, refit_output_scale
 from polyrank.models.network import Network
-from polyrank.text import Texts
+from polyrank.models.poly_encoder import PolyEncoder
+from polyrank.text import BackboneTexts, Texts
 
 
 def start_model(
@@ -45,12 +50,50 @@ def start_model(
         corpus=corpus,
         start=None if trained is None else (trained.model, trained.texts, trained.config),
     )
-    if trained is not None and "context_tower.scale" not in transfer_weights(model, trained.model, f"{start}"):
-        resolved = refit_output_scale(model, texts, resolved, config, sample)
+    if trained is not None:
+        copied = transfer_weights(model, trained.model, f"{start}", same_words=_begins_with(texts, trained.texts))
+        resolved = _with_scale(model, texts, resolved, config, sample, keeps="context_tower.scale" in copied)
     return model, texts, resolved
 
 
-def transfer_weights(model: Network, trained: Network, where: str) -> frozenset[str]:
+def _with_scale(
+    model: Network, texts: Texts, resolved: ModelConfig, config: ModelConfig, sample: Sequence[str], *, keeps: bool
+) -> ModelConfig:
+    """Give a started encoder the output scale of its settings, or else that of its start; returns the settings.
+
+    Args:
+        model: changed in place.
+        texts: its tokenized text policy.
+        resolved, config: its settings, after and before the backbone filled them in.
+        sample: to fit the scale on.
+        keeps: whether the model has the scale of its start.
+    """
+    if not isinstance(model, BiEncoder | PolyEncoder) or not isinstance(config, BiConfig):
+        return resolved
+    assert isinstance(resolved, BiConfig), "it is config, with values instead of None"
+    scale = float(model.context_tower.scale) if config.output_scale is None else config.output_scale
+    if not keeps or (config.match_output_std, config.match_self_score) != (None, None):
+        return refit_output_scale(model, texts, resolved, config, sample)
+    for tower in (model.context_tower, model.candidate_tower):
+        tower.scale.fill_(scale)
+    return replace(resolved, output_scale=scale)
+
+
+def _word_tables(model: Network) -> set[str]:
+    """The names of the tables of word embeddings."""
+    tables = {id(table) for trunk in model.trunks() for table in trunk.embeddings().parameters()}
+    return {name for name, own in model.named_parameters(remove_duplicate=False) if id(own) in tables}
+
+
+def _begins_with(texts: Texts, start: Texts) -> bool:
+    """Whether a vocabulary has all words of the start's, with the same ids, and perhaps more."""
+    if not isinstance(texts, BackboneTexts) or not isinstance(start, BackboneTexts):
+        return False
+    own, others = (each.subwords.tokenizer.get_vocab() for each in (texts, start))
+    return others.items() <= own.items()
+
+
+def transfer_weights(model: Network, trained: Network, where: str, *, same_words: bool = False) -> frozenset[str]:
     """Copy a trained model's weights into another model.
 
     A Poly-encoder that starts from a Bi-encoder keeps its codes. A Cross-encoder gets the transformer of an encoder's
@@ -60,6 +103,8 @@ def transfer_weights(model: Network, trained: Network, where: str) -> frozenset[
         model: changed in place.
         trained: has the weights.
         where: names the trained model in errors.
+        same_words: whether the first words of the model's vocabulary are those of the trained one; further ones keep
+            their embeddings.
 
     Returns:
         The names of the copied weights.
@@ -74,6 +119,9 @@ def transfer_weights(model: Network, trained: Network, where: str) -> frozenset[
             if source in saved:
                 copied[name] = saved[source]
                 break
+    for name in copied.keys() & _word_tables(model) if same_words else ():
+        if len(old := copied[name]) < len(new := own[name]) and old.shape[1:] == new.shape[1:]:
+            copied[name] = torch.cat([old, new[len(old) :]])
     odd = [name for name, tensor in copied.items() if tensor.shape != own[name].shape]
     if odd or not copied:
         raise ConfigError(f"the weights in {where} do not fit this model ({(odd or ['no common part'])[0]})")

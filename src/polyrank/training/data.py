@@ -1,5 +1,7 @@
 """The examples of a recipe, for training, validation and the final test."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -68,6 +70,21 @@ def _stored(data: DataConfig, notify: Callable[[str], None]) -> StoredExamples:
     if distributed.world_size() > 1:
         distributed.on_rank_zero(lambda: len(opened()))  # makes the folder
     return opened()
+
+
+def examples_digest(examples: Sequence[Example]) -> str:
+    """Equal for equal examples in the same order.
+
+    >>> examples_digest([Example(("hi",), ("hello",), (0,))])[:8]
+    '123cdce1'
+    """
+    if isinstance(examples, StoredExamples):
+        return examples.key
+    digest = hashlib.blake2b(digest_size=16)
+    for example in examples:
+        values = [example.context, example.candidates, example.relevant, example.background]
+        digest.update(json.dumps(values).encode())
+    return digest.hexdigest()
 
 
 def n_given(examples: Sequence[Example]) -> int:

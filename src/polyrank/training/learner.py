@@ -108,13 +108,17 @@ class TrainState:
         return {
             "bad": self.n_bad,
             "stale": self.n_stale,
-            "best": self.best,
-            "best_step": self.best_step,
+            **self.best_version,
             "best_loss": None if math.isinf(schedule.best_loss) else schedule.best_loss,
             "stalls": schedule.stalls,
             "decay": schedule.decay,
             **({"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}),
         }
+
+    @property
+    def best_version(self) -> dict[str, Any]:
+        """The part of ``progress`` that describes the saved model."""
+        return {"best": self.best, "best_step": self.best_step}
 
     def restore(self, progress: dict[str, Any]) -> None:
         """Restore the state from ``progress``."""

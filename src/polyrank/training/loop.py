@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -105,7 +105,7 @@ def fit(
         checkpoint_steps: save a checkpoint every so many steps, in addition to validations; None: only at validations.
         max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
         minutes: stop after so many minutes, with a checkpoint, and a validation that may save a better model; None: no
-            limit. The checkpoint does not include that validation, so a resumed run equals an uninterrupted one.
+            limit. A resumed run has the weights of an uninterrupted one, but that model may be its best version.
         resume: continue from the checkpoint, if there is one.
         memory: the step's state from batch to batch, for the checkpoint; None: the step has no state.
         notify: called with lines for the user.
@@ -137,10 +137,10 @@ def fit(
     def seconds() -> float:
         return round(clock() - started, 3)
 
-    def save() -> None:
+    def save(own: Sequence[dict[str, Any]]) -> None:
         if distributed.is_rank_zero():
-            own = {state.learner.name: state.progress for state in states}
-            progress = {"step": done, **counts, "seconds": seconds(), "learners": own}
+            named = {state.learner.name: progress for state, progress in zip(states, own, strict=True)}
+            progress = {"step": done, **counts, "seconds": seconds(), "learners": named}
             save_checkpoint(checkpoint, parts, progress, memory)
 
     notify(f"training for {n_steps:,} steps" if not done else f"continuing after step {done:,} of {n_steps:,}")
@@ -181,15 +181,19 @@ def fit(
                     state.validate(done, where)
             due = where is not None or (checkpoint_steps and done % checkpoint_steps == 0)
             if due and not any(state.n_bad for state in states):  # else the last good checkpoint stays
-                save()
+                save([state.progress for state in states])
             late = minutes is not None and done < n_steps and clock() - began >= 60 * minutes
             stop = distributed.all_reduce_max(request.signal_number or OUT_OF_TIME * late)  # every rank, at this step
             if stop:
-                save()
+                before = [state.progress for state in states]
+                save(before)
                 if stop != OUT_OF_TIME:
                     raise InterruptedTraining(stop, str(folder))
-                for state in states if where is None else ():
-                    state.validate(done, {})
+                if where is None:
+                    for state in states:
+                        state.validate(done, {})
+                    # of this validation only the best version counts: it replaced the model in the folder
+                    save([one | state.best_version for one, state in zip(before, states, strict=True)])
     if not all(state.best_step for state in states):
         raise DivergedError(
             f"no loss was finite when a model was due to be saved, so {folder} has none; lower train.lr"

@@ -32,7 +32,7 @@ from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.cost import measure_cost
 from polyrank.training.curves import CURVES, check_log_to, draw_curves
-from polyrank.training.data import load_data, n_given, read_lists
+from polyrank.training.data import examples_digest, load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together, phased
 from polyrank.training.learner import METRICS, Learner, Report
 from polyrank.training.methods import make_ranker, make_step, stored_tokens
@@ -54,6 +54,7 @@ RECIPE, RESULT = (
 INT8_LISTS = 200  # validation lists on which the rankings in int8 are compared: a list is half a point of R@1
 FOLDERS = ("", *(f"{name}/" for name in NETWORKS))
 SEEDS = ("", "seed-*/")
+EXAMPLES = "examples"  # in the document of the recipe: the digest of the training examples
 TRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
@@ -228,6 +229,7 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
 def read_run_recipe(folder: Path) -> Recipe:
     """The recipe that a run was started with; settings that are newer than the file have their defaults."""
     document = read_document(folder, RECIPE)
+    document.pop(EXAMPLES, None)
     try:
         return recipe_from_dict(document)
     except ConfigError as error:
@@ -282,7 +284,9 @@ class Run:
         """Prepare the folder; returns the fits of a finished run that gets no more steps, else None."""
         longer = None if self.overwrite and not self.resume else self.resume and self._is_longer()
         extended = bool(longer) and has_document(self.folder, RESULT)
-        known = TRAINING.begin(self.folder, recipe_to_dict(self.plan.recipe), longer=longer, notify=self.notify)
+        digest = self._check_examples()
+        recipe = recipe_to_dict(self.plan.recipe) | {EXAMPLES: digest}
+        known = TRAINING.begin(self.folder, recipe, longer=longer, notify=self.notify)
         if known is not None:
             return [FitResult(**(known[network.name] if network.name else known)) for network in self.plan.networks]
         if extended and self.valid:
@@ -290,6 +294,22 @@ class Run:
             if last not in check_steps(*count_steps(train, len(self.examples)), train.evaluate_per_epoch):
                 self.notify(f"the run was validated after step {last:,}; an uninterrupted run would not have been")
         return None
+
+    def _check_examples(self) -> str:
+        """The digest of the training examples.
+
+        Raises:
+            ConfigError: the run to resume was started with other examples.
+        """
+        digest, known = examples_digest(self.examples), ""
+        if self.resume and TRAINING.has_begun(self.folder) and has_document(self.folder, RECIPE):
+            known = read_document(self.folder, RECIPE).get(EXAMPLES, "")  # earlier versions stored none
+        if known and len(known) == len(digest) and known != digest:  # with and without data.cache they are not alike
+            raise ConfigError(
+                f"the training examples differ from those that {self.folder} was started with; use the same, or start"
+                " again with `overwrite=True`"
+            )
+        return digest
 
     def _is_longer(self) -> bool:
         if not has_document(self.folder, RECIPE):

@@ -95,7 +95,7 @@ class RunKind:
             longer: whether a finished run gets more steps; None: start again.
             notify: called with lines for the user.
         """
-        if longer is None:
+        if longer is None or not self.has_begun(folder):  # what a run that died before its first file left is older
             self.clear(folder)
         elif has_document(folder, self.result):
             result = read_document(folder, self.result)

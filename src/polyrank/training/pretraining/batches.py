@@ -61,8 +61,8 @@ def epoch_order(
 ) -> list[Chosen]:
     """The batches of an epoch: every context exactly once, grouped by similar length, within a token budget.
 
-    The pairs are shuffled and cut into windows. Each window is sorted by length and cut into batches, and the batches
-    are shuffled.
+    The pairs are shuffled and cut into windows, and each window is sorted by length. Batches do not span two windows,
+    unless one window holds too few tokens for a batch. The batches are shuffled.
 
     Args:
         table: of the pairs.
@@ -87,10 +87,11 @@ def epoch_order(
     lengths = n_contexts + n_responses + 3
     order = np.lexsort((lengths, np.arange(n) // window)) if window > 1 else np.arange(n)
     all_ = Chosen(rows[order], responses[order], random[order], lengths[order])
+    span = window if window * lengths.mean() >= batch_tokens else n  # a smaller window would not fill a batch
     batches = [
         all_[part]
-        for start in range(0, n, window)
-        for part in _cut(all_.lengths, start, min(n, start + window), batch_tokens)
+        for start in range(0, n, span)
+        for part in _cut(all_.lengths, start, min(n, start + span), batch_tokens)
     ]
     return [batches[i] for i in generator.permutation(len(batches))]
 
