@@ -55,6 +55,13 @@ def server(index: Path) -> Iterator[Running]:
         yield running
 
 
+def test_one_text_is_not_a_list_of_texts() -> None:
+    with polyrank.Client("http://127.0.0.1:1") as client:
+        for call in (lambda: client.remove("12"), lambda: client.score("hi", "pay")):
+            with pytest.raises(TypeError, match=r" = '(12|pay)' is one text; give a list of texts"):
+                call()
+
+
 @pytest.fixture
 def client(server: Running) -> Iterator[polyrank.Client]:
     with polyrank.Client(server.url, retries=20) as client:

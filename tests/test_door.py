@@ -234,3 +234,34 @@ def test_candidates_from_memory() -> None:
     pool = pool_of(["a", {"text": "b", "id": 7, "lang": "en"}, Candidate("c", "d"), "a"])
     assert pool == [Candidate(text_id("a"), "a"), Candidate("7", "b", {"lang": "en"}), Candidate("c", "d")]
     assert text_id("a") != text_id("b")
+
+
+@pytest.mark.parametrize("folder", ["index", "lexical"])
+def test_a_diverse_answer_may_be_empty(made: Path, folder: str) -> None:
+    with polyrank.open(made / folder) as replies:
+        (answer,) = replies.answer_all([TURNS], 3, filter='lang = "xx"', diverse=True)
+        assert (answer.ranked, answer.abstained) == ((), True)
+
+
+def test_a_replacement_may_differ_only_for_filters(home: Path) -> None:
+    with polyrank.open(home / "index") as replies:
+        for vip in (1, True, 0, False):
+            replies.replace([{"id": "r0", "text": REPLIES[0], "vip": vip}])
+            found = replies.answer(TURNS, 9, filter=f"vip = {str(vip).lower()}").ranked
+            assert [reply.id for reply in found] == ["r0"]
+
+
+def test_rows_of_one_text_with_other_metadata_need_ids(tmp_path: Path) -> None:
+    rows = [{"text": "OK", "lang": "en"}, {"text": "OK", "lang": "en"}, {"text": "thanks"}]
+    assert len(pool_of(rows)) == 2
+    with pytest.raises(DataError, match="candidate 3: its text is repeated with other metadata; give each of them an"):
+        polyrank.build_index(tmp_path / "ix", "shipped:convert", [*rows, {"text": "OK", "lang": "de"}])
+
+
+def test_a_second_stage_of_words_does_not_depend_on_other_contexts(made: Path) -> None:
+    contexts = [TURNS, ["thanks for that"], ["the red light of the router"]]
+    with polyrank.open(made / "index", rerank="bm25") as replies:
+        together = replies.answer_all(contexts, 3)
+        for context, answer in zip(contexts, together, strict=True):
+            alone = replies.answer(context, 3).ranked
+            assert [(one.id, one.score) for one in answer.ranked] == [(one.id, one.score) for one in alone]

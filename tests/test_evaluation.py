@@ -5,11 +5,12 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +90,23 @@ def test_a_table_of_models_has_their_figures_and_intervals() -> None:
     for row, known in zip(frame.to_dict("records"), result.rows, strict=True):
         assert row["MRR"] == known["metrics"]["MRR"]
         assert [row["MRR low"], row["MRR high"]] == list(known["intervals"]["MRR"])
+
+
+@pytest.mark.parametrize("form", [iter, pyarrow.Table.from_pylist], ids=["generator", "table"])
+def test_a_task_may_be_read_once(form: Callable[[list[Any]], Any]) -> None:
+    said = [
+        {"speaker": "customer", "text": "hi"},
+        {"speaker": "agent", "text": "a"},
+        {"speaker": "customer", "text": "b"},
+    ]
+    rows = [{"turns": [{**turn, "text": f"{turn['text']} {n}"} for turn in said]} for n in range(8)]
+    pairs = [{"context": f"question {n}", "response": f"answer {n}"} for n in range(8)]
+    for data in (rows, pairs):
+        task, same = (polyrank.read_task(given, n_candidates=3) for given in (data, form(data)))
+        assert [(one.context, one.candidates) for one in same.examples] == [
+            (one.context, one.candidates) for one in task.examples
+        ]
+        assert len(task.examples) == 8
 
 
 def test_constant_and_perfect_scorers() -> None:

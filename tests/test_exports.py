@@ -159,6 +159,42 @@ def test_the_assumed_order_of_rows_without_times_is_reported(write: Write) -> No
     assert "no column of times: assuming that the oldest row comes first" in notes(found)
 
 
+def test_rows_of_named_conversations_may_be_newest_first(write: Write) -> None:
+    rows = ["9,b,Ann,thanks", "8,b,Ben,yes", "7,b,Ann,is it on?", "6,a,Ben,hi", "5,a,Ann,hello"]
+    found = import_chats(write("x.csv", "\n".join(["id,chat,from,text", *rows])), conversation="chat")
+    assert sorted(turns_of(found)) == [["Ann: hello", "Ben: hi"], ["Ann: is it on?", "Ben: yes", "Ann: thanks"]]
+    assert "'id' decreases" in notes(found)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_all_lists_of_an_object_are_read(write: Write, nested: bool) -> None:
+    def tickets(*ids: int) -> Any:
+        said = [{"from": "Ann", "text": "is it on?"}, {"from": "Ben", "text": "yes"}]
+        listed = [{"id": n, "messages": said} for n in ids]
+        return {"conversations": listed} if nested else listed
+
+    found = import_chats(write("x.json", {"open": tickets(1, 2), "archived": tickets(7), "total": 3}))
+    assert [row["id"] for row in found.dialogues] == ["1", "2", "7"]
+
+
+def test_conversations_of_equal_names_stay_apart(write: Write, tmp_path: Path) -> None:
+    for place, text in (("2024/01", "first"), ("2025/01", "second")):
+        (tmp_path / "logs" / place).mkdir(parents=True)
+        (tmp_path / "logs" / place / "15.txt").write_text(f"Ann: {text}\nBen: yes\nAnn: thanks\n")
+    found = import_chats(tmp_path / "logs")
+    assert [row["id"] for row in found.dialogues] == ["2024/01/15", "2025/01/15"]
+
+    def said(n: int, who: str, text: str) -> dict[str, Any]:
+        return {"id": n, "type": "message", "date": f"2024-05-13T09:0{n}:00", "from": who, "from_id": who, "text": text}
+
+    chats = [
+        {"name": "Anna", "id": 5 + n, "messages": [said(n, "Anna", f"question {n}"), said(n + 1, "Me", f"answer {n}")]}
+        for n in (1, 2)
+    ]
+    found = import_chats(write("result.json", {"chats": {"list": chats}}))
+    assert turns_of(found) == [[f"Anna: question {n}", f"Me: answer {n}"] for n in (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -369,7 +405,10 @@ def test_discord(write: Write) -> None:
     }
     found = import_chats(write("Wool - knitting [2].json", export))
     assert turns_of(found) == [["Ida: which needles?", "Mo: size 4", "Dyno: rank up!"]]
-    assert ([row["id"] for row in found.dialogues], began(found)) == (["knitting:1"], ["2024-05-13T10:00:00.500"[:19]])
+    assert ([row["id"] for row in found.dialogues], began(found)) == (
+        ["knitting [2]:1"],
+        ["2024-05-13T10:00:00.500"[:19]],
+    )
     assert (found.report.form, found.report.left_out) == ("discord", {"system line": 2, "attachment": 1})
     bare = [
         {"id": "9", "channel_id": "2", "type": 19, "timestamp": "2024-05-13T09:01:00+00:00", "content": "4",
@@ -420,6 +459,9 @@ def test_transcripts_in_a_column(write: Write) -> None:
     ]
     assert ([row["id"] for row in found.dialogues], began(found)[1]) == (["1", "2"], "2024-05-13T10:00:00")
     assert found.report.form == "transcripts"
+    long = "Agent: hello\nVisitor: it is late\nAgent: which one?\nVisitor: the first"
+    rows = [f'{n},2024-05-1{n} 09:00,"{long}"' for n in range(1, 6)]  # most lines begin with a name
+    assert len(import_chats(write("y.csv", "\n".join(["ticket,date,transcript", *rows]))).dialogues) == 5
 
 
 @pytest.mark.parametrize(
@@ -578,7 +620,7 @@ PERSONAL = {
     "link": ["https://x.example/a?b=c#d", "www.shop.example/track/77", "HTTP://X.example"],
     "address": ["ann.lee+shop@mail.example.org", "ÄNN@x.de"],
     "account": ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "FR14-2004-1010-0505-0001-3M02-606"],
-    "card": ["4111 1111 1111 1111", "378282246310005", "5500-0000-0000-0004"],
+    "card": ["4111 1111 1111 1111", "378282246310005", "5500-0000-0000-0004", "4111\u00a01111\u202f1111 1111"],
     "phone": [
         "+44 20 7946 0958",
         "(555) 123-4567",
@@ -599,6 +641,24 @@ def test_personal_data_are_replaced(what: str, text: str) -> None:
     redactor = Redactor()
     assert redactor(f"it is {text}, OK? {text}.") == f"it is [{what}], OK? [{what}]."
     assert redactor.counts == {what: 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("my card is 4111 1111 1111 1111 12/27 123", "my card is [card] 12/27 123"),
+        ("card no.4111111111111111", "card no.[card]"),
+        ("Tel:+49 170 1234567", "Tel:[phone]"),
+        ("Tel.0170 1234567", "Tel.[phone]"),
+        ("phone:555-123-4567", "phone:[phone]"),
+        ("iban de89 3704 0044 0532 0130 00", "iban [account]"),
+        ("+49\u00a0170\u00a01234567", "[phone]"),
+        ("it is Jose\u0301", "it is [name]"),
+        ("at 12:30:00 or 10.0.0.1", "at 12:30:00 or 10.0.0.1"),
+    ],
+)
+def test_personal_data_next_to_other_signs_are_replaced(text: str, wanted: str) -> None:
+    assert Redactor(["Jos\u00e9"])(text) == wanted
 
 
 def test_texts_that_only_look_personal_stay() -> None:

@@ -43,6 +43,13 @@ def test_lists_and_pools_agree(kind: type[BM25] | type[TfIdf]) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [BM25, TfIdf])
+def test_a_list_does_not_depend_on_the_others(kind: type[BM25] | type[TfIdf]) -> None:
+    contexts, lists = ["my wifi", "my bill"], [["wifi", "my bill"], ["my bill", "my bill is high", "wifi"]]
+    alone = [kind().score([context], [own])[0].tolist() for context, own in zip(contexts, lists, strict=True)]
+    assert [row.tolist() for row in kind().score(contexts, lists)] == alone
+
+
 def test_tfidf_is_a_cosine() -> None:
     values = TfIdf().fit(CORPUS).score([Context(("my wifi is down",))], [CORPUS])[0]
     assert values[0] == pytest.approx(1)

@@ -25,7 +25,7 @@ from polyrank.cli.commands import app
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ConfigError, DataError
 from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
-from polyrank.index import LocalWriter, open_index
+from polyrank.index import LocalWriter, as_filter, open_index
 from polyrank.records import Candidate, Example, Ranked
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.open import load_encoder
@@ -333,3 +333,20 @@ def test_from_the_command_line(counted: Path, tmp_path: Path) -> None:
     assert isinstance(run("--prior", "auto").exception, ConfigError)
     assert "give 0 or more, or auto" in str(run("--prior", "much").exception)
     assert isinstance(run("--prior", "-1").exception, ConfigError)
+
+
+def test_an_explanation_takes_the_count_of_candidates_that_pass(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    pool = [Candidate(f"r{n}", "thanks", {"lang": lang, "count": n}) for n, lang in ((2, "en"), (1000, "de"))]
+    long = Candidate("long", "wifi " * 12_000, {"lang": "en", "count": 5})
+    build_index(tmp_path / "index", str(tiny_encoders["bi"]), [*pool, long])
+    with open_index(tmp_path / "index") as index:
+        for retriever in (
+            Retriever(load_encoder(tiny_encoders["bi"]), index, prior=0.5), LexicalRetriever(BM25(), index, prior=0.5)
+        ):  # fmt: skip
+            for filter, count in (('lang = "en"', 2), (None, 1000)):
+                (best,) = retriever.respond([["thanks"]], 9, filter=filter, allow_echo=True)
+                explanation = explain(retriever, ["thanks"], "thanks", filter=filter)
+                scores = [reply.score for reply in best if reply.text == "thanks"]
+                assert explanation.score == pytest.approx(scores[0], abs=1e-4)
+                assert retriever.count("thanks", as_filter(filter)) == count
+            assert retriever.count(long.text) == 5

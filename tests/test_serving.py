@@ -85,6 +85,16 @@ def test_rerank_in_three_dialects(client: httpx.Client, tiny_backbone: Path) -> 
     assert [row["score"] for row in tei] == pytest.approx(scores[order].tolist(), abs=1e-5)
 
 
+def test_the_address_may_name_the_model_of_any_dialect(client: httpx.Client) -> None:
+    for texts in ("documents", "texts"):
+        body = {"query": "my wifi", texts: REPLIES}
+        named = client.post("/rerank?model=support", json=body)
+        assert (named.status_code, named.json()) == (200, named.json())
+        assert client.post("/rerank?model=nonsense", json=body).status_code == 404
+    refused = client.post("/rerank?model=support", json={"query": "a", "documents": REPLIES, "model": "other"})
+    assert refused.status_code == 422
+
+
 def test_vectors_in_three_dialects(client: httpx.Client, tiny_backbone: Path) -> None:
     expected = polyrank.load(f"untuned:{tiny_backbone}").encode_candidates(REPLIES[:2])  # type: ignore[attr-defined]
     floats = client.post("/v1/embeddings", json={"input": REPLIES[:2]}).json()

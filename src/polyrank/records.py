@@ -3,6 +3,7 @@
 They are frozen dataclasses and do not depend on files, tokens or models.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -201,6 +202,17 @@ class Candidate:
     id: str
     text: str
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    def is_same(self, other: "Candidate | None") -> bool:
+        """Whether both are equal, also for filters, which distinguish ``true`` from 1.
+
+        >>> one, other = Candidate("a", "hi", {"vip": 1}), Candidate("a", "hi", {"vip": True})
+        >>> one == other, one.is_same(other)
+        (True, False)
+        """
+        if other is None or self != other:
+            return False
+        return json.dumps(self.metadata, sort_keys=True) == json.dumps(other.metadata, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)

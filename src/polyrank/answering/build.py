@@ -178,7 +178,7 @@ def add_to_index(
     check_fingerprint(writer.fingerprint, encoder.fingerprint, writer.path)
     check_candidates(candidates)
     there = writer.find([candidate.id for candidate in candidates])
-    new = [candidate for candidate in candidates if there.get(candidate.id) != candidate]
+    new = [candidate for candidate in candidates if not candidate.is_same(there.get(candidate.id))]
     same_text = [c for c in new if c.id in there and there[c.id].text == c.text] if replace else []
     vectors = _stored_vectors(writer, same_text)
     missing = [text for text in dict.fromkeys(c.text for c in new) if text not in vectors]
@@ -215,9 +215,9 @@ def update_counts(path: AnyPath, counts: Mapping[str, int], taken: Mapping[str, 
         changed = []
         for _, candidate in index.iter_candidates():
             count = counts.get(candidate.text, 0) + taken.get(candidate.id, 0)
-            known = candidate.text in counts or candidate.id in taken
-            if known and candidate.metadata.get(COUNT_FIELD) != count:
-                changed.append(replace(candidate, metadata={**candidate.metadata, COUNT_FIELD: count}))
+            counted = replace(candidate, metadata={**candidate.metadata, COUNT_FIELD: count})
+            if (candidate.text in counts or candidate.id in taken) and not counted.is_same(candidate):
+                changed.append(counted)
         for start in range(0, len(changed), ROWS_AT_A_TIME):
             part = changed[start : start + ROWS_AT_A_TIME]
             vectors = index.vectors([candidate.id for candidate in part])

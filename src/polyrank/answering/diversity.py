@@ -60,7 +60,9 @@ def near_copy_key(text: str) -> str:
     >>> near_copy_key("Hi Ann, your flight to New York is at 5."), near_copy_key("Hi Bo! Your flight to Rome is at 12")
     ('hi your flight to is at 0', 'hi your flight to is at 0')
     """
-    return template(_NAME.sub("", text))
+    rest = _NAME.sub("", text)
+    few = 2 * len(rest.split()) < len(text.split())  # the text is in capitals
+    return template(text if few else rest)
 
 
 def vector_similarity(vectors: Floats) -> Similarity:

@@ -32,7 +32,7 @@ from polyrank.answering.two_stage import TwoStage
 from polyrank.config.pipeline import Ensemble
 from polyrank.data.same_words import echoes
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import Filter
+from polyrank.index import Filter, as_filter
 from polyrank.models.mixture import Mixture
 from polyrank.ranking.ensembles import combine
 from polyrank.records import Context, ContextLike
@@ -215,7 +215,7 @@ def _explain_answering(answering: Answering, context: Context, candidate: str, a
     own = _explain(scorer := answering.explained(), context, candidate, asked)
     if not answering.prior:
         return own
-    count = _of_count(context, candidate, log1p(answering.count(candidate)))
+    count = _of_count(context, candidate, log1p(answering.count(candidate, as_filter(asked.filter))))
     parts = [(f"1 {getattr(scorer, 'name', '')}".rstrip(), 1.0, own), ("2 count", answering.prior, count)]
     return sum_explanations(own.score + answering.prior * count.score, parts)
 

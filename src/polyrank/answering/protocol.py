@@ -162,11 +162,16 @@ class Answering(Closing):
         """Whether any candidate passes a filter."""
         return self.index is not None and bool(self.index.page(n=1, filter=filter).candidates)
 
-    def count(self, text: str) -> float:
-        """How often a reply was said: the largest metadata field ``count`` of the candidates with this text, or 0."""
+    def count(self, text: str, filter: Filter | None = None) -> float:
+        """How often a reply was said: the largest metadata field ``count`` of the candidates with this text, or 0.
+
+        Args:
+            text: of the reply.
+            filter: that the candidates pass; None: all.
+        """
         most, after = 0.0, 0
         while self.index is not None:
-            page = self.index.page(after=after, n=1000, words=[text])  # that hold the text
+            page = self.index.page(after=after, n=1000, words=[text[:1000]], filter=filter)  # that hold the text
             counts = [as_count(c.metadata.get(COUNT_FIELD)) for c in page.candidates if c.text == text]
             most = max([most, *counts])
             if page.next is None:

@@ -133,7 +133,9 @@ class LexicalRetriever(Answering):
         """The scorer, fitted to the candidates if it was not fitted."""
         return self.scorer.fitted_to(lambda: self._current().texts)
 
-    def count(self, text: str) -> float:
+    def count(self, text: str, filter: Filter | None = None) -> float:
+        if filter is not None:
+            return super().count(text, filter)
         pool = self._current()
         return max((pool.counts[row] for row, own in enumerate(pool.texts) if own == text), default=0.0)
 

@@ -101,7 +101,7 @@ def explain(
 
 def score(context: ContextLike, candidates: Sequence[str], *, model: str | None) -> Call[list[float]]:
     """Get raw scores."""
-    body = _context(context) | {"candidates": list(candidates)} | _given(model=model)
+    body = _context(context) | {"candidates": _texts(candidates, "candidates")} | _given(model=model)
     return Call("POST", "/v1/score", lambda answer: list(map(float, answer["scores"])), body)
 
 
@@ -114,8 +114,14 @@ def add(candidates: Iterable[CandidateLike], *, replace: bool, model: str | None
 
 def remove(ids: Sequence[str], *, model: str | None) -> Call[int]:
     """Remove candidates; the result is how many were in the catalogue."""
-    body = {"ids": list(ids)} | _given(model=model)
+    body = {"ids": _texts(ids, "ids")} | _given(model=model)
     return Call("POST", "/v1/candidates/remove", lambda answer: int(answer["removed"]), body)
+
+
+def _texts(values: Sequence[str], name: str) -> list[str]:
+    if isinstance(values, str):
+        raise TypeError(f"{name} = {values!r} is one text; give a list of texts")
+    return list(values)
 
 
 def candidate(candidate_id: str, *, model: str | None) -> Call[Candidate | None]:

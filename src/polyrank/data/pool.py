@@ -92,7 +92,7 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
     Raises:
         DataError: ``candidate 3: what is wrong; what to do``.
     """
-    result, unnamed = [], set()
+    result, unnamed = [], dict[str, Candidate]()
     for number, value in enumerate(rows_of(candidates)):
         if isinstance(value, Candidate):
             result.append(value)
@@ -104,8 +104,10 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
             raise DataError(f"candidate {number}: {error}") from error
         if row.get("id") is not None or candidate.text not in unnamed:
             result.append(candidate)
+        elif not candidate.is_same(unnamed[candidate.text]):
+            raise DataError(f"candidate {number}: its text is repeated with other metadata; give each of them an id")
         if row.get("id") is None:
-            unnamed.add(candidate.text)
+            unnamed[candidate.text] = candidate
     return result
 
 
@@ -165,7 +167,7 @@ def _unique(
     n_repeated = 0
     for file, line, candidate in candidates:
         earlier_file, earlier_line, earlier = first.setdefault(candidate.id, (file, line, candidate))
-        if earlier != candidate:
+        if not candidate.is_same(earlier):
             where = f"line {earlier_line}" if earlier_file == file else f"{earlier_file}:{earlier_line}"
             problem = f"id {candidate.id!r} is already used at {where}; give each candidate its own"
             if candidate.id == text_id(candidate.text) and candidate.text == earlier.text:

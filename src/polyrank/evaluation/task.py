@@ -7,6 +7,7 @@ from typing import Any
 
 from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
 from polyrank.data.candidate_lists import group_candidates, have_lists
+from polyrank.data.in_memory import rows_of
 from polyrank.errors import UsageError
 from polyrank.evaluation.protocols import against_responses, last_turns, rankable
 from polyrank.records import Candidate, Example
@@ -81,7 +82,8 @@ def read_task(
         raise UsageError(f"`candidates_from={candidates_from}` needs the length of the lists; give `n_candidates`")
     others = [] if candidates_from is None else [candidate.text for candidate in read_pool(candidates_from)]
     source = str(data) if isinstance(data, str | Path) else "the rows"
-    loaded = read_examples(data, speaker=choose_speaker(data, speaker, notify=notify), skip_bad=skip_bad)
+    rows = data if isinstance(data, str | Path) else list(rows_of(data))  # which can be read twice
+    loaded = read_examples(rows, speaker=choose_speaker(rows, speaker, name=source, notify=notify), skip_bad=skip_bad)
     notify(f"{source}: {loaded.report}")
     examples, candidates = loaded.examples, None
     if pool == RESPONSES:

@@ -80,7 +80,9 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
         for group in groups:
             group.add(request)
         if shown.conversation:
-            for group in waiting.pop(key := hash((shown.conversation, shown.context, model)), ()):
+            for group in waiting.pop(
+                key := hash((shown.conversation, shown.context or request.context_code, model)), ()
+            ):
                 group.counts["unanswered"] -= 1
             if request.outcome is None:
                 waiting[key] = groups

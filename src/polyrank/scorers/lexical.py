@@ -95,7 +95,7 @@ class LexicalScorer(Scorer):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether ``fit`` was called; otherwise word statistics come from the candidates of each call."""
+        """Whether ``fit`` was called; otherwise word statistics come from each list of candidates."""
         return self._fitted is not None
 
     def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
@@ -132,6 +132,8 @@ class BM25(LexicalScorer):
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
+        if self._fitted is None and len(lists) > 1:  # a list's scores do not depend on the others
+            return [self.score([query], [own])[0] for query, own in zip(queries, lists, strict=True)]
         fitted = self._fitted or Statistics.of(_distinct(lists))
         return _score_lists(map(query_words, queries), lists, lambda text: self._weigh(text, fitted))
 
@@ -235,6 +237,8 @@ class TfIdf(LexicalScorer):
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
+        if self._fitted is None and len(lists) > 1:  # a list's scores do not depend on the others
+            return [self.score([query], [own])[0] for query, own in zip(queries, lists, strict=True)]
         fitted = self._fitted or Statistics.of(_distinct(lists))
         vectors = (_unit(query_words(query), fitted) for query in queries)
         return _score_lists(vectors, lists, lambda text: _unit(Counter(words(text)), fitted))

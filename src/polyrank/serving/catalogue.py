@@ -52,7 +52,7 @@ class Catalogue:
         with self._mutex:
             writer = self._open(fingerprint)
             known = writer.find([candidate.id for candidate in candidates])
-            new = [row for row, candidate in enumerate(candidates) if known.get(candidate.id) != candidate]
+            new = [row for row, candidate in enumerate(candidates) if not candidate.is_same(known.get(candidate.id))]
             writer.add([candidates[row] for row in new], vectors[new], replace=replace)
             return len(writer)
 

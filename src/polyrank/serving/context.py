@@ -26,6 +26,7 @@ from polyrank.serving.tasks import Embedded, Scored, Task
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 T = TypeVar("T")
+OfTexts = TypeVar("OfTexts", Scored, Embedded)
 
 log = logging.getLogger("polyrank.serving")
 
@@ -185,12 +186,21 @@ class Server:
         return await self.pool.compute(name, tasks, tokens)
 
     async def compute_texts(
-        self, name: str, texts: Sequence[str], tokens: Sequence[int], task: Callable[[Sequence[str]], Task[T]]
-    ) -> list[T]:
-        """Compute a task for each part of a list of texts; ``tokens`` has the estimate for each text."""
-        parts = split_by_tokens(tokens)
-        tasks = [task(texts[part]) for part in parts]
-        return (await self.compute(name, tasks, [sum(tokens[part]) for part in parts])).values
+        self, name: str, texts: Sequence[str], tokens: Sequence[int], task: Callable[[Sequence[str]], Task[OfTexts]]
+    ) -> list[OfTexts]:
+        """Compute a task for each part of a list of texts, all by one model; ``tokens`` has the estimate for each text.
+
+        One process computes all texts if word statistics come from them, or if the parts were computed while another
+        model replaced this one.
+        """
+        whole = [slice(0, len(texts))]
+        parts = whole if self.pool.info[name].max_context_tokens is None else split_by_tokens(tokens)
+        for tried in (parts, whole):
+            tasks = [task(texts[part]) for part in tried]
+            values = (await self.compute(name, tasks, [sum(tokens[part]) for part in tried])).values
+            if len({value.fingerprint for value in values}) <= 1:
+                break
+        return values
 
     async def run_blocking(self, work: Callable[..., T], *arguments: Any) -> T:
         """Call a function that waits for the disk, in a thread.

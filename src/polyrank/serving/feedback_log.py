@@ -46,14 +46,18 @@ class FeedbackLog:
         """Queue a shown list for writing; the answer does not wait for the disk."""
         size = _characters(shown)
         if len(self) >= MAX_SHOWN or (len(self) and self._n_characters + size > MAX_CHARACTERS):
-            self.n_lost += 1
-            log.error("shown replies are not recorded: %d lists wait already, %d are lost", len(self), self.n_lost)
+            self.lose(f"{len(self)} lists wait already")
             return
         self._waiting.append(shown)
         self._n_characters += size
         if not self._scheduled:
             self._scheduled = True
             self._thread.submit(self._try_to_write)
+
+    def lose(self, reason: str) -> None:
+        """Log that a shown list is not recorded."""
+        self.n_lost += 1
+        log.error("shown replies are not recorded: %s, %d are lost", reason, self.n_lost)
 
     async def record(self, *entries: Shown | Outcome) -> int:
         """Write and sync entries; returns how many were new. See ``FeedbackStore.record``.

@@ -228,13 +228,15 @@ class Pool:
         """Open everything again in new processes, which replace the old ones one by one once they are ready.
 
         Returns:
-            Whether they did; if the models cannot be opened, the old processes stay.
+            Whether they did; if the models cannot be opened, the old processes stay, except for those that were
+            replaced before. Each request is computed by one model, see ``Server.compute_texts``.
         """
         async with self._reloading:
             for number in range(self.n):
                 worker, started = await self._start_worker(number)
                 if started.exit_code:
-                    log.error("keeping the old models, because the new ones cannot be opened: %s", started.error)
+                    which = "the old models" if not number else f"{number} processes with new models and the others"
+                    log.error("keeping %s, because the models cannot be opened: %s", which, started.error)
                     await self._end(worker)
                     return False
                 assert worker is not None, "a ready process was started"

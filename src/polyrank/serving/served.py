@@ -184,7 +184,11 @@ class Served:
         """Scores of texts for contexts."""
         scores = self.scorer.score([task.context for task in tasks], [task.texts for task in tasks])
         return [
-            Scored(row.tolist(), *_counted(_tokens_of_pairs, self.scorer, task.context, task.texts))
+            Scored(
+                row.tolist(),
+                *_counted(_tokens_of_pairs, self.scorer, task.context, task.texts),
+                self.scorer.fingerprint,
+            )
             for row, task in zip(scores, tasks, strict=True)
         ]
 

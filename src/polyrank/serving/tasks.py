@@ -60,11 +60,12 @@ class RespondTask(Task[Responded]):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Raw scores in the order of the texts, the number of tokens, and whether a text was truncated."""
+    """Raw scores in the order of the texts, the number of tokens, whether a text was truncated, and by which model."""
 
     scores: list[float]
     n_tokens: int
     cut: bool
+    fingerprint: str
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,10 @@ def _is_message(row: Row) -> bool:
 
 
 def _messages(file: File, outer: Row, messages: list[Row]) -> Messages:
-    channel = str(object_of(outer.get("channel")).get("name") or file.stem)
+    place = object_of(outer.get("channel"))
+    channel = str(place.get("name") or file.stem)
+    if place.get("id"):  # several servers may have a channel of this name
+        channel += f" [{place['id']}]"
     for number, row in enumerate(messages, 1):
         who = object_of(row.get("author"))
         name = next((str(who[key]) for key in NAMES if who.get(key)), "")

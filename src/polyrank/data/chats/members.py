@@ -29,20 +29,20 @@ class Member:
     Args:
         path: for messages and names.
         read: returns its bytes, decompressed.
-        with_folder: whether its stem includes its folder's name, because a file in another folder has the same stem.
+        place: its path in the folder or archive without suffixes, if another file there has the same stem; else empty.
     """
 
     path: Path
     read: Callable[[], bytes]
-    with_folder: bool = False
+    place: str = ""
 
     @cached_property
     def stem(self) -> str:
-        """The file name without suffixes; or that of the folder or archive for names that never differ."""
+        """The file name without suffixes, or that of the folder or archive for names that never differ."""
         folder, name = self.path.parent.stem, self.path.name.removesuffix(".gz")
-        if folder and NAMELESS.fullmatch(name):
-            return folder
-        return f"{folder}/{Path(name).stem}" if self.with_folder else Path(name).stem or "chat"
+        if self.place:
+            return self.place
+        return folder if folder and NAMELESS.fullmatch(name) else Path(name).stem or "chat"
 
 
 def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES) -> list[Member]:
@@ -69,13 +69,24 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
     else:
         return [Member(path, partial(_bytes, path, max_bytes))]
     hidden = [name for name, _ in inside if any(part.startswith((".", "__MACOSX")) for part in name.parts)]
-    read = [member for name, member in inside if name not in hidden and _is_read(name)]
+    chosen = [(name, member) for name, member in inside if name not in hidden and _is_read(name)]
+    read = [member for _, member in chosen]
     if not read:
         raise DataError(f"{path}: holds no file of a supported type; give one with {', '.join(READ)}")
     if n_others := len(inside) - len(hidden) - len(read):
         note(f"skipped {counted(n_others, 'other file')}, such as pictures")
     same = Counter(member.stem for member in read)
-    return [replace(member, with_folder=same[member.stem] > 1) for member in read]
+    return [replace(member, place=_place(name)) if same[member.stem] > 1 else member for name, member in chosen]
+
+
+def _place(name: Path) -> str:
+    """A path without suffixes; of its folder for names that never differ.
+
+    >>> _place(Path("2024/01/15.txt.gz")), _place(Path("Ann/2024/_chat.txt"))
+    ('2024/01/15', 'Ann/2024')
+    """
+    own = name.name.removesuffix(".gz")
+    return name.parent.as_posix() if NAMELESS.fullmatch(own) else name.with_name(Path(own).stem or own).as_posix()
 
 
 def _is_read(name: Path) -> bool:

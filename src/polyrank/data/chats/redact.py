@@ -8,16 +8,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from unicodedata import normalize
 
 LINK = re.compile(r"\b(?:https?://|ftp://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]}']", re.IGNORECASE)
 MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.IGNORECASE)
-ACCOUNT = re.compile(r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}\b")
-CARD = re.compile(r"(?<![\w.,/+-])[2-6]\d{3}(?:[ -]?\d){9,15}(?![\w-])")
+BLANKS = r" \u00a0\u202f"  # between groups of digits: also no-break spaces
+ACCOUNT = re.compile(rf"\b[A-Z]{{2}}\d{{2}}(?:[{BLANKS}-]?[A-Z0-9]){{11,30}}\b", re.IGNORECASE)
+CARD = re.compile(rf"(?<![\w,/+-])(?<!\d\.)[2-6]\d{{3}}(?:[{BLANKS}-]?\d){{9,15}}(?![\w-])")
 PHONE = re.compile(
-    r"(?<![\w.,:/+-])(?:"
-    r"(?:\+|00)[ ]?[1-9](?:[ ./-]?(?:\(\d{1,4}\)|\d)){6,14}"  # with a country code
-    r"|\(?0[1-9]\d{0,4}\)?[ /-]?\d(?:[ /-]?\d){4,9}"  # with an area code
-    r"|(?:1[ .-])?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}"  # North America
+    r"(?<![\w,/+-])(?<!\d[.:])(?:"
+    rf"(?:\+|00)[{BLANKS}]?[1-9](?:[{BLANKS}./-]?(?:\(\d{{1,4}}\)|\d)){{6,14}}"  # with a country code
+    rf"|\(?0[1-9]\d{{0,4}}\)?[{BLANKS}/-]?\d(?:[{BLANKS}/-]?\d){{4,9}}"  # with an area code
+    rf"|(?:1[{BLANKS}.-])?(?:\(\d{{3}}\)[{BLANKS}]?|\d{{3}}[{BLANKS}.-])\d{{3}}[{BLANKS}.-]\d{{4}}"  # North America
     r")(?![\w-]|[.,:]\d)"
 )
 DATE = re.compile(r"\d{1,2}([ ./-])\d{1,2}\1(?:\d{4}|\d\d)(?!\d)")
@@ -62,12 +64,13 @@ class Redactor:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self.names = tuple(names)
-        known = sorted({name.strip() for name in self.names if name.strip()}, key=len, reverse=True)
+        forms = {normalize(form, name).strip() for form in ("NFC", "NFD") for name in self.names if name.strip()}
+        known = sorted(forms, key=len, reverse=True)
         steps: list[tuple[str, re.Pattern[str], Callable[[str], int]]] = [
             ("link", LINK, len),
             ("address", MAIL, len),
             ("account", ACCOUNT, _n_of_account),
-            ("card", CARD, lambda text: len(text) * is_card(_digits(text))),
+            ("card", CARD, _n_of_card),
             ("phone", PHONE, lambda text: len(text) * (7 <= len(_digits(text)) <= 15 and not DATE.match(text))),
         ]
         if known:
@@ -93,6 +96,15 @@ def _digits(text: str) -> str:
 
 
 def _n_of_account(text: str) -> int:
-    """Length of the account number at the start of ``text``; capitalized words may follow it."""
-    ends: Sequence[int] = [end for end in range(len(text), 14, -1) if end == len(text) or text[end] in " -"]
-    return next((end for end in ends if is_account(re.sub(r"[ -]", "", text[:end]))), 0)
+    """Length of the account number at the start of ``text``; words may follow it."""
+    return next((end for end in _ends(text) if end > 14 and is_account(re.sub(rf"[{BLANKS}-]", "", text[:end]))), 0)
+
+
+def _n_of_card(text: str) -> int:
+    """Length of the card number at the start of ``text``; other numbers, such as a date, may follow it."""
+    return next((end for end in _ends(text) if is_card(_digits(text[:end]))), 0)
+
+
+def _ends(text: str) -> Sequence[int]:
+    """Where a number at the start of ``text`` may end, the last first."""
+    return [end for end in range(len(text), 0, -1) if end == len(text) or re.match(rf"[{BLANKS}-]", text[end])]

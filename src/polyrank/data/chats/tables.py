@@ -51,7 +51,7 @@ def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
     threads = chosen.conversation is None and bool(chosen.ids and chosen.reply_to)
     if threads:
         log.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
-    if not chosen.time and not file.options.conversation:
+    if not chosen.time:
         rows = _oldest_first(rows, chosen, log)
     for number, row in rows:
         if all(value in (None, "") for value in row.values()):

@@ -1,5 +1,7 @@
 """Telegram's JSON export: ``result.json`` of one chat or of all chats."""
 
+from collections import Counter
+
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank.data.chats.texts import plain
@@ -31,8 +33,11 @@ def _chats(row: Row) -> list[Row] | None:
 
 
 def _messages(file: File, chats: list[Row]) -> Messages:
+    names = Counter(str(chat.get("name") or "") for chat in chats)
     for chat in chats:
         stream = str(chat.get("name") or chat.get("id") or file.stem)
+        if names[stream] > 1:  # two people of the same name
+            stream += f" ({chat.get('id')})"
         for message in chat.get("messages") or ():
             yield _message(file, stream, object_of(message))
 

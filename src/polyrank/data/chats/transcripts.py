@@ -29,6 +29,9 @@ def transcript(file: File) -> Messages | None:
     has_columns = any((options.sender, options.text, options.question, options.answer))
     if file.text is None or (options.form is None and (has_columns or not is_transcript(file.text))):
         return None
+    first = next(filter(None, map(str.strip, file.text.split("\n"))), "")
+    if options.form is None and not LINE.match(first) and re.search(r"[,;\t|]", first):  # a table's names of columns
+        return None
     return _messages(file, file.text)
 
 

@@ -98,19 +98,20 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
     outer = rows[0][1]
     people = people_of(outer)
     inside = messages_in(outer) is not None
+    good: Rows = []
+    bad: list[DataError] = []
     for value in outer.values():
         objects = objects_in(value)
         of_a_table = any(map(is_message, objects)) and usual(keys_of(map(flat, objects[:N_LOOKED_AT])), CONVERSATION)
         of_questions = not inside and any(usual(item, QUESTION) and usual(item, ANSWER) for item in objects)
         if of_a_table or of_questions or any(messages_in(item) for item in objects):
-            good: Rows = []
-            bad: list[DataError] = []
-            for number, item in enumerate(value, 1):
+            for number, item in enumerate(value, 1 + len(good) + len(bad)):
                 if isinstance(item, dict):
                     good.append((number, item))
                 else:
                     bad.append(DataError(f"item {number} holds {type_name(item)}, not an object; remove it"))
-            return good, people, bad
+    if good:
+        return good, people, bad
     if not inside:
         by_id = {key: object_of(in_object(value, "messages")) for key, value in outer.items()}
         held = {key: value for key, value in by_id.items() if messages_in(value)}
@@ -118,9 +119,12 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
             return [(number, {"id": key, **value}) for number, (key, value) in enumerate(held.items(), 1)], people, []
         for value in filter(None, map(object_of, outer.values())):
             within: Rows = [(1, value)]
-            deeper = unwrapped(within)
-            if deeper[0] is not within:
-                return deeper
+            rows_there, people_there, bad_there = unwrapped(within)
+            if rows_there is not within:
+                good += [(number + len(good) + len(bad), row) for number, row in rows_there]
+                people, bad = people | people_there, bad + bad_there
+        if good:
+            return good, people, bad
         if len(lists := [value for value in outer.values() if len(objects_in(value)) > 3]) == 1:
             return [*enumerate(objects_in(lists[0]), 1)], people, []
     return rows, people, []

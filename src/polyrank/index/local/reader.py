@@ -188,7 +188,7 @@ class LocalIndex(Index):
     def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
         with self._lock, transaction(self._connection, self.path, write=False):
             rows = read_rows(self._connection, self.path, list(row_numbers(self._connection, self.path, ids).values()))
-        decoded = from_rows([row.vector for row in rows], self.precision)
+        decoded = from_rows([row.vector for row in rows], self.precision) if rows else ()
         return {row.candidate.id: vector for row, vector in zip(rows, decoded, strict=True)}
 
     def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from polyrank.errors import DataError
 from polyrank.feedback import Reply, Shown
 from polyrank.feedback.records import MAX_CHARACTERS, MAX_REPLIES
 from polyrank.index.filters import read_filter
@@ -39,7 +40,10 @@ async def respond(payload: RespondRequest, request: Request, server: CurrentServ
     answer = responded.answer
     request_id = request.scope["state"]["request_id"]
     if server.feedback is not None:
-        server.feedback.show(_shown(request_id, name, context, payload.conversation or "", responded))
+        try:
+            server.feedback.show(_shown(request_id, name, context, payload.conversation or "", responded))
+        except DataError as error:  # such as an id that is too long: the answer does not depend on it
+            server.feedback.lose(str(error))
     body = {
         "request_id": request_id,
         "model": name,

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.dialects import CohereRerankAnswer, CohereRerankRequest, Reranks, TeiRerankRequest, TeiResult
+from polyrank.serving.errors import HttpError
 from polyrank.serving.responses import json_response
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import ScoreTask
@@ -77,7 +78,9 @@ async def rerank(payload: CohereRerankRequest, request: Request, server: Current
 async def rerank_any(payload: Reranks, request: Request, server: CurrentServer, model: ModelName = None) -> Response:
     """The field ``documents`` distinguishes the two formats."""
     if not isinstance(payload, TeiRerankRequest):
-        return await rerank(payload, request, server)
+        if model is not None and payload.model not in (None, model):
+            raise HttpError(422, f"the body names model {payload.model!r} and the address {model!r}", param="model")
+        return await rerank(payload.model_copy(update={"model": payload.model or model}), request, server)
     name = server.resolve_name(model)
     texts = payload.texts
     whole = payload.truncate is False or payload.truncation_direction in ("left", "Left")
