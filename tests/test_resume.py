@@ -213,11 +213,13 @@ def test_resumed_equals_uninterrupted(story: Story, tmp_path: Path) -> None:
 def test_the_model_of_a_time_limit_may_stay_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit's own validation replaces the model, so a resumed run must know it; the weights stay the same."""
     whole = run(tmp_path / "whole", early_stopping=None)
-    monkeypatch.setitem(FIGURES, 1, (1.0, 0.9))
-    cut = run(tmp_path / "cut", early_stopping=None, minutes=1e-9)
-    assert (cut.n_steps, cut.best_step, cut.best["R@1"]) == (1, 1, 0.9)
+    monkeypatch.setitem(FIGURES, 3, (1.0, 0.9))
+    with pytest.raises(CrashError):
+        run(tmp_path / "cut", early_stopping=None, crash_at=3)
+    cut = run(tmp_path / "cut", early_stopping=None, minutes=1e-9, resume=True)
+    assert (cut.n_steps, cut.best_step, cut.best["R@1"]) == (3, 3, 0.9)
     ended = run(tmp_path / "cut", early_stopping=None, resume=True)
-    assert (ended.n_steps, ended.best_step, ended.best["R@1"]) == (whole.n_steps, 1, 0.9)
+    assert (ended.n_steps, ended.best_step, ended.best["R@1"]) == (whole.n_steps, 3, 0.9)
     assert all(torch.equal(tensor, ended.weights[name]) for name, tensor in whole.weights.items())
 
 

@@ -105,7 +105,8 @@ def fit(
         checkpoint_steps: save a checkpoint every so many steps, in addition to validations; None: only at validations.
         max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
         minutes: stop after so many minutes, with a checkpoint, and a validation that may save a better model; None: no
-            limit. A resumed run has the weights of an uninterrupted one, but that model may be its best version.
+            limit. A resumed run has the weights of an uninterrupted one, but if the limit's model replaced an earlier
+            one, it may stay the best version.
         resume: continue from the checkpoint, if there is one.
         memory: the step's state from batch to batch, for the checkpoint; None: the step has no state.
         notify: called with lines for the user.
@@ -192,8 +193,8 @@ def fit(
                 if where is None:
                     for state in states:
                         state.validate(done, {})
-                    # of this validation only the best version counts: it replaced the model in the folder
-                    save([one | state.best_version for one, state in zip(before, states, strict=True)])
+                    if all(one["best_step"] for one in before):  # then this one may have replaced the best model so far
+                        save([one | state.best_version for one, state in zip(before, states, strict=True)])
     if not all(state.best_step for state in states):
         raise DivergedError(
             f"no loss was finite when a model was due to be saved, so {folder} has none; lower train.lr"
