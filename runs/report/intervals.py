@@ -10,7 +10,12 @@ def wider() -> str:
     results = {name: result for name in SETS if (result := read_if_there(f"intervals/{name}"))}
     columns = list(next(iter(results.values()))["wider"]) if results else []
     rows = [
-        [name, f"{result['n_examples']:,}", f"{result['n_dialogues']:,}", *(f"{result['wider'][c]:.2f}" for c in columns)]
+        [
+            name,
+            f"{result['n_examples']:,}",
+            f"{result['n_dialogues']:,}",
+            *(f"{result['wider'][c]:.2f}" for c in columns),
+        ]
         for name, result in results.items()
     ]
     return table(["width over dialogues / over examples", "examples", "dialogues", *columns], rows) if rows else ""
