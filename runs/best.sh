@@ -7,8 +7,11 @@
 #   convert: shipped:convert, trained on the same pairs for three epochs
 #   sum: the sum of bi and convert, with weights from 300 dev lists; sum-shipped: of bi and the untrained shipped:convert;
 #     sum-wide: of bi, convert and bi-wide
-#   bi-all, convert-all, sum-all: the same on every pair of the corpus
+#   bi-all, convert-all, sum-all, logq-all, sum-logq-all: the same on every pair of the corpus
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
+#   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
+#     random weights, three epochs on every pair, as in runs/weighting_training.sh
+#   sum-logq: of logq, scratch and counts, with weights from 1,000 dev lists
 #   uniform (-3, -4: other seeds): bi-more with negatives_weighting = "logq". The published figures used an earlier correction,
 #     of wrong answers only
 #   lists: bi-more with a list of random wrong answers for each context; distilled: with lists that sum has scored
@@ -62,6 +65,22 @@ for set in $SETS; do
       bi | bi-all)
         against=${all:+bi}
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" ;;
+      logq | logq-all)
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
+          --set train.method.negatives_weighting=logq ;;
+      scratch)
+        learn "$set" "$model" convert --set text.min_count=10 --set train.epochs=3 \
+          --set "data.valid=$DATA/$set/dev.jsonl.gz" --set data.max_valid=500 ;;
+      counts)
+        against=
+        training_data "$set"
+        counted=()
+        for one in "${data[@]}"; do [[ $one == data.speaker=* ]] && counted=(--speaker "${one#*=}"); done
+        polyrank popularity "$(realpath "$DATA/$set"/train.dialogues.jsonl.gz)" "${counted[@]}" -o "$scorer" --overwrite ;;
+      sum-logq | sum-logq-all)
+        scorer=$work/$model against=logq$all
+        polyrank sum "$work/logq$all/model" "$work/scratch/model" "$work/counts/model" -o "$scorer" \
+          --valid "$DATA/$set/dev.jsonl.gz" --max-valid 1000 --overwrite ;;
       bi-2 | bi-3)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set "train.seeds=[${model#bi-}]" ;;

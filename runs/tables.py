@@ -69,8 +69,8 @@ second machine, unless stated otherwise. [runs/results](../runs/results) holds t
 dialogue are similar, so `polyrank evaluate` now resamples dialogues; most figures here are older, and their intervals
 are too narrow. The stored results hold no ranks of single examples, so that only running the models again would widen
 them. The table below shows by how much, for R@1 of two models and for their difference (`python runs/intervals.py
-DATA`): of the older tests, those with p above 0.005 may be chance. p values are not adjusted for their number either: of
-tests without a true difference, one in twenty falls below 0.05."""
+DATA`): of the older tests, those with p above 0.005 may be chance. p values are not adjusted for their number either:
+of tests without a true difference, one in twenty falls below 0.05."""
 MACHINES = ("bench/amx/scoring", "bench/avx512/scoring")
 
 

@@ -1,5 +1,6 @@
 """Selection among the best candidates: every way of answering skips replies that repeat a turn of the context."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from polyrank.answering.diversity import choose_diverse, near_copy_key, word_sim
 from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
+from polyrank.data import read_examples
 from polyrank.data.same_words import same_words
 from polyrank.errors import UsageError
 from polyrank.evaluation import evaluate, read_task, summarise
@@ -21,6 +23,7 @@ from polyrank.negatives.mine import from_pool, mine
 from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Candidate, Example, Ranked
 from polyrank.scorers.lexical import BM25
+from processes import run
 
 WORDS = st.sampled_from(["wifi", "Wifi!", "bill", "BILL", "my wifi", "the bill", "thanks", "Thanks.", "no"])
 
@@ -56,6 +59,17 @@ def test_a_turn_of_the_context_is_not_a_negative() -> None:
     (mined,) = mine([example], from_pool(BM25(), pool), HardNegatives(n_negatives=3)).examples
     assert mined.candidates == ("restart it", "wifi is slow")
     assert set(RandomNegatives(pool, 3, seed=0)(0, example, 0)) == {"my wifi is down", "wifi is slow"}
+
+
+def test_a_right_answer_of_a_row_beyond_the_limit_is_not_a_negative(tmp_path: Path) -> None:
+    rows = [{"context": ["is the wifi down?"], "response": text} for text in ("wifi is slow", "wifi is down")]
+    data, pool, lists = tmp_path / "data.jsonl", tmp_path / "pool.txt", tmp_path / "lists.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    pool.write_text("wifi is down\nwifi wifi\nthanks", "utf-8")
+    done = run("mine", data, "--from", "bm25", "--pool", pool, "-n", "2", "--limit", "1", "-o", lists)
+    assert done.returncode == 0, done.stderr
+    (mined,) = read_examples(lists).examples
+    assert mined.candidates == ("wifi is slow", "wifi wifi", "thanks")
 
 
 @given(st.lists(st.tuples(WORDS, st.integers(0, 3)), min_size=1, max_size=12), st.integers(1, 12))

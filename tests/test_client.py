@@ -95,7 +95,7 @@ def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, in
 def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
     assert client.candidate("router") == REPLIES[0]
     assert client.candidate("a/b bill") == REPLIES[1]
-    assert client.candidate("nobody") is None
+    assert client.candidate("nobody") is client.candidate(".") is client.candidate("..") is None
     assert list(client.candidates()) == REPLIES
     assert list(client.candidates("bill")) == list(client.candidates(filter='team = "billing"')) == [REPLIES[1]]
     try:
@@ -151,6 +151,8 @@ def test_errors_equal_those_of_the_library(client: polyrank.Client, server: Runn
         client.explain("hello")
     with pytest.raises(DataError, match=r"^candidate 0: "):
         client.add([{"words": "x"}])
+    with pytest.raises(DataError, match=r"lone surrogate '.ud800'; use valid Unicode"):
+        client.respond("hello \ud800")
     with pytest.raises(TypeError, match="int"):
         client.respond([1])  # type: ignore[list-item]
     with socket.socket() as free:  # bound but not listening, so that connections are refused

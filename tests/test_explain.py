@@ -505,6 +505,8 @@ def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -
     assert (last.text, last.share) == ("down", pytest.approx(whole.turns[1].tokens[3].share))
     (first,) = short.candidate.tokens
     assert (first.text, first.share) == ("restart", pytest.approx(whole.candidate.tokens[0].share))
+    for side in (whole.candidate, short.candidate):
+        assert side.rest + sum(token.share for token in side.tokens) == pytest.approx(whole.score)
 
 
 def test_a_map_is_explained_like_its_encoder(tiny_backbone: Path) -> None:

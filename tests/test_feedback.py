@@ -591,6 +591,7 @@ def test_commands_refuse_wrong_arguments(kept: Path, tmp_path: Path) -> None:
     for arguments, code, message in (
         (["report", kept, "--by", "day"], 2, "unknown breakdown 'day'; choose rank, week or model"),
         (["report", kept, "--since", "soon"], 2, "--since 'soon' is not a date; write 2026-05-31"),
+        (["report", kept, "--since", "0001-01-01T00:00+14:00"], 3, "outside the years 1 to 9999 in UTC"),
         (["report", tmp_path / "none.db"], 4, "does not exist"),
         (["export", kept, "-o", kept], 2, "is read by this command; give another file"),
         (["export", kept, "-o", tmp_path / "x.jsonl", "--index", tmp_path / "none"], 4, "is not an index"),

@@ -13,6 +13,8 @@ N_BEST = 50  # replies are chosen from so many, or from k if that is more
 RELEVANCE = 0.7  # lambda; docs/search.md compares others
 _NAME = re.compile(r"(?<=[\w,;] )[A-Z][\w'’-]*")  # a capitalized word inside a sentence
 
+_GERMAN = re.compile(r"\b(?:der|das|den|dem|und|ist|nicht|ich|wir|eine?[nmr]?|für|zu|ihre?[nmr]?)\b", re.IGNORECASE)
+
 Similarity = Callable[[int], Floats]
 """Similarities of one candidate to all, ``[n]``; 1 for a copy."""
 
@@ -57,12 +59,16 @@ def choose_diverse(
 def near_copy_key(text: str) -> str:
     """The key that near-copies share: the words without numbers, and without names, as far as capitals show them.
 
+    German capitalizes every noun, so a text with common German words keeps its capitalized words.
+
     >>> near_copy_key("Hi Ann, your flight to New York is at 5."), near_copy_key("Hi Bo! Your flight to Rome is at 12")
     ('hi your flight to is at 0', 'hi your flight to is at 0')
+    >>> near_copy_key("Wir haben Ihre Rechnung."), near_copy_key("Wir haben Ihre Adresse.")
+    ('wir haben ihre rechnung', 'wir haben ihre adresse')
     """
     rest = _NAME.sub("", text)
     few = 2 * len(rest.split()) < len(text.split())  # the text is in capitals
-    return template(text if few else rest)
+    return template(text if few or _GERMAN.search(text) else rest)
 
 
 def vector_similarity(vectors: Floats) -> Similarity:

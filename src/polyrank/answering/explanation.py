@@ -234,6 +234,10 @@ def sum_explanations(score: float, parts: Sequence[tuple[str, float, Explanation
     text = sides[0].text
     tokens = by_word(text, [(side.tokens, weight, side.exact) for side, weight in zip(sides, weights, strict=True)])
     rest = sum(weight * side.rest for side, weight in zip(sides, weights, strict=True))
+    # words that the sum leaves out belong to no token, so their known shares are part of the rest
+    said = sum(weight * token.share for side, weight in zip(sides, weights, strict=True) for token in side.tokens)
+    if len(tokens) < sum(1 for _ in words_of(text)):
+        rest += said - sum(token.share for token in tokens)
     candidate = CandidateShare(text, tokens, rest, method, all(side.exact for side in sides))
     return Explanation(
         score,

@@ -72,14 +72,16 @@ def mine(
     answers = pool is None and is_answering(folder)
     if not answers:
         existing_model(retriever)
-    examples = load_examples(data, speaker, skip_bad=skip_bad)[:limit]
+    every = load_examples(data, speaker, skip_bad=skip_bad)
     candidates = None if pool is None else read_pool(pool)
     with ExitStack() as opened:
         if answers:
             retrieve = from_retriever(opened.enter_context(open_pipeline(folder, device=device)))
-            examples = with_texts(examples, catalogue(folder))
+            every = with_texts(every, catalogue(folder))
+            examples = every[:limit]
         else:
-            examples = with_texts(examples, candidates or ())
+            every = with_texts(every, candidates or ())
+            examples = every[:limit]
             texts = (
                 [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
             )
@@ -93,6 +95,7 @@ def mine(
             settings,
             reranker=reranker,
             margin=margin,
+            known=every[len(examples) :],
             progress=lambda batches: track(batches, "mining"),
         )
     if not mined.examples:

@@ -126,7 +126,10 @@ def _texts(values: Sequence[str], name: str) -> list[str]:
 
 def candidate(candidate_id: str, *, model: str | None) -> Call[Candidate | None]:
     """Get one candidate, or None if the catalogue does not have it."""
-    path = f"/v1/candidates/{quote(candidate_id, safe='')}"
+    name = quote(candidate_id, safe="")
+    if name in (".", ".."):  # paths lose these
+        name = name.replace(".", "%2E")
+    path = f"/v1/candidates/{name}"
     return Call("GET", _with_query(path, model=model), _candidate, missing=lambda: None)
 
 

@@ -17,7 +17,7 @@ from polyrank.answering.protocol import Answer
 from polyrank.client import calls
 from polyrank.client.calls import Action, Call, ServedModel
 from polyrank.data.pool import CandidateLike
-from polyrank.errors import OfflineError, UsageError
+from polyrank.errors import DataError, OfflineError, UsageError
 from polyrank.records import Candidate, ContextLike
 from polyrank.storage.closing import Closing
 
@@ -25,6 +25,14 @@ T = TypeVar("T")
 PAGE = 200  # candidates per page of a catalogue
 MAX_PAUSE_S = 10.0  # between two attempts, unless the server requests a longer pause
 RETRIED = {429, 503}  # the server refused the request before it did any work
+
+
+def _request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
+    try:
+        return http.build_request(call.method, call.path, json=call.body)
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise DataError(f"a text contains the lone surrogate {half!r}; use valid Unicode") from error
 
 
 class _Connection:
@@ -177,9 +185,10 @@ class Client(_Connection, Closing):
         self._http.close()
 
     def _send(self, call: Call[T]) -> T:
+        request = _request(self._http, call)
         for attempt in range(self.retries + 1):
             try:
-                response = self._http.request(call.method, call.path, json=call.body)
+                response = self._http.send(request)
             except httpx.ConnectError as error:
                 if (pause := self._pause(attempt, None)) is None:
                     raise self._lost(error) from error
@@ -289,9 +298,10 @@ class AsyncClient(_Connection):
         await self.aclose()
 
     async def _send(self, call: Call[T]) -> T:
+        request = _request(self._http, call)
         for attempt in range(self.retries + 1):
             try:
-                response = await self._http.request(call.method, call.path, json=call.body)
+                response = await self._http.send(request)
             except httpx.ConnectError as error:
                 if (pause := self._pause(attempt, None)) is None:
                     raise self._lost(error) from error

@@ -29,11 +29,14 @@ def in_utc(time: datetime) -> datetime:
     """A time in UTC; a time without a zone is interpreted as UTC.
 
     Raises:
-        DataError: the value is not a datetime.
+        DataError: the value is not a datetime, or UTC cannot express it.
     """
     if not isinstance(time, datetime):
         raise DataError(f"time {time!r} is not a datetime; pass one, or omit it for the current time")
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    try:
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except OverflowError as error:
+        raise DataError(f"time {time.isoformat()} lies outside the years 1 to 9999 in UTC; write one inside") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def mine(
     *,
     reranker: Scorer | None = None,
     margin: float = 0.0,
+    known: Sequence[Example] = (),
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Mined:
     """Replace each example's wrong candidates by hard negatives retrieved for its context.
@@ -58,6 +59,7 @@ def mine(
         settings: which ranks to use.
         reranker: drops texts that score like a right answer; None: keep all.
         margin: the re-ranker drops texts above ``score(worst right answer) - margin``; a negative margin drops fewer.
+        known: further examples, whose right answers are no negatives of the same context either.
         progress: wraps the starts of batches.
 
     Source of the re-ranker's part: Qu et al., RocketQA (2021), denoised hard negatives; the margin as in Moreira et
@@ -71,7 +73,7 @@ def mine(
     """
     mined: list[Example] = []
     n_short = n_doubtful = 0
-    right_of = collect_right_answers(examples)
+    right_of = collect_right_answers([*examples, *known] if known else examples)
     labelled = [(index, example) for index, example in enumerate(examples) if example.relevant]
     for start in progress(range(0, len(labelled), 32)):
         part = labelled[start : start + 32]
