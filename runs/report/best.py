@@ -20,6 +20,12 @@ MODELS = {
     "sum-all": "sum of both, all pairs",
     "bi-wide": "Bi-encoder in batches of 256",
     "sum-wide": "sum of both Bi-encoders and ConveRT",
+    "logq": "Bi-encoder, frequencies corrected",
+    "logq-all": "Bi-encoder, frequencies corrected, all pairs",
+    "scratch": "ConveRT from random weights, all pairs",
+    "counts": "how often a reply was said, alone",
+    "sum-logq": "sum of both and of counts",
+    "sum-logq-all": "sum of both and of counts",
     "bi-2": "Bi-encoder, another seed",
     "bi-3": "Bi-encoder, a third seed",
     "joint": "sum of both, parts trained together",
@@ -60,11 +66,19 @@ def best() -> str:
         mutual, whose test answers are withheld, of its dev part. The last column is the paired difference from the
         set's Bi-encoder, and that of MRR. Models of all pairs are compared with those of fewer, their sum with the sum
         of those, and the Poly-encoder with the Bi-encoder trained as long on the same pairs. A sum's weights come from
-        300 dev lists (of three parts, from 1,994). Made by `MODELS="bi convert sum sum-shipped bi-all convert-all
-        sum-all bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library" bash runs/best.sh`.""",
+        300 dev lists (of three parts, from 1,994). Rows of corrected frequencies (`negatives_weighting = "logq"`), of
+        random weights and of counts are in fp32 on one core of an AMD EPYC (AVX2); the weights of their sums come from
+        1,000 dev lists. Made by `MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all scratch
+        counts sum-logq sum-logq-all bi-wide sum-wide joint bi-more uniform distilled poly-64 cross
+        library" bash runs/best.sh`.""",
         table(["set", "model", "training pairs", "minutes", "R@1", "difference"], rows, (2, 3)),
         *as_one_index(),
     )
+
+
+def corrected(name: str, kind: str = "logq") -> Result | None:
+    """A model with corrected frequencies: of all pairs, where it was trained on them."""
+    return read_if_there(f"best/{name}/{kind}-all") or read_if_there(f"best/{name}/{kind}")
 
 
 def as_one_index() -> list[str]:
