@@ -59,7 +59,7 @@ def mine(
         settings: which ranks to use.
         reranker: drops texts that score like a right answer; None: keep all.
         margin: the re-ranker drops texts above ``score(worst right answer) - margin``; a negative margin drops fewer.
-        known: further examples, whose right answers are no negatives of the same context either.
+        known: further examples, whose right answers do not count as wrong for the same context either.
         progress: wraps the starts of batches.
 
     Source of the re-ranker's part: Qu et al., RocketQA (2021), denoised hard negatives; the margin as in Moreira et
