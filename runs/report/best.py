@@ -66,8 +66,10 @@ def best() -> str:
         mutual, whose test answers are withheld, of its dev part. The last column is the paired difference from the
         set's Bi-encoder, and that of MRR. Models of all pairs are compared with those of fewer, their sum with the sum
         of those, and the Poly-encoder with the Bi-encoder trained as long on the same pairs. A sum's weights come from
-        300 dev lists (of three parts, from 1,994). Rows of corrected frequencies (`negatives_weighting = "logq"`), of
-        random weights and of counts are in fp32 on one core of an AMD EPYC (AVX2); the weights of their sums come from
+        300 dev lists (of three parts, from 1,994). Bi-encoders with corrected frequencies
+        (`negatives_weighting = "logq"`) start from `shipped:minilm` itself; their sums with ConveRT and counts are
+        compared with them. These, ConveRTs from random weights and counts are in fp32 on one core of an AMD EPYC
+        (AVX2), with intervals over dialogues; the weights of their sums come from
         1,000 dev lists. Made by `MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all scratch
         counts sum-logq sum-logq-all bi-wide sum-wide joint bi-more uniform distilled poly-64 cross
         library" bash runs/best.sh`.""",
