@@ -11,11 +11,15 @@
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
 #   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
 #     random weights, three epochs on every pair, as in runs/weighting_training.sh
-#   sum-logq: of logq, scratch and counts, with weights from 1,000 dev lists
+#   logq-more: logq, trained further on MORE pairs drawn from all
+#   sum-logq: of logq, scratch and counts, with weights from 1,000 dev lists; sum-logq-more: of logq-more, scratch and counts
 #   uniform (-3, -4: other seeds): bi-more with negatives_weighting = "logq". The published figures used an earlier correction,
 #     of wrong answers only
 #   lists: bi-more with a list of random wrong answers for each context; distilled: with lists that sum has scored
 #   joint: both parts of sum trained together, on as many pairs as bi-more
+#   mined: a Bi-encoder with one mined wrong answer for each context beside those of the batch, on half of the pairs; medquad
+#   passes: bi with three passes; dev lists choose the best version
+#   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
 #   cross: a Cross-encoder from BACKBONE, listwise on given wrong answers; mutual provides these
 # A stopped run resumes when you start it again.
@@ -29,6 +33,7 @@ BUDGET=${BUDGET:-30720}
 SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
 START=${START:-shipped:minilm} # the stored figures used runs/work/encoder/run/model, the output of its first pass
+MORE=${MORE:-48000}        # pairs of logq-more
 NEGATIVES=${NEGATIVES:-31} # of lists
 LIMIT=${LIMIT:-}
 
@@ -40,10 +45,11 @@ learn() { # SET MODEL RECIPE [OPTION ...]
 }
 
 judge() { # SET MODEL SCORER AGAINST
-  local work=$PWD/runs/work/best/$1/$2 test=$DATA/$1/test.jsonl.gz against=()
+  local work=$PWD/runs/work/best/$1/$2 test=$DATA/$1/test.jsonl.gz against=() pool=()
   [[ $1 == mutual ]] && test=$DATA/mutual/dev.jsonl.gz # its test answers are withheld
+  [[ $1 == medquad ]] && test=$DATA/medquad/test.pool.jsonl.gz pool=(--pool "$DATA/medquad/answers.jsonl.gz")
   [[ $4 && -e runs/work/best/$1/$4.scores.jsonl ]] && against=(--against "runs/work/best/$1/$4.scores.jsonl")
-  polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" \
+  polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" "${pool[@]}" \
     --threads "$THREADS" --json >"$work.json"
   python runs/record.py "best/$1/$2" "$work.json"
   [[ -e $work/result.json ]] && python runs/record.py "best/$1/$2.fit" "$work/result.json"
@@ -59,6 +65,7 @@ for set in $SETS; do
     python runs/record.py --has "best/$set/$model" && continue
     all= budget=$BUDGET
     [[ $model == *-all ]] && all=-all budget=100000000
+    [[ $model == *-more ]] && all=-more
     scorer=$work/$model/model against=bi$all common=(--set train.length_window=1 --set train.dropout=0.0
       --set train.checkpoint_steps=40 --set model.normalize=false)
     case $model in
@@ -68,6 +75,10 @@ for set in $SETS; do
       logq | logq-all)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set train.method.negatives_weighting=logq ;;
+      logq-more)
+        against=logq
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/logq/model" --set train.lr=1.5e-4 \
+          --set "train.max_steps=$((MORE / 64))" --set 'train.seeds=[2]' --set train.method.negatives_weighting=logq ;;
       scratch)
         learn "$set" "$model" convert --set text.min_count=10 --set train.epochs=3 \
           --set "data.valid=$DATA/$set/dev.jsonl.gz" --set data.max_valid=500 ;;
@@ -77,7 +88,7 @@ for set in $SETS; do
         counted=()
         for one in "${data[@]}"; do [[ $one == data.speaker=* ]] && counted=(--speaker "${one#*=}"); done
         polyrank popularity "$(realpath "$DATA/$set"/train.dialogues.jsonl.gz)" "${counted[@]}" -o "$scorer" --overwrite ;;
-      sum-logq | sum-logq-all)
+      sum-logq | sum-logq-all | sum-logq-more)
         scorer=$work/$model against=logq$all
         polyrank sum "$work/logq$all/model" "$work/scratch/model" "$work/counts/model" -o "$scorer" \
           --valid "$DATA/$set/dev.jsonl.gz" --max-valid 1000 --overwrite ;;
@@ -116,6 +127,17 @@ for set in $SETS; do
         against=sum
         learn "$set" joint joint --set "model.parts=[\"$work/bi/model\", \"$work/convert/model\"]" \
           --set "model.weights=$weights" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]' ;;
+      mined) # one network reads whole answers, so each pair takes three times as long
+        against=shipped
+        learn "$set" "$model" bi "${common[@]}" --set train.init_from=shipped:minilm --set train.lr=1e-4 \
+          --set train.max_steps=100 --set train.negatives.n=1 --set 'train.negatives.sources=["mined"]' \
+          --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]' \
+          --set text.max_context_tokens=64 --set text.max_candidate_tokens=128 ;;
+      passes)
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set train.epochs=3 \
+          --set "data.valid=$DATA/$set/dev.jsonl.gz" ;;
+      shipped)
+        scorer=shipped:minilm against= ;;
       library)
         against=
         python runs/peers/sentence_transformers_bi.py matched "$set" --data "$DATA" --budget "$BUDGET" --precision bf16 \

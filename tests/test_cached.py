@@ -317,7 +317,13 @@ class CrashError(Exception):
     """Ends a run from its report callback, like a crash."""
 
 
-@pytest.mark.parametrize("model", [BiConfig(reduction="mean"), PolyConfig(n_codes=3, code_init="normal")])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(BiConfig(reduction="mean"), marks=pytest.mark.deep),
+        PolyConfig(n_codes=3, code_init="normal"),
+    ],
+)
 def test_runs_in_chunks_are_reproducible_and_resume_exactly(
     model: Any, tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_learning_does_not_depend_on_order() -> None:
     assert there.to_bytes() == back.to_bytes()
 
 
+@pytest.mark.deep
 def test_learning_does_not_depend_on_the_process() -> None:
     code = (
         "import json, sys, hashlib; from polyrank.text import learn_subwords;"

@@ -211,7 +211,9 @@ def crash_at(step: int) -> Callable[[int, dict[str, Any]], None]:
     return report
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("adadelta", 50.0), ("adamw", 0.1)])
+@pytest.mark.parametrize(
+    ("optimizer", "rate"), [pytest.param("adadelta", 50.0, marks=pytest.mark.deep), ("adamw", 0.1)]
+)
 def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, optimizer: str, rate: float) -> None:
     """The 8-bit range has changed, changes later, and is not checked in the first update after the resume."""
 

@@ -42,6 +42,7 @@ def outcome(folder: Path) -> tuple[bytes, list[Any]]:
     return (folder / "model" / "model.safetensors").read_bytes(), [{**line, "seconds": 0} for line in lines]
 
 
+@pytest.mark.deep
 def test_the_training_and_its_resumption_have_the_same_bits_with_a_forecast(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

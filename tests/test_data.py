@@ -525,7 +525,7 @@ def test_a_permutation_is_complete_and_can_be_computed_in_parts(n: int, seed: in
     assert np.array_equal(permuted(some, n, (seed, epoch)), whole[some])
 
 
-@pytest.mark.parametrize("n", [3, 5, 10, 30])
+@pytest.mark.parametrize("n", [3, 10, *(pytest.param(n, marks=pytest.mark.deep) for n in (5, 30))])
 def test_permutations_are_fair(n: int) -> None:
     """Each number is equally frequent at each position, and so are pairs of neighbours: chi-squared, n = 1,500."""
     drawn = np.array([permuted(np.arange(n), n, (key, n)) for key in range(1500)])

@@ -60,9 +60,14 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes, dict[str, Any]]:
     "changes",
     [
         {},
-        {"schedule": "constant", "optimizer": "adamax"},
-        {"schedule": "inverse_sqrt", "evaluate_per_epoch": 3},
-        {"method": "listwise", "n_negatives": 2, "remine_epochs": 2},
+        *(
+            pytest.param(changes, marks=pytest.mark.deep)
+            for changes in (
+                {"schedule": "constant", "optimizer": "adamax"},
+                {"schedule": "inverse_sqrt", "evaluate_per_epoch": 3},
+                {"method": "listwise", "n_negatives": 2, "remine_epochs": 2},
+            )
+        ),
         {"early_stopping": 2, "lr": 0.0},
     ],
 )

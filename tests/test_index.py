@@ -295,6 +295,7 @@ def numbered(path: Path, generation: int, n: int = 30) -> None:
     build_index(path, Hashed(), pool, model="m", overwrite=True)
 
 
+@pytest.mark.deep
 def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_path: Path) -> None:
     numbered(tmp_path / "i", 0)
     encoder, context = Hashed(), Context(("reply 3",))

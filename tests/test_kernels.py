@@ -168,6 +168,7 @@ def finest(d: int) -> int:
 SHAPES = [(1, 1, 64), (3, 2, 64), (4, 6, 64), (5, 7, 128), (8, 16, 64), (31, 17, 192), (33, 32, 128), (70, 33, 64)]
 
 
+@pytest.mark.deep
 def test_products_equal_sums_of_integers(loops: Loops) -> None:
     """Exactly: the sum is rounded to fp32 and multiplied by the product of both scales."""
     for n, q, d in SHAPES:

@@ -156,7 +156,9 @@ def test_hidden_replies_are_never_right(models: dict[str, Path]) -> None:
         choose_settings(config, [], precision=0.5)
 
 
-@pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
+@pytest.mark.parametrize(
+    "ensemble", [None, *(pytest.param(one, marks=() if one == "z-score" else pytest.mark.deep) for one in ENSEMBLES)]
+)
 def test_a_hidden_answer_counts_as_no_answer(
     models: dict[str, Path], tmp_path: Path, ensemble: Ensemble | None
 ) -> None:

@@ -54,7 +54,7 @@ def curves(n: int, last: float = 0.5) -> dict[str, list[Check]]:
     }
 
 
-@pytest.mark.parametrize("n", [1, 2, 15, 30])
+@pytest.mark.parametrize("n", [1, 2, 15, pytest.param(30, marks=pytest.mark.deep)])
 def test_labels_of_many_runs_do_not_cover_each_other(figures: list[Any], tmp_path: Path, n: int) -> None:
     plot_curves(curves(n), tmp_path / "x.svg")
     (figure,) = figures

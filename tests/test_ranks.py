@@ -110,7 +110,8 @@ def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         "mutual, phase 1-10-None",
     ],
 )
-@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.deep
 def test_several_processes_compute_the_gradients_of_one(case: str, n: int, gradients: Callable[[int], Path]) -> None:
     """With two texts the third and fourth process have none to encode."""
     assert CASES.keys() == test_cached.STEPS.keys()

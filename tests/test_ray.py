@@ -296,6 +296,7 @@ def test_a_missing_cluster_is_one_sentence(task: dict[str, Path], tmp_path: Path
         assert not (tmp_path / "v").exists()
 
 
+@pytest.mark.deep
 def test_other_machines_need_keys() -> None:
     result = run("ray", "serve", "shipped:convert", "--host", "0.0.0.0")
     assert result.returncode == 2

@@ -86,6 +86,7 @@ def message(answer: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize(("path", "field"), [("/v2/rerank", "documents"), ("/v1/score", "candidates")])
+@pytest.mark.deep
 def test_a_list_of_wrong_types_costs_little(server: Running, client: httpx.Client, path: str, field: str) -> None:
     first = {"query": "a"} if field == "documents" else {"context": "a"}
     before = cpu_s(server)

@@ -159,6 +159,7 @@ def test_a_device_keeps_a_block_and_waits_a_few_times_for_each_context(device: S
     assert all(result.n_scored < 600 for result in first)
 
 
+@pytest.mark.deep
 def test_many_contexts_are_bounded_in_passes(
     device: SimulatedDevice, free: Free, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +338,7 @@ def test_a_training_without_padding_equals_the_cpus(
     assert [found[step] for step in losses] == pytest.approx([expected[step] for step in losses], rel=1e-5)
 
 
+@pytest.mark.deep
 def test_adamw_is_fused_on_a_device_and_its_state_moves(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, device: SimulatedDevice
 ) -> None:
@@ -367,7 +369,8 @@ def test_a_training_resumed_on_a_device_has_the_bits_of_a_whole_one(
     assert [resumed[step] for step in losses] == [whole[step] for step in losses]
 
 
-@pytest.mark.parametrize("name", [QUEUE, *(pytest.param(n, marks=pytest.mark.deep) for n in KINDS if n != QUEUE)])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.deep
 def test_a_training_on_a_simulated_mac_equals_the_cpus(
     name: str, task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, mac: SimulatedDevice
 ) -> None:

@@ -122,6 +122,7 @@ def test_intervals_over_dialogues_contain_the_truth_at_their_level(n: int) -> No
     assert np.mean(held["none"]) < 0.85
 
 
+@pytest.mark.deep
 def test_permutations_of_dialogues_keep_their_error_rate() -> None:
     generator = np.random.Generator(np.random.PCG64(12))
     found: dict[Cluster, list[float]] = {"auto": [], "none": []}
