@@ -18,6 +18,7 @@
 #   lists: bi-more with a list of random wrong answers for each context; distilled: with lists that sum has scored
 #   joint: both parts of sum trained together, on as many pairs as bi-more
 #   mined: a Bi-encoder with one mined wrong answer for each context beside those of the batch, on half of the pairs; medquad
+#   unmined: the same without mined answers
 #   passes: bi with three passes; dev lists choose the best version
 #   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
@@ -127,12 +128,12 @@ for set in $SETS; do
         against=sum
         learn "$set" joint joint --set "model.parts=[\"$work/bi/model\", \"$work/convert/model\"]" \
           --set "model.weights=$weights" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]' ;;
-      mined) # one network reads whole answers, so each pair takes three times as long
-        against=shipped
+      mined | unmined) # one network reads whole answers, so each pair takes three times as long
+        against=shipped mining=(--set train.negatives.n=1 --set 'train.negatives.sources=["mined"]'
+          --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]')
+        [[ $model == unmined ]] && against=mined mining=()
         learn "$set" "$model" bi "${common[@]}" --set train.init_from=shipped:minilm --set train.lr=1e-4 \
-          --set train.max_steps=100 --set train.negatives.n=1 --set 'train.negatives.sources=["mined"]' \
-          --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]' \
-          --set text.max_context_tokens=64 --set text.max_candidate_tokens=128 ;;
+          --set train.max_steps=100 "${mining[@]}" --set text.max_context_tokens=64 --set text.max_candidate_tokens=128 ;;
       passes)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set train.epochs=3 \
           --set "data.valid=$DATA/$set/dev.jsonl.gz" ;;

@@ -43,6 +43,7 @@ MODELS = {
     "sentence-transformers-matched": "sentence-transformers, from MiniLM",
     "cross": "Cross-encoder on the given wrong answers",
     "shipped": "`shipped:minilm`, not trained further",
+    "unmined": "Bi-encoder, with the other answers of the batch only",
     "mined": "Bi-encoder, with a mined wrong answer for each context",
 }
 
