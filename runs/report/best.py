@@ -78,7 +78,8 @@ def best() -> str:
         compared with them. These, ConveRTs from random weights, counts and the models of medquad are in fp32 on one
         core of an AMD EPYC (AVX2), with intervals over dialogues; the weights of their sums come from 1,000 dev lists.
         medquad: hits@1 of the first 1,000 test questions, from `shipped:minilm` itself, 64 + 128 tokens; each pair may
-        add one mined wrong answer to those of the batch, drawn from the ranks 2 to 20 of the first weights. Made by
+        add one mined wrong answer to those of the batch, drawn from the ranks 2 to 20 of the first weights; the one
+        without is compared with it. Made by
         `MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all logq-more scratch counts sum-logq
         sum-logq-all sum-logq-more bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library" bash
         runs/best.sh`, and `SETS=medquad LIMIT=1000 MODELS="shipped mined unmined"`.""",
