@@ -17,8 +17,9 @@
 #     of wrong answers only
 #   lists: bi-more with a list of random wrong answers for each context; distilled: with lists that sum has scored
 #   joint: both parts of sum trained together, on as many pairs as bi-more
-#   mined: a Bi-encoder with one mined wrong answer for each context beside those of the batch, on half of the pairs; medquad
+#   mined: a Bi-encoder with one mined wrong answer for each context in addition to those of the batch, on half of the pairs; medquad
 #   unmined: the same without mined answers
+#   half: mined, on every second pair; corrected: its best answers, re-ranked by a Cross-encoder trained on the other half
 #   passes: bi with three passes; dev lists choose the best version
 #   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
@@ -69,6 +70,9 @@ for set in $SETS; do
     [[ $model == *-more ]] && all=-more
     scorer=$work/$model/model against=bi$all common=(--set train.length_window=1 --set train.dropout=0.0
       --set train.checkpoint_steps=40 --set model.normalize=false)
+    mining=(--set train.negatives.n=1 --set 'train.negatives.sources=["mined"]'
+      --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]')
+    lengths=(--set text.max_context_tokens=64 --set text.max_candidate_tokens=128)
     case $model in
       bi | bi-all)
         against=${all:+bi}
@@ -129,11 +133,24 @@ for set in $SETS; do
         learn "$set" joint joint --set "model.parts=[\"$work/bi/model\", \"$work/convert/model\"]" \
           --set "model.weights=$weights" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]' ;;
       mined | unmined) # one network reads whole answers, so each pair takes three times as long
-        against=shipped mining=(--set train.negatives.n=1 --set 'train.negatives.sources=["mined"]'
-          --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]')
+        against=shipped
         [[ $model == unmined ]] && against=mined mining=()
         learn "$set" "$model" bi "${common[@]}" --set train.init_from=shipped:minilm --set train.lr=1e-4 \
-          --set train.max_steps=100 "${mining[@]}" --set text.max_context_tokens=64 --set text.max_candidate_tokens=128 ;;
+          --set train.max_steps=100 "${mining[@]}" "${lengths[@]}" ;;
+      half)
+        against=shipped
+        zcat "$DATA/$set/train.jsonl.gz" | awk -v first="$work/first.jsonl" -v second="$work/second.jsonl" \
+          '{print > (NR % 2 ? first : second)}'
+        learn "$set" half bi "${common[@]}" --set "data.train=$work/first.jsonl" --set train.init_from=shipped:minilm \
+          --set train.lr=1e-4 "${mining[@]}" "${lengths[@]}" ;;
+      corrected) # the wrong answers of a list are among the first stage's twelve best of all training answers
+        scorer=$work/half/model against=half
+        zcat "$DATA/$set/train.jsonl.gz" | sed 's/.*"response": /{"text": /' >"$work/responses.jsonl"
+        [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 4 \
+          --ranks 1:12 -o "$work/lists.jsonl"
+        learn "$set" corrected rerank --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" \
+          --set "train.method.first_stage=$scorer" --set 'train.negatives.sources=["given"]' --set train.negatives.n=4 \
+          --set text.max_context_tokens=32 --set text.max_candidate_tokens=96 ;;
       passes)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set train.epochs=3 \
           --set "data.valid=$DATA/$set/dev.jsonl.gz" ;;
