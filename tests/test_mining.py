@@ -275,11 +275,14 @@ def test_negatives_are_mined_from_the_ranks_of_the_settings(
     scorer = EncoderScorer(model, texts)
     ranker = Ranker(model, texts, scorer, lambda *_: None)
     settings = NegativesConfig(n=3, sources=("mined",), remine_epochs=1, remine_ranks=(2, 4))
-    negatives = make_negatives([ranker], settings, examples, seed=1, folder=tmp_path)
+    lines: list[str] = []
+    negatives = make_negatives([ranker], settings, examples, seed=1, folder=tmp_path, notify=lines.append)
     for number, example in enumerate(examples[:5]):
         values = scorer.score_pool([example.query], pool)[0]
         wrong = [pool[i] for i in np.argsort(-values, kind="stable") if pool[i] != example.candidates[0]]
         assert negatives(number, example, 0) == wrong[1:4]
+    n, n_pool = len(examples), len(pool)
+    assert lines == [f"mining wrong responses for {n} examples among {n_pool} responses"]
 
 
 def test_mining_in_bf16_keeps_every_weights_gradient(

@@ -691,13 +691,13 @@ def test_a_batch_that_exceeds_memory_suggests_a_smaller_one(
 
 
 def train_in_little_memory(plan: Recipe, said: Path) -> None:
-    """Train with 64 MiB of address space more than after all imports."""
+    """Train with 256 MiB of address space more than after all imports: threads reserve 64 or more."""
     torch.set_num_threads(1)
 
     def limit(text: str) -> None:
         if text.startswith("seed"):
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), used + (64 << 20)))
+            resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), used + (256 << 20)))
 
     try:
         train(plan, notify=limit)

@@ -6,7 +6,7 @@ them, so a run that resumes in the middle of an epoch has the same ones.
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +46,7 @@ class MinedNegatives:
         settings: which ranks to use.
         every: epochs between two minings; the first is before the first epoch.
         folder: for the mined lists.
+        notify: called with a line before each mining, which may take minutes.
 
     Raises:
         ArtifactError: when called, if a run that resumes in the middle of an epoch has lost the epoch's file.
@@ -60,9 +61,10 @@ class MinedNegatives:
         *,
         every: int,
         folder: Path,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.examples, self.scorer, self.pool, self.settings = examples, scorer, pool, settings
-        self.every, self.folder = every, folder
+        self.every, self.folder, self.notify = every, folder, notify
         self._rights = collect_right_answers(examples)
         self._epoch = -1
         self._rows: Rows = np.zeros((0, 0), np.int32)
@@ -98,6 +100,7 @@ class MinedNegatives:
         return None
 
     def _mine(self, epoch: int, rows: Rows) -> Rows:
+        self.notify(f"mining wrong responses for {len(self.examples):,} examples among {len(self.pool):,} responses")
         row_of = {text: row for row, text in enumerate(self.pool)}
         self.scorer.forget()
         for start in range(0, len(self.examples), 32):

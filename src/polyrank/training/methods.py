@@ -73,6 +73,7 @@ def make_step(
     seed: int,
     folder: Path,
     tokens: Sequence[StoredTokens | None] = (),
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Step | PreparedStep[Any]:
     """The training step of the method that the settings name.
 
@@ -84,6 +85,7 @@ def make_step(
         seed: of drawn negatives.
         folder: for mined negatives and a teacher's scores.
         tokens: of the examples for each network, see ``stored_tokens``; empty: texts are tokenized when needed.
+        notify: called with lines for the user.
 
     Raises:
         DataError: the data holds too few responses.
@@ -94,7 +96,7 @@ def make_step(
         drawn = settings.negatives
         if method.corrects is not None:  # a small set has fewer wrong responses
             drawn = replace(drawn, n=max(drawn.n, min(N_DRAWN, len(_responses(examples)) - 1)))
-        negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder)
+        negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder, notify=notify)
     match method:
         case InBatchMethod():
             assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
@@ -192,7 +194,13 @@ def make_weighting(kind: NegativesWeighting, examples: Sequence[Example], seed: 
 
 
 def make_negatives(
-    rankers: Sequence[Ranker], settings: NegativesConfig, examples: Sequence[Example], *, seed: int, folder: Path
+    rankers: Sequence[Ranker],
+    settings: NegativesConfig,
+    examples: Sequence[Example],
+    *,
+    seed: int,
+    folder: Path,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Negatives:
     """Wrong candidates from the sources that the settings name; the first encoder among the networks mines them.
 
@@ -231,7 +239,9 @@ def make_negatives(
                 first, last = settings.remine_ranks
                 ranks = HardNegatives(n_negatives=settings.n, first_rank=first, last_rank=last, seed=seed)
                 assert settings.remine_epochs is not None, "NegativesConfig requires it for this source"
-                return MinedNegatives(examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder)
+                return MinedNegatives(
+                    examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder, notify=notify
+                )
 
     return MixedNegatives([source(kind) for kind in order], settings.n)
 

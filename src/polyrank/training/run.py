@@ -337,7 +337,14 @@ class Run:
         ]
         tokens = [stored_tokens(ranker, self.examples, self.notify) for ranker in rankers]
         step = make_step(
-            rankers, train, self.examples, device=device, seed=self.seed, folder=self.folder, tokens=tokens
+            rankers,
+            train,
+            self.examples,
+            device=device,
+            seed=self.seed,
+            folder=self.folder,
+            tokens=tokens,
+            notify=self.notify,
         )
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
