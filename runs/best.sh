@@ -19,7 +19,7 @@
 #   joint: both parts of sum trained together, on as many pairs as bi-more
 #   mined: a Bi-encoder with one mined wrong answer for each context in addition to those of the batch, on half of the pairs; medquad
 #   unmined: the same without mined answers
-#   half: mined, on every second pair; corrected: its best answers, re-ranked by a Cross-encoder trained on the other half
+#   half: mined, on every second pair; late: its ten best answers, re-ranked by a late Cross-encoder trained on the other half
 #   passes: bi with three passes; dev lists choose the best version
 #   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
@@ -52,7 +52,7 @@ judge() { # SET MODEL SCORER AGAINST
   [[ $1 == medquad ]] && test=$DATA/medquad/test.pool.jsonl.gz pool=(--pool "$DATA/medquad/answers.jsonl.gz")
   [[ $4 && -e runs/work/best/$1/$4.scores.jsonl ]] && against=(--against "runs/work/best/$1/$4.scores.jsonl")
   polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" "${pool[@]}" \
-    --threads "$THREADS" --json >"$work.json"
+    "${second[@]}"     --threads "$THREADS" --json >"$work.json"
   python runs/record.py "best/$1/$2" "$work.json"
   [[ -e $work/result.json ]] && python runs/record.py "best/$1/$2.fit" "$work/result.json"
   echo "$1 $2 $(cut -c1-200 "$work.json")"
@@ -68,7 +68,7 @@ for set in $SETS; do
     all= budget=$BUDGET
     [[ $model == *-all ]] && all=-all budget=100000000
     [[ $model == *-more ]] && all=-more
-    scorer=$work/$model/model against=bi$all common=(--set train.length_window=1 --set train.dropout=0.0
+    scorer=$work/$model/model against=bi$all second=() common=(--set train.length_window=1 --set train.dropout=0.0
       --set train.checkpoint_steps=40 --set model.normalize=false)
     mining=(--set train.negatives.n=1 --set 'train.negatives.sources=["mined"]'
       --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]')
@@ -143,14 +143,15 @@ for set in $SETS; do
           '{print > (NR % 2 ? first : second)}'
         learn "$set" half bi "${common[@]}" --set "data.train=$work/first.jsonl" --set train.init_from=shipped:minilm \
           --set train.lr=1e-4 "${mining[@]}" "${lengths[@]}" ;;
-      corrected) # the wrong answers of a list are among the first stage's twelve best of all training answers
+      late) # the wrong answers of a list are among the first stage's twelve best of all training answers
         scorer=$work/half/model against=half
         zcat "$DATA/$set/train.jsonl.gz" | sed 's/.*"response": /{"text": /' >"$work/responses.jsonl"
-        [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 4 \
+        [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 8 \
           --ranks 1:12 -o "$work/lists.jsonl"
-        learn "$set" corrected rerank --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" \
-          --set "train.method.first_stage=$scorer" --set 'train.negatives.sources=["given"]' --set train.negatives.n=4 \
-          --set text.max_context_tokens=32 --set text.max_candidate_tokens=96 ;;
+        learn "$set" late late --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" --set train.epochs=2 \
+          --set "train.method.first_stage=$scorer" --set 'train.negatives.sources=["given"]' --set model.reader=context \
+          "${lengths[@]}"
+        second=(--rerank "$work/late/model" --n-retrieved 10) ;;
       passes)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set train.epochs=3 \
           --set "data.valid=$DATA/$set/dev.jsonl.gz" ;;

@@ -195,6 +195,33 @@ class CrossConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateConfig(Settings):
+    """A late Cross-encoder: each side alone in the lower layers, which are not trained; one side reads the other above.
+
+    What it computes of a candidate alone is kept, so that further contexts cost only the joined layers. Start it from a
+    trained encoder (``train.init_from``).
+
+    Args:
+        backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub; a BERT.
+        joined_layers: the number of upper layers in which the reader's tokens attend to both sides.
+        reader: whose tokens read the other side: "candidate" or "context". The shorter side costs less.
+        reduction: what the head reads of the reader's outputs: the "mean", which suits the transformer of an encoder
+            that uses means, or the "first".
+    """
+
+    kind: ClassVar[str] = "late"
+    encodes: ClassVar[bool] = False
+    text_kind: ClassVar[type[TextPolicy]] = TextPolicy
+    training: ClassVar[TrainConfig] = TrainConfig()
+    tuning: ClassVar[TrainConfig] = training
+
+    backbone: str = "embedded"
+    joined_layers: Count = 2
+    reader: Literal["candidate", "context"] = "candidate"
+    reduction: Literal["first", "mean"] = "mean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertConfig(Settings):
     """A ConveRT: a small dual encoder over subwords. The defaults are the paper's values.
 
@@ -278,13 +305,13 @@ class SumConfig(Settings):
             raise ConfigError(f"weights = {list(self.weights)} does not fit {len(self.parts)} parts; give one for each")
 
 
-ModelConfig = BiConfig | PolyConfig | CrossConfig | ConvertConfig
+ModelConfig = BiConfig | PolyConfig | CrossConfig | LateConfig | ConvertConfig
 RecipeModel = ModelConfig | SumConfig
 """The models that a recipe can train: a single network, or a sum of several."""
 
 
 def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig:
-    """Build the settings of the kind "bi", "poly", "cross" or "convert".
+    """Build the settings of the kind "bi", "poly", "cross", "late" or "convert".
 
     >>> model_from_dict({"kind": "poly", "n_codes": 16}).n_codes
     16

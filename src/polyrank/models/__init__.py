@@ -5,6 +5,7 @@ from polyrank.models.bi_encoder import BiEncoder
 from polyrank.models.build import build_model, new_model
 from polyrank.models.convert import Convert
 from polyrank.models.cross_encoder import CrossEncoder
+from polyrank.models.late_cross_encoder import LateCrossEncoder
 from polyrank.models.network import EncoderNetwork, Network
 from polyrank.models.poly_encoder import PolyEncoder
 from polyrank.models.summed import SumNetwork
@@ -15,6 +16,7 @@ __all__ = [
     "Convert",
     "CrossEncoder",
     "EncoderNetwork",
+    "LateCrossEncoder",
     "Network",
     "PolyEncoder",
     "SumNetwork",

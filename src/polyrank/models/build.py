@@ -14,6 +14,7 @@ from polyrank.config.models import (
     ConvertConfig,
     ConvertText,
     CrossConfig,
+    LateConfig,
     ModelConfig,
     PolyConfig,
     TextPolicy,
@@ -24,6 +25,7 @@ from polyrank.models.backbone import Backbone, empty_backbone, load_backbone
 from polyrank.models.bi_encoder import BiEncoder, Tower
 from polyrank.models.convert import Convert, empty_convert, new_convert
 from polyrank.models.cross_encoder import CrossEncoder
+from polyrank.models.late_cross_encoder import LateCrossEncoder
 from polyrank.models.network import Network
 from polyrank.models.poly_encoder import PolyEncoder
 from polyrank.models.reductions import reduce
@@ -37,7 +39,8 @@ from polyrank.text import (
     read_subwords,
 )
 
-BackboneConfig = BiConfig | PolyConfig | CrossConfig
+BackboneConfig = BiConfig | PolyConfig | CrossConfig | LateConfig
+BackboneModel = BiEncoder | PolyEncoder | CrossEncoder | LateCrossEncoder
 Model: TypeAlias = tuple[Network, Texts, ModelConfig]
 """A network, its tokenized text policy, and its settings."""
 
@@ -47,7 +50,7 @@ def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
     reduction, codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Other
     backbones get the papers' settings.
     """
-    if isinstance(config, CrossConfig):
+    if isinstance(config, CrossConfig | LateConfig):
         return config
     changes: dict[str, Any] = {}
     if config.reduction is None:
@@ -70,9 +73,7 @@ def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
     return dataclasses.replace(config, **changes)
 
 
-def build_model(
-    config: BackboneConfig, backbone: Backbone, new_dropout: float = 0.0
-) -> BiEncoder | PolyEncoder | CrossEncoder:
+def build_model(config: BackboneConfig, backbone: Backbone, new_dropout: float = 0.0) -> BackboneModel:
     """The network of a resolved configuration, around ``backbone``.
 
     Two towers start as copies, except for their projections if ``equal_projections`` is false.
@@ -82,6 +83,10 @@ def build_model(
     """
     if isinstance(config, CrossConfig):
         return CrossEncoder(backbone, head=config.head, reduction=config.reduction, dropout=new_dropout)
+    if isinstance(config, LateConfig):
+        return LateCrossEncoder(
+            backbone, joined_layers=config.joined_layers, reader=config.reader, reduction=config.reduction
+        )
     if not config.equal_projections and (config.shared_towers or config.projection_dim is None):
         raise ConfigError(
             "model.equal_projections = false needs two projections; set projection_dim, and leave shared_towers false"
@@ -136,7 +141,7 @@ def saved_texts(network: Network, policy: TextPolicy | ConvertText, tokenizer: b
     if isinstance(policy, ConvertText):
         assert isinstance(network, Convert), "text_from_dict() returns ConvertText for a ConveRT only"
         return ConvertTexts(read_convert_subwords(tokenizer, where), policy, network.multi_context)
-    assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "all others have a backbone"
+    assert isinstance(network, BackboneModel), "all others have a backbone"
     return BackboneTexts(read_subwords(tokenizer, where), policy, network.backbone.max_positions)
 
 
@@ -187,7 +192,7 @@ def new_model(
         grow_embeddings(backbone, subwords, seed)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
     config = resolve(config, mean_pooled)
-    if not isinstance(config, CrossConfig) and config.output_scale is None:
+    if isinstance(config, BiConfig) and config.output_scale is None:
         config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -207,9 +212,9 @@ def _trained_backbone(config: BackboneConfig, start: Model | None) -> tuple[Back
     network, texts, trained = start
     if not isinstance(trained, BackboneConfig) or trained.backbone != config.backbone:
         return None
-    if trained.kind == "cross" and config.kind != "cross":
+    if config.encodes and not trained.encodes:
         return None
-    assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "its settings name a backbone"
+    assert isinstance(network, BackboneModel), "its settings name a backbone"
     assert isinstance(texts, BackboneTexts), "and its texts have the vocabulary of a backbone"
     return copy.deepcopy(network.backbone), texts.subwords, trained.reduction == "mean"
 

@@ -15,7 +15,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.devices.choice import DTYPES, Precision, choose_device, choose_dtype, choose_weights
 from polyrank.errors import UsageError
 from polyrank.loading.backbones import resolve_backbone
-from polyrank.models import BiEncoder, Network, new_model
+from polyrank.models import BiEncoder, LateCrossEncoder, Network, new_model
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.bert import BertConfig
 from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
@@ -23,6 +23,7 @@ from polyrank.models.foreign.files import CLASSIFIER
 from polyrank.models.pretrained import read_pretrained_config
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
+from polyrank.scorers.late import LateScorer
 from polyrank.text import BackboneTexts, Texts, load_template_texts
 
 IN_INT8 = "int8"
@@ -81,7 +82,9 @@ def make_scorer(
     products = dtype = choose_dtype(precision, chosen)
     if frozen:
         products, dtype = freeze(model, choose_weights(precision, chosen, ranks_in_int8=ranks_in_int8))
-    kind: Any = CrossScorer if model.pairwise else CosineScorer if cosine else EncoderScorer
+    kind: Any = CosineScorer if cosine else EncoderScorer
+    if model.pairwise:
+        kind = LateScorer if isinstance(model, LateCrossEncoder) else CrossScorer
     scorer: EncoderScorer | CrossScorer = kind(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
     scorer.precision = next(name for name, each in DTYPES.items() if each == products)
     return scorer

@@ -30,6 +30,7 @@ KINDS = {
     "bi": "Bi-encoder",
     "poly": "Poly-encoder",
     "cross": "Cross-encoder",
+    "late": "late Cross-encoder",
     "convert": "ConveRT",
     "sum": "weighted sum of encoders",
 }

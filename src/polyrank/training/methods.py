@@ -23,7 +23,7 @@ from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
 from polyrank.loading.recipes import NetworkPlan
-from polyrank.models import Convert, CrossEncoder, EncoderNetwork
+from polyrank.models import Convert, CrossEncoder, EncoderNetwork, LateCrossEncoder
 from polyrank.negatives.hard import HardNegatives, collect_right_answers
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
@@ -31,6 +31,7 @@ from polyrank.negatives.remined import MinedNegatives
 from polyrank.negatives.shortlist import ShortlistNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import load, load_encoder
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.inputs import response_of
@@ -135,7 +136,16 @@ def make_step(
 
     def steps(negatives: Negatives, sigmoid: bool = False) -> list[ListwiseStep]:
         return [
-            ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, settings.chunk_size, own)
+            ListwiseStep(
+                ranker.model,
+                ranker.texts,
+                device,
+                negatives,
+                sigmoid,
+                settings.chunk_size,
+                own,
+                ranker.scorer if isinstance(ranker.scorer, LateScorer) else None,
+            )
             for ranker, own in zip(rankers, tokens, strict=True)
         ]
 
@@ -146,7 +156,7 @@ def make_step(
         case ListwiseMethod():
             return steps(negatives, method.sigmoid)[0]
         case RerankMethod():
-            assert isinstance(first.model, CrossEncoder), "Recipe allows this method for Cross-encoders only"
+            assert isinstance(first.model, CrossEncoder | LateCrossEncoder), "Recipe allows it for Cross-encoders only"
             encoder = load_encoder(method.first_stage, device=str(device), precision=precision)
             first.model.zero_head()
             return RerankStep(steps(ShortlistNegatives(negatives, encoder, settings.negatives.n))[0], encoder)

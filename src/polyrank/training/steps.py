@@ -16,13 +16,14 @@ from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, RightAnswers, right_answers
 from polyrank.records import Example
+from polyrank.scorers.late import LateScorer
 from polyrank.scorers.protocols import Scorer
 from polyrank.text import Texts, Tokens
 from polyrank.text.tokens import to_device
 from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.row_losses import mean_loss
-from polyrank.training.shares import encode_in_shares, encode_own, gathered
+from polyrank.training.shares import Share, encode_in_shares, encode_own, gathered
 from polyrank.training.stored_tokens import StoredTokens
 from polyrank.training.weighting import Weighting
 
@@ -160,6 +161,7 @@ class ListwiseStep:
         sigmoid: apply a sigmoid to a Cross-encoder's scores.
         chunk_size: texts, or pairs, whose activations are in memory at once, see ``cached``; None: the whole batch.
         stored: as for ``InBatchStep``, for the contexts of an encoder.
+        late: keeps what a late Cross-encoder's frozen layers compute; None: the model is another one.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1; of the sigmoid, Tao et al., Eq. 5.
     """
@@ -171,6 +173,7 @@ class ListwiseStep:
     sigmoid: bool = False
     chunk_size: int | None = None
     stored: StoredTokens | None = None
+    late: LateScorer | None = None
 
     def length(self, example: Example) -> int:
         """Tokens of the context."""
@@ -182,7 +185,9 @@ class ListwiseStep:
 
     def inputs(self, batch: Positions, lists: list[list[str]]) -> Lists:
         """The tokens of lists for this network."""
-        return in_lists(batch, lists, texts=self.texts, stored=self.stored, pairwise=self.model.pairwise)
+        return in_lists(
+            batch, lists, texts=self.texts, stored=self.stored, pairwise=isinstance(self.model, CrossEncoder)
+        )
 
     def prepare(self, batch: Positions, epoch: int) -> Lists:
         """The lists and tokens of a batch."""
@@ -209,8 +214,11 @@ class ListwiseStep:
             score: Callable[[Tokens], Tensor] = self.model
             values = gathered(encode_own(score, lists.pairs, self.chunk_size), lists.pairs)
             return (values.sigmoid() if self.sigmoid else values)[lists.keys]
-        assert isinstance(self.model, EncoderNetwork), "a network is a Cross-encoder or an encoder"
         assert lists.contexts is not None, "prepared for another network"
+        if self.late is not None:
+            values = self._score_late(lists, self.late, lists.contexts)
+            return values.sigmoid() if self.sigmoid else values
+        assert isinstance(self.model, EncoderNetwork), "a network is a Cross-encoder or an encoder"
         assert lists.candidates is not None, "prepared for another network"
         if self.model.training:
             self.model.observe_weights()
@@ -219,6 +227,17 @@ class ListwiseStep:
         own = to_device(lists.contexts.own, self.device)
         keys = lists.keys if len(own) == len(lists.keys) else lists.keys[own]
         return gathered(scores(vectors, unique[keys], mask), lists.contexts)
+
+    def _score_late(self, lists: Lists, late: LateScorer, share: Share) -> Tensor:
+        """The same by a late Cross-encoder; each process scores its own contexts."""
+        contexts = late.context_inputs([example.query for example in lists.examples])
+        candidates = late.candidate_inputs(list(dict.fromkeys(text for row in lists.lists for text in row)))
+        own = share.own.tolist() or [0]  # a process without contexts needs a graph too
+        keys, allowed = lists.keys.cpu()[own], lists.allowed.cpu()[own]
+        pairs = [(own[row], int(keys[row, column])) for row, column in allowed.nonzero().tolist()]
+        values = late.joined(contexts, candidates, pairs, self.chunk_size)
+        own_lists = values.new_zeros(allowed.shape).masked_scatter(to_device(allowed, self.device), values)
+        return gathered(own_lists[: len(share.own)], share)
 
 
 def listwise_loss(values: Tensor, allowed: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.loading.models import Backend
-from polyrank.models import BiEncoder, CrossEncoder, Network, PolyEncoder
+from polyrank.models import BiEncoder, CrossEncoder, LateCrossEncoder, Network, PolyEncoder
 from polyrank.scorers.exported.sessions import SUFFIX
 from polyrank.text import Tokens
 
@@ -51,7 +51,7 @@ def write_graphs(model: Network, folder: Path, backend: Backend) -> dict[str, st
         only "candidates".
 
     Raises:
-        UsageError: the model is a ConveRT.
+        UsageError: the model is a ConveRT or a late Cross-encoder.
         MissingExtraError: a library is not installed.
     """
     graphs: dict[str, nn.Module] = {}
@@ -61,6 +61,10 @@ def write_graphs(model: Network, folder: Path, backend: Backend) -> dict[str, st
         graphs["candidates"] = _Graph(model, model.encode_candidates)
         if isinstance(model, PolyEncoder) or model.context_tower is not model.candidate_tower:
             graphs["contexts"] = _Graph(model, model.encode_contexts)
+    elif isinstance(model, LateCrossEncoder):
+        raise UsageError(
+            "a late Cross-encoder keeps what it read of candidates, which no graph does; use the torch backend"
+        )
     else:
         raise UsageError("a ConveRT packs its texts, so it has no graph of a fixed form; use the torch backend")
     return {name: _write(graph.eval(), name, folder, backend, _length(model)) for name, graph in graphs.items()}

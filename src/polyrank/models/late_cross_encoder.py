@@ -1,0 +1,181 @@
+"""The late Cross-encoder: in the lower layers each side is alone, in the upper layers one side reads the other.
+
+The lower layers are not trained, so what they compute of a candidate does not depend on the context and can be kept.
+Shapes: P pairs, R texts of the reading side of T tokens, O of the other side of U tokens, J joined layers, D
+dimensions, H heads.
+"""
+
+import copy
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyrank.devices.choice import full_precision
+from polyrank.errors import ConfigError
+from polyrank.models.backbone import Backbone
+from polyrank.models.bert import BertModel
+from polyrank.models.network import Network
+from polyrank.models.reductions import reduce
+from polyrank.text import Tokens
+
+
+class Side(nn.Module):
+    """The transformer of one side.
+
+    Args:
+        backbone: a BERT.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def inputs(self, tokens: Tokens, layers: range) -> Tensor:
+        """The inputs ``[B, T, len(layers), D]`` of layers, by number from the bottom, in fp32."""
+        network: Any = self.backbone.network
+        mask = None if tokens.is_full else tokens.mask[:, None, None, :]
+        hidden, found = network.embeddings(tokens.ids, None, None), []
+        for number in range(layers.stop):
+            if number in layers:
+                found.append(hidden)
+            if number + 1 < layers.stop:
+                hidden = network.encoder.layer[number](hidden, mask, None)
+        return torch.stack(found, 2).float()
+
+
+class LateCrossEncoder(Network):
+    """A Cross-encoder over the outputs of two frozen transformers: only its joined layers and its head are trained.
+
+    In the last J layers a token of the reader attends to the tokens of both sides. The other side's tokens attend to
+    their own side in all layers. The score is a linear function of the reader's outputs.
+
+    Args:
+        backbone: the transformer that both sides start from.
+        joined_layers: J.
+        reader: "context" or "candidate".
+        reduction: what the head reads: the reader's "first" output, or the "mean" of its outputs.
+
+    Raises:
+        ConfigError: the backbone is not a BERT, or has too few layers.
+
+    Source: MacAvaney et al., PreTTR (SIGIR 2020), https://arxiv.org/abs/2004.14255, section 4 (layers that join late);
+        Gao et al., MORES (EMNLP 2020), https://arxiv.org/abs/2010.10469, section 3 (one side reads the other).
+    """
+
+    pairwise = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        joined_layers: int,
+        reader: Literal["context", "candidate"],
+        reduction: Literal["first", "mean"],
+    ) -> None:
+        super().__init__()
+        if not isinstance(backbone.network, BertModel):
+            raise ConfigError(f'model.kind = "late" is for BERTs, not {backbone.config.model_type}; use "cross"')
+        n_layers = len(backbone.network.encoder.layer)
+        if joined_layers >= n_layers:
+            raise ConfigError(
+                f"model.joined_layers = {joined_layers} leaves none of {n_layers} layers alone; give at most"
+                f" {n_layers - 1}"
+            )
+        self.reader, self.reduction = reader, reduction
+        self.context_tower, self.candidate_tower = Side(backbone), Side(copy.deepcopy(backbone))
+        own, other = self.context_tower, self.candidate_tower
+        if reader == "candidate":
+            own, other = other, own
+        bert, read = own.backbone.network, other.backbone.network
+        assert isinstance(bert, BertModel)
+        assert isinstance(read, BertModel), "a copy"
+        del read.encoder.layer[-1]  # whose outputs nothing reads
+        first = n_layers - joined_layers
+        self._own_layers, self._other_layers = range(first, first + 1), range(first, n_layers)
+        self.head = nn.Linear(backbone.dimension, 1)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+        self.requires_grad_(False)
+        for module in (self.head, *bert.encoder.layer[first:]):
+            module.requires_grad_(True)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The reader's transformer."""
+        own = self.context_tower if self.reader == "context" else self.candidate_tower
+        return own.backbone
+
+    def context_inputs(self, tokens: Tokens) -> Tensor:
+        """What the joined layers need of contexts: ``[B, T, 1, D]`` if they read, else ``[B, T, J, D]``."""
+        return self.context_tower.inputs(tokens, self._own_layers if self.reader == "context" else self._other_layers)
+
+    def candidate_inputs(self, tokens: Tokens) -> Tensor:
+        """What the joined layers need of candidates, as for contexts."""
+        layers = self._own_layers if self.reader == "candidate" else self._other_layers
+        return self.candidate_tower.inputs(tokens, layers)
+
+    def forward(
+        self, own: Tensor, own_mask: Tensor, other: Tensor, other_mask: Tensor, own_of: Tensor, other_of: Tensor
+    ) -> Tensor:
+        """Scores ``[P]`` of pairs, raw fp32.
+
+        Args:
+            own: the reader's inputs ``[R, T, 1, D]``.
+            own_mask: ``[R, T]``, true on real tokens.
+            other: the other side's inputs ``[O, U, J, D]``.
+            other_mask: ``[O, U]``.
+            own_of, other_of: the rows of each pair, ``[P]``.
+        """
+        bert: Any = self.backbone.network
+        dtype = bert.embeddings.LayerNorm.weight.dtype  # bf16 if the weights are
+        mask = torch.cat([own_mask[own_of], other_mask[other_of]], 1)[:, None, None, :]
+        hidden, other = own[own_of, :, 0].to(dtype), other.to(dtype)
+        for number, layer in enumerate(bert.encoder.layer[self._own_layers.start :]):
+            hidden = _read(layer, hidden, other[:, :, number], other_of, mask)
+        values = reduce(hidden.float(), own_mask[own_of], self.reduction, 1)
+        with full_precision(values):
+            return self.head(values)[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+    def zero_head(self) -> None:
+        """Set the head to zero, so that every score is 0 until the network is trained."""
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def shape(self) -> dict[str, Any]:
+        """The configuration of the reader's transformer."""
+        return dict(self.backbone.config.to_dict())
+
+    def trunks(self) -> list[Backbone]:
+        """None, because recipes cannot choose which layers are trained."""
+        return []
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """The head."""
+        return list(self.head.parameters())
+
+
+def _read(layer: Any, hidden: Tensor, other: Tensor, other_of: Tensor, mask: Tensor) -> Tensor:
+    """A BERT layer's outputs ``[P, T, D]`` of tokens that attend to each other and to those of another text.
+
+    Args:
+        layer: of a BERT.
+        hidden: ``[P, T, D]``.
+        other: ``[O, U, D]``, whose keys and values are computed once for all pairs.
+        other_of: the other text of each pair, ``[P]``.
+        mask: ``[P, 1, 1, T + U]``, true on real tokens.
+    """
+    own, size = layer.attention.self, layer.attention.self.attention_head_size
+
+    def heads(projected: Tensor) -> Tensor:  # [..., T, D] to [..., H, T, D / H]
+        return projected.unflatten(-1, (-1, size)).transpose(1, 2)  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
+
+    query = heads(own.query(hidden))
+    key, value = (
+        torch.cat([heads(projection(hidden)), heads(projection(other))[other_of]], 2)
+        for projection in (own.key, own.value)
+    )
+    share = own.dropout.p if own.training else 0.0
+    read = F.scaled_dot_product_attention(query, key, value, mask, share, scale=own.scaling)
+    return layer.feed_forward_chunk(layer.attention.output(read.transpose(1, 2).flatten(2), hidden))  # type: ignore[no-any-return]  # untyped library

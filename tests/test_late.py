@@ -1,0 +1,229 @@
+"""The late Cross-encoder: each side alone in the lower layers, one side reading the other in the upper ones."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+from typer.testing import CliRunner
+
+import polyrank
+from polyrank import train
+from polyrank.cli import app
+from polyrank.config.models import LateConfig, TextPolicy
+from polyrank.data import read_examples
+from polyrank.errors import ConfigError, UsageError
+from polyrank.models import LateCrossEncoder, new_model
+from polyrank.models.build import Model
+from polyrank.records import Context
+from polyrank.scorers.exported.export import export_model
+from polyrank.scorers.late import LateScorer
+from polyrank.scorers.load import make_scorer
+from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.training.ranker import validation_figures
+
+CONTEXTS = [["my wifi is down"], ["hi", "the bill is high, very high"], ["red light"]]
+LISTS = [["router thanks", "bill", "wifi wifi wifi wifi"], ["bill"], ["green light", "my wifi is down"]]
+POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+
+
+@pytest.fixture(scope="session")
+def deep_backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny backbone with four layers."""
+    folder = tmp_path_factory.mktemp("deep") / "backbone"
+    shutil.copytree(tiny_backbone, folder)
+    torch.manual_seed(4)
+    BertModel(BertConfig.from_pretrained(folder, num_hidden_layers=4)).save_pretrained(folder)
+    return folder
+
+
+def model(backbone: Path, reader: str = "candidate", joined_layers: int = 1, **settings: Any) -> Model:
+    config = LateConfig(backbone=str(backbone), reader=reader, joined_layers=joined_layers, **settings)  # type: ignore[arg-type]
+    return new_model(config, POLICY, seed=3, sample=[])
+
+
+def scorer(backbone: Path, *args: Any, **settings: Any) -> LateScorer:
+    network, texts, _ = model(backbone, *args, **settings)
+    found = make_scorer(network.eval(), texts, device="cpu", precision="fp32")
+    assert isinstance(found, LateScorer)
+    return found
+
+
+def masked(network: LateCrossEncoder, own: torch.Tensor, other: torch.Tensor, n_alone: int) -> torch.Tensor:
+    """The score of one pair as that of one BERT over both sides with a mask; both sides have equal weights."""
+    bert: Any = network.backbone.network
+    hidden = torch.cat([bert.embeddings(ids[None], None, None) for ids in (own, other)], 1)
+    side = torch.tensor([0] * len(own) + [1] * len(other))
+    alone = side[:, None] == side[None, :]
+    for number, layer in enumerate(bert.encoder.layer):
+        seen = alone if number < n_alone else alone | (side == 0)[:, None]  # the reader sees everything
+        hidden = layer(hidden, seen[None, None], None)
+    outputs = hidden[0, : len(own)]
+    return network.head(outputs.mean(0) if network.reduction == "mean" else outputs[0])[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("reader", ["context", "candidate"])
+@pytest.mark.parametrize("reduction", ["mean", "first"])
+def test_scores_equal_those_of_a_masked_transformer(deep_backbone: Path, reader: str, reduction: str) -> None:
+    found = scorer(deep_backbone, reader, 2, reduction=reduction)
+    network = found.model
+    n_alone = len(network.backbone.layers()) - 2
+    for context, texts, values in zip(CONTEXTS, LISTS, found.score(CONTEXTS, LISTS), strict=True):
+        for text, value in zip(texts, values, strict=True):
+            sides = [found.texts.context_ids(Context.of(context)), found.texts.candidate_ids(text)]
+            own, other = map(torch.tensor, sides if reader == "context" else sides[::-1])
+            with torch.no_grad():
+                expected = float(masked(network, own, other, n_alone))
+            assert value == pytest.approx(expected, abs=2e-4)  # inputs are kept in 16 bits
+
+
+@pytest.mark.parametrize("reader", ["context", "candidate"])
+def test_a_score_depends_neither_on_its_batch_nor_on_what_is_kept(tiny_backbone: Path, reader: str) -> None:
+    found = scorer(tiny_backbone, reader)
+    together = found.score(CONTEXTS, LISTS)
+    for context, texts, values in zip(CONTEXTS, LISTS, together, strict=True):
+        for text, value in zip(texts, values, strict=True):
+            assert scorer(tiny_backbone, reader).score([context], [[text]])[0][0] == pytest.approx(value, abs=1e-6)
+    again = found.score(CONTEXTS, LISTS)
+    assert all((a == b).all() for a, b in zip(together, again, strict=True))
+    found.max_tokens = 8
+    for a, b in zip(together, found.score(CONTEXTS, LISTS), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    assert [len(values) for values in found.score([["hi"], ["wifi"]], [[], []])] == [0, 0]
+
+
+def test_a_candidate_is_read_once_within_the_memory_limit(tiny_backbone: Path) -> None:
+    found = scorer(tiny_backbone)
+    read: list[int] = []
+    compute = found.model.candidate_inputs
+    found.model.candidate_inputs = lambda tokens: (read.append(len(tokens.ids)), compute(tokens))[1]  # type: ignore[method-assign, func-returns-value]
+    expected = found.score(CONTEXTS, LISTS)
+    n_texts = len({text for texts in LISTS for text in texts})
+    assert sum(read) == n_texts
+    found.score([["another"]] * 3, LISTS)
+    assert sum(read) == n_texts
+    found.max_kept = 1  # nothing fits, so earlier candidates are dropped whenever one is new
+    for number in range(3):
+        values = found.score([*CONTEXTS, ["hi"]], [*LISTS, [f"new {number}"]])
+        for a, b in zip(values, expected, strict=False):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+        assert found._n_bytes == sum(inputs.nbytes for inputs in found._kept.values())
+
+
+def test_only_joined_layers_and_the_head_are_trained(deep_backbone: Path) -> None:
+    network, _, _ = model(deep_backbone, "context", 1)
+    assert isinstance(network, LateCrossEncoder)
+    n = len(network.backbone.layers())
+    trained = {name for name, weight in network.named_parameters() if weight.requires_grad}
+    own = f"context_tower.backbone.network.encoder.layer.{n - 1}."
+    assert {name for name in trained if not name.startswith(own)} == {"head.weight", "head.bias"}
+    assert f"{own}attention.self.key.weight" in trained
+    assert not any(
+        name.startswith(f"candidate_tower.backbone.network.encoder.layer.{n - 1}.") for name in network.state_dict()
+    )
+
+
+@pytest.fixture(scope="session")
+def word_task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("late")
+    words = ["wifi", "bill", "router", "light", "high", "down", "red", "green"]
+    pairs = [{"context": [f"my {word}"], "response": f"{word} thanks"} for word in words]
+    lists = [
+        {"context": [f"my {w}"], "candidates": [f"{v} thanks" for v in words], "relevant": [i]}
+        for i, w in enumerate(words)
+    ]
+    files = {}
+    for name, rows in (("train", pairs * 4), ("valid", lists)):
+        files[name] = folder / f"{name}.jsonl"
+        files[name].write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return files
+
+
+def recipe(task: dict[str, Path], backbone: Path, output: Path, first: Path | None = None, **changes: Any) -> Any:
+    method = {"kind": "listwise"} if first is None else {"kind": "rerank", "first_stage": str(first)}
+    settings = {"method": method, "negatives": {"n": 3}, "batch_size": 8, "max_steps": 12, "epochs": 9, "lr": 3e-3}
+    return {
+        "model": {"kind": "late", "backbone": str(backbone), "joined_layers": 1},
+        "text": {"max_context_tokens": 16, "max_candidate_tokens": 12},
+        "data": {name: str(path) for name, path in task.items()},
+        "output": str(output),
+        "train": settings | {"schedule": {"kind": "constant", "warmup_steps": 0}} | changes,
+    }
+
+
+def test_a_late_cross_encoder_corrects_its_first_stage(
+    word_task: dict[str, Path], tiny_backbone: Path, tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    first = tiny_encoders["bi"]
+    plan = recipe(word_task, tiny_backbone, tmp_path / "run", first, max_steps=60, epochs=15, init_from=str(first))
+    (result,) = train(plan)
+    lists = read_examples(word_task["valid"]).examples
+    late, bi = polyrank.load(result.model), polyrank.load(first)
+    assert isinstance(late, LateScorer)
+    assert late.corrects == bi.fingerprint
+    both = TwoStageScorer(bi, late, n_retrieved=4)
+    assert both.ensemble == "raw"
+    assert validation_figures(both, lists)["MRR"] > validation_figures(bi, lists)["MRR"]
+    assert result.fit.best == pytest.approx(validation_figures(both, lists))
+    # the frozen layers are still those of the first stage
+    weights = polyrank.load(first).model.state_dict()  # type: ignore[attr-defined]
+    own = late.model.state_dict()
+    changed = {name for name in own.keys() & weights.keys() if not torch.equal(own[name], weights[name])}
+    last = len(late.model.backbone.layers()) - 1
+    assert changed
+    assert all(name.startswith(f"candidate_tower.backbone.network.encoder.layer.{last}.") for name in changed)
+
+
+def test_saved_and_loaded_scores_are_bit_equal_and_a_stopped_run_resumes(
+    word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (whole,) = train(recipe(word_task, tiny_backbone, tmp_path / "whole"), device="cpu")
+    (part,) = train(recipe(word_task, tiny_backbone, tmp_path / "part", max_steps=5), device="cpu")
+    del part
+    (rest,) = train(recipe(word_task, tiny_backbone, tmp_path / "part"), device="cpu", resume=True)
+    files = [result.model / "model.safetensors" for result in (whole, rest)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    a, b = (polyrank.load(whole.model, precision="fp32") for _ in range(2))
+    assert all((x == y).all() for x, y in zip(a.score(CONTEXTS, LISTS), b.score(CONTEXTS, LISTS), strict=True))
+
+
+def test_chunks_change_only_rounding(word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+    found = []
+    for size in (None, 3):
+        plan = recipe(word_task, tiny_backbone, tmp_path / f"{size}", dropout=0.0, max_steps=4, chunk_size=size)
+        (result,) = train(plan, device="cpu")
+        found.append(polyrank.load(result.model, precision="fp32").score(CONTEXTS, LISTS))
+    for a, b in zip(*found, strict=True):  # a list's loss does not depend on the head's bias
+        np.testing.assert_allclose(a - a[0], b - b[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_narrow_weights_score_alike(
+    word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, precision: Any
+) -> None:
+    (result,) = train(recipe(word_task, tiny_backbone, tmp_path / "run", max_steps=8), device="cpu")
+    exact, narrow = (polyrank.load(result.model, precision=name) for name in ("fp32", precision))
+    values = [np.concatenate(each.score(CONTEXTS, LISTS)) for each in (exact, narrow)]
+    assert np.corrcoef(*values)[0, 1] > 0.98
+    assert not np.array_equal(*values)
+
+
+def test_wrong_settings_are_refused_with_the_fix(
+    word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"joined_layers = 9 leaves none of \d layers alone; give at most"):
+        model(tiny_backbone, "context", 9)
+    with pytest.raises(ConfigError, match=r"of which the joined layers are trained; set model\.joined_layers"):
+        train(recipe(word_task, tiny_backbone, tmp_path / "a", train_layers="all"))
+    with pytest.raises(ConfigError, match="no in-batch negatives"):
+        train(recipe(word_task, tiny_backbone, tmp_path / "b", method={"kind": "in_batch"}))
+    (result,) = train(recipe(word_task, tiny_backbone, tmp_path / "run", max_steps=1), device="cpu")
+    with pytest.raises(UsageError, match="keeps what it read of candidates"):
+        export_model(result.model, "onnx")
+    said = CliRunner().invoke(app, ["explain", str(result.model), "my wifi", "--reply", "wifi thanks", "--json"])
+    assert said.exit_code == 0, said.output
+    assert json.loads(said.stdout)["method"] == "left out"
