@@ -161,11 +161,11 @@ def test_the_machine_is_this_one() -> None:
 
 @pytest.fixture(scope="module")
 def backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The tiny backbone with enough positions for the timed contexts."""
+    """The tiny backbone with enough positions for the timed contexts, and layers to join two."""
     folder = tmp_path_factory.mktemp("bench") / "backbone"
     shutil.copytree(tiny_backbone, folder)
     config = BertConfig.from_pretrained(tiny_backbone)
-    config.max_position_embeddings = 256
+    config.max_position_embeddings, config.num_hidden_layers = 256, 3
     torch.manual_seed(3)
     BertModel(config).save_pretrained(folder)
     return str(folder)
@@ -192,7 +192,9 @@ def test_rows_of_encoding_with_a_peer(backbone: str) -> None:
         texts, n_pairs=3, n_words=4, repeats=2, backbone=backbone, peers=peers, progress=reported.append
     )
     assert reported == ["loading", "encoding 3 texts", "encoding one context", "re-ranking 3 candidates"]
-    rows = found["rows"]
+    (late,) = (row for row in found["rows"] if row["form"] == "late Cross-encoder")
+    assert (late["what"], late["n"], late["max_abs_error"]) == ("rerank", 3, None)
+    rows = [row for row in found["rows"] if row is not late]
     assert [(row["what"], row["n"], row["d"], row["m"], row["form"]) for row in rows] == [
         (what, n, 32, 1, form)
         for what, n in (("bulk", 3), ("context", 1), ("rerank", 3))
@@ -224,9 +226,10 @@ def test_compared_vectors_have_one_length() -> None:
 def test_exports_are_timed_next_to_the_network(backbone: str) -> None:
     pytest.importorskip("onnxruntime")
     found = bench.bench_encoding(TEXTS[:4], n_pairs=4, n_words=5, repeats=1, backbone=backbone, backends=["onnx"])
-    forms = [(row["what"], row["form"]) for row in found["rows"]]
+    rows = [row for row in found["rows"] if row["form"] != "late Cross-encoder"]
+    forms = [(row["what"], row["form"]) for row in rows]
     assert forms == [(what, form) for what in ("bulk", "context", "rerank") for form in ("polyrank", "polyrank onnx")]
-    assert all(row["max_abs_error"] < 1e-3 for row in found["rows"])
+    assert all(row["max_abs_error"] < 1e-3 for row in rows)
     assert found["left_out"] == []
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine, median_seconds
-from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, LateConfig, ModelConfig, TextPolicy
 from polyrank.devices.choice import Precision
-from polyrank.errors import ArtifactError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.loading.models import Backend
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
@@ -30,6 +30,7 @@ from polyrank.scorers.exported.sessions import check_installed
 from polyrank.scorers.load import saved_scorer, untuned_scorer
 
 CONTEXT_WORDS = 100
+LATE = "late Cross-encoder"
 POLICY = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
 Run = Callable[[], NDArray[np.float32]]
 
@@ -106,6 +107,12 @@ def bench_encoding(
         cross = _saved(Path(folder) / "cross", CrossConfig(backbone=backbone))
         for name, precision in (("polyrank", "auto"), ("exact", "fp32")):
             _add_scorer(name, saved_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
+        try:
+            late = _saved(Path(folder) / "late", LateConfig(backbone=backbone))
+            crosses |= {LATE: saved_scorer(late)}  # type: ignore[dict-item]
+            crosses |= {f"{LATE} {name}": saved_scorer(late, precision=name) for name in precisions}  # type: ignore[misc]
+        except ConfigError as error:  # it is not a BERT
+            left_out.append(f"{LATE}: {error}")
         for name in precisions:
             encoders[f"polyrank {name}"] = untuned_scorer(backbone, POLICY, precision=name)
             _add_scorer(f"polyrank {name}", saved_scorer(cross, precision=name), encoders, crosses)
