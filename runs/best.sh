@@ -19,7 +19,9 @@
 #   joint: both parts of sum trained together, on as many pairs as bi-more
 #   mined: a Bi-encoder with one mined wrong answer for each context in addition to those of the batch, on half of the pairs; medquad
 #   unmined: the same without mined answers
-#   half: mined, on every second pair; late: its ten best answers, re-ranked by a late Cross-encoder trained on the other half
+#   half: mined, on every second pair; half-late: its ten best answers, re-ranked by a late Cross-encoder trained on the other half
+#   late: the 25 best of logq, re-ranked by a late Cross-encoder trained on LATE pairs drawn from all, each with the eight wrong
+#     answers that logq ranks highest of a hundred random ones
 #   passes: bi with three passes; dev lists choose the best version
 #   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
@@ -36,6 +38,7 @@ SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
 START=${START:-shipped:minilm} # the stored figures used runs/work/encoder/run/model, the output of its first pass
 MORE=${MORE:-48000}        # pairs of logq-more
+LATE=${LATE:-12800}        # pairs of late
 NEGATIVES=${NEGATIVES:-31} # of lists
 LIMIT=${LIMIT:-}
 
@@ -52,7 +55,7 @@ judge() { # SET MODEL SCORER AGAINST
   [[ $1 == medquad ]] && test=$DATA/medquad/test.pool.jsonl.gz pool=(--pool "$DATA/medquad/answers.jsonl.gz")
   [[ $4 && -e runs/work/best/$1/$4.scores.jsonl ]] && against=(--against "runs/work/best/$1/$4.scores.jsonl")
   polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" "${pool[@]}" \
-    "${second[@]}"     --threads "$THREADS" --json >"$work.json"
+    "${second[@]}" --threads "$THREADS" --json >"$work.json"
   python runs/record.py "best/$1/$2" "$work.json"
   [[ -e $work/result.json ]] && python runs/record.py "best/$1/$2.fit" "$work/result.json"
   echo "$1 $2 $(cut -c1-200 "$work.json")"
@@ -143,15 +146,20 @@ for set in $SETS; do
           '{print > (NR % 2 ? first : second)}'
         learn "$set" half bi "${common[@]}" --set "data.train=$work/first.jsonl" --set train.init_from=shipped:minilm \
           --set train.lr=1e-4 "${mining[@]}" "${lengths[@]}" ;;
-      late) # the wrong answers of a list are among the first stage's twelve best of all training answers
+      late)
+        scorer=$work/logq/model against=logq
+        learn "$set" late late --set "train.init_from=$scorer" --set "train.method.first_stage=$scorer" \
+          --set "train.max_steps=$((LATE / 16))" --set 'train.seeds=[2]'
+        second=(--rerank "$work/late/model" --n-retrieved 25) ;;
+      half-late) # the wrong answers of a list are among the first stage's twelve best of all training answers
         scorer=$work/half/model against=half
         zcat "$DATA/$set/train.jsonl.gz" | sed 's/.*"response": /{"text": /' >"$work/responses.jsonl"
         [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 8 \
           --ranks 1:12 -o "$work/lists.jsonl"
-        learn "$set" late late --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" --set train.epochs=2 \
+        learn "$set" half-late late --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" --set train.epochs=2 \
           --set "train.method.first_stage=$scorer" --set 'train.negatives.sources=["given"]' --set model.reader=context \
           "${lengths[@]}"
-        second=(--rerank "$work/late/model" --n-retrieved 10) ;;
+        second=(--rerank "$work/half-late/model" --n-retrieved 10) ;;
       passes)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set train.epochs=3 \
           --set "data.valid=$DATA/$set/dev.jsonl.gz" ;;

@@ -235,7 +235,7 @@ def test_exports_are_timed_next_to_the_network(backbone: str) -> None:
 
 @pytest.mark.parametrize("wrong", [{"n_pairs": 3}, {"n_pairs": 0}, {"n_pairs": 1, "repeats": 0}])
 def test_too_few_texts_to_encode(wrong: dict[str, int], backbone: str) -> None:
-    assert len(bench.bench_encoding(["hello"], n_pairs=1, repeats=1, backbone=backbone)["rows"]) == 3
+    assert len(bench.bench_encoding(["hello"], n_pairs=1, repeats=1, backbone=backbone)["rows"]) == 4
     with pytest.raises(UsageError, match=f"2 texts are too few for {wrong['n_pairs']} pairs"):
         bench.bench_encoding(["hello", "you"], **wrong)  # type: ignore[arg-type]
 
