@@ -20,7 +20,7 @@ from torch import Tensor
 
 import test_cached
 from attached import end_with_parent
-from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, LateConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
 from polyrank.devices import distributed
 from polyrank.errors import LostProcessError, PolyrankError, UsageError
@@ -205,6 +205,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "bi, queue and chunks": (BI, {"queue": 20, "chunk_size": 4}),
     "bi, mined": (BI, {"method": "listwise", "remine_epochs": 1, "remine_ranks": (1, 3)}),
     "cross": (CrossConfig(), {"method": "listwise"}),
+    "late": (LateConfig(joined_layers=1), {"method": "listwise", "train_layers": "all_but_embeddings"}),
     "convert": (CONVERT, {"method": "convert", "smoothing": 0.2, "scale_steps": 4}),
     "mutual": (BI, {"method": "mutual", "lr": 0.05}),  # mutual learning amplifies rounding
     "distilled": (BI, {"method": "distill"}),
