@@ -21,6 +21,7 @@ from polyrank.models import LateCrossEncoder, new_model
 from polyrank.models.build import Model
 from polyrank.records import Context
 from polyrank.scorers.exported.export import export_model
+from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.two_stage import TwoStageScorer
@@ -210,6 +211,13 @@ def test_narrow_weights_score_alike(
     values = [np.concatenate(each.score(CONTEXTS, LISTS)) for each in (exact, narrow)]
     assert np.corrcoef(*values)[0, 1] > 0.98
     assert not np.array_equal(*values)
+
+
+def test_int8_is_checked_and_recorded(word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+    (result,) = train(recipe(word_task, tiny_backbone, tmp_path / "run", max_steps=8), device="cpu")
+    found = check_int8(result.model, read_examples(word_task["valid"]).examples)
+    assert read_record(result.model) == found
+    assert found.overlap > 0.5
 
 
 def test_wrong_settings_are_refused_with_the_fix(

@@ -108,11 +108,11 @@ class LateCrossEncoder(Network):
         return own.backbone
 
     def context_inputs(self, tokens: Tokens) -> Tensor:
-        """What the joined layers need of contexts: ``[B, T, 1, D]`` if they read, else ``[B, T, J, D]``."""
+        """The inputs of the joined layers for contexts: ``[B, T, 1, D]`` if they read, else ``[B, T, J, D]``."""
         return self.context_tower.inputs(tokens, self._own_layers if self.reader == "context" else self._other_layers)
 
     def candidate_inputs(self, tokens: Tokens) -> Tensor:
-        """What the joined layers need of candidates, as for contexts."""
+        """The inputs of the joined layers for candidates, as for contexts."""
         layers = self._own_layers if self.reader == "candidate" else self._other_layers
         return self.candidate_tower.inputs(tokens, layers)
 

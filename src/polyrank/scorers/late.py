@@ -1,4 +1,4 @@
-"""A late Cross-encoder bound to its text policy, device and precision: a Scorer that keeps what it read of candidates.
+"""A late Cross-encoder bound to its text policy, device and precision: a Scorer that reads each candidate once.
 
 Shapes: B contexts, P pairs, T tokens, S inputs of joined layers per token, D dimensions.
 """
@@ -54,12 +54,12 @@ class LateScorer(CrossScorer):
         return [flat[end - len(texts) : end] for end, texts in zip(ends, lists, strict=True)]
 
     def context_inputs(self, contexts: Sequence[ContextLike]) -> list[Inputs]:
-        """What the joined layers need of each context."""
+        """The inputs of the joined layers for each context."""
         rows = [self.texts.context_ids(context) for context in contexts_of(contexts)]
         return self._inputs(self.model.context_inputs, rows)
 
     def candidate_inputs(self, texts: Sequence[str]) -> list[Inputs]:
-        """What the joined layers need of each of some distinct candidates; what is kept is not computed again."""
+        """The inputs of the joined layers for each of some distinct candidates; kept ones are not computed again."""
         new = [text for text in texts if text not in self._kept]
         found = dict(
             zip(new, self._inputs(self.model.candidate_inputs, self.texts.all_candidate_ids(new)), strict=True)
