@@ -428,11 +428,11 @@ def test_dictionaries_of_methods_contain_their_kind() -> None:
 @pytest.mark.parametrize("kind", kinds(ModelConfig))
 @pytest.mark.parametrize("start", [None, "somewhere"])
 def test_an_empty_recipe_has_its_models_defaults(kind: str, start: str | None) -> None:
-    method = {"method": {"kind": "listwise"}} if kind == "cross" else {}
+    method = {"method": {"kind": "listwise"}} if kind in ("cross", "late") else {}
     config = kinds(ModelConfig)[kind]
     found = recipe_from_dict(values({"init_from": start, **method}, model={"kind": kind}))
     wanted = config.training if start is None else config.tuning
-    changes = {"method": ListwiseMethod()} if kind == "cross" else {}
+    changes = {"method": ListwiseMethod()} if kind in ("cross", "late") else {}
     assert found.train == dataclasses.replace(wanted, init_from=start, **changes)
     assert isinstance(found.text, config.text_kind)
 
