@@ -205,8 +205,6 @@ class LateConfig(Settings):
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub; a BERT.
         joined_layers: the number of upper layers in which the reader's tokens attend to both sides.
         reader: whose tokens read the other side: "candidate" or "context". The shorter side costs less.
-        reduction: what the head reads of the reader's outputs: the "mean", which suits the transformer of an encoder
-            that uses means, or the "first".
     """
 
     kind: ClassVar[str] = "late"
@@ -218,7 +216,6 @@ class LateConfig(Settings):
     backbone: str = "embedded"
     joined_layers: Count = 2
     reader: Literal["candidate", "context"] = "candidate"
-    reduction: Literal["first", "mean"] = "mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

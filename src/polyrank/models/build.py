@@ -84,9 +84,7 @@ def build_model(config: BackboneConfig, backbone: Backbone, new_dropout: float =
     if isinstance(config, CrossConfig):
         return CrossEncoder(backbone, head=config.head, reduction=config.reduction, dropout=new_dropout)
     if isinstance(config, LateConfig):
-        return LateCrossEncoder(
-            backbone, joined_layers=config.joined_layers, reader=config.reader, reduction=config.reduction
-        )
+        return LateCrossEncoder(backbone, joined_layers=config.joined_layers, reader=config.reader)
     if not config.equal_projections and (config.shared_towers or config.projection_dim is None):
         raise ConfigError(
             "model.equal_projections = false needs two projections; set projection_dim, and leave shared_towers false"
@@ -216,7 +214,7 @@ def _trained_backbone(config: BackboneConfig, start: Model | None) -> tuple[Back
         return None
     assert isinstance(network, BackboneModel), "its settings name a backbone"
     assert isinstance(texts, BackboneTexts), "and its texts have the vocabulary of a backbone"
-    return copy.deepcopy(network.backbone), texts.subwords, trained.reduction == "mean"
+    return copy.deepcopy(network.backbone), texts.subwords, getattr(trained, "reduction", "mean") == "mean"
 
 
 def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:

@@ -49,13 +49,12 @@ class LateCrossEncoder(Network):
     """A Cross-encoder over the outputs of two frozen transformers: only its joined layers and its head are trained.
 
     In the last J layers a token of the reader attends to the tokens of both sides. The other side's tokens attend to
-    their own side in all layers. The score is a linear function of the reader's outputs.
+    their own side in all layers. The score is a linear function of the mean of the reader's outputs.
 
     Args:
         backbone: the transformer that both sides start from.
         joined_layers: J.
         reader: "context" or "candidate".
-        reduction: what the head reads: the reader's "first" output, or the "mean" of its outputs.
 
     Raises:
         ConfigError: the backbone is not a BERT, or has too few layers.
@@ -72,7 +71,6 @@ class LateCrossEncoder(Network):
         *,
         joined_layers: int,
         reader: Literal["context", "candidate"],
-        reduction: Literal["first", "mean"],
     ) -> None:
         super().__init__()
         if not isinstance(backbone.network, BertModel):
@@ -83,7 +81,7 @@ class LateCrossEncoder(Network):
                 f"model.joined_layers = {joined_layers} leaves none of {n_layers} layers alone; give at most"
                 f" {n_layers - 1}"
             )
-        self.reader, self.reduction = reader, reduction
+        self.reader = reader
         self.context_tower, self.candidate_tower = Side(backbone), Side(copy.deepcopy(backbone))
         own, other = self.context_tower, self.candidate_tower
         if reader == "candidate":
@@ -134,7 +132,7 @@ class LateCrossEncoder(Network):
         hidden, other = own[own_of, :, 0].to(dtype), other.to(dtype)
         for number, layer in enumerate(bert.encoder.layer[self._own_layers.start :]):
             hidden = _read(layer, hidden, other[:, :, number], other_of, mask)
-        values = reduce(hidden.float(), own_mask[own_of], self.reduction, 1)
+        values = reduce(hidden.float(), own_mask[own_of], "mean", 1)
         with full_precision(values):
             return self.head(values)[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
