@@ -105,12 +105,16 @@ def test_a_candidate_is_read_once_within_the_memory_limit(tiny_backbone: Path) -
     assert sum(read) == n_texts
     found.score([["another"]] * 3, LISTS)
     assert sum(read) == n_texts
-    found.max_kept = 1  # nothing fits, so earlier candidates are dropped whenever one is new
-    for number in range(3):
-        values = found.score([*CONTEXTS, ["hi"]], [*LISTS, [f"new {number}"]])
-        for a, b in zip(values, expected, strict=False):
+    oldest, *others = found._kept
+    found.max_kept = found._n_bytes
+    values = found.score([["hi"]], [["wifi"]])  # takes the place of the oldest
+    assert [*found._kept] == [*others, "wifi"]
+    found.max_kept = 0
+    for _ in range(2):
+        values = found.score(CONTEXTS, LISTS)
+        for a, b in zip(values, expected, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
-        assert found._n_bytes == sum(inputs.nbytes for inputs in found._kept.values())
+        assert (found._kept, found._n_bytes) == ({}, 0)
 
 
 def test_only_joined_layers_and_the_head_are_trained(deep_backbone: Path) -> None:

@@ -65,12 +65,10 @@ class LateScorer(CrossScorer):
             zip(new, self._inputs(self.model.candidate_inputs, self.texts.all_candidate_ids(new)), strict=True)
         )
         result = [found[text] if text in found else self._kept[text] for text in texts]
-        n_bytes = sum(inputs.nbytes for inputs in found.values())
-        if self._n_bytes + n_bytes > self.max_kept:
-            self._kept.clear()
-            self._n_bytes = 0
         self._kept |= found
-        self._n_bytes += n_bytes
+        self._n_bytes += sum(inputs.nbytes for inputs in found.values())
+        while self._n_bytes > self.max_kept:
+            self._n_bytes -= self._kept.pop(next(iter(self._kept))).nbytes  # the oldest
         return result
 
     def _inputs(self, compute: Callable[[Tokens], Tensor], rows: Sequence[Sequence[int]]) -> list[Inputs]:
