@@ -105,9 +105,9 @@ def test_a_candidate_is_read_once_within_the_memory_limit(tiny_backbone: Path) -
     assert sum(read) == n_texts
     found.score([["another"]] * 3, LISTS)
     assert sum(read) == n_texts
-    oldest, *others = found._kept
+    _, *others = found._kept
     found.max_kept = found._n_bytes
-    values = found.score([["hi"]], [["wifi"]])  # takes the place of the oldest
+    found.score([["hi"]], [["wifi"]])  # takes the place of the oldest
     assert [*found._kept] == [*others, "wifi"]
     found.max_kept = 0
     for _ in range(2):
