@@ -156,7 +156,7 @@ for set in $SETS; do
         zcat "$DATA/$set/train.jsonl.gz" | sed 's/.*"response": /{"text": /' >"$work/responses.jsonl"
         [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 8 \
           --ranks 1:12 -o "$work/lists.jsonl"
-        learn "$set" half-late late --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" --set train.epochs=2 \
+        learn "$set" half-late late --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" --set train.epochs=1 \
           --set "train.method.first_stage=$scorer" --set 'train.negatives.sources=["given"]' --set model.reader=context \
           "${lengths[@]}"
         second=(--rerank "$work/half-late/model" --n-retrieved 10) ;;
