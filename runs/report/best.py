@@ -24,6 +24,7 @@ MODELS = {
     "logq": "Bi-encoder, frequencies corrected",
     "logq-all": "Bi-encoder, frequencies corrected, all pairs",
     "logq-more": "that Bi-encoder, trained further on pairs drawn from all",
+    "late": "its 25 best, re-ranked by a late Cross-encoder",
     "scratch": "ConveRT from random weights, all pairs",
     "counts": "how often a reply was said, alone",
     "sum-logq": "sum of both and of counts",
@@ -45,6 +46,8 @@ MODELS = {
     "shipped": "`shipped:minilm`, not trained further",
     "unmined": "Bi-encoder, with the other answers of the batch only",
     "mined": "Bi-encoder, with a mined wrong answer for each context",
+    "half": "likewise, on every second pair",
+    "half-late": "its ten best, re-ranked by a late Cross-encoder of the other half",
 }
 
 

@@ -4,7 +4,20 @@ from statistics import fmean
 
 from report.best import corrected
 from report.convert import MODELS
-from report.figures import BACKBONE, change, machine, ms, percent, read, read_if_there, row, share, table, times
+from report.figures import (
+    BACKBONE,
+    change,
+    compared,
+    machine,
+    ms,
+    percent,
+    read,
+    read_if_there,
+    row,
+    share,
+    table,
+    times,
+)
 from report.general import read_sets, unread_sets
 from report.pretraining import starts
 from report.quality import COUNTS, SETS
@@ -92,13 +105,16 @@ def number_of_codes() -> str:
 
 
 def stages() -> str:
-    """One stage and two on medquad."""
-    titles = {("alone", 0): "Bi alone", ("cross", 10): "its ten best by Cross", ("cross + z-score", 10): "both, summed"}
+    """A Bi-encoder, and its best replies re-ranked by a late Cross-encoder."""
+    names = {"medquad": ("half", "half-late", "10 of 15,805"), "self-dialogue": ("logq", "late", "25 of 100")}
     rows = []
-    for (form, n), title in titles.items():
-        one = row("medquad/stages", what="bi", form=form, n=n)
-        rows.append([title, percent(one["hits@1"]), percent(one["hits@5"]), ms(one["ms"])])
-    return table(["15,805 answers, one thread", "hits@1", "hits@5", "ms"], rows, (1, 2, 3))
+    for name, (first, second, n) in names.items():
+        one, two = read_if_there(f"best/{name}/{first}"), read_if_there(f"best/{name}/{second}")
+        if one and two:
+            pairs = [f"{read(f'best/{name}/{key}.fit')['n_examples']:,}" for key in (first, second)]
+            rows.append([name, n, *pairs, share(one), share(two), compared(two["against"])])
+    titles = ["R@1, %", "re-ranked", "pairs of the first stage", "of the second", "one stage", "two", "difference"]
+    return table(titles, rows, (1, 2, 3))
 
 
 def without_training() -> str:
