@@ -678,6 +678,15 @@ def test_a_scale_is_fitted_to_the_weights_that_training_starts_from(
     assert float(load_model(bi).model.state_dict()["context_tower.scale"]) == pytest.approx(saved)
 
 
+def test_negatives_come_from_a_part_of_the_responses_if_a_first_stage_scores_them(tmp_path: Path) -> None:
+    examples = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(40)]
+    settings = NegativesConfig(n=5, sources=("random",))
+    for n_pool, n_expected in ((12, 12), (None, 40), (99, 40)):
+        negatives = make_negatives([], settings, examples, seed=1, folder=tmp_path, n_pool=n_pool)
+        drawn = {text for epoch in range(20) for i, e in enumerate(examples) for text in negatives(i, e, epoch)}
+        assert len(drawn) == n_expected
+
+
 def test_a_batch_that_exceeds_memory_suggests_a_smaller_one(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

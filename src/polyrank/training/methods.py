@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from polyrank.config.methods import (
@@ -47,6 +48,9 @@ from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_res
 
 N_DRAWN = 100
 """Wrong candidates of a context from which a first stage chooses the hardest, for a training with it."""
+
+N_POOL = 20_000
+"""Distinct responses from which those are drawn: few enough that the first stage soon keeps the vectors of all."""
 
 
 def make_ranker(
@@ -94,10 +98,10 @@ def make_step(
     first, method, tokens = rankers[0], settings.method, tokens or [None] * len(rankers)
     negatives = None
     if settings.negatives is not None:
-        drawn = settings.negatives
+        drawn, most = settings.negatives, None
         if method.corrects is not None:  # a small set has fewer wrong responses
-            drawn = replace(drawn, n=max(drawn.n, min(N_DRAWN, len(_responses(examples)) - 1)))
-        negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder, notify=notify)
+            drawn, most = replace(drawn, n=max(drawn.n, min(N_DRAWN, len(_responses(examples)) - 1))), N_POOL
+        negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder, n_pool=most, notify=notify)
     match method:
         case InBatchMethod():
             assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
@@ -210,9 +214,19 @@ def make_negatives(
     *,
     seed: int,
     folder: Path,
+    n_pool: int | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> Negatives:
     """Wrong candidates from the sources that the settings name; the first encoder among the networks mines them.
+
+    Args:
+        rankers: the networks in training.
+        settings: the sources.
+        examples: the training data.
+        seed: of the draws.
+        folder: for mined negatives.
+        n_pool: at most so many of the data's distinct responses, chosen at random, are drawn from; None: all.
+        notify: called with lines for the user.
 
     Raises:
         DataError: the data holds too few.
@@ -220,6 +234,8 @@ def make_negatives(
     """
     order, right = settings.order, collect_right_answers(examples)
     pool = _responses(examples)
+    if n_pool is not None and len(pool) > n_pool:
+        pool = [pool[i] for i in np.random.default_rng(seed).choice(len(pool), n_pool, replace=False).tolist()]
 
     def n_given(example: Example) -> int:
         return len({*example.candidates} - right_answers(example, right)) if "given" in order else 0
