@@ -82,10 +82,14 @@ def best() -> str:
         core of an AMD EPYC (AVX2), with intervals over dialogues; the weights of their sums come from 1,000 dev lists.
         medquad: hits@1 of the first 1,000 test questions, from `shipped:minilm` itself, 64 + 128 tokens; each pair may
         add one mined wrong answer to those of the batch, drawn from the ranks 2 to 20 of the first weights; the one
-        without is compared with it. Made by
+        without is compared with it. Late Cross-encoders correct the scores of the Bi-encoder that they are compared
+        with. That of medquad is trained once on the pairs that its Bi-encoder has not seen, with eight wrong answers of
+        the Bi-encoder's twelve best; that of self-dialogue on pairs drawn from all, with the best eight of a hundred
+        random wrong answers. Made by
         `MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all logq-more scratch counts sum-logq
         sum-logq-all sum-logq-more bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library" bash
-        runs/best.sh`, and `SETS=medquad LIMIT=1000 MODELS="shipped mined unmined"`.""",
+        runs/best.sh`, and `SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"` and
+        `SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=4800`.""",
         table(["set", "model", "training pairs", "minutes", "R@1", "difference"], rows, (2, 3)),
         *as_one_index(),
     )
