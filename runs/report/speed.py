@@ -186,11 +186,24 @@ def peers() -> str:
             rows,
             range(1, 7),
         ),
+        late(library, package),
         training(library, package),
         f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16, and polyrank
         refused it. A multi-context ConveRT encodes a context {times(convert["ratio"])} times as fast as the library's
         MiniLM on AVX-512 alone.""",
     )
+
+
+def late(library: str, package: str) -> str:
+    """Re-ranking by a late Cross-encoder, whose candidates are read in advance."""
+    there, joined = "bench/avx2/late", "late Cross-encoder"
+    forms = (library, package, f"{package} int8", joined, f"{joined} int8")
+    usual, cross, narrow, own, fastest = (row(there, what="rerank", form=form) for form in forms)
+    return f"""Re-ranking {usual["n"]} replies of star for a context of 100 words on {machine(there)}: {ms(usual["ms"])}
+        ms by the library's Cross-encoder, {ms(cross["ms"])} by polyrank's ({times(cross["ratio"])} times), {ms(narrow["ms"])}
+        in int8 ({times(narrow["ratio"])}), {ms(own["ms"])} by a late Cross-encoder that has read the replies
+        ({times(own["ratio"])}), and {ms(fastest["ms"])} by that in int8 ({times(fastest["ratio"])}). Made by `python
+        runs/peers/speed.py encode POOL --limit 300 --pairs 25 --precision int8`."""
 
 
 def training(library: str, package: str) -> str:
