@@ -201,9 +201,9 @@ def late(library: str, package: str) -> str:
     usual, cross, narrow, own, fastest = (row(there, what="rerank", form=form) for form in forms)
     return f"""Re-ranking {usual["n"]} replies of star for a context of 100 words on {machine(there)}:
         {ms(usual["ms"])} ms by the library's Cross-encoder, {ms(cross["ms"])} by polyrank's ({times(cross["ratio"])}
-        times), {ms(narrow["ms"])} in int8 ({times(narrow["ratio"])}), {ms(own["ms"])} by a late Cross-encoder that keeps
-        the replies ({times(own["ratio"])}), and {ms(fastest["ms"])} by that in int8 ({times(fastest["ratio"])}). Made by
-        `python runs/peers/speed.py encode POOL --limit 300 --pairs 25 --precision int8`."""
+        times), {ms(narrow["ms"])} in int8 ({times(narrow["ratio"])}), {ms(own["ms"])} by a late Cross-encoder that
+        keeps the replies ({times(own["ratio"])}), and {ms(fastest["ms"])} by that in int8 ({times(fastest["ratio"])}).
+        Made by `python runs/peers/speed.py encode POOL --limit 300 --pairs 25 --precision int8`."""
 
 
 def training(library: str, package: str) -> str:
