@@ -1,8 +1,8 @@
 """The late Cross-encoder: in the lower layers each side is alone, in the upper layers one side reads the other.
 
 The lower layers are not trained, so what they compute of a candidate does not depend on the context and can be kept.
-Shapes: P pairs, R texts of the reading side of T tokens, O of the other side of U tokens, J joined layers, D
-dimensions, H heads.
+Shapes: P pairs, R texts of the reading side of T tokens, N real tokens of these in all pairs, O texts of the other side
+of U tokens, J joined layers, D dimensions, H heads.
 """
 
 import copy
@@ -17,6 +17,7 @@ from polyrank.errors import ConfigError
 from polyrank.models.backbone import Backbone
 from polyrank.models.bert import BertModel
 from polyrank.models.network import Network
+from polyrank.models.packing import Packing
 from polyrank.models.reductions import reduce
 from polyrank.text import Tokens
 
@@ -128,11 +129,12 @@ class LateCrossEncoder(Network):
         """
         bert: Any = self.backbone.network
         dtype = bert.embeddings.LayerNorm.weight.dtype  # bf16 if the weights are
-        mask = torch.cat([own_mask[own_of], other_mask[other_of]], 1)[:, None, None, :]
-        hidden, other = own[own_of, :, 0].to(dtype), other.to(dtype)
+        real = own_mask[own_of]
+        packing, mask = Packing.of(real), torch.cat([real, other_mask[other_of]], 1)[:, None, None, :]
+        hidden, other = packing.pack(own[own_of, :, 0].to(dtype)), other.to(dtype)
         for number, layer in enumerate(bert.encoder.layer[self._own_layers.start :]):
-            hidden = _read(layer, hidden, other[:, :, number], other_of, mask)
-        values = reduce(hidden.float(), own_mask[own_of], "mean", 1)
+            hidden = _read(layer, hidden, packing, other[:, :, number], other_of, mask)
+        values = reduce(packing.pad(hidden.float()), real, "mean", 1)
         with full_precision(values):
             return self.head(values)[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
@@ -154,12 +156,13 @@ class LateCrossEncoder(Network):
         return list(self.head.parameters())
 
 
-def _read(layer: Any, hidden: Tensor, other: Tensor, other_of: Tensor, mask: Tensor) -> Tensor:
-    """A BERT layer's outputs ``[P, T, D]`` of tokens that attend to each other and to those of another text.
+def _read(layer: Any, hidden: Tensor, packing: Packing, other: Tensor, other_of: Tensor, mask: Tensor) -> Tensor:
+    """A BERT layer's outputs ``[N, D]`` of tokens that attend to each other and to those of another text.
 
     Args:
         layer: of a BERT.
-        hidden: ``[P, T, D]``.
+        hidden: ``[N, D]``, of the real tokens of all pairs; only attention computes padding.
+        packing: of the reader's tokens ``[P, T]``.
         other: ``[O, U, D]``, whose keys and values are computed once for all pairs.
         other_of: the other text of each pair, ``[P]``.
         mask: ``[P, 1, 1, T + U]``, true on real tokens.
@@ -169,11 +172,11 @@ def _read(layer: Any, hidden: Tensor, other: Tensor, other_of: Tensor, mask: Ten
     def heads(projected: Tensor) -> Tensor:  # [..., T, D] to [..., H, T, D / H]
         return projected.unflatten(-1, (-1, size)).transpose(1, 2)  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
 
-    query = heads(own.query(hidden))
+    query = heads(packing.pad(own.query(hidden)))
     key, value = (
-        torch.cat([heads(projection(hidden)), heads(projection(other))[other_of]], 2)
+        torch.cat([heads(packing.pad(projection(hidden))), heads(projection(other))[other_of]], 2)
         for projection in (own.key, own.value)
     )
     share = own.dropout.p if own.training else 0.0
     read = F.scaled_dot_product_attention(query, key, value, mask, share, scale=own.scaling)
-    return layer.feed_forward_chunk(layer.attention.output(read.transpose(1, 2).flatten(2), hidden))  # type: ignore[no-any-return]  # untyped library
+    return layer.feed_forward_chunk(layer.attention.output(packing.pack(read.transpose(1, 2).flatten(2)), hidden))  # type: ignore[no-any-return]  # untyped library

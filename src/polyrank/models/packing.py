@@ -1,6 +1,7 @@
 """Packed rows: the real tokens of a batch without padding.
 
-ConveRT's attention pads them again. BERT's does not, on devices that have a kernel for texts of different lengths.
+ConveRT's attention and that of late Cross-encoders pad them again. BERT's does not, on devices that have a kernel for
+texts of different lengths.
 Shapes: B texts, T tokens of the longest, N real tokens of all, D dimensions, H heads.
 """
 
