@@ -84,7 +84,8 @@ def best() -> str:
         add one mined wrong answer to those of the batch, drawn from the ranks 2 to 20 of the first weights; the one
         without is compared with it. Late Cross-encoders correct the scores of the Bi-encoder that they are compared
         with. That of medquad is trained once on the pairs that its Bi-encoder has not seen, with eight wrong answers of
-        the Bi-encoder's twelve best; that of self-dialogue on pairs drawn from all, with the best eight of a hundred
+        the Bi-encoder's twelve best (no Bi-encoder was trained on both halves, so part of the gain may be that of more
+        pairs); that of self-dialogue on pairs drawn from all, with the best eight of a hundred
         random wrong answers. Made by
         `MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all logq-more scratch counts sum-logq
         sum-logq-all sum-logq-more bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library" bash
