@@ -286,7 +286,7 @@ def test_each_model_process_of_a_server_opens_models_on_its_gpu(
 
 
 # per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait
-WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 5}
+WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 5, "late": 3}
 
 
 @pytest.mark.parametrize("name", ["poly", *(pytest.param(name, marks=pytest.mark.deep) for name in [*KINDS][1:])])

@@ -8,8 +8,10 @@ of U tokens, J joined layers, D dimensions, H heads.
 import copy
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyrank.devices.choice import full_precision
@@ -116,7 +118,14 @@ class LateCrossEncoder(Network):
         return self.candidate_tower.inputs(tokens, layers)
 
     def forward(
-        self, own: Tensor, own_mask: Tensor, other: Tensor, other_mask: Tensor, own_of: Tensor, other_of: Tensor
+        self,
+        own: Tensor,
+        own_mask: Tensor,
+        other: Tensor,
+        other_mask: Tensor,
+        own_of: Tensor,
+        other_of: Tensor,
+        lengths: NDArray[np.int64] | None = None,
     ) -> Tensor:
         """Scores ``[P]`` of pairs, raw fp32.
 
@@ -126,11 +135,13 @@ class LateCrossEncoder(Network):
             other: the other side's inputs ``[O, U, J, D]``.
             other_mask: ``[O, U]``.
             own_of, other_of: the rows of each pair, ``[P]``.
+            lengths: the reader's tokens of each pair ``[P]`` in host memory, to avoid waiting for a device; None:
+                unknown.
         """
         bert: Any = self.backbone.network
         dtype = bert.embeddings.LayerNorm.weight.dtype  # bf16 if the weights are
         real = own_mask[own_of]
-        packing, mask = Packing.of(real), torch.cat([real, other_mask[other_of]], 1)[:, None, None, :]
+        packing, mask = Packing.of(real, lengths), torch.cat([real, other_mask[other_of]], 1)[:, None, None, :]
         hidden, other = packing.pack(own[own_of, :, 0].to(dtype)), other.to(dtype)
         for number, layer in enumerate(bert.encoder.layer[self._own_layers.start :]):
             hidden = _read(layer, hidden, packing, other[:, :, number], other_of, mask)

@@ -100,9 +100,12 @@ class LateScorer(CrossScorer):
             groups = [group[i : i + chunk_size] for group in groups for i in range(0, len(group), chunk_size)]
         parts = []
         for group in groups:
-            sides = (self._padded(side, [pairs[i][n] for i in group]) for n, side in enumerate((contexts, candidates)))
-            own, other = sides if self.model.reader == "context" else reversed([*sides])
-            inputs = (own[0], own[1], other[0], other[1], own[2], other[2])
+            sides = [(side, [pairs[i][n] for i in group]) for n, side in enumerate((contexts, candidates))]
+            (own, numbers), (other, others) = sides if self.model.reader == "context" else reversed(sides)
+            read, real, own_of = self._padded(own, numbers)
+            shown, shown_real, other_of = self._padded(other, others)
+            n_tokens = np.array([len(own[number]) for number in numbers])
+            inputs = (read, real, shown, shown_real, own_of, other_of, n_tokens)
             if chunk_size is None or not torch.is_grad_enabled():
                 parts.append(self.model(*inputs))
             else:

@@ -231,12 +231,13 @@ class ListwiseStep:
     def _score_late(self, lists: Lists, late: LateScorer, share: Share) -> Tensor:
         """The same by a late Cross-encoder; each process scores its own contexts."""
         contexts = late.context_inputs([example.query for example in lists.examples])
-        candidates = late.candidate_inputs(list(dict.fromkeys(text for row in lists.lists for text in row)))
+        place = {text: i for i, text in enumerate(dict.fromkeys(text for row in lists.lists for text in row))}
+        candidates = late.candidate_inputs(list(place))
         own = share.own.tolist() or [0]  # a process without contexts needs a graph too
-        keys, allowed = lists.keys.cpu()[own], lists.allowed.cpu()[own]
-        pairs = [(own[row], int(keys[row, column])) for row, column in allowed.nonzero().tolist()]
+        pairs = [(row, place[text]) for row in own for text in lists.lists[row]]
         values = late.joined(contexts, candidates, pairs, self.chunk_size)
-        own_lists = values.new_zeros(allowed.shape).masked_scatter(to_device(allowed, self.device), values)
+        allowed = lists.allowed[to_device(torch.tensor(own), self.device)]
+        own_lists = values.new_zeros(allowed.shape).masked_scatter(allowed, values)
         return gathered(own_lists[: len(share.own)], share)
 
 
