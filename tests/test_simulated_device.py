@@ -285,7 +285,8 @@ def test_each_model_process_of_a_server_opens_models_on_its_gpu(
         assert network.device == torch.device("cuda", number % 2)
 
 
-# per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait
+# per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait;
+# of a late Cross-encoder, what the frozen layers compute of each side is kept in host memory
 WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 5, "late": 3}
 
 
