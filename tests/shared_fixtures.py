@@ -125,6 +125,23 @@ def task(write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> dict[str, P
 
 
 @pytest.fixture(scope="session")
+def word_task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A learnable toy task of eight words: training pairs, and validation and test lists; nobody may change it."""
+    folder = tmp_path_factory.mktemp("words")
+    words = ["wifi", "bill", "router", "light", "high", "down", "red", "green"]
+    pairs = [{"context": [f"my {word}"], "response": f"{word} thanks"} for word in words]
+    lists = [
+        {"context": [f"my {w}"], "candidates": [f"{v} thanks" for v in words], "relevant": [i]}
+        for i, w in enumerate(words)
+    ]
+    files = {}
+    for name, rows in (("train", pairs * 4), ("valid", lists), ("test", lists)):
+        files[name] = folder / f"{name}.jsonl"
+        files[name].write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return files
+
+
+@pytest.fixture(scope="session")
 def tiny_encoders(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A Bi-encoder and a Poly-encoder on the tiny backbone, untrained, as model folders that tests must not change."""
     folder, backbone = tmp_path_factory.mktemp("encoders"), str(tiny_backbone)

@@ -130,22 +130,6 @@ def test_only_joined_layers_and_the_head_are_trained(deep_backbone: Path) -> Non
     )
 
 
-@pytest.fixture(scope="session")
-def word_task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("late")
-    words = ["wifi", "bill", "router", "light", "high", "down", "red", "green"]
-    pairs = [{"context": [f"my {word}"], "response": f"{word} thanks"} for word in words]
-    lists = [
-        {"context": [f"my {w}"], "candidates": [f"{v} thanks" for v in words], "relevant": [i]}
-        for i, w in enumerate(words)
-    ]
-    files = {}
-    for name, rows in (("train", pairs * 4), ("valid", lists)):
-        files[name] = folder / f"{name}.jsonl"
-        files[name].write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return files
-
-
 def recipe(task: dict[str, Path], backbone: Path, output: Path, first: Path | None = None, **changes: Any) -> Any:
     method = {"kind": "listwise"} if first is None else {"kind": "rerank", "first_stage": str(first)}
     settings = {"method": method, "negatives": {"n": 3}, "batch_size": 8, "max_steps": 12, "epochs": 9, "lr": 3e-3}

@@ -1,6 +1,5 @@
 """A Cross-encoder that learns to correct a trained encoder's scores."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +39,20 @@ def recipe(task: dict[str, Path], backbone: Path, first: str, output: Path, **ch
 
 
 @pytest.fixture(scope="session")
-def trained(tiny_backbone: Path, encoders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def trained(
+    word_task: dict[str, Path],
+    tiny_backbone: Path,
+    encoders: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
     """A re-ranker of a Bi-encoder, with its records; nobody may change it."""
     folder = tmp_path_factory.mktemp("rerank")
-    words = ["wifi", "bill", "router", "light", "high", "down", "red", "green"]
-    pairs = [{"context": [f"my {word}"], "response": f"{word} thanks"} for word in words]
-    lists = [
-        {"context": [f"my {w}"], "candidates": [f"{v} thanks" for v in words], "relevant": [i]}
-        for i, w in enumerate(words)
-    ]
-    task = {}
-    for name, rows in (("train", pairs * 4), ("valid", lists), ("test", lists)):
-        task[name] = folder / f"{name}.jsonl"
-        task[name].write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     records: list[dict[str, Any]] = []
     plan = recipe(
-        task, tiny_backbone, encoders["bi"], folder / "run", max_steps=60, epochs=15, lr=3e-3, train_layers="all"
+        word_task, tiny_backbone, encoders["bi"], folder / "run", max_steps=60, epochs=15, lr=3e-3, train_layers="all"
     )
     (result,) = train(plan, report=lambda _, record: records.append(record))
-    return {"result": result, "records": records, "lists": read_examples(task["valid"]).examples, "plan": plan}
+    return {"result": result, "records": records, "lists": read_examples(word_task["valid"]).examples, "plan": plan}
 
 
 def test_the_first_step_ranks_as_the_first_stage(

@@ -330,21 +330,15 @@ class Run:
 
     def _fit(self) -> list[FitResult]:
         """Build the networks and train them."""
-        device, train = choose_device(self.device), self.plan.recipe.train
+        device, train, notify = choose_device(self.device), self.plan.recipe.train, self.notify
+        examples = self.examples
         rankers = [
-            make_ranker(network, self.examples, precision=train.precision, seed=self.seed, device=device)
+            make_ranker(network, examples, precision=train.precision, seed=self.seed, device=device)
             for network in self.plan.networks
         ]
-        tokens = [stored_tokens(ranker, self.examples, self.notify) for ranker in rankers]
+        tokens = [stored_tokens(ranker, examples, notify) for ranker in rankers]
         step = make_step(
-            rankers,
-            train,
-            self.examples,
-            device=device,
-            seed=self.seed,
-            folder=self.folder,
-            tokens=tokens,
-            notify=self.notify,
+            rankers, train, examples, device=device, seed=self.seed, folder=self.folder, tokens=tokens, notify=notify
         )
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
