@@ -135,7 +135,8 @@ def test_memory_of_a_search_is_measured() -> None:
 def test_a_call_that_does_nothing_needs_no_memory() -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("this system does not report peak memory")
-    assert min(_peak_mb(lambda: None) or 0 for _ in range(5)) == 0
+    # the kernel counts a thread's pages in steps of 64, a quarter of a megabyte
+    assert min(_peak_mb(lambda: None) or 0 for _ in range(5)) < 1
 
 
 @pytest.mark.parametrize("wrong", ["n", "d", "repeats", "growth_d", "vectors", "growth"])
