@@ -1,5 +1,6 @@
 """A Cross-encoder that learns to correct a trained encoder's scores."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from polyrank import train
 from polyrank.cli import app
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
-from polyrank.negatives.shortlist import ShortlistNegatives
+from polyrank.loading.recipes import resolve_recipe
 from polyrank.records import Example
+from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import Served
+from polyrank.training.methods import make_ranker, make_step
 from polyrank.training.ranker import validation_figures
+from polyrank.training.rerank import RerankStep
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +56,8 @@ def trained(
         word_task, tiny_backbone, encoders["bi"], folder / "run", max_steps=60, epochs=15, lr=3e-3, train_layers="all"
     )
     (result,) = train(plan, report=lambda _, record: records.append(record))
-    return {"result": result, "records": records, "lists": read_examples(word_task["valid"]).examples, "plan": plan}
+    lists, examples = (read_examples(word_task[name]).examples for name in ("valid", "train"))
+    return {"result": result, "records": records, "lists": lists, "examples": examples, "plan": plan}
 
 
 def test_the_first_step_ranks_as_the_first_stage(
@@ -89,51 +94,52 @@ def test_training_improves_on_the_first_stage(trained: dict[str, Any], encoders:
     )
 
 
-def test_the_loss_is_of_the_sum(trained: dict[str, Any], encoders: dict[str, str]) -> None:
-    """The first loss, with a head of zeros, from the first stage's scores of the lists that it chooses."""
-    from polyrank.loading.recipes import resolve_recipe
-    from polyrank.training.methods import make_ranker, make_step
-    from polyrank.training.rerank import RerankStep
-
+@pytest.fixture
+def step(trained: dict[str, Any]) -> RerankStep:
+    """Of a new Cross-encoder, whose head is zero."""
     plan = resolve_recipe(trained["plan"])
-    examples = read_examples(Path(plan.recipe.data.train or "")).examples
-    device = torch.device("cpu")
+    examples, device = trained["examples"], torch.device("cpu")
     ranker = make_ranker(plan.networks[0], examples, precision="fp32", seed=1, device=device)
-    step = make_step([ranker], plan.recipe.train, examples, device=device, seed=1, folder=Path())
-    assert isinstance(step, RerankStep)
-    first = polyrank.load(encoders["bi"])
-    lists = step.prepare([(0, examples[0]), (5, examples[5])], 0)
-    expected = []
-    for example, texts in zip(lists.examples, lists.lists, strict=True):
-        (scores,) = first.score([example.query], [texts])
-        every = {e.response for e in examples} - {example.response}
-        (all_scores,) = first.score([example.query], [sorted(t for t in every if t)])
-        assert sorted(scores[1:]) == pytest.approx(sorted(all_scores)[-3:])  # the best 3 of the 7 wrong ones
-        expected.append(np.log(np.exp(scores - scores[0]).sum()))
-    (loss,) = step.losses(lists, 0)
-    assert loss.item() == pytest.approx(np.mean(expected), abs=1e-5)
-    with torch.no_grad():
-        ranker.model.head[-1].bias.fill_(3.0)  # type: ignore[index, operator]  # the same for all, so no change
-        ranker.model.head[-1].weight.normal_(generator=torch.Generator().manual_seed(1))  # type: ignore[index, operator]
-    (other,) = step.losses(lists, 0)
-    values, _ = step.reranker.values(lists)
-    total = [
-        torch.tensor(first.score([e.query], [row])[0]) + own[: len(row)]
-        for e, row, own in zip(lists.examples, lists.lists, values, strict=True)
-    ]
-    assert other.item() == pytest.approx(torch.stack([-t.log_softmax(0)[0] for t in total]).mean().item(), abs=1e-5)
+    made = make_step([ranker], plan.recipe.train, examples, device=device, seed=1, folder=Path())
+    assert isinstance(made, RerankStep)
+    return made
 
 
-def test_the_shortlist_holds_the_best_of_a_source() -> None:
-    class Longest(polyrank.Scorer):
-        def score(self, contexts: Any, candidates: Any) -> Any:
-            return [np.array([len(text) for text in row], np.float32) for row in candidates]
+def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
+    trained: dict[str, Any], encoders: dict[str, str], step: RerankStep
+) -> None:
+    first, examples = polyrank.load(encoders["bi"]), trained["examples"]
+    responses = sorted({example.response for example in examples})
+    head: Any = step.reranker.model.head[-1]  # type: ignore[index]
 
-    def source(position: int, example: Example, epoch: int) -> list[str]:
-        return ["a", "ccc", "bb", "ddd"]
+    def search(example: Example) -> list[str]:
+        """The first stage's best 2 of all responses, which are fewer than are drawn."""
+        (scores,) = first.score([example.query], [responses])
+        return [responses[i] for i in np.argsort(-scores)[:2]]
 
-    shortlist = ShortlistNegatives(source, Longest(), 3)
-    assert shortlist(0, Example(("hi",), ("a",), (0,)), 0) == ["ccc", "ddd", "bb"]
+    def expected(batch: list[tuple[int, Example]], scorer: Any) -> float:
+        """The mean loss of the sum of scores, of the searches that find the response."""
+        losses = []
+        for _, example in batch:
+            if (right := example.response) in (best := search(example)):
+                total = first.score([example.query], [best])[0] + scorer.score([example.query], [best])[0]
+                losses.append(np.log(np.exp(total - total[best.index(right)]).sum()))
+        return float(np.mean(losses))
+
+    step, batch = replace(step, n_negatives=1), list(enumerate(examples))
+    found = [example.response in search(example) for _, example in batch]
+    assert 1 < sum(found) < len(batch)
+    scorer = CrossScorer(step.reranker.model, step.reranker.texts)
+    for generator in (None, torch.Generator().manual_seed(1)):
+        if generator is not None:
+            with torch.no_grad():
+                head.weight.normal_(generator=generator)
+        (loss,) = step.losses(step.prepare(batch, 0), 0)
+        assert loss.item() == pytest.approx(expected(batch, scorer), abs=1e-5)
+    (loss,) = step.losses(step.prepare([batch[found.index(False)]], 0), 0)
+    assert loss.item() == 0
+    loss.backward()
+    assert not head.weight.grad.any()
 
 
 def test_two_stages_add_raw_scores_by_default(

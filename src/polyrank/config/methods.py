@@ -168,8 +168,9 @@ class RerankMethod(TrainingMethod):
 
     The loss is that of lists, of the sum g + s of the first stage's score and the Cross-encoder's (Tao et al., Eq. 10).
     The Cross-encoder's head starts at zero, so the sum first ranks exactly as the first stage does. Each list holds the
-    response and the ``train.negatives.n`` wrong candidates that the first stage ranks highest among 100 from the
-    sources of ``train.negatives``. Two stages with this Cross-encoder add raw scores by default.
+    response and the ``train.negatives.n`` wrong candidates that the first stage ranks highest among 300 from the
+    sources of ``train.negatives``; an example whose response it does not rank among these is left out, as in a search.
+    Two stages with this Cross-encoder add raw scores by default.
 
     Args:
         first_stage: an encoder: a model folder, or another name that ``polyrank.load`` accepts.

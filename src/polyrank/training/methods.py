@@ -29,7 +29,6 @@ from polyrank.negatives.hard import HardNegatives, collect_right_answers
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
 from polyrank.negatives.remined import MinedNegatives
-from polyrank.negatives.shortlist import ShortlistNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.late import LateScorer
@@ -46,7 +45,7 @@ from polyrank.training.sums import new_sum
 from polyrank.training.teacher import CachedScorer
 from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses
 
-N_DRAWN = 100
+N_DRAWN = 300
 """Wrong candidates of a context from which a first stage chooses the hardest, for a training with it."""
 
 N_POOL = 20_000
@@ -163,7 +162,7 @@ def make_step(
             assert isinstance(first.model, CrossEncoder | LateCrossEncoder), "Recipe allows it for Cross-encoders only"
             encoder = load_encoder(method.first_stage, device=str(device), precision=precision)
             first.model.zero_head()
-            return RerankStep(steps(ShortlistNegatives(negatives, encoder, settings.negatives.n))[0], encoder)
+            return RerankStep(steps(negatives)[0], encoder, settings.negatives.n)
         case MutualMethod():
             one, other = steps(negatives, method.sigmoid)
             return MutualStep(one, other, _imitation(method))

@@ -6,43 +6,75 @@ Shapes: B contexts, K candidates.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from polyrank.config.training import TrainConfig
 from polyrank.records import Example
-from polyrank.scorers.protocols import Scorer
+from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
-from polyrank.training.inputs import Lists, Positions
-from polyrank.training.steps import ListwiseStep, fixed_scores, listwise_loss
+from polyrank.training.inputs import Positions
+from polyrank.training.steps import ListwiseStep, listwise_loss
 
 
 @dataclass(frozen=True, slots=True)
 class RerankStep:
     """Cross-entropy of lists by ``g + s``: the first stage's score, which is fixed, plus the Cross-encoder's.
 
+    The lists are those of a search: the first stage's best of the response and the drawn candidates. A search that
+    misses the response teaches nothing. If such lists were trained on too, with the response added, then a high g would
+    be a sign of a wrong candidate, because only the wrong ones were chosen by it, and s would learn to undo g.
+
     Args:
-        reranker: the Cross-encoder to train, with the lists.
-        first_stage: scores the same lists.
+        reranker: the Cross-encoder to train; its negatives are the candidates that are drawn.
+        first_stage: an encoder that is already trained.
+        n_negatives: wrong candidates of a list.
 
     Source: the sum is Eq. 10 of Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning.
     """
 
     reranker: ListwiseStep
     first_stage: Scorer
+    n_negatives: int
 
     def length(self, example: Example) -> int:
         """Tokens of the context."""
         return self.reranker.length(example)
 
-    def prepare(self, batch: Positions, epoch: int) -> Lists:
-        """The Cross-encoder's lists and tokens."""
-        return self.reranker.prepare(batch, epoch)
+    def prepare(self, batch: Positions, epoch: int) -> tuple[Positions, list[list[str]]]:
+        """The response and the drawn candidates of each context; no network is used."""
+        return batch, self.reranker.lists(batch, epoch)
 
-    def losses(self, prepared: Lists, number: int) -> Iterator[Tensor]:
-        """The mean loss of the batch."""
+    def losses(self, prepared: tuple[Positions, list[list[str]]], number: int) -> Iterator[Tensor]:
+        """The mean loss of the searches that find the response; 0 if none does."""
         del number
-        values, allowed = self.reranker.values(prepared)
-        yield listwise_loss(values + fixed_scores(self.first_stage, prepared).to(values.device), allowed)
+        batch, drawn = prepared
+        scored = self.first_stage.score([example.query for _, example in batch], drawn)
+        shortlists = [shortlist(scores, self.n_negatives) for scores in scored]
+        found = [row for row, columns in enumerate(shortlists) if len(columns) > 1] or [0]
+        lists = [[drawn[row][column] for column in shortlists[row]] for row in found]
+        values, allowed = self.reranker.values(self.reranker.inputs([batch[row] for row in found], lists))
+        fixed = torch.zeros(values.shape)
+        for i, row in enumerate(found):
+            fixed[i, : len(lists[i])] = torch.from_numpy(scored[row][shortlists[row]])
+        yield listwise_loss(values + fixed.to(values.device), allowed)
+
+
+def shortlist(scores: Floats, n_negatives: int) -> list[int]:
+    """The response, which is column 0, and the best others; the response alone if it is not among so many.
+
+    Args:
+        scores: ``[K]``; ties count as found, and others keep their order.
+        n_negatives: the most others.
+
+    >>> shortlist(np.float32([3, 1, 4, 5, 2]), 2), shortlist(np.float32([3, 1, 4, 5, 2]), 1)
+    ([0, 3, 2], [0])
+    """
+    if np.count_nonzero(scores > scores[0]) > n_negatives:
+        return [0]
+    others = 1 + np.argsort(-scores[1:], kind="stable")[:n_negatives]
+    return [0, *others.tolist()]
 
 
 def judged(step: object, scorer: Scorer, settings: TrainConfig) -> Scorer:
