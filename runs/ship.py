@@ -24,7 +24,6 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--more", action="store_true", help="copy into the package of larger models")
     parser.add_argument("--half", action="store_true", help="store the weights in 16 bits")
-    parser.add_argument("--base", help="a shipped model; only what differs from it is stored")
     parser.add_argument("--tokens", type=int, help="maximum per context and per candidate; default: as in training")
     parser.add_argument("--share", type=float, help="share of the trained weights in a mixture with the backbone's")
     options = parser.parse_args()
@@ -32,9 +31,7 @@ def main() -> None:
     recipe = trained.metadata["recipe"]
     data = {key: Path(value).name if key in ("train", "valid") else value for key, value in recipe["data"].items()}
     start = recipe["train"].get("init_from")
-    if start and not start.startswith("shipped:"):
-        start = Path(start).parent.name  # RUN of RUN/model
-    how = {**recipe["train"], "init_from": start}
+    how = {**recipe["train"], "init_from": start and Path(start).parent.name}  # RUN of RUN/model
     metadata = {
         **trained.metadata, "recipe": {**recipe, "data": data, "train": how, "output": Path(recipe["output"]).name}
     }  # fmt: skip
@@ -49,9 +46,8 @@ def main() -> None:
     text = card.read_text("utf-8") if card.exists() else ""
     card.unlink(missing_ok=True)  # save_model only replaces a folder that holds nothing but a model
     save_model(
-        folder, trained.model, texts, trained.config, metadata=metadata, replace=folder.exists(), half=options.half,
-        base=options.base,
-    )  # fmt: skip
+        folder, trained.model, texts, trained.config, metadata=metadata, replace=folder.exists(), half=options.half
+    )
     card.write_text(text, "utf-8")
 
 

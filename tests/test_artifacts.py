@@ -76,26 +76,6 @@ def test_saved_and_loaded_scores_are_bit_equal(tiny_backbone: Path, tmp_path: Pa
     assert load_model(tmp_path / "m").metadata == {"note": "a test"}
 
 
-def test_a_model_can_store_only_what_differs_from_a_shipped_one(tmp_path: Path) -> None:
-    shipped = load_model(model_folder("shipped:convert"))
-    name, changed = next((name, value) for name, value in shipped.model.named_parameters() if value.ndim == 2)
-    with torch.no_grad():
-        changed[0] += 1.0
-    whole = save_model(tmp_path / "whole", shipped.model, shipped.texts, shipped.config)
-    part = save_model(tmp_path / "part", shipped.model, shipped.texts, shipped.config, base="shipped:convert")
-    assert part not in (whole, shipped.fingerprint)
-    with safe_open(tmp_path / "part" / "model.safetensors", "pt") as stored:
-        assert [*stored.keys()] == [name]
-    loaded, expected = (load_model(tmp_path / name).model.state_dict() for name in ("part", "whole"))
-    assert loaded.keys() == expected.keys()
-    assert all(value.equal(expected[key]) for key, value in loaded.items())
-    document = read_config(tmp_path / "part")
-    document["base"]["fingerprint"] = "0" * 64
-    (tmp_path / "part" / MODEL.file).write_bytes(seal(document, MODEL))
-    with pytest.raises(ArtifactError, match="needs shipped:convert with the fingerprint 000000000000"):
-        load_model(tmp_path / "part")
-
-
 def test_different_weights_have_different_fingerprints(tiny_backbone: Path, tmp_path: Path) -> None:
     prints = {save(tiny_backbone, PolyConfig(n_codes=3), tmp_path / str(i), seed=i)[1] for i in (1, 2)}
     again = save(tiny_backbone, PolyConfig(n_codes=3), tmp_path / "again", seed=1)[1]

@@ -15,7 +15,6 @@ from typing import Any
 
 from polyrank.config.checked import to_dict
 from polyrank.config.models import CARD, MODEL, ModelConfig, model_from_dict, text_from_dict
-from polyrank.config.names import model_folder
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.folders import is_hugging_face
 from polyrank.models.build import empty_model, saved_texts
@@ -26,7 +25,6 @@ from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Texts
 
 MODEL_FILES = (MODEL.file, "model.safetensors", "tokenizer.json", "backends", CARD)  # "backends" holds exports
-BASE = "base"  # the key of a model that stores only what differs from a shipped one
 SIGNATURE = "\n<!-- polyrank replaces this file as long as nobody edits it: {} -->\n"
 
 
@@ -58,7 +56,6 @@ def save_model(
     metadata: dict[str, Any] | None = None,
     replace: bool = False,
     half: bool = False,
-    base: str | None = None,
 ) -> str:
     """Write a model folder atomically.
 
@@ -68,7 +65,6 @@ def save_model(
         metadata: of its origin; not part of the fingerprint.
         replace: whether an existing model folder may be replaced.
         half: store weights in 16 bits (float16), which rounds them.
-        base: a shipped model; tensors that it has with the same name and values are not stored. None: all are.
 
     Returns:
         The model's fingerprint.
@@ -77,12 +73,7 @@ def save_model(
         UsageError: the folder exists and ``replace`` is false.
         ResourceError: the disk is full.
     """
-    tensors, origin = model.stored(), {}
-    if base is not None:
-        shipped = load_model(model_folder(base))
-        known = shipped.model.state_dict()
-        tensors = {name: value for name, value in tensors.items() if name not in known or not value.equal(known[name])}
-        origin = {BASE: {"model": base, "fingerprint": shipped.fingerprint}}
+    tensors = model.stored()
     if half:
         tensors = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
     files = {
@@ -94,10 +85,9 @@ def save_model(
         "text": asdict(texts.policy),
         "backbone": _plain(model.shape()),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-        **origin,
         "metadata": metadata or {},
     }
-    fingerprint = checksum({key: value for key, value in document.items() if key != "metadata"})
+    fingerprint = checksum({key: document[key] for key in ("model", "text", "backbone", "files")})
     whole = seal({**document, "fingerprint": fingerprint}, MODEL)
     with new_folder(path, replace=replace, own_files=MODEL_FILES) as folder:
         keep_edited_card(path, folder)
@@ -166,25 +156,10 @@ def load_model(path: Path, *, dropout: float | None = None, new_dropout: float =
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
     model = empty_model(config, document["backbone"], dropout, new_dropout)
-    tensors = read_file(path / "model.safetensors")[0]
-    if BASE in document:
-        known = _base(path, **document[BASE]).state_dict()
-        tensors = {name: known[name] for name in model.stored() if name in known} | tensors
-    model.restore(tensors)
+    model.restore(read_file(path / "model.safetensors")[0])
     tokenizer = path / "tokenizer.json"
     texts = saved_texts(model, policy, tokenizer.read_bytes(), str(tokenizer))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
-
-
-def _base(path: Path, *, model: str, fingerprint: str) -> Network:
-    """The shipped model that holds the tensors that a folder lacks."""
-    base = load_model(model_folder(model))
-    if base.fingerprint != fingerprint:
-        raise ArtifactError(
-            f"{path} needs {model} with the fingerprint {fingerprint[:12]}, and the installed one has"
-            f" {base.fingerprint[:12]}; install polyrank-models of the same version"
-        )
-    return base.model
 
 
 @dataclass(frozen=True, slots=True)
