@@ -22,7 +22,7 @@
 #   half: mined, or bi where nothing is mined, on every second pair
 #   half-late: its best (medquad: ten, else 25), re-ranked by a late Cross-encoder trained on the other half
 #   bi-late: the same, but the best are those of bi
-#   late: the 25 best of FIRST, re-ranked by a late Cross-encoder trained on LATE pairs drawn from all
+#   late: the 25 best of FIRST, re-ranked by a late Cross-encoder trained on LATE pairs drawn from all, with wrong answers drawn by DRAW
 #   passes: bi with three passes; dev lists choose the best version
 #   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
@@ -41,6 +41,7 @@ START=${START:-shipped:minilm} # the stored figures used runs/work/encoder/run/m
 MORE=${MORE:-48000}        # pairs of logq-more
 FIRST=${FIRST:-logq}       # the first stage of late
 LATE=${LATE:-12800}        # pairs of late
+DRAW=${DRAW:-uniform}      # as_said: as often as they were said, as in test lists taken from conversations
 READ=${READ:-}             # a late Cross-encoder that late and half-late start from; empty: the first stage
 NEGATIVES=${NEGATIVES:-31} # of lists
 LIMIT=${LIMIT:-}
@@ -152,14 +153,14 @@ for set in $SETS; do
       late)
         scorer=$work/$FIRST/model against=$FIRST
         learn "$set" late late --set "train.init_from=${READ:-$scorer}" --set "train.method.first_stage=$scorer" \
-          --set "train.max_steps=$((LATE / 16))" --set 'train.seeds=[2]'
+          --set "train.max_steps=$((LATE / 16))" --set 'train.seeds=[2]' --set "train.negatives.weighting=$DRAW"
         second=(--rerank "$work/late/model" --n-retrieved 25) ;;
       half-late) # the wrong answers of a medquad list are among the first stage's twelve best of all training answers
         scorer=$work/half/model against=half options=(--set "data.train=$work/second.jsonl" "${few[@]}")
         second=(--rerank "$work/half-late/model" --n-retrieved 25)
         if [[ $set == medquad ]]; then
           zcat "$DATA/$set/train.jsonl.gz" | sed 's/.*"response": /{"text": /' >"$work/responses.jsonl"
-          [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 12 \
+          [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 8 \
             --ranks 1:12 -o "$work/lists.jsonl"
           options=(--set "data.train=$work/lists.jsonl" --set 'train.negatives.sources=["given"]' --set model.reader=context
             "${lengths[@]}")

@@ -66,6 +66,7 @@ OTHER_NEGATIVES = {
     "n": 2,
     "sources": ("random",),
     "redraw": False,
+    "weighting": "as_said",
     "remine_epochs": 2,
     "remine_ranks": (2, 9),
 }
@@ -130,7 +131,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def build(settings: TrainConfig) -> str:
         ranker = SimpleNamespace(model=Encodes(), texts=Encodes(), scorer=Encodes())
         rankers = [ranker] * (2 if isinstance(settings.method, MutualMethod) else 1)
-        examples = [Example(("hi",), (f"reply {i}",), (0,)) for i in range(30)]
+        examples = [Example(("hi",), (f"reply {i % 29}",), (0,)) for i in range(30)]
         device = torch.device("cpu")
         return repr(methods.make_step(rankers, settings, examples, device=device, seed=1, folder=tmp_path))  # type: ignore[arg-type]
 

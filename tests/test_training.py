@@ -687,6 +687,18 @@ def test_negatives_come_from_a_part_of_the_responses_if_a_first_stage_scores_the
         assert len(drawn) == n_expected
 
 
+def test_negatives_are_drawn_as_often_as_they_are_said_or_equally_often(tmp_path: Path) -> None:
+    examples = [Example((f"hi {i}",), ("thanks" if i % 2 else f"reply {i}",), (0,)) for i in range(80)]
+    shares = {}
+    for weighting in ("uniform", "as_said"):
+        settings = NegativesConfig(n=1, sources=("random",), weighting=weighting)  # type: ignore[arg-type]
+        negatives = make_negatives([], settings, examples, seed=1, folder=tmp_path)
+        drawn = [negatives(0, examples[0], epoch) for epoch in range(400)]
+        shares[weighting] = sum(texts == ["thanks"] for texts in drawn) / 400
+    assert shares["uniform"] < 0.08  # 1 of 40
+    assert 0.4 < shares["as_said"] < 0.6  # 40 of 79
+
+
 def test_a_batch_that_exceeds_memory_suggests_a_smaller_one(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

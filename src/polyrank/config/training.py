@@ -31,6 +31,9 @@ class NegativesConfig(Settings):
             by the network in training. None: ["given", "random"], with "mined" before them if ``remine_epochs`` is set.
             The Poly-encoder paper uses ["given"] for ConvAI2's Cross-encoder and ["random"] elsewhere.
         redraw: draw new random negatives each epoch. False: keep them for the whole run, as in Tao et al.
+        weighting: how often "random" draws a response: "uniform", each distinct one equally, as in a catalogue, or
+            "as_said", as often as the data repeat it, as in lists taken from conversations (always with
+            ``data.cache``). With "uniform" the network also learns how frequent a reply is.
         remine_epochs: for "mined": every so many epochs, from the first on, find the wrong responses that the network
             ranks highest (in a mutual training, the network that encodes).
         remine_ranks: first and last rank to draw mined negatives from, counted from 1 without right answers.
@@ -41,6 +44,7 @@ class NegativesConfig(Settings):
     n: Count = 15
     sources: tuple[NegativeSource, ...] | None = None
     redraw: bool = True
+    weighting: Literal["uniform", "as_said"] = "uniform"
     remine_epochs: Count | None = None
     remine_ranks: tuple[Count, Count] = (1, 50)
 

@@ -224,7 +224,7 @@ def make_negatives(
         examples: the training data.
         seed: of the draws.
         folder: for mined negatives.
-        n_pool: at most so many of the data's distinct responses, chosen at random, are drawn from; None: all.
+        n_pool: random ones are drawn from at most so many of the data's responses, chosen at random; None: all.
         notify: called with lines for the user.
 
     Raises:
@@ -233,8 +233,9 @@ def make_negatives(
     """
     order, right = settings.order, collect_right_answers(examples)
     pool = _responses(examples)
-    if n_pool is not None and len(pool) > n_pool:
-        pool = [pool[i] for i in np.random.default_rng(seed).choice(len(pool), n_pool, replace=False).tolist()]
+    drawn = pool if settings.weighting == "uniform" else _responses(examples, distinct=False)
+    if n_pool is not None and len(drawn) > n_pool:
+        drawn = [drawn[i] for i in np.random.default_rng(seed).choice(len(drawn), n_pool, replace=False).tolist()]
 
     def n_given(example: Example) -> int:
         return len({*example.candidates} - right_answers(example, right)) if "given" in order else 0
@@ -254,7 +255,7 @@ def make_negatives(
                         f"{len(pool)} distinct responses are too few to draw {settings.n} negatives from; lower"
                         " train.negatives.n"
                     )
-                return RandomNegatives(pool, settings.n, seed, settings.redraw, right)
+                return RandomNegatives(drawn, settings.n, seed, settings.redraw, right)
             case "mined":
                 if isinstance(examples, StoredExamples):
                     raise ConfigError(
@@ -271,8 +272,9 @@ def make_negatives(
     return MixedNegatives([source(kind) for kind in order], settings.n)
 
 
-def _responses(examples: Sequence[Example]) -> Sequence[str]:
-    """The responses to draw from: the distinct ones, or all responses of a folder on disk."""
+def _responses(examples: Sequence[Example], *, distinct: bool = True) -> Sequence[str]:
+    """The responses to draw from: the distinct ones or all; always all responses of a folder on disk."""
     if isinstance(examples, StoredExamples):
         return StoredResponses(examples)
-    return list(dict.fromkeys(response for example in examples if (response := example.response) is not None))
+    responses = [response for example in examples if (response := example.response) is not None]
+    return list(dict.fromkeys(responses)) if distinct else responses
