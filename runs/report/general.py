@@ -76,7 +76,7 @@ def general() -> str:
 
 
 def _second_stage() -> list[str]:
-    """What a general second stage does on development lists of sets that it has not read."""
+    """A general second stage, on development lists of sets that it has not read."""
     found = {name: read_if_there(f"second/{name}/dev-two") for name in UNREAD}
     changes = "; ".join(
         f"{name} ({one['n_examples']:,} lists) {gain(one['against'])}" for name, one in found.items() if one
