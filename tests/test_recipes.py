@@ -246,6 +246,10 @@ def test_inverse_sqrt_equals_its_formula() -> None:
         ({"method": {"smothing": 0.1}}, 'did you mean "train.method.smoothing"'),
         ({"schedule": {"kind": "linear", "final_lr": 0.1}}, 'train.schedule.final_lr is a key of kind "cosine"'),
         ({"schedule": {"warmup": 1}}, 'did you mean "train.schedule.warmup_steps"'),
+        (
+            {"method": {"kind": "listwise"}, "negatives": {"sources": ["given"], "weighting": "as_said"}},
+            "weighting = 'as_said' applies to random negatives, and sources = ['given'] has none; add \"random\"",
+        ),
         ({"negatives": {"sources": ["drawn"]}}, "sources = 'drawn' is not one of 'given', 'random', 'mined'"),
         ({"negatives": {"sources": "drawn"}}, "sources = 'drawn' is not one of 'given', 'random', 'mined'"),
         ({"method": {"kind": "listwise"}, "negatives": {"remine": 3}}, 'did you mean "train.negatives.remine_'),

@@ -85,12 +85,14 @@ def best() -> str:
         without is compared with it. Late Cross-encoders correct the scores of the Bi-encoder that they are compared
         with. That of medquad is trained once on the pairs that its Bi-encoder has not seen, with eight wrong answers of
         the Bi-encoder's twelve best (no Bi-encoder was trained on both halves, so part of the gain may be that of more
-        pairs); that of self-dialogue on pairs drawn from all, with the best eight of a hundred
-        random wrong answers. Made by
+        pairs); the others on pairs drawn from all, with the best eight of 300 random wrong answers, if the right one is
+        among the best nine. On star these are drawn from the distinct replies, and the Bi-encoder has seen all pairs;
+        on self-dialogue they are drawn as often as they were said, and it has seen a seventh. Made by
         `MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all logq-more scratch counts sum-logq
         sum-logq-all sum-logq-more bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library" bash
         runs/best.sh`, and `SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"` and
-        `SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=4800`.""",
+        `SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=8000 DRAW=as_said` and `SETS=star MODELS=late
+        FIRST=logq-all LATE=6400`.""",
         table(["set", "model", "training pairs", "minutes", "R@1", "difference"], rows, (2, 3)),
         *as_one_index(),
     )

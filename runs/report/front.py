@@ -113,7 +113,11 @@ def number_of_codes() -> str:
 
 def stages() -> str:
     """A Bi-encoder, and its best replies re-ranked by a late Cross-encoder."""
-    names = {"medquad": ("half", "half-late", "10 of 15,805"), "self-dialogue": ("logq", "late", "25 of 100")}
+    names = {
+        "medquad": ("half", "half-late", "10 of 15,805"),
+        "self-dialogue": ("logq", "late", "25 of 100"),
+        "star": ("logq-all", "late", "25 of 100"),
+    }
     rows = []
     for name, (first, second, n) in names.items():
         one, two = read_if_there(f"best/{name}/{first}"), read_if_there(f"best/{name}/{second}")

@@ -57,6 +57,11 @@ class NegativesConfig(Settings):
             raise ConfigError(f"remine_ranks = {[first, last]} applies to mined negatives; give remine_epochs too")
         if self.sources is not None and (not self.sources or len(set(self.sources)) < len(self.sources)):
             raise ConfigError(f"sources = {list(self.sources)} is empty or repeats a source; give each once")
+        if "random" not in self.order and self.weighting != "uniform":
+            raise ConfigError(
+                f"weighting = {self.weighting!r} applies to random negatives, and sources = {list(self.order)} has none;"
+                ' add "random"'
+            )
         if ("mined" in self.order) != (self.remine_epochs is not None):
             raise ConfigError(
                 f"sources = {list(self.order)} and remine_epochs = {self.remine_epochs} do not fit together; give both"
