@@ -85,10 +85,10 @@ def _second_stage() -> list[str]:
         return []
     fit = read("second/fit")
     return [
-        f"""A general second stage has not helped: a late Cross-encoder, trained on {fit["n_examples"]:,} pairs of the
-        same three corpora to correct the scores of `shipped:minilm` ({fit["seconds"] / 60:.0f} minutes of a busy core),
-        changes R@1 on development lists, its 25 best re-ranked: {changes}. Made by `PART=dev bash
-        runs/second_stage.sh`."""
+        f"""A general second stage does not help measurably yet: a late Cross-encoder, trained on
+        {fit["n_examples"]:,} pairs of the same three corpora to correct the scores of `shipped:minilm`
+        ({fit["seconds"] / 60:.0f} minutes of a busy core), re-ranks its 25 best on development lists. The change of
+        R@1: {changes}. Made by `PART=dev LATE=8000 LIMIT=500 SETS="convai2-valid sgd" bash runs/second_stage.sh`."""
     ]
 
 
