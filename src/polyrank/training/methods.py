@@ -49,7 +49,7 @@ N_DRAWN = 300
 """Wrong candidates of a context from which a first stage chooses the hardest, for a training with it."""
 
 N_POOL = 20_000
-"""Distinct responses from which those are drawn: few enough that the first stage soon keeps the vectors of all."""
+"""Responses from which those are drawn: few enough that the first stage soon keeps the vectors of all."""
 
 
 def make_ranker(
