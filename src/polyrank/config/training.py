@@ -59,8 +59,8 @@ class NegativesConfig(Settings):
             raise ConfigError(f"sources = {list(self.sources)} is empty or repeats a source; give each once")
         if "random" not in self.order and self.weighting != "uniform":
             raise ConfigError(
-                f"weighting = {self.weighting!r} applies to random negatives, and sources = {list(self.order)} has none;"
-                ' add "random"'
+                f"weighting = {self.weighting!r} applies to random negatives, and sources = {list(self.order)} has"
+                ' none; add "random"'
             )
         if ("mined" in self.order) != (self.remine_epochs is not None):
             raise ConfigError(
