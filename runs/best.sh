@@ -19,9 +19,7 @@
 #   joint: both parts of sum trained together, on as many pairs as bi-more
 #   mined: a Bi-encoder with one mined wrong answer for each context in addition to those of the batch, on half of the pairs; medquad
 #   unmined: the same without mined answers
-#   half: mined, or bi where nothing is mined, on every second pair
-#   half-late: its best (medquad: ten, else 25), re-ranked by a late Cross-encoder trained on the other half
-#   bi-late: the same, but the best are those of bi
+#   half: mined, on every second pair; half-late: its ten best answers, re-ranked by a late Cross-encoder trained on the other half
 #   late: the 25 best of FIRST, re-ranked by a late Cross-encoder trained on LATE pairs drawn from all, with wrong answers drawn by DRAW
 #   passes: bi with three passes; dev lists choose the best version
 #   shipped: shipped:minilm, without further training
@@ -42,7 +40,6 @@ MORE=${MORE:-48000}        # pairs of logq-more
 FIRST=${FIRST:-logq}       # the first stage of late
 LATE=${LATE:-12800}        # pairs of late
 DRAW=${DRAW:-uniform}      # as_said: as often as they were said, as in test lists taken from conversations
-READ=${READ:-}             # a late Cross-encoder that late and half-late start from; empty: the first stage
 NEGATIVES=${NEGATIVES:-31} # of lists
 LIMIT=${LIMIT:-}
 
@@ -145,31 +142,25 @@ for set in $SETS; do
         learn "$set" "$model" bi "${common[@]}" --set train.init_from=shipped:minilm --set train.lr=1e-4 \
           --set train.max_steps=100 "${mining[@]}" "${lengths[@]}" ;;
       half)
-        against=shipped options=("${common[@]}" "${few[@]}")
-        [[ $set == medquad ]] && options=("${common[@]}" --set train.lr=1e-4 "${mining[@]}" "${lengths[@]}")
+        against=shipped
         zcat "$DATA/$set/train.jsonl.gz" | awk -v first="$work/first.jsonl" -v second="$work/second.jsonl" \
           '{print > (NR % 2 ? first : second)}'
-        learn "$set" half bi "${options[@]}" --set "data.train=$work/first.jsonl" --set train.init_from=shipped:minilm ;;
+        learn "$set" half bi "${common[@]}" --set "data.train=$work/first.jsonl" --set train.init_from=shipped:minilm \
+          --set train.lr=1e-4 "${mining[@]}" "${lengths[@]}" ;;
       late)
         scorer=$work/$FIRST/model against=$FIRST
-        learn "$set" late late --set "train.init_from=${READ:-$scorer}" --set "train.method.first_stage=$scorer" \
+        learn "$set" late late --set "train.init_from=$scorer" --set "train.method.first_stage=$scorer" \
           --set "train.max_steps=$((LATE / 16))" --set 'train.seeds=[2]' --set "train.negatives.weighting=$DRAW"
         second=(--rerank "$work/late/model" --n-retrieved 25) ;;
-      half-late) # the wrong answers of a medquad list are among the first stage's twelve best of all training answers
-        scorer=$work/half/model against=half options=(--set "data.train=$work/second.jsonl" "${few[@]}")
-        second=(--rerank "$work/half-late/model" --n-retrieved 25)
-        if [[ $set == medquad ]]; then
-          zcat "$DATA/$set/train.jsonl.gz" | sed 's/.*"response": /{"text": /' >"$work/responses.jsonl"
-          [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 8 \
-            --ranks 1:12 -o "$work/lists.jsonl"
-          options=(--set "data.train=$work/lists.jsonl" --set 'train.negatives.sources=["given"]' --set model.reader=context
-            "${lengths[@]}")
-          second[3]=10
-        fi
-        learn "$set" half-late late "${options[@]}" --set "train.init_from=${READ:-$scorer}" \
-          --set "train.method.first_stage=$scorer" ;;
-      bi-late)
-        scorer=$work/bi/model against=bi second=(--rerank "$work/half-late/model" --n-retrieved 25 --ensemble raw) ;;
+      half-late) # the wrong answers of a list are among the first stage's twelve best of all training answers
+        scorer=$work/half/model against=half
+        zcat "$DATA/$set/train.jsonl.gz" | sed 's/.*"response": /{"text": /' >"$work/responses.jsonl"
+        [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 8 \
+          --ranks 1:12 -o "$work/lists.jsonl"
+        learn "$set" half-late late --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" --set train.epochs=1 \
+          --set "train.method.first_stage=$scorer" --set 'train.negatives.sources=["given"]' --set model.reader=context \
+          "${lengths[@]}"
+        second=(--rerank "$work/half-late/model" --n-retrieved 10) ;;
       passes)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set train.epochs=3 \
           --set "data.valid=$DATA/$set/dev.jsonl.gz" ;;
