@@ -48,7 +48,7 @@ def main(first: str, second: str, lists: Path, limit: int | None) -> dict[str, f
         optimizer.zero_grad()
         value = loss(factors)
         value.backward()
-        return float(value)
+        return value.item()
 
     optimizer.step(closure)
     a, w = factors.tolist()
@@ -58,7 +58,7 @@ def main(first: str, second: str, lists: Path, limit: int | None) -> dict[str, f
         "n_found": int(found.sum()),
         "loss_first": float(loss(one)),
         "loss_both": float(loss(two)),
-        "loss_best": float(loss(factors)),
+        "loss_best": loss(factors).item(),
         "weight": w / a,
         "R@1_first": r1(one),
         "R@1_both": r1(two),

@@ -94,8 +94,23 @@ def best() -> str:
         `SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=8000 DRAW=as_said` and `SETS=star MODELS=late
         FIRST=logq-all LATE=6400`.""",
         table(["set", "model", "training pairs", "minutes", "R@1", "difference"], rows, (2, 3)),
+        *weights(),
         *as_one_index(),
     )
+
+
+def weights() -> list[str]:
+    """The best weight of a second stage by how its wrong answers were drawn, as runs/second_weight.py measures it."""
+    said, uniform = (read_if_there(f"second/weight/{kind}") for kind in ("as_said", "uniform"))
+    if not (said and uniform):
+        return []
+    return [
+        f"""Wrong answers must be drawn as they occur. The late Cross-encoder of self-dialogue is best added with the
+        weight {said["weight"]:.2f} ({said["n"]} dev lists). One whose wrong answers come from the distinct replies
+        (`LATE=9600 DRAW=uniform`) is best added with {uniform["weight"]:.2f}: it gives frequent replies high scores,
+        and in these lists they are not right more often. Made by `python runs/second_weight.py FIRST SECOND
+        DATA/self-dialogue/dev.jsonl.gz --limit 400`."""
+    ]
 
 
 def corrected(name: str, kind: str = "logq") -> Result | None:
