@@ -134,10 +134,14 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
         if generator is not None:
             with torch.no_grad():
                 head.weight.normal_(generator=generator)
-        (loss,) = step.losses(step.prepare(batch, 0), 0)
+        ((loss, figures),) = step.losses(step.prepare(batch, 0), 0)
         assert loss.item() == pytest.approx(expected(batch, scorer), abs=1e-5)
-    (loss,) = step.losses(step.prepare([batch[found.index(False)]], 0), 0)
-    assert loss.item() == 0
+        assert figures["n_found"] == sum(found)
+        if generator is None:
+            alone = loss.item()  # a head of zeros adds nothing
+        assert float(figures["first_stage_loss"]) == pytest.approx(alone)
+    ((loss, figures),) = step.losses(step.prepare([batch[found.index(False)]], 0), 0)
+    assert (loss.item(), figures["n_found"]) == (0, 0)
     loss.backward()
     assert not head.weight.grad.any()
 

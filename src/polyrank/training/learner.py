@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,11 +31,19 @@ LossParts = Generator[Tensor, None, Figures]
 All parts but the last are yielded ``accumulating``."""
 
 
-def next_loss(phases: Iterator[Tensor], weight: int = 1) -> LossParts:
+class Measured(NamedTuple):
+    """A loss with further figures of its batch for metrics.jsonl."""
+
+    loss: Tensor
+    figures: Figures
+
+
+def next_loss(phases: Iterator[Tensor | Measured], weight: int = 1) -> LossParts:
     """The next loss as a single part times ``weight``; its figure is the loss without the weight."""
-    loss = next(phases)
+    following = next(phases)
+    loss, figures = following if isinstance(following, Measured) else (following, {})
     yield weight * loss
-    return {"loss": loss.detach()}
+    return {"loss": loss.detach(), **figures}
 
 
 def to_floats(figures: Figures) -> dict[str, float]:

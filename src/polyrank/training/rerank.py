@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from polyrank.config.training import TrainConfig
 from polyrank.records import Example
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training.inputs import Positions
+from polyrank.training.learner import Measured
 from polyrank.training.steps import ListwiseStep, listwise_loss
 
 
@@ -46,19 +46,26 @@ class RerankStep:
         """The response and the drawn candidates of each context; no network is used."""
         return batch, self.reranker.lists(batch, epoch)
 
-    def losses(self, prepared: tuple[Positions, list[list[str]]], number: int) -> Iterator[Tensor]:
-        """The mean loss of the searches that find the response; 0 if none does."""
+    def losses(self, prepared: tuple[Positions, list[list[str]]], number: int) -> Iterator[Measured]:
+        """The mean loss of the searches that find the response; 0 if none does.
+
+        Its figures are the number of these searches, and their loss by the first stage alone: what this loss is less
+        than that is what the network adds, on lists that it has not been trained on in the first epoch.
+        """
         del number
         batch, drawn = prepared
         scored = self.first_stage.score([example.query for _, example in batch], drawn)
         shortlists = [shortlist(scores, self.n_negatives) for scores in scored]
-        found = [row for row, columns in enumerate(shortlists) if len(columns) > 1] or [0]
-        lists = [[drawn[row][column] for column in shortlists[row]] for row in found]
-        values, allowed = self.reranker.values(self.reranker.inputs([batch[row] for row in found], lists))
-        fixed = torch.zeros(values.shape)
-        for i, row in enumerate(found):
-            fixed[i, : len(lists[i])] = torch.from_numpy(scored[row][shortlists[row]])
-        yield listwise_loss(values + fixed.to(values.device), allowed)
+        found = [row for row, columns in enumerate(shortlists) if len(columns) > 1]
+        rows = found or [0]
+        lists = [[drawn[row][column] for column in shortlists[row]] for row in rows]
+        values, allowed = self.reranker.values(self.reranker.inputs([batch[row] for row in rows], lists))
+        padded = torch.zeros(values.shape)
+        for i, row in enumerate(rows):
+            padded[i, : len(lists[i])] = torch.from_numpy(scored[row][shortlists[row]])
+        fixed = padded.to(values.device)
+        figures = {"first_stage_loss": listwise_loss(fixed, allowed), "n_found": float(len(found))}
+        yield Measured(listwise_loss(values + fixed, allowed), figures)
 
 
 def shortlist(scores: Floats, n_negatives: int) -> list[int]:

@@ -21,6 +21,7 @@ from polyrank.scorers.protocols import Scorer
 from polyrank.text import Texts, Tokens
 from polyrank.text.tokens import to_device
 from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
+from polyrank.training.learner import Measured
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.row_losses import mean_loss
 from polyrank.training.shares import Share, encode_in_shares, encode_own, gathered
@@ -54,7 +55,7 @@ class PreparedStep(Protocol[Prepared]):
         """Everything that the step needs of a batch; runs in another thread, without networks and devices."""
         ...
 
-    def losses(self, prepared: Prepared, number: int) -> Iterator[Tensor]:
+    def losses(self, prepared: Prepared, number: int) -> Iterator[Tensor | Measured]:
         """Yield a loss for each network in turn; code after a ``yield`` runs with that network updated."""
         ...
 
