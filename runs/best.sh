@@ -6,7 +6,7 @@
 #   bi: a Bi-encoder from shipped:minilm; bi-2, bi-3: with other seeds; bi-wide: in batches of 256
 #   convert: shipped:convert, trained on the same pairs for three epochs
 #   sum: the sum of bi and convert, with weights from 300 dev lists; sum-shipped: of bi and the untrained shipped:convert;
-#     sum-wide: of bi, convert and bi-wide
+#     sum-wide: of bi, convert and bi-wide; sum-seeds: of bi, convert, bi-2 and bi-3; sum-first: of FIRST and convert
 #   bi-all, convert-all, sum-all, logq-all, sum-logq-all: the same on every pair of the corpus
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
 #   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
@@ -37,7 +37,7 @@ SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
 START=${START:-shipped:minilm} # the stored figures used runs/work/encoder/run/model, the output of its first pass
 MORE=${MORE:-48000}        # pairs of logq-more
-FIRST=${FIRST:-logq}       # the first stage of late
+FIRST=${FIRST:-logq}       # the first stage of late, and a part of sum-first
 LATE=${LATE:-12800}        # pairs of late
 DRAW=${DRAW:-uniform}      # as_said: as often as they were said, as in test lists taken from conversations
 NEGATIVES=${NEGATIVES:-31} # of lists
@@ -110,8 +110,10 @@ for set in $SETS; do
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
           --set train.epochs=3 ;;
-      sum | sum-all | sum-shipped | sum-wide)
+      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
+        [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
+        [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model" "$work/bi-3/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
         [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists
         polyrank sum "${parts[@]}" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid "$lists" --overwrite ;;

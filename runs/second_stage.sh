@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 THREADS=${THREADS:-2}
-LATE=${LATE:-12800}
+LATE=${LATE:-32000}
 LIMIT=${LIMIT:-1000}
 SETS=${SETS:-sgd convai2-valid medquad mutual}
 PART=${PART:-test}
@@ -17,7 +17,7 @@ mkdir -p "$work"
 [[ -e $work/train.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$work" star ubuntu-irc self-dialogue:4400 --valid sgd convai2-valid
 [[ -e $work/run/result.json ]] || polyrank train runs/recipes/late.toml --set "output=$work/run" --set "data.train=$work/train.jsonl.gz" \
   --set data.speaker=reply --set train.init_from=shipped:minilm --set train.method.first_stage=shipped:minilm \
-  --set text.max_candidate_tokens=128 --set train.negatives.weighting=as_said --set "train.max_steps=$((LATE / 16))" \
+  --set text.max_candidate_tokens=128 --set train.negatives.weighting=as_said --set train.lr=3e-4 --set "train.max_steps=$((LATE / 16))" \
   --threads "$THREADS" --resume
 
 for set in $SETS; do
