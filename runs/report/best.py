@@ -34,7 +34,7 @@ MODELS = {
     "passes": "Bi-encoder, three passes",
     "bi-2": "Bi-encoder, another seed",
     "bi-3": "Bi-encoder, a third seed",
-    "sum-seeds": "sum of these Bi-encoders and ConveRT",
+    "sum-seeds": "sum of both Bi-encoders and ConveRT",
     "joint": "sum of both, parts trained together",
     "bi-more": "the Bi-encoder, trained further",
     "uniform": "the Bi-encoder, trained further with an earlier frequency correction",
@@ -78,10 +78,11 @@ def best() -> str:
         mutual, whose test answers are withheld, of its dev part. The last column is the paired difference from the
         set's Bi-encoder, and that of MRR. Models of all pairs are compared with those of fewer, their sum with the sum
         of those, and the Poly-encoder with the Bi-encoder trained as long on the same pairs. A sum's weights come from
-        300 dev lists (of three parts, from 1,994). Bi-encoders with corrected frequencies
-        (`negatives_weighting = "logq"`) start from `shipped:minilm` itself; their sums with ConveRT and counts are
-        compared with them. These, ConveRTs from random weights, counts and the models of medquad are in fp32 on one
-        core of an AMD EPYC (AVX2), with intervals over dialogues; the weights of their sums come from 1,000 dev lists.
+        300 dev lists (of three parts, from 1,994; on convai2-valid, 777). Bi-encoders with corrected frequencies
+        (`negatives_weighting = "logq"`) and those of convai2-valid start from `shipped:minilm` itself; sums of these
+        are compared with them. These, ConveRTs from random weights, counts and the models of medquad and convai2-valid
+        are in fp32 on one core of an AMD EPYC (AVX2), with intervals over dialogues; the weights of their sums come
+        from 1,000 dev lists.
         medquad: hits@1 of the first 1,000 test questions, from `shipped:minilm` itself, 64 + 128 tokens; each pair may
         add one mined wrong answer to those of the batch, drawn from the ranks 2 to 20 of the first weights; the one
         without is compared with it. Late Cross-encoders correct the scores of the Bi-encoder that they are compared
@@ -93,8 +94,9 @@ def best() -> str:
         `MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all logq-more scratch counts sum-logq
         sum-logq-all sum-logq-more bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library" bash
         runs/best.sh`, and `SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"` and
-        `SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=8000 DRAW=as_said` and `SETS=star MODELS=late
-        FIRST=logq-all LATE=6400`.""",
+        `SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=8000 DRAW=as_said`, `SETS=self-dialogue
+        MODELS="convert sum-first"`, `SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds"` and `SETS=star
+        MODELS=late FIRST=logq-all LATE=6400`.""",
         table(["set", "model", "training pairs", "minutes", "R@1", "difference"], rows, (2, 3)),
         *weights(),
         *as_one_index(),
