@@ -14,7 +14,7 @@ from polyrank.records import Example
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training.inputs import Positions
-from polyrank.training.learner import Measured
+from polyrank.training.learner import Figures, Measured
 from polyrank.training.steps import ListwiseStep, listwise_loss
 
 
@@ -49,8 +49,8 @@ class RerankStep:
     def losses(self, prepared: tuple[Positions, list[list[str]]], number: int) -> Iterator[Measured]:
         """The mean loss of the searches that find the response; 0 if none does.
 
-        Its figures are the number of these searches, and their loss by the first stage alone: what this loss is less
-        than that is what the network adds, on lists that it has not been trained on in the first epoch.
+        Its figures are the number of these searches, and the first stage's own loss on them. The network has not seen
+        them before in its first epoch, so the difference of both losses is its gain.
         """
         del number
         batch, drawn = prepared
@@ -64,7 +64,7 @@ class RerankStep:
         for i, row in enumerate(rows):
             padded[i, : len(lists[i])] = torch.from_numpy(scored[row][shortlists[row]])
         fixed = padded.to(values.device)
-        figures = {"first_stage_loss": listwise_loss(fixed, allowed), "n_found": float(len(found))}
+        figures: Figures = {"first_stage_loss": listwise_loss(fixed, allowed), "n_found": float(len(found))}
         yield Measured(listwise_loss(values + fixed, allowed), figures)
 
 
