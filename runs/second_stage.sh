@@ -17,8 +17,8 @@ mkdir -p "$work"
 [[ -e $work/train.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$work" star ubuntu-irc self-dialogue:4400 --valid sgd convai2-valid
 [[ -e $work/run/result.json ]] || polyrank train runs/recipes/late.toml --set "output=$work/run" --set "data.train=$work/train.jsonl.gz" \
   --set data.speaker=reply --set train.init_from=shipped:minilm --set train.method.first_stage=shipped:minilm \
-  --set text.max_candidate_tokens=128 --set train.negatives.weighting=as_said --set train.lr=3e-4 --set "train.max_steps=$((LATE / 16))" \
-  --threads "$THREADS" --resume
+  --set text.max_candidate_tokens=128 --set train.negatives.weighting=as_said --set train.lr=3e-4 \
+  --set "train.max_steps=$((LATE / 16))" --threads "$THREADS" --resume
 
 for set in $SETS; do
   lists=$DATA/$set/$PART.jsonl.gz pool=()

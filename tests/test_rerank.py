@@ -83,6 +83,10 @@ def test_training_improves_on_the_first_stage(trained: dict[str, Any], encoders:
     alone = validation_figures(first, trained["lists"])
     losses = [record["loss"] for record in trained["records"] if "loss" in record]
     assert losses[-1] < losses[0]
+    begin, *_, end = (record for record in trained["records"] if "loss" in record)
+    assert begin["first_stage_loss"] == pytest.approx(begin["loss"])  # the network starts with scores of zero
+    assert end["loss"] < end["first_stage_loss"]
+    assert 0 < end["n_found"] <= len(trained["examples"])
     both = TwoStageScorer(first, cross, n_retrieved=4)
     reached = validation_figures(both, trained["lists"])
     assert reached["MRR"] > alone["MRR"]

@@ -85,8 +85,8 @@ def _second_stage() -> list[str]:
         return []
     fit = read("second/fit")
     return [
-        f"""A general second stage is not included, because it helps only on texts like those that it was trained on. A
-        late Cross-encoder, trained on {fit["n_examples"]:,} pairs of the same three corpora to correct the scores of
+        f"""A general second stage is not included, because it helps on one of three sets and harms on another. A late
+        Cross-encoder, trained on {fit["n_examples"]:,} pairs of the same three corpora to correct the scores of
         `shipped:minilm` ({fit["seconds"] / 60:.0f} minutes of a busy core), re-ranks its 25 best on development data.
         The change of R@1: {changes}; the answers of medquad are articles. Made by `PART=dev LIMIT=500
         SETS="convai2-valid sgd" bash runs/second_stage.sh`, and `LIMIT=400 SETS=medquad`."""

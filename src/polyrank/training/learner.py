@@ -32,7 +32,12 @@ All parts but the last are yielded ``accumulating``."""
 
 
 class Measured(NamedTuple):
-    """A loss with further figures of its batch for metrics.jsonl."""
+    """A loss with further figures of its batch for metrics.jsonl.
+
+    Args:
+        loss: a scalar with a graph.
+        figures: by name; a name that ends in "loss" becomes a curve.
+    """
 
     loss: Tensor
     figures: Figures
