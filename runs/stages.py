@@ -1,6 +1,7 @@
 """Measures the benefit and cost of a second stage: hits, MRR and milliseconds against the length of the shortlist.
 
-    python runs/stages.py DATA --index INDEX [--lexical] [--rerank MODEL] [-n LENGTH] [--ensemble SCALE] [--plot FILE]
+    python runs/stages.py DATA --index INDEX [--lexical] [--rerank MODEL] [--precision TYPE] [-n LENGTH]
+        [--ensemble SCALE] [--plot FILE]
 
 prints one JSON object; most options may be repeated.
 
@@ -160,26 +161,29 @@ def _name(model: str) -> str:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot hits@1 and milliseconds against the length of the shortlist; dotted: the retriever alone."""
+    """Plot hits@1 against milliseconds, and these against the length of the shortlist; dotted: the retriever alone."""
     figure = new_figure(width=11)
     left, right = figure.subplots(1, 2)
     lines: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         lines.setdefault((row["what"], row["form"]), []).append(row)
-    colors = {what: f"C{i}" for i, what in enumerate(dict.fromkeys(row["what"] for row in rows))}
-    styles = {form: ("-", "-", "--", "-.")[i % 4] for i, form in enumerate(dict.fromkeys(f for _, f in lines))}
-    for (what, form), points in lines.items():
+    for i, ((what, form), points) in enumerate(lines.items()):
+        color = f"C{i % 10}"
         if form == "alone":
-            left.axhline(points[0]["hits@1"], color=colors[what], linestyle=":")
+            left.axhline(points[0]["hits@1"], color=color, linestyle=":", label=what)
             continue
-        for axes, key in ((left, "hits@1"), (right, "ms")):
-            ordered = sorted((row["n"], row[key]) for row in points)
-            look = {"color": colors[what], "linestyle": styles[form], "marker": "o"}
-            axes.plot(*zip(*ordered, strict=True), **look, label=f"{what} > {form}")
-    left.set(xlabel="length of the shortlist", ylabel="hits@1", xscale="log")
+        points.sort(key=lambda row: row["n"])
+        for axes, x, y in ((left, "ms", "hits@1"), (right, "n", "ms")):
+            axes.plot(
+                [row[x] for row in points],
+                [row[y] for row in points],
+                color=color,
+                marker="o",
+                label=f"{what} > {form}",
+            )
+    left.set(xlabel="ms per context", ylabel="hits@1", xscale="log")
+    left.legend(fontsize="small")
     right.set(xlabel="length of the shortlist", ylabel="ms per context", xscale="log", yscale="log")
-    if any(form != "alone" for _, form in lines):
-        right.legend(fontsize="small")
     figure.savefig(path)
 
 
@@ -190,6 +194,7 @@ def main() -> None:
     parser.add_argument("--index", action="append", required=True, help="an index, searched by its own model")
     parser.add_argument("--lexical", action="store_true", help="also retrieve from the first index with BM25")
     parser.add_argument("--rerank", action="append", default=[], help="a model that re-ranks")
+    parser.add_argument("--precision", action="append", help="of the re-rankers: fp32, bf16, int8 or auto")
     parser.add_argument("-n", type=int, action="append", help="length of the shortlist")
     parser.add_argument("--ensemble", action="append", help="none, raw, sigmoid, z-score or softmax")
     parser.add_argument("--limit", type=int, help="use the first N examples only")
@@ -201,9 +206,15 @@ def main() -> None:
         retrievers["bm25"] = LexicalRetriever(BM25(), open_index(options.index[0]))
     for index, name in short_names(options.index, *retrievers).items():
         retrievers[name] = open_pipeline(Path(index), device=options.device)
+    precisions = options.precision or ["auto"]
+    rerankers = {
+        f"{name} {precision}" if len(precisions) > 1 else name: load(model, device=options.device, precision=precision)
+        for model, name in short_names(options.rerank).items()
+        for precision in precisions
+    }
     table = measure(
         retrievers,
-        {name: load(model, device=options.device) for model, name in short_names(options.rerank).items()},
+        rerankers,
         read_examples(options.data).examples[: options.limit],
         lengths=options.n or LENGTHS,
         ensembles=[read_ensemble(name) for name in options.ensemble or ("none",)],

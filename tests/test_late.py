@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import polyrank
 from polyrank import train
 from polyrank.cli import app
-from polyrank.config.models import LateConfig, TextPolicy
+from polyrank.config.models import CrossConfig, LateConfig, TextPolicy
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
 from polyrank.models import LateCrossEncoder, new_model
@@ -42,8 +42,8 @@ def deep_backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-def model(backbone: Path, reader: Any = "candidate", joined_layers: int = 1) -> Model:
-    config = LateConfig(backbone=str(backbone), reader=reader, joined_layers=joined_layers)
+def model(backbone: Path, reader: Any = "candidate", joined_layers: int = 1, reduction: Any = "mean") -> Model:
+    config = LateConfig(backbone=str(backbone), reader=reader, joined_layers=joined_layers, reduction=reduction)
     return new_model(config, POLICY, seed=3, sample=[])
 
 
@@ -63,13 +63,21 @@ def masked(network: LateCrossEncoder, own: torch.Tensor, other: torch.Tensor, n_
     for number, layer in enumerate(bert.encoder.layer):
         seen = alone if number < n_alone else alone | (side == 0)[:, None]  # the reader sees everything
         hidden = layer(hidden, seen[None, None], None)
-    return network.head(hidden[0, : len(own)].mean(0))[0]  # type: ignore[no-any-return]
+    outputs, code = hidden[0, : len(own)], network.pooling.code
+    if code is not None:
+        weights = torch.tensor([float(output @ code) for output in outputs]).exp()
+        return network.head((weights / weights.sum()) @ outputs)[0]  # type: ignore[no-any-return]
+    return network.head(outputs[0] if network.pooling.reduction == "first" else outputs.mean(0))[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("reduction", ["mean", "first", "learnt"])
 @pytest.mark.parametrize("reader", ["context", "candidate"])
-def test_scores_equal_those_of_a_masked_transformer(deep_backbone: Path, reader: str) -> None:
-    found = scorer(deep_backbone, reader, 2)
+def test_scores_equal_those_of_a_masked_transformer(deep_backbone: Path, reader: str, reduction: str) -> None:
+    found = scorer(deep_backbone, reader, 2, reduction)
     network = found.model
+    if network.pooling.code is not None:
+        with torch.no_grad():
+            network.pooling.code.normal_(generator=torch.Generator().manual_seed(2))
     n_alone = len(network.backbone.layers()) - 2
     for context, texts, values in zip(CONTEXTS, LISTS, found.score(CONTEXTS, LISTS), strict=True):
         for text, value in zip(texts, values, strict=True):
@@ -128,6 +136,27 @@ def test_only_joined_layers_and_the_head_are_trained(deep_backbone: Path) -> Non
     assert not any(
         name.startswith(f"candidate_tower.backbone.network.encoder.layer.{n - 1}.") for name in network.state_dict()
     )
+
+
+@pytest.mark.parametrize("kind", ["late", "cross"])
+def test_a_learnt_mean_starts_as_the_mean_and_is_trained(
+    word_task: dict[str, Path], deep_backbone: Path, tmp_path: Path, kind: str
+) -> None:
+    new = {"late": LateConfig, "cross": CrossConfig}[kind]
+    started = [
+        new_model(new(backbone=str(deep_backbone), reduction=reduction), POLICY, seed=3, sample=[])
+        for reduction in ("mean", "learnt")
+    ]
+    mean, learnt = (make_scorer(network.eval(), texts, device="cpu", precision="fp32") for network, texts, _ in started)
+    for a, b in zip(mean.score(CONTEXTS, LISTS), learnt.score(CONTEXTS, LISTS), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    plan = recipe(word_task, deep_backbone, tmp_path / "run", max_steps=4)
+    plan["model"] = {"kind": kind, "backbone": str(deep_backbone), "reduction": "learnt"}
+    (result,) = train(plan, device="cpu")
+    loaded = polyrank.load(result.model, precision="bf16").model  # type: ignore[attr-defined]
+    assert loaded.pooling.code.dtype == torch.float32
+    assert loaded.pooling.code.abs().max() > 0
+    assert any(parameter is loaded.pooling.code for parameter in loaded.new_parameters())
 
 
 def recipe(task: dict[str, Path], backbone: Path, output: Path, first: Path | None = None, **changes: Any) -> Any:

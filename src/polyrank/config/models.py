@@ -33,6 +33,7 @@ CARD = "README.md"
 NETWORKS = ("retriever", "reranker")
 """The names of the two networks of a mutual training, and of their folders."""
 Reduction = Literal["first", "mean", "mean_but_first", "mean_of_first", "sqrt_n"]
+PairReduction = Literal["first", "mean", "learnt"]  # of a Cross-encoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +180,8 @@ class CrossConfig(Settings):
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
         head: "linear", h_1 W (ICLR 2020), or "mlp", with a tanh layer before it (Tao et al.).
-        reduction: what the head reads: the "first" output, as in both papers, or the "mean" of all, which suits the
-            transformer of an encoder that uses means.
+        reduction: what the head reads: the "first" output, as in both papers; the "mean" of all, which suits the
+            transformer of an encoder that uses means; or their "learnt" mean, with weights by a trained code.
     """
 
     kind: ClassVar[str] = "cross"
@@ -191,7 +192,7 @@ class CrossConfig(Settings):
 
     backbone: str = "embedded"
     head: Literal["linear", "mlp"] = "linear"
-    reduction: Literal["first", "mean"] = "first"
+    reduction: PairReduction = "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +206,7 @@ class LateConfig(Settings):
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub; a BERT.
         joined_layers: the number of upper layers in which the reader's tokens attend to both sides.
         reader: whose tokens read the other side: "candidate" or "context". The shorter side costs less.
+        reduction: what the head reads of the reader's outputs, as for "cross".
     """
 
     kind: ClassVar[str] = "late"
@@ -216,6 +218,7 @@ class LateConfig(Settings):
     backbone: str = "embedded"
     joined_layers: Count = 2
     reader: Literal["candidate", "context"] = "candidate"
+    reduction: PairReduction = "mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,9 @@ def build_model(config: BackboneConfig, backbone: Backbone, new_dropout: float =
     if isinstance(config, CrossConfig):
         return CrossEncoder(backbone, head=config.head, reduction=config.reduction, dropout=new_dropout)
     if isinstance(config, LateConfig):
-        return LateCrossEncoder(backbone, joined_layers=config.joined_layers, reader=config.reader)
+        return LateCrossEncoder(
+            backbone, joined_layers=config.joined_layers, reader=config.reader, reduction=config.reduction
+        )
     if not config.equal_projections and (config.shared_towers or config.projection_dim is None):
         raise ConfigError(
             "model.equal_projections = false needs two projections; set projection_dim, and leave shared_towers false"

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polyrank.config.models import PairReduction
 from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.first_output import shorten
 from polyrank.models.network import Network
-from polyrank.models.reductions import reduce
+from polyrank.models.pooling import Pooling
 from polyrank.text import Tokens
 
 
@@ -23,7 +24,7 @@ class CrossEncoder(Network):
         backbone: the transformer.
         head: "linear", h_1 W as in Humeau et al.; "mlp", a tanh layer first as in Tao et al. (the layout of a BERT
             sequence classifier: pooler, then classifier).
-        reduction: what the head reads: the "first" output, or the "mean" of all outputs.
+        reduction: what the head reads: the "first" output, or the "mean" or "learnt" mean of all outputs.
         dropout: before each linear layer of the head.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.3; Tao et al., Efficient and Effective Retrieval-based
@@ -37,13 +38,13 @@ class CrossEncoder(Network):
         backbone: Backbone,
         *,
         head: Literal["linear", "mlp"],
-        reduction: Literal["first", "mean"] = "first",
+        reduction: PairReduction = "first",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.reduction, self.dropout = reduction, dropout
-        self.backbone = backbone
+        self.dropout, self.backbone = dropout, backbone
         size = backbone.dimension
+        self.pooling = Pooling(reduction, size)
         hidden = [nn.Linear(size, size), nn.Tanh()] if head == "mlp" else []
         self.head = nn.Sequential(*hidden, nn.Linear(size, 1))
         for module in self.head:
@@ -58,7 +59,7 @@ class CrossEncoder(Network):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Scores ``[P]`` of pairs, raw fp32."""
-        values = reduce(self.backbone(tokens).float(), tokens.mask, self.reduction, 1)
+        values: Tensor = self.pooling(self.backbone(tokens).float(), tokens.mask)
         with full_precision(values):
             for layer in self.head:
                 if isinstance(layer, nn.Linear):
@@ -76,9 +77,9 @@ class CrossEncoder(Network):
 
     def read_first_outputs_only(self) -> None:
         """Compute only the first output of the last layer, if the head reads no other."""
-        if self.reduction == "first":
+        if self.pooling.reduction == "first":
             shorten(self.backbone)
 
     def new_parameters(self) -> list[nn.Parameter]:
-        """The head."""
-        return list(self.head.parameters())
+        """The head, with what it reads."""
+        return [*self.pooling.parameters(), *self.head.parameters()]

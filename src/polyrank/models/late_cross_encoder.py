@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from polyrank.config.models import PairReduction
 from polyrank.devices.choice import full_precision
 from polyrank.errors import ConfigError
 from polyrank.models.backbone import Backbone
 from polyrank.models.bert import BertModel
 from polyrank.models.network import Network
 from polyrank.models.packing import Packing
-from polyrank.models.reductions import reduce
+from polyrank.models.pooling import Pooling
 from polyrank.text import Tokens
 
 
@@ -52,12 +53,14 @@ class LateCrossEncoder(Network):
     """A Cross-encoder over the outputs of two frozen transformers: only its joined layers and its head are trained.
 
     In the last J layers a token of the reader attends to the tokens of both sides. The other side's tokens attend to
-    their own side in all layers. The score is a linear function of the mean of the reader's outputs.
+    their own side in all layers. The score is a linear function of the mean, or another reduction, of the reader's
+    outputs.
 
     Args:
         backbone: the transformer that both sides start from.
         joined_layers: J.
         reader: "context" or "candidate".
+        reduction: "mean", "first" or "learnt".
 
     Raises:
         ConfigError: the backbone is not a BERT, or has too few layers.
@@ -74,6 +77,7 @@ class LateCrossEncoder(Network):
         *,
         joined_layers: int,
         reader: Literal["context", "candidate"],
+        reduction: PairReduction = "mean",
     ) -> None:
         super().__init__()
         if not isinstance(backbone.network, BertModel):
@@ -95,11 +99,12 @@ class LateCrossEncoder(Network):
         del read.encoder.layer[-1]  # whose outputs nothing reads
         first = n_layers - joined_layers
         self._own_layers, self._other_layers = range(first, first + 1), range(first, n_layers)
+        self.pooling = Pooling(reduction, backbone.dimension)
         self.head = nn.Linear(backbone.dimension, 1)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
         self.requires_grad_(False)
-        for module in (self.head, *bert.encoder.layer[first:]):
+        for module in (self.pooling, self.head, *bert.encoder.layer[first:]):
             module.requires_grad_(True)
 
     @property
@@ -143,9 +148,12 @@ class LateCrossEncoder(Network):
         real = own_mask[own_of]
         packing, mask = Packing.of(real, lengths), torch.cat([real, other_mask[other_of]], 1)[:, None, None, :]
         hidden, other = packing.pack(own[own_of, :, 0].to(dtype)), other.to(dtype)
-        for number, layer in enumerate(bert.encoder.layer[self._own_layers.start :]):
+        *below, top = bert.encoder.layer[self._own_layers.start :]
+        for number, layer in enumerate(below):
             hidden = _read(layer, hidden, packing, other[:, :, number], other_of, mask)
-        values = reduce(packing.pad(hidden.float()), real, "mean", 1)
+        first_only = self.pooling.reduction == "first"
+        hidden = _read(top, hidden, packing, other[:, :, -1], other_of, mask, first_only=first_only)
+        values = hidden.float() if first_only else self.pooling(packing.pad(hidden.float()), real)
         with full_precision(values):
             return self.head(values)[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
@@ -163,11 +171,20 @@ class LateCrossEncoder(Network):
         return []
 
     def new_parameters(self) -> list[nn.Parameter]:
-        """The head."""
-        return list(self.head.parameters())
+        """The head, with what it reads."""
+        return [*self.pooling.parameters(), *self.head.parameters()]
 
 
-def _read(layer: Any, hidden: Tensor, packing: Packing, other: Tensor, other_of: Tensor, mask: Tensor) -> Tensor:
+def _read(
+    layer: Any,
+    hidden: Tensor,
+    packing: Packing,
+    other: Tensor,
+    other_of: Tensor,
+    mask: Tensor,
+    *,
+    first_only: bool = False,
+) -> Tensor:
     """A BERT layer's outputs ``[N, D]`` of tokens that attend to each other and to those of another text.
 
     Args:
@@ -177,17 +194,22 @@ def _read(layer: Any, hidden: Tensor, packing: Packing, other: Tensor, other_of:
         other: ``[O, U, D]``, whose keys and values are computed once for all pairs.
         other_of: the other text of each pair, ``[P]``.
         mask: ``[P, 1, 1, T + U]``, true on real tokens.
+        first_only: compute only each pair's first output, ``[P, D]``.
     """
     own, size = layer.attention.self, layer.attention.self.attention_head_size
 
     def heads(projected: Tensor) -> Tensor:  # [..., T, D] to [..., H, T, D / H]
         return projected.unflatten(-1, (-1, size)).transpose(1, 2)  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
 
-    query = heads(packing.pad(own.query(hidden)))
+    asking = packing.pad(hidden)[:, 0] if first_only else hidden
+    query = own.query(asking)
+    query = heads(query[:, None] if first_only else packing.pad(query))
     key, value = (
         torch.cat([heads(packing.pad(projection(hidden))), heads(projection(other))[other_of]], 2)
         for projection in (own.key, own.value)
     )
     share = own.dropout.p if own.training else 0.0
     read = F.scaled_dot_product_attention(query, key, value, mask, share, scale=own.scaling)
-    return layer.feed_forward_chunk(layer.attention.output(packing.pack(read.transpose(1, 2).flatten(2)), hidden))  # type: ignore[no-any-return]  # untyped library
+    read = read.transpose(1, 2).flatten(2)
+    read = read[:, 0] if first_only else packing.pack(read)
+    return layer.feed_forward_chunk(layer.attention.output(read, asking))  # type: ignore[no-any-return]  # untyped library
