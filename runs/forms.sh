@@ -10,12 +10,12 @@
 #   random: alone, with 31 wrong answers drawn at random
 #   margin, kl: alone, distilled from the first stage by the differences of its scores, and by its probabilities
 # A stopped run resumes when you start it again.
-# Writes runs/work/forms, stores forms/fit.FORM and forms/dev with runs/record.py, and draws runs/results/forms.svg.
+# Writes runs/work/forms, stores forms/fit.FORM, forms/dev and forms/time with runs/record.py, and draws runs/results/forms.svg.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 THREADS=${THREADS:-2}
-LIMIT=${LIMIT:-1000}
+LIMIT=${LIMIT:-600}
 FORMS=${FORMS:-late late-1 late-first late-learnt cross cross-3 alone random margin kl}
 best=$PWD/runs/work/best/medquad
 first=$best/half/model
@@ -26,7 +26,7 @@ mkdir -p "$work"
 [[ -e $best/lists.jsonl ]] || polyrank mine "$best/second.jsonl" --from "$first" --pool "$best/responses.jsonl" -n 8 --ranks 1:12 \
   -o "$best/lists.jsonl"
 
-models=()
+models=() networks=()
 for form in $FORMS; do
   kind=late start=$first steps=160 negatives=8 sources='["given"]' options=()
   method="{kind = \"rerank\", first_stage = \"$first\"}"
@@ -50,4 +50,11 @@ for form in $FORMS; do
     --set "train.init_from=$start" --set "train.method=$method" --set "train.max_steps=$steps" --threads "$THREADS" --resume
   python runs/record.py "forms/fit.$form" "$work/$form/result.json"
   models+=(--rerank "$work/$form/model")
+  [[ $form == @(late|late-1|late-first|cross|cross-3) ]] && networks+=(--rerank "$work/$form/model")
 done
+[[ -e $work/index ]] || polyrank index build "$first" "$DATA/medquad/answers.jsonl.gz" -o "$work/index"
+searched=("$DATA/medquad/dev.pool.jsonl.gz" --index "$work/index")
+python runs/stages.py "${searched[@]}" "${models[@]}" --precision fp32 --ensemble raw --ensemble z-score -n 10 --limit "$LIMIT" \
+  | python runs/record.py forms/dev
+python runs/stages.py "${searched[@]}" "${networks[@]}" --precision fp32 --precision int8 --ensemble raw -n 2 -n 5 -n 10 \
+  --limit $((LIMIT / 3)) --plot runs/results/forms.svg | python runs/record.py forms/time

@@ -77,6 +77,7 @@ KINDS: list[tuple[type[Any], dict[str, Any]]] = [
     (PolyConfig, {"n_codes": 4}),
     (PolyConfig, {"codes": "last_h1", "n_codes": 5}),
     (CrossConfig, {"head": "mlp"}),
+    (CrossConfig, {"reduction": "learnt"}),
 ]
 
 

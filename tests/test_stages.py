@@ -56,6 +56,10 @@ def test_stages_with_a_perfect_reranker(tmp_path: Path) -> None:
     assert hits[1] == np.mean([e.relevant_ids[0] in found for e, found in zip(examples, places, strict=True)])
     assert hits == sorted(hits)
     assert ("oracle + z-score", 20) in table
+    gain = table["oracle", 20]["gain"]
+    assert gain["low"] <= gain["mean"] == hits[1] <= gain["high"]
+    assert table["oracle + z-score", 120]["over_first"]["mean"] == table["oracle + z-score", 120]["hits@1"] - 1
+    assert "gain" not in table["alone", 0]
     assert table["oracle", 5]["hits@50"] >= table["alone", 0]["hits@5"]
     plot(rows, tmp_path / "stages.svg")
     assert (tmp_path / "stages.svg").read_text().startswith("<?xml")
