@@ -123,6 +123,12 @@ def corrected(name: str, kind: str = "logq") -> Result | None:
     return next((one for one in found if one), None)
 
 
+def summed(name: str) -> Result | None:
+    """The best sum: of one or two Bi-encoders and a ConveRT, on star and sgd with counts."""
+    found = (read_if_there(f"best/{name}/{kind}") for kind in ("sum-seeds", "sum-wide", "sum-first"))
+    return next((one for one in found if one), None) or corrected(name, "sum-logq")
+
+
 def as_one_index() -> list[str]:
     """Searching a sum, as runs/sum_index.py measures it."""
     if not (found := read_if_there("sum-index")):

@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from report.best import corrected
+from report.best import corrected, summed
 from report.convert import MODELS
 from report.figures import (
     BACKBONE,
@@ -42,6 +42,7 @@ def quality() -> str:
     results[
         "the same with [corrected frequencies](docs/training.md#replies-that-repeat) (star: 43,107; sgd: 78,662)"
     ] = [corrected(name) for name in SETS]
+    results["one or two of these and a ConveRT, [as one sum](docs/choosing.md#sums-of-encoders)"] = [*map(summed, SETS)]
     known = [result for row in results.values() for result in row if result]
     widest = max(high - low for result in known for low, high in [result["intervals"]["R@1"]])
     counts = {result["n_examples"] for result in known}
