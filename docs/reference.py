@@ -95,14 +95,14 @@ def _kinds(table: str, options: dict[str, type[Any]]) -> list[str]:
 
 
 def _table(kind: type[Any], *above: type[Any]) -> str:
-    """The class and its keys; for keys that a class ``above`` has, only the defaults."""
+    """The class and its keys; for keys with the same meaning in a class ``above``, only the defaults."""
     meaning = meanings(kind)
-    known = {field.name for other in above for field in dataclasses.fields(other)}
+    known = {one for other in above for one in meanings(other).items()}
     first = (inspect.getdoc(kind) or "").splitlines()[0].replace("``", "`")
     shared, own = [], []
     for field in dataclasses.fields(kind):
         default = "" if field.default is dataclasses.MISSING else f"`{_toml(field.default)}`"
-        if field.name in known:
+        if (field.name, meaning[field.name]) in known:
             shared.append(f"`{field.name}`{default and f' ({default})'}")
         else:
             own.append(f"| `{field.name}` | {default} | {meaning[field.name]} |")

@@ -66,7 +66,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
         recipe = f'output = "{output}"\n[model]\nkind = "{kind}"\nbackbone = {json.dumps(str(tiny_backbone))}\n'
         recipe += '[data]\ntrain = "conversations.jsonl"\nvalid = "valid.jsonl"\nspeaker = "agent"\n'
         recipe += "[text]\nmax_context_tokens = 64\nmax_candidate_tokens = 32\n[train]\nmax_steps = 2\n"
-        recipe += f'method.kind = "{method}"\nnegatives.n = 3\n' if method else ""
+        recipe += f'method.kind = "{method}"\nnegatives.n = 3\n' if method else 'method.negatives_weighting = "logq"\n'
         (folder / f"{output}.toml").write_text(recipe, "utf-8")
         result = run("train", f"{output}.toml", cwd=folder)
         assert result.returncode == 0, result.stderr

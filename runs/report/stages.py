@@ -59,6 +59,50 @@ def medquad() -> str:
     )
 
 
+def forms() -> str:
+    """Forms and trainings of a re-ranker on equal time."""
+    titles = {
+        "late": "late: two joined layers, mean",
+        "late-first": "the first output instead of the mean",
+        "late-learnt": "a mean with trained weights instead",
+        "late-1": "one joined layer",
+        "cross-3": "Cross-encoder of every second layer",
+        "cross": "Cross-encoder",
+        "alone": "late, trained to rank alone",
+        "random": "alone, 31 random wrong answers",
+        "margin": "alone, distilled by score differences",
+        "kl": "alone, distilled by probabilities",
+    }
+    first, fits = row("forms/dev", form="alone", n=0), {form: read(f"forms/fit.{form}") for form in titles}
+    networks = {one["form"].partition(" ")[0] for one in read("forms/time")["rows"] if one["n"]}
+    rows = []
+    for form, title in titles.items():
+        scale = "z-score" if form in ("alone", "random", "margin", "kl") else "raw"
+        own, fit, cells = row("forms/dev", form=f"{form} + {scale}", n=10), fits[form], ["", ""]
+        if form in networks:
+            cells = [ms(row("forms/time", form=f"{form} {kind} + raw", n=10)["ms"]) for kind in ("fp32", "int8")]
+        over = "" if form == "late" else _interval(own["over_first"])
+        steps = [f"{fit['n_steps']}", f"{fit['seconds'] / 60:.0f}"]
+        rows.append([title, *steps, percent(own["hits@1"]), _interval(own["gain"]), over, *cells])
+    head = ["second stage", "steps", "minutes", "hits@1", "over the first stage", "over late", "ms", "ms in int8"]
+    return section(
+        "Forms of a second stage",
+        f"""Which form and which training of a re-ranker is worth its time: all from the same Bi-encoder, on the same 6,481
+        questions of medquad that it was not trained on, in batches of 16 lists of the answer and eight wrong ones
+        among its twelve best, on one thread for about equally long. The first {first["n_examples"]} development questions
+        among 15,805 answers, the ten best re-ranked; the Bi-encoder alone has {percent(first["hits@1"])}. Scores are
+        added, those of models trained to rank alone as z-scores. In parentheses 95% intervals of the paired difference.
+        Milliseconds: from text to order, on {machine("forms/time")}, where late forms have read the answers before.
+        Made by `SETS=medquad MODELS=half bash runs/best.sh` and `bash runs/forms.sh`; [hits@1 against
+        milliseconds](../runs/results/forms.svg).""",
+        table(head, rows, range(1, 8)),
+    )
+
+
+def _interval(found: Mapping[str, float]) -> str:
+    return f"{change(found['mean'])} ({percent(found['low'])} to {percent(found['high'])})"
+
+
 def ubuntu() -> str:
     early = row("ubuntu-irc/stages", what="bi", form="alone", n=0)
     alone, mutual = "mutual/ubuntu-irc/stages", "mutual/ubuntu-irc/stages-mutual"

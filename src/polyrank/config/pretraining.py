@@ -134,7 +134,7 @@ class PretrainSteps(Updates):
         batch_tokens: tokens in the batch of an update, padding included.
         micro_batch_tokens: tokens to compute at a time; the update is that of the whole batch. None: all at once.
         length_window: number of pairs to sort by length together; 1: no sorting.
-        precision: as for ``TrainConfig``.
+        precision: as in ``[train]`` of other recipes.
         evaluate_steps: validate every so many steps, and keep the network if it is the best so far.
         checkpoint_steps: checkpoint every so many steps.
         log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
