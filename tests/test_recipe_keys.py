@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 ROW = re.compile(r"^\| `([a-z_]+)` \|", re.M)
 GENERATED = ("recipe.md", "commands.md")
-MOST = 133
+MOST = 131  # names
 
 
 def test_every_key_is_used_by_a_recipe_or_explained_on_a_page() -> None:
@@ -16,4 +16,4 @@ def test_every_key_is_used_by_a_recipe_or_explained_on_a_page() -> None:
     text = "\n".join(file.read_text("utf-8") for file in [*files, *pages])
     words = set(re.findall(r"\w+", text))
     assert [key for key in keys if key not in words] == []
-    assert len(keys) <= MOST
+    assert len(set(keys)) <= MOST

@@ -87,14 +87,14 @@ def forms() -> str:
     head = ["second stage", "steps", "minutes", "hits@1", "over the first stage", "over late", "ms", "ms in int8"]
     return section(
         "Forms of a second stage",
-        f"""Which form and which training of a re-ranker is worth its time: all from the same Bi-encoder, on the same 6,481
-        questions of medquad that it was not trained on, in batches of 16 lists of the answer and eight wrong ones
-        among its twelve best, on one thread for about equally long. The first {first["n_examples"]} development questions
-        among 15,805 answers, the ten best re-ranked; the Bi-encoder alone has {percent(first["hits@1"])}. Scores are
-        added, those of models trained to rank alone as z-scores. In parentheses 95% intervals of the paired difference.
-        Milliseconds: from text to order, on {machine("forms/time")}, where late forms have read the answers before.
-        Made by `SETS=medquad MODELS=half bash runs/best.sh` and `bash runs/forms.sh`; [hits@1 against
-        milliseconds](../runs/results/forms.svg).""",
+        f"""Which form and which training of a re-ranker is worth its time: all start from the same Bi-encoder, and
+        train on the same 6,481 questions of medquad, which it was not trained on, in batches of 16 lists, on one
+        thread for about equally long. A list is the answer and eight wrong ones of the Bi-encoder's twelve best. The
+        first {first["n_examples"]} development questions among 15,805 answers, the ten best re-ranked; the Bi-encoder
+        alone has {percent(first["hits@1"])}. Both stages' scores are added, as z-scores if the re-ranker was trained to
+        rank alone. In parentheses 95% intervals of the paired difference. Milliseconds: from text to order, on
+        {machine("forms/time")}; late forms have read the answers before. Made by `SETS=medquad MODELS=half bash
+        runs/best.sh` and `bash runs/forms.sh`; [hits@1 against milliseconds](../runs/results/forms.svg).""",
         table(head, rows, range(1, 8)),
     )
 
