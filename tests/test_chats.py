@@ -844,6 +844,31 @@ def test_messages_without_times_and_ids_form_limited_conversations(write: Write)
     assert "5,000 messages without a conversation not divided: no times" in found.report.notes
 
 
+def test_marked_sections_of_html_are_left_out(write: Write) -> None:
+    found = import_chats(
+        messages_file(write, ("1", "", "a", "<p>Hi <![foo bar]>there<![endif]></p>"), ("1", "", "b", "yo"))
+    )
+    assert talk(found)["1"] == [("a", "Hi there"), ("b", "yo")]
+
+
+def test_logs_with_months_of_other_languages(write: Write) -> None:
+    path = write("x.log", "--- Log opened lun ene 01 10:00:00 2024\n10:15 <ann> hi\n10:16 <bob> yo\n")
+    assert [*talk(import_chats(path)).values()] == [[("ann", "hi"), ("bob", "yo")]]
+
+
+def test_fields_of_unusual_types_are_not_ids(write: Write, tmp_path: Path) -> None:
+    held = {"author": {"role": "user"}, "content": {"parts": ["hi"]}}
+    nodes = {"a": {"message": held, "parent": [1]}}
+    with pytest.raises(DataError):
+        import_chats(write("x.json", [{"id": "1", "mapping": nodes, "current_node": [1]}]))
+    said = [
+        {"type": "message", "subtype": [], "user": name, "text": "x", "ts": f"170000000{i}.1"}
+        for i, name in enumerate("ab")
+    ]
+    with pytest.raises(DataError, match="system"):
+        import_chats(write("2026-01-01.json", said))
+
+
 def test_html_bodies_and_texts_that_look_like_html(write: Write) -> None:
     quoted = '<div class="gmail_quote">On Monday <p>you</p> wrote</div>'
     mail = f"<div>Hi,<br>it is <b>5 &lt; 6</b></div><style>p{{}}</style>{quoted}<p>Bye</p>"
@@ -973,6 +998,12 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
             "12/31/23, 9:15 PM - Ann: a\n12/31/23, 9:16 PM - Ann: b\n",
             "all 2 messages are by 'Ann'; name the column of senders",
         ),
+        (
+            "x.csv",
+            "conversation,time,sender,text\n1,0001-01-01T00:00:00+01:00,a,x\n1,2024-01-01,b,y\n",
+            r"x\.csv:2: 0001-01-01T00:00:00\+01:00 is outside of the years 1 to 9999 in UTC",
+        ),
+        ("x.log", "--- Log opened lun xyz 01 10:00:00 2024\n10:15 <ann> hi\n", r"x\.log:1: 'xyz 01 2024' is not a"),
         ("x.csv", "conversation,sender,text\n1,a,x\n2,b,y\n", "none of 2 messages answers another"),
         (
             "x.csv",

@@ -677,6 +677,12 @@ def test_only_the_first_line_loses_a_byte_order_mark(tmp_path: Path) -> None:
     assert read_examples(path).examples == [Example(("a",), ("b",), (0,), "x:2")]
 
 
+def test_a_file_may_have_signs_of_patterns_in_its_name(tmp_path: Path) -> None:
+    for name in ("replies[1].txt", "replies1.txt"):
+        (tmp_path / name).write_text(f"{name}\nother\n", "utf-8")
+    assert read_pool(tmp_path / "replies[1].txt")[0].text == "replies[1].txt"
+
+
 def test_formats_are_known_by_name_in_any_case(tmp_path: Path) -> None:
     for name in ("x.CSV", "x.csv.gz", "x.y.csv"):
         path = written(tmp_path / name, "context,response", "a,b")

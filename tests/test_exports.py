@@ -636,6 +636,11 @@ NOT_PERSONAL = [
 ]  # fmt: skip
 
 
+def test_letters_without_case_are_no_account_number() -> None:
+    text = "Kod TR12 yazılı olarak geldi"
+    assert Redactor()(text) == text
+
+
 @pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in PERSONAL.items() for text in texts])
 def test_personal_data_are_replaced(what: str, text: str) -> None:
     redactor = Redactor()

@@ -219,6 +219,7 @@ def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
     ("lines", "message"),
     [
         (["{}"], r":1: not a JSON list"),
+        (["[{}]", "[{}]"], r":2: something follows the end of the list"),
         (["", "3"], r":2: not a JSON list"),
         (["[", "{}", "{}]"], r":3: a comma or the end of the list is missing"),
         (["[", "{},", "3]"], r":3: the list is truncated or holds something other than objects"),

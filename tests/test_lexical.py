@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from polyrank.answering.retrievers import LexicalRetriever
+from polyrank.data.same_words import echoes, same_words
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf, words
 
@@ -25,6 +26,15 @@ def test_bm25_equals_its_formula() -> None:
                 idf = math.log(1 + (len(CORPUS) - df + 0.5) / (df + 0.5))
                 expected += idf * tf / (tf + 1.5 * (0.25 + 0.75 * len(words(text)) / mean))
             assert score == pytest.approx(expected, abs=1e-5)
+
+
+def test_vowel_signs_are_parts_of_words() -> None:
+    yes, is_, no = BM25().score(["है"], [["हाँ", "है", "नहीं है"]])[0]
+    assert yes == 0
+    assert is_ > no > 0
+    assert not echoes(["है"])("हाँ")
+    assert same_words("ไม่") != same_words("ไม้")
+    assert same_words("1️⃣ ok ❤️") == same_words("1⃣ ok ❤")
 
 
 @pytest.mark.parametrize("kind", [BM25, TfIdf])

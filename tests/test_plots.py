@@ -17,9 +17,9 @@ from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
 from polyrank.cli.console import check_plot_path
-from polyrank.errors import MissingExtraError
+from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.evaluation import plot_comparison, plot_times
-from polyrank.evaluation.curves import Check, plot_curves
+from polyrank.evaluation.curves import Check, plot_curves, read_curves
 from polyrank.evaluation.plots import LINES, MARKERS, style
 
 
@@ -134,6 +134,17 @@ def test_a_comparison_shows_metrics_of_only_one_model(figures: list[Any], tmp_pa
     first, second = figures[0].axes
     assert [axes.get_xlabel() for axes in (first, second)] == ["R@1 (%)", "MRR (%)"]
     assert [len(axes.containers) for axes in (first, second)] == [2, 1]
+
+
+def test_a_file_that_is_no_record_of_a_training(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b"\x7fELF\xd0")
+    with pytest.raises(DataError, match=r"metrics\.jsonl is not UTF-8; give the metrics\.jsonl of a training"):
+        read_curves([tmp_path / "metrics.jsonl"])
+
+
+def test_a_comparison_without_figures_is_refused(tmp_path: Path, rows: list[Any]) -> None:
+    with pytest.raises(UsageError, match="no model has R@50 to draw; choose R@k with a lower k, or MRR"):
+        plot_comparison(rows, {}, tmp_path / "x.svg", metrics=["R@50"])
 
 
 def test_times_that_grow_are_lines_and_others_are_points(figures: list[Any], tmp_path: Path) -> None:

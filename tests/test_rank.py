@@ -168,6 +168,10 @@ def test_files_are_documents(run: Run) -> None:
     assert results(run("bm25", "my wifi", "a.txt", "b.txt", "--top", "1")) == results(found)[:1]
 
 
+def test_a_query_may_be_longer_than_a_path(run: Run) -> None:
+    assert results(run("bm25", "my wifi " * 80, "a.txt", "b.txt"))[0][0] == "b.txt"
+
+
 def test_lines_are_documents_on_request(run: Run) -> None:
     lines = [("1", "my wifi is red"), ("3", "restart it")]
     found = run("bm25", "my wifi", "b.txt")
@@ -228,6 +232,7 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
         (["bm25"], '{"query": "a", "documents": [3]}', 3, 'field "documents" holds a number at position 0'),
         (["bm25", "q", "--top", "2", "--scores-only"], "x", 2, "leave out --top 2"),
         (["bm25", "q", "--max-context-tokens", "9"], "x", 2, "max_context_tokens` does not apply to bm25"),
+        (["bm25", "wifi " * 80 + "\udce9", "a.txt"], "", 2, "the query is not valid text: lone surrogate"),
         (["nosuch", "q"], "x", 2, "nosuch is not a model folder; give a model folder, hf:OWNER/MODEL of the Hub"),
     ],
 )

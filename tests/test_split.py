@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -101,6 +103,15 @@ def test_times_of_many_forms_are_ordered_by_the_instant(tmp_path: Path) -> None:
     ]  # fmt: skip
     rows = [chat(i, time=time) for i, time in enumerate(forms)]
     parts = split(written(tmp_path / "x.jsonl", rows[::-1]), valid=0.3, test=0.3, n_candidates=4)
+    assert [name for part in ids(parts).values() for name in part] == [f"chat-{i}" for i in range(9)]
+
+
+def test_a_table_holds_times_as_texts(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    times = [1_717_164_000 + i if i % 2 else (1_717_164_000 + i) * 1000 for i in range(9)]
+    rows = "".join(f"chat-{i},{time},question {i},answer {i}\n" for i, time in enumerate(times))
+    path.write_text("id,time,context,response\n" + rows, "utf-8")
+    parts = split(path, valid=0.3, test=0.3, n_candidates=3)
     assert [name for part in ids(parts).values() for name in part] == [f"chat-{i}" for i in range(9)]
 
 
@@ -212,6 +223,16 @@ def test_overwrite_removes_earlier_files(tmp_path: Path) -> None:
     (tmp_path / "out" / "mine.txt").write_text("keep", "utf-8")
     write_split(tmp_path / "out", split(path, valid=0))
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["mine.txt", "test.jsonl", "train.jsonl"]
+
+
+def test_a_full_disk_leaves_the_earlier_split(tmp_path: Path) -> None:
+    small, large = (written(tmp_path / f"{n}.jsonl", (chat(i) for i in range(n))) for n in (30, 3000))
+    assert run("split", small, "-o", tmp_path / "out").returncode == 0
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    script = f"ulimit -f 100; {sys.executable} -m polyrank split {large} -o {tmp_path / 'out'} --overwrite"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 5, done.stderr
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,8 @@ def choose_settings(
                 raise DataError(f"{error}; {lacking_text(tuning)}") from error
             config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
             point = min((p for p in curve if p.threshold >= abstention.threshold), key=attrgetter("threshold"))
-            tuning |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
+            usable = [asdict(p) for p in curve if np.isfinite(p.threshold)]
+            tuning |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": usable}
     return config, tuning
 
 

@@ -72,7 +72,7 @@ def rank(
         raise UsageError(f"--scores-only prints all scores in the order of the documents; leave out --top {top}")
     if query is not None and not query.strip():
         raise UsageError("the query is empty; give a query with a visible character")
-    if query is not None and Path(query).is_file():
+    if query is not None and _is_file(query):
         raise UsageError(f"the query {query!r} is a file; give the query first, and then the files to rank")
     ranker = resolve_ranker(
         model,
@@ -82,7 +82,7 @@ def rank(
         backend=read_backend(backend),
         lengths=Lengths(max_context_tokens, max_candidate_tokens),
     )
-    given = None if query is None else (_context({"query": query}), list(_documents(files or [], lines)))
+    given = None if query is None else (_asked(query), list(_documents(files or [], lines)))
     if given is not None and not given[1]:
         raise DataError("nothing to rank: give files of documents, or send one document in each line of stdin")
     use_threads(threads)
@@ -216,6 +216,20 @@ def _query_of_line(line: str) -> "tuple[dict[str, Any], Context, list[Candidate]
 
     row = parse_object(line)
     return {"id": row["id"]} if "id" in row else {}, _context(row), _listed(row)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # too long for a path
+        return False
+
+
+def _asked(query: str) -> "Context":
+    try:
+        return _context({"query": query})
+    except ValueError as error:
+        raise UsageError(f"the query is not valid text: {error}") from error
 
 
 def _context(row: dict[str, Any]) -> "Context":

@@ -63,6 +63,9 @@ def listed_rows(
             elif mark != "]":
                 problem = "a comma or the end of the list is missing, the file is truncated; download it again"
                 raise row_error(path, text.line, problem)
+        text.skip(1)
+        if text.peek():
+            raise row_error(path, text.line, "something follows the end of the list; give one list per file")
 
 
 _blanks = re.compile(r"[ \t\r\n]*")

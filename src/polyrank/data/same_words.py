@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from functools import cache
 
 GREETING = re.compile(r"(hi|hello|hey|dear|good (?:morning|afternoon|evening)) ([\w'’-]+)\s*[,.!:–—]\s*", re.IGNORECASE)
 
@@ -14,8 +15,28 @@ def same_words(text: str) -> str:
     ('don t worry', 'don t worry', '?!')
     """
     plain = unicodedata.normalize("NFKC", text).casefold()
-    words = "".join(c if c.isalnum() else " " for c in plain).split()
+    words = "".join(c if c.isalnum() or is_sign(c) else " " for c in plain).split()
     return " ".join(words) if words else plain.strip()
+
+
+def is_sign(c: str) -> bool:
+    """Whether a character is a vowel or tone sign, which is part of a word; not a variation selector of an emoji.
+
+    >>> [is_sign(c) for c in "हाँ!"]
+    [False, True, True, False]
+    """
+    return unicodedata.category(c) in ("Mn", "Mc") and not "\ufe00" <= c <= "\ufe0f"
+
+
+@cache
+def word_pattern() -> re.Pattern[str]:
+    """The pattern of a word: letters, digits, underscores and signs, which ``\\w`` alone leaves out.
+
+    >>> word_pattern().findall("हाँ, है")
+    ['हाँ', 'है']
+    """
+    signs = "".join(filter(is_sign, map(chr, range(0x300, 0x20000))))
+    return re.compile(rf"[\w{signs}]+")
 
 
 def template(text: str) -> str:

@@ -7,6 +7,7 @@ the same part.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,9 +24,11 @@ from polyrank.data.same_words import same_words
 from polyrank.data.speakers import choose_speaker
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Example
+from polyrank.storage.durable import sync_folder
 
 By = Literal["auto", "time", "id"]
 PARTS = ("train", "valid", "test")
+EPOCH = re.compile(r"-?\d{9,}(\.\d+)?")  # seconds or milliseconds as a text
 
 
 @dataclass(slots=True)
@@ -168,20 +171,29 @@ def write_split(folder: Path | str, parts: Split) -> list[Path]:
     """Write train.jsonl, valid.jsonl and test.jsonl; returns the paths of the files that were written.
 
     The training part is written as dialogues if the file held dialogues. All three files of an earlier split in the
-    folder are removed first.
+    folder are replaced, after the new ones are complete.
     """
     folder = Path(folder)
     files = {name: folder / f"{name}.jsonl" for name in PARTS}
-    for file in files.values():
-        file.unlink(missing_ok=True)
+    new = {name: folder / f".{name}.new.jsonl" for name in PARTS}
     dialogues = [row for conversation in parts.train.conversations for row in conversation.dialogues]
-    if dialogues:
-        write_rows(files["train"], dialogues)
-    else:
-        write_examples(files["train"], parts.train.examples)
-    for name, part in (("valid", parts.valid), ("test", parts.test)):
-        if part.examples:
-            write_examples(files[name], part.examples)
+    try:
+        if dialogues:
+            write_rows(new["train"], dialogues)
+        else:
+            write_examples(new["train"], parts.train.examples)
+        for name, part in (("valid", parts.valid), ("test", parts.test)):
+            if part.examples:
+                write_examples(new[name], part.examples)
+        for name, file in files.items():
+            if new[name].exists():
+                new[name].replace(file)
+            else:
+                file.unlink(missing_ok=True)
+        sync_folder(folder)
+    finally:
+        for file in new.values():
+            file.unlink(missing_ok=True)
     return [file for file in files.values() if file.exists()]
 
 
@@ -249,13 +261,15 @@ def _dialogue(row: Row, name: str, turns: Sequence[tuple[str | None, str]], time
 def _time(row: Row) -> datetime | None:
     """The time of a row; a time without a zone is interpreted as UTC.
 
-    >>> str(_time({"time": "2024-05-31T14:00:00+02:00"})), str(_time({"time": 0}))
-    ('2024-05-31 14:00:00+02:00', '1970-01-01 00:00:00+00:00')
+    >>> str(_time({"time": "2024-05-31T14:00:00+02:00"})), str(_time({"time": "1717164000"}))
+    ('2024-05-31 14:00:00+02:00', '2024-05-31 14:00:00+00:00')
     """
     value = row.get("time")
     if value is None or value == "":
         return None
     try:
+        if isinstance(value, str) and EPOCH.fullmatch(value.strip()):  # a table holds numbers as texts
+            value = float(value)
         if is_number(value):
             return datetime.fromtimestamp(value / 1000 if abs(value) > 1e11 else value, UTC)  # or milliseconds
         time = datetime.fromisoformat(str(value))

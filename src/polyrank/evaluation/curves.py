@@ -60,7 +60,11 @@ def _name(folder: Path, file: Path) -> str:
 
 def _checks(file: Path) -> list[Check]:
     checks = []
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not UTF-8; give the metrics.jsonl of a training") from error
+    for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
             if "valid" in record:

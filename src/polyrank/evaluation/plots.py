@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data.rows import items_of
-from polyrank.errors import MissingExtraError
+from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation.layout import percent
 from polyrank.evaluation.tables import Evaluations, breakdown
 from polyrank.ranking.abstention import Point
@@ -127,8 +127,13 @@ def plot_comparison(
         evaluations: by model; if empty, or if all contexts have one length, the second part is left out.
         path: .svg, .png or .pdf.
         metrics: the first four with figures are drawn.
+
+    Raises:
+        UsageError: no model has one of them.
     """
     shown = [name for name in metrics if any(name in row["metrics"] for row in rows)][:4]
+    if not shown:
+        raise UsageError(f"no model has {' or '.join(metrics)} to draw; choose R@k with a lower k, or MRR")
     parts = {name: breakdown(evaluation) for name, evaluation in evaluations.items()}
     by_turns = len({row["from"] for part in parts.values() for row in part}) > 1
     heights = [1.3 + 0.3 * len(rows), *([height_for(len(rows))] if by_turns else [])]

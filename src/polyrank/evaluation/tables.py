@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 By = Literal["turns", "words", "tokens"]
 EDGES: Mapping[By, tuple[int, ...]] = {
     "turns": (1, 2, 4, 8, 16),
-    "words": (1, 11, 26, 51, 101),
+    "words": (0, 11, 26, 51, 101),
     "tokens": (1, 51, 101),  # as in Tao et al.: (0, 50], (50, 100], (100, 360]
 }
 """Lower ends of the classes of a breakdown; the last is open."""

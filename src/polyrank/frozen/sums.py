@@ -11,7 +11,7 @@ from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record, evaluate
 from polyrank.evaluation.tables import paired_test
 from polyrank.ranking.ensembles import choose_weights
-from polyrank.ranking.metrics import placement_of, recall_at, reciprocal_rank
+from polyrank.ranking.metrics import hit_at, placement_of, reciprocal_rank
 from polyrank.records import Example
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.scorers.summed import SumEncoder, attending_part, relative_weights
@@ -79,6 +79,6 @@ def _gain(records: Sequence[Record], totals: Sequence[Floats], alone: Sequence[F
 def _figures(lists: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> dict[str, float]:
     placements = [placement_of(values, right) for values, right in zip(lists, relevant, strict=True)]
     return {
-        "R@1": float(np.mean([recall_at(placement, 1) for placement in placements])),
+        "R@1": float(np.mean([hit_at(placement, 1) for placement in placements])),
         "MRR": float(np.mean([reciprocal_rank(placement) for placement in placements])),
     }

@@ -41,7 +41,7 @@ def resolve_data(path: AnyPath) -> tuple[DataRef, ...]:
     files = [path]
     if path.is_dir():
         files = [file for file in sorted(path.iterdir()) if file.name.lower().endswith(ENDINGS)]
-    elif any(sign in path.name for sign in "*?["):
+    elif not path.exists() and any(sign in path.name for sign in "*?["):
         files = sorted(path.parent.glob(path.name))
     if not files:
         raise DataError(f"{path}: matches no data file; give files that end in {', '.join(ENDINGS)}")

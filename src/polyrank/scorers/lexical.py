@@ -5,7 +5,6 @@ statistics come from a corpus given to ``fit``, or else from the distinct candid
 """
 
 import logging
-import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,12 +16,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.data.same_words import word_pattern
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 
 Weights = dict[str, float]
-_WORD = re.compile(r"\w+")
 
 
 def words(text: str) -> list[str]:
@@ -31,7 +30,7 @@ def words(text: str) -> list[str]:
     >>> words("Don't PANIC, it's 5 o'clock")
     ['don', 't', 'panic', 'it', 's', '5', 'o', 'clock']
     """
-    return _WORD.findall(text.lower())
+    return word_pattern().findall(text.lower())
 
 
 def located_words(text: str) -> Iterator[tuple[str, int, int]]:
@@ -43,7 +42,7 @@ def located_words(text: str) -> Iterator[tuple[str, int, int]]:
     lower = text.lower()
     # some letters become two in lower case
     origins = [position for position, letter in enumerate(text) for _ in letter.lower()]
-    for match in _WORD.finditer(lower):
+    for match in word_pattern().finditer(lower):
         yield match[0], origins[match.start()], origins[match.end() - 1] + 1
 
 

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime
 
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import SYSTEM, Message, Messages
+from polyrank.data.chats.times import read_time
+from polyrank.errors import DataError
 
 N_LOOKED_AT = 50
 OPENED = re.compile(r"--- (?:Log opened|Day changed) \w{3} (?P<day>\w{3} \d\d)(?: [\d:]{8})? (?P<year>\d{4})$")
@@ -36,7 +37,12 @@ def _irssi(file: File, lines: list[str]) -> Messages:
     day = ""
     for number, line in enumerate(lines, 1):
         if opened := OPENED.match(line.rstrip()):
-            day = datetime.strptime(f"{opened['day']} {opened['year']}", "%b %d %Y").date().isoformat()
+            try:
+                at = read_time(f"{opened['day']} {opened['year']}", "day")  # knows months of other languages
+            except ValueError as error:
+                yield DataError(f"{file.path}:{number}: {error}")
+            else:
+                day = "" if at is None else at.date().isoformat()
         elif said := IRSSI.match(line):
             if said["name"]:
                 where = f"{file.path}:{number}"

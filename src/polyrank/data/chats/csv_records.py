@@ -102,11 +102,15 @@ def n_filled(cells: Sequence[Any]) -> int:
 def unique(names: list[str]) -> list[str]:
     """Make column names unique by numbers; name columns without a name.
 
-    >>> unique(["id", "text", "text", ""])
-    ['id', 'text', 'text 2', 'column 4']
+    >>> unique(["id", "text", "text", "", "text"])
+    ['id', 'text', 'text 2', 'column 4', 'text 3']
     """
     numbered: list[str] = []
     for position, name in enumerate(names, 1):
-        name = name or f"column {position}"
-        numbered.append(name if name not in numbered else f"{name} {numbered.count(name) + 1}")
+        own = name = name or f"column {position}"
+        n = 1
+        while own in numbered:
+            n += 1
+            own = f"{name} {n}"
+        numbered.append(own)
     return numbered

@@ -45,6 +45,8 @@ def is_account(number: str) -> bool:
     >>> is_account("DE89370400440532013000"), is_account("DE88370400440532013000")
     (True, False)
     """
+    if not all(sign.isascii() or sign.isdecimal() for sign in number):  # [A-Z] without case also matches ı, İ, ſ
+        return False
     return int("".join(str(int(sign, 36)) for sign in number[4:] + number[:4])) % 97 == 1
 
 

@@ -11,7 +11,7 @@ from polyrank.data.rows import Row, object_of, text_of
 from polyrank.errors import DataError
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d\.json")
-SAID = {None, "", "thread_broadcast", "me_message", "bot_message", "file_share", "file_comment"}
+SAID = (None, "", "thread_broadcast", "me_message", "bot_message", "file_share", "file_comment")
 MARKUP = re.compile(r"<([@#!]?)([^<>|]+)(?:\|([^<>]*))?>")
 
 

@@ -11,6 +11,7 @@ LOOKS_LIKE_HTML = re.compile(
     re.IGNORECASE,
 )
 BREAKS = {"br", "p", "div", "li", "tr", "ul", "ol", "table", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "pre"}
+MARKED = re.compile(r"<!\[(?!CDATA\[)[^>]*>?")  # such as Word's <![if !vml]>, on some of which the parser fails
 HIDDEN = {"script", "style", "head", "title"}
 VOID = {"br", "img", "hr", "input", "meta", "link", "col", "area", "base", "wbr"}
 
@@ -26,7 +27,7 @@ def from_html(body: str) -> str:
     if not LOOKS_LIKE_HTML.search(body):
         return body
     reader = _Text()
-    reader.feed(body)
+    reader.feed(MARKED.sub(" ", body))
     reader.close()
     lines = (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))
     return "\n".join(line for line in lines if line)

@@ -60,7 +60,10 @@ def read_time(value: Any, order: DateOrder) -> datetime | None:
         case str():
             return read_time(_from_text(value.strip(), order), order)
         case datetime():
-            return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+            try:
+                return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+            except OverflowError as error:
+                raise ValueError(f"{value.isoformat()} is outside of the years 1 to 9999 in UTC; correct it") from error
         case date():
             return datetime.combine(value, time())
     if is_number(value):

@@ -16,7 +16,7 @@ from polyrank.data.chats.columns import (
     words,
 )
 from polyrank.data.chats.messages import Rows
-from polyrank.data.rows import Row, in_object, object_of, objects_in, type_name
+from polyrank.data.rows import Row, in_object, object_of, objects_in, text_of, type_name
 from polyrank.errors import DataError
 
 N_LOOKED_AT = 200  # rows from which columns are detected
@@ -79,11 +79,11 @@ def bare(items: list[Row]) -> list[Row]:
 def _branch(row: Row, nodes: dict[str, Any]) -> list[Row]:
     """The messages of a ChatGPT export from the first to the current one; edited questions make it a tree."""
     messages: list[Row] = []
-    node = object_of(nodes.get(row.get("current_node") or next(reversed(nodes), "")))
+    node = object_of(nodes.get(text_of(row.get("current_node")) or next(reversed(nodes), "")))
     while node and len(messages) <= len(nodes):
         if held := object_of(node.get("message")):
             messages.append(held)
-        node = object_of(nodes.get(node.get("parent") or ""))
+        node = object_of(nodes.get(text_of(node.get("parent"))))
     return messages[::-1]
 
 
