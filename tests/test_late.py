@@ -235,6 +235,19 @@ def test_int8_is_checked_and_recorded(word_task: dict[str, Path], tiny_backbone:
     assert found.overlap > 0.5
 
 
+def test_another_network_does_not_start_from_its_incomplete_side(
+    word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (late,) = train(recipe(word_task, tiny_backbone, tmp_path / "late", max_steps=1), device="cpu")
+    for change in ({"kind": "cross"}, {"kind": "late", "reader": "context"}):
+        plan = recipe(word_task, tiny_backbone, tmp_path / "run", init_from=str(late.model))
+        plan["model"] = {"backbone": str(tiny_backbone), **change}
+        with pytest.raises(ConfigError, match="of which only the candidate has all layers; start from the encoder"):
+            train(plan, device="cpu")
+    again = recipe(word_task, tiny_backbone, tmp_path / "run", max_steps=1, init_from=str(late.model))
+    assert train(again, device="cpu")
+
+
 def test_wrong_settings_are_refused_with_the_fix(
     word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

@@ -421,7 +421,18 @@ def test_lists_are_mined_for_so_many_epochs_and_read_again(tmp_path: Path) -> No
 
 def test_lists_that_would_run_code_are_not_read(tmp_path: Path) -> None:
     np.save(tmp_path / "mined-0.npy", np.array([[Example(("hi",))]], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle=False"):
+    with pytest.raises(ArtifactError, match="allow_pickle=False"):
+        mined(tmp_path)(0, TWICE[0], 0)
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: rows + 99, lambda rows: rows.astype(float)])
+def test_lists_of_other_examples_are_refused(tmp_path: Path, change: Any) -> None:
+    mined(tmp_path)(0, TWICE[0], 0)
+    np.save(tmp_path / "mined-0.npy", change(np.load(tmp_path / "mined-0.npy")))
+    with pytest.raises(ArtifactError, match=r"mined-0\.npy does not fit the examples; train again"):
+        mined(tmp_path)(0, TWICE[0], 0)
+    (tmp_path / "mined-0.npy").write_bytes((tmp_path / "mined-0.npy").read_bytes()[:-5])
+    with pytest.raises(ArtifactError, match=r"mined-0\.npy is damaged"):
         mined(tmp_path)(0, TWICE[0], 0)
 
 

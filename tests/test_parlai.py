@@ -121,6 +121,13 @@ def test_weights_in_sixteen_bits_are_read(changed: Callable[..., Path], tmp_path
         ("cross", {"n_layers": 3}, "cross has no tensor 'encoder.layers.2."),
         ("bi", {"variant": None}, "has variant = None; polyrank imports only 'xlm'"),
         ("bi", {"n_heads": None}, "has n_heads = None, not a number; download the model again"),
+        ("bi", {"n_heads": 0}, "has n_heads = 0, not a number"),
+        ("bi", {"n_heads": 3}, "which n_heads = 3 does not divide"),
+        ("bi", {"dropout": 2.0}, "has dropout = 2.0, not from 0 to 1"),
+        ("bi", {"n_positions": "4"}, "has n_positions = '4', not a number"),
+        ("bi", {"output_scaling": None}, "has output_scaling = None"),
+        ("poly", {"poly_n_codes": "x"}, "has poly_n_codes = 'x', not a number"),
+        ("bi", {"n_layers": 1}, "n_layers is 1, and the file has more layers"),
         ("bi", {"n_positions": 32}, "do not agree"),
         (
             "bi",
@@ -158,6 +165,18 @@ def test_a_damaged_file_is_refused(
     Path(f"{model}{ending}").write_text(content, "utf-8")
     with pytest.raises(ArtifactError, match=re.escape(message)):
         import_parlai(model, tmp_path / "out")
+
+
+def test_flipped_bits_in_the_weights_are_no_crash(changed: Callable[..., Path], tmp_path: Path) -> None:
+    model = changed("bi")
+    whole, found = model.read_bytes(), 0
+    for place in range(0, 2500, 41):
+        model.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        try:
+            import_parlai(model, tmp_path / "out", replace=True)
+        except ArtifactError:
+            found += 1
+    assert found > 20
 
 
 def test_a_missing_tensor_is_named(changed: Callable[..., Path], tmp_path: Path) -> None:

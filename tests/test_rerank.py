@@ -11,14 +11,17 @@ from typer.testing import CliRunner
 
 import polyrank
 from polyrank import train
+from polyrank.answering.pipeline import write_pipeline
 from polyrank.cli import app
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
 from polyrank.loading.recipes import resolve_recipe
-from polyrank.records import Example
+from polyrank.records import Context, Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.two_stage import TwoStageScorer
-from polyrank.serving.served import Served
+from polyrank.serving.served import REMEMBERED, Served
+from polyrank.serving.tasks import RespondTask, ScoreTask
 from polyrank.training.methods import make_ranker, make_step
 from polyrank.training.ranker import validation_figures
 from polyrank.training.rerank import RerankStep
@@ -166,6 +169,60 @@ def test_two_stages_add_raw_scores_by_default(
         polyrank.open(tmp_path / "other", rerank=str(trained["result"].model))
     with polyrank.open(tmp_path / "other", rerank=str(trained["result"].model), ensemble="z-score") as pipeline:
         assert len(pipeline.answer("my wifi", 3).ranked) == 3
+
+
+def test_a_served_pipeline_scores_by_both_stages(
+    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
+) -> None:
+    second = str(trained["result"].model)
+    texts = list(dict.fromkeys(trained["lists"][0].candidates))
+    polyrank.build_index(tmp_path / "index", encoders["bi"], texts)
+    for ensemble in (None, "z-score"):
+        config = PipelineConfig(index=str(tmp_path / "index"), reranker=second, ensemble=ensemble)
+        write_pipeline(tmp_path / "pipeline", config, replace=True)
+        served = Served("m", str(tmp_path / "pipeline"), "cpu")
+        context = trained["lists"][0].query
+        (scored,) = served.score([ScoreTask(context, texts)])
+        both = TwoStageScorer(polyrank.load(encoders["bi"]), polyrank.load(second), ensemble=ensemble)
+        np.testing.assert_allclose(scored.scores, both.score([context], [texts])[0], atol=1e-5)
+        (found,) = served.compute([RespondTask(context, len(texts), None, True, False)])
+        assert [text for _, _, text in found.shown] == [texts[i] for i in np.argsort(-np.array(scored.scores))]
+        assert served.info().by_list == (ensemble is not None)
+
+
+def test_a_served_pipeline_keeps_no_long_texts_of_either_stage(
+    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
+) -> None:
+    polyrank.build_index(tmp_path / "index", encoders["bi"], ["yes", "no"])
+    write_pipeline(
+        tmp_path / "pipeline", PipelineConfig(index=str(tmp_path / "index"), reranker=str(trained["result"].model))
+    )
+    served = Served("m", str(tmp_path / "pipeline"), "cpu")
+    networks = [*served.scorer.networks, *served.encoder.networks]  # type: ignore[union-attr]
+    for number in range(5):
+        served.compute([RespondTask(Context(("wifi " * 90 + str(number),)), 1, None, False, False)])
+    assert max(len(network.texts.cut.contexts) for network in networks) == 1
+    assert {network.max_remembered for network in networks} == {REMEMBERED}
+
+
+def test_mining_and_distillation_use_a_correction_only_with_its_first_stage(
+    trained: dict[str, Any], word_task: dict[str, Path], encoders: dict[str, str], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    second, output = str(trained["result"].model), str(tmp_path / "mined.jsonl")
+    call = ["mine", str(word_task["train"]), "-o", output, "-n", "3", "--overwrite"]
+    alone = CliRunner().invoke(app, [*call, "--from", second])
+    assert isinstance(alone.exception, UsageError)
+    assert "only corrects the scores of another encoder" in str(alone.exception)
+    both = CliRunner().invoke(app, [*call, "--from", encoders["bi"], "--rerank", second, "--margin", "0"])
+    assert both.exit_code == 0, both.output
+    scorer = TwoStageScorer(polyrank.load(encoders["bi"]), polyrank.load(second))
+    for example in read_examples(output).examples:
+        right, *wrong = scorer.score([example.query], [example.candidates])[0]
+        assert all(score < right for score in wrong)
+    plan = recipe(word_task, tiny_backbone, second, tmp_path / "run", method={"kind": "distill", "teacher": second})
+    del plan["train"]["method"]["first_stage"]
+    with pytest.raises(UsageError, match="only corrects the scores of another encoder"):
+        train(plan)
 
 
 def test_evaluate_names_both_stages(trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path) -> None:

@@ -82,6 +82,12 @@ def test_uniform_equals_cross_entropy_over_the_kept_ones(tiny_backbone: Path) ->
     assert round(next_loss("uniform", tiny_backbone, 3)[0].item(), 5) == losses[3], "a resumed run must draw the same"
 
 
+def test_large_seeds_draw_too() -> None:
+    allowed = torch.ones(1, 4, dtype=torch.bool)
+    draws = [UniformDraws(SAID, seed)(torch.zeros(1, 4), allowed, REPLIES, 3)[1] for seed in (2**31, 2**33, 2**62)]
+    assert all(mask[0, 3] for mask in draws)
+
+
 def test_kept_responses_are_uniform_over_distinct_ones() -> None:
     """In 20,000 updates all distinct responses stay equally often, within five standard deviations."""
     said = [text for text, n in SAID.items() for _ in range(n)]

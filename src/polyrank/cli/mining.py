@@ -1,9 +1,11 @@
 """``polyrank mine``."""
 
 import json
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -12,6 +14,9 @@ from polyrank.cli.examples import load_examples
 from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker, existing_model
 from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
 from polyrank.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from polyrank.scorers.protocols import Scorer
 
 
 @process_group()
@@ -54,11 +59,13 @@ def mine(
     """Mine hard negatives, that is wrong candidates that a retriever ranks high, and write lists to train on."""
     from polyrank.answering.pipeline import catalogue, open_pipeline
     from polyrank.data import read_pool, write_examples
+    from polyrank.loading import resolve_model
     from polyrank.loading.answering import is_answering
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts
     from polyrank.negatives.mine import mine as run
-    from polyrank.scorers.open import corpus_of, load
+    from polyrank.scorers.open import corpus_of, load, open_model
+    from polyrank.scorers.two_stage import TwoStageScorer
     from polyrank.storage.durable import check_output
 
     on_rank_zero(lambda: check_output(output, inputs=(data, pool), overwrite=overwrite))
@@ -69,6 +76,7 @@ def mine(
         n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
     )
     folder = Path(retriever)
+    first_stage: Callable[[], Scorer]
     answers = pool is None and is_answering(folder)
     if not answers:
         existing_model(retriever)
@@ -76,7 +84,8 @@ def mine(
     candidates = None if pool is None else read_pool(pool)
     with ExitStack() as opened:
         if answers:
-            retrieve = from_retriever(opened.enter_context(open_pipeline(folder, device=device)))
+            pipeline = opened.enter_context(open_pipeline(folder, device=device))
+            retrieve, first_stage = from_retriever(pipeline), pipeline.index_encoder
             every = with_texts(every, catalogue(folder))
             examples = every[:limit]
         else:
@@ -85,10 +94,13 @@ def mine(
             texts = (
                 [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
             )
-            retrieve = from_pool(load(retriever, device=device, corpus=corpus_of(examples, candidates)), texts)
+            scorer = open_model(resolve_model(retriever).alone(), device=device, corpus=corpus_of(examples, candidates))
+            retrieve, first_stage = from_pool(scorer, texts), lambda: scorer
         reranker = None
         if rerank is not None:
             reranker = load(rerank, device=device, corpus=corpus_of(examples, candidates))
+            if getattr(reranker, "corrects", ""):  # its scores mean something only when added to the first stage's
+                reranker = TwoStageScorer(first_stage(), reranker, n_retrieved=sys.maxsize)
         mined = run(
             examples,
             retrieve,

@@ -95,7 +95,7 @@ class ConvertText(Settings):
     max_context_tokens: int = 60
     max_candidate_tokens: int = 60
     max_earlier_tokens: Count = 60
-    max_earlier_turns: NonNegativeInt = 10
+    max_earlier_turns: Count = 10
     number_prefixes: bool = False
     background: Literal["after", "drop"] = "drop"
     vocabulary: str | None = None

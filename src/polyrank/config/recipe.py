@@ -106,16 +106,16 @@ class Recipe(Settings):
             )
         if method.kind == "rerank" and model.encodes:
             raise ConfigError(f'train.method.kind = "rerank" trains a Cross-encoder, not model.kind = "{model.kind}"')
-        if model.kind == "late" and self.train.train_layers != TrainConfig().train_layers:
-            raise ConfigError(
-                f"train.train_layers = {self.train.train_layers!r} does not apply to a late Cross-encoder, of which the"
-                " joined layers are trained; set model.joined_layers"
-            )
         networks = [model] if self.reranker is None else [model, self.reranker.model]
         if getattr(method, "sigmoid", False) and all(network.encodes for network in networks):
             raise ConfigError("train.method.sigmoid = true applies to the scores of a Cross-encoder; leave it out")
         parts = [self.train] if self.reranker is None else [self.train, self.reranker.train]
         for network, own in zip(networks, parts, strict=True):
+            if network.kind == "late" and own.train_layers != TrainConfig().train_layers:
+                raise ConfigError(
+                    f"train_layers = {own.train_layers!r} does not apply to a late Cross-encoder, of which the joined"
+                    " layers are trained; set model.joined_layers"
+                )
             if network.kind == "convert" and own.new_dropout:
                 raise ConfigError(
                     f"train.new_dropout = {own.new_dropout} applies to projections and heads, and a ConveRT has"

@@ -206,7 +206,7 @@ def _check_fixed_model(method: Method) -> None:
     """Refuse a teacher or a first stage that does not exist or has no vectors, before any data is read."""
     match method:
         case DistillMethod(teacher=name):
-            if resolve_model(name, bare_hub_names=False).kind == "lexical":
+            if resolve_model(name, bare_hub_names=False).alone().kind == "lexical":
                 raise ConfigError(f"train.method.teacher = {name} was not trained; give a model folder")
         case RerankMethod(first_stage=name):
             if resolve_model(name, bare_hub_names=False).kind == "lexical":

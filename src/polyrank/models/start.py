@@ -11,6 +11,7 @@ from polyrank.errors import ConfigError
 from polyrank.models.artifacts import load_model
 from polyrank.models.bi_encoder import BiEncoder
 from polyrank.models.build import new_model, refit_output_scale
+from polyrank.models.late_cross_encoder import LateCrossEncoder
 from polyrank.models.network import Network
 from polyrank.models.poly_encoder import PolyEncoder
 from polyrank.text import BackboneTexts, Texts
@@ -112,8 +113,14 @@ def transfer_weights(model: Network, trained: Network, where: str, *, same_words
         The names of the copied weights.
 
     Raises:
-        ConfigError: no weight has a counterpart, or one has another shape.
+        ConfigError: no weight has a counterpart, or one has another shape; or another kind of network would start from
+            a late Cross-encoder.
     """
+    if isinstance(trained, LateCrossEncoder) and not _reads_alike(model, trained):
+        raise ConfigError(
+            f"{where} is a late Cross-encoder, of which only the {trained.reader} has all layers; start from the"
+            " encoder that it corrects"
+        )
     own, saved = model.state_dict(), trained.state_dict()
     copied = {}
     for name in own:
@@ -129,3 +136,7 @@ def transfer_weights(model: Network, trained: Network, where: str, *, same_words
         raise ConfigError(f"the weights in {where} do not fit this model ({(odd or ['no common part'])[0]})")
     model.load_state_dict(copied, strict=False)
     return frozenset(copied)
+
+
+def _reads_alike(model: Network, trained: LateCrossEncoder) -> bool:
+    return isinstance(model, LateCrossEncoder) and model.reader == trained.reader

@@ -91,7 +91,13 @@ class MinedNegatives:
     def _read(self, file: Path, epoch: int) -> Rows | None:
         """The lists of an epoch; None if they have not been mined yet."""
         if file.exists():
-            rows: Rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+            try:
+                rows: Rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+            except (ValueError, EOFError) as error:
+                raise ArtifactError(f"{file} is damaged ({error}); train again with `overwrite=True`") from error
+            fits = rows.shape == (len(self.examples), self.settings.n_negatives) and rows.dtype == np.int32
+            if not fits or rows.min(initial=-1) < -1 or rows.max(initial=-1) >= len(self.pool):
+                raise ArtifactError(f"{file} does not fit the examples; train again with `overwrite=True`")
             return rows
         if _n_examples_seen(self.folder) > epoch * len(self.examples):
             raise ArtifactError(

@@ -190,11 +190,11 @@ class Server:
     ) -> list[OfTexts]:
         """Compute a task for each part of a list of texts, all by one model; ``tokens`` has the estimate for each text.
 
-        One process computes all texts if word statistics come from them, or if the parts were computed while another
-        model replaced this one.
+        One process computes all texts if their scores depend on each other, or if the parts were computed while
+        another model replaced this one.
         """
         whole = [slice(0, len(texts))]
-        parts = whole if self.pool.info[name].max_context_tokens is None else split_by_tokens(tokens)
+        parts = whole if self.pool.info[name].by_list else split_by_tokens(tokens)
         for tried in (parts, whole):
             tasks = [task(texts[part]) for part in tried]
             values = (await self.compute(name, tasks, [sum(tokens[part]) for part in tried])).values

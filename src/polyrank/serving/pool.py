@@ -340,6 +340,8 @@ class Pool:
             try:
                 async with asyncio.timeout(max(STALLED_S, 4 * self.timeout_s)):
                     outcomes = await loop.run_in_executor(self._threads, worker.compute, batch)
+                if (opened_again := outcomes[0].info) is not None:
+                    self.info = {**self.info, batch[0].name: opened_again}
                 for job, outcome in zip(batch, outcomes, strict=True):
                     _settle(job, outcome)
                 seconds = time.monotonic() - started

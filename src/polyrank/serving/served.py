@@ -3,9 +3,10 @@
 import base64
 import json
 import re
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from polyrank.answering.explain import explain
 from polyrank.answering.pipeline import Pipeline, open_pipeline
+from polyrank.answering.two_stage import TwoStage
 from polyrank.config.models import MODEL
 from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
@@ -24,8 +26,10 @@ from polyrank.loading.folders import PIPELINE
 from polyrank.loading.models import Backend, resolve_model
 from polyrank.records import Context, Ranked
 from polyrank.scorers.exported import fastest_backend
+from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.open import open_model
 from polyrank.scorers.protocols import Encoder, Scorer
+from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.tasks import (
     Embedded,
     EmbedTask,
@@ -43,6 +47,7 @@ from polyrank.storage.document import has_document
 R = TypeVar("R")
 
 REMEMBERED = 20_000  # vectors of candidates in the cache, by text
+BY_LIST = ("z-score", "softmax")  # ensembles in which the score of a text depends on the others
 STAGES = {"retrieval": "retriever", "rerank": "reranker"}
 MAX_TOO_SLOW = 100  # filters in the cache of those that took too long
 ANSWER_BYTES = 32 * 2**20
@@ -81,9 +86,20 @@ class Served:
         else:
             self.pipeline = open_pipeline(folder, device=device, backend=backend)
             self.scorer, self.encoder = self.pipeline.scorer, self.pipeline.index_encoder()
-        for network in self.scorer.networks:
+        stages = [self.scorer, *([self.encoder] if self.encoder else [])]
+        self._networks = {id(network): network for stage in stages for network in stage.networks}.values()
+        for network in self._networks:
             network.max_remembered = REMEMBERED
-        self.scorer.score([WARM], [[WARM]])  # the first pass takes ten times as long as later ones
+        self.ranker = self._ranker()
+        self.ranker.score([WARM], [[WARM]])  # the first pass takes ten times as long as later ones
+
+    def _ranker(self) -> Scorer:
+        """Scores given texts; both stages of a pipeline that adds their scores."""
+        stages = None if self.pipeline is None else self.pipeline.retriever
+        if not isinstance(stages, TwoStage) or stages.ensemble is None:
+            return self.scorer
+        first = stages.retriever.scorer
+        return TwoStageScorer(first, stages.reranker, n_retrieved=sys.maxsize, ensemble=stages.ensemble)
 
     def current(self) -> "Served":
         """This object; or a new one, if another encoder's index has replaced the index.
@@ -101,7 +117,7 @@ class Served:
     def info(self) -> ServedInfo:
         """Its properties, for the server."""
         scorer = type(self.scorer).__name__.removesuffix("Scorer").removesuffix("Encoder").lower() or "encoder"
-        cuts = self.scorer.cut[-1:]
+        cuts = self.scorer.cut  # of a sum, one for each part
         info = ServedInfo(
             self.kind,
             self.backend,
@@ -109,9 +125,10 @@ class Served:
             scorer,
             self.scorer.fingerprint,
             self.encoder.dimension if self.encoder else None,
-            cuts[0].max_context_tokens if cuts else None,
-            cuts[0].max_candidate_tokens if cuts else None,
+            min((cut.max_context_tokens for cut in cuts), default=None),
+            min((cut.max_candidate_tokens for cut in cuts), default=None),
             tuple(sorted({self.path, *self._parts()})),
+            by_list=not cuts or _adds_by_list(self.ranker),
         )
         if self.pipeline is None:
             return info
@@ -125,7 +142,8 @@ class Served:
         if self.kind != "pipeline":
             return None
         config, _ = read_pipeline(Path(self.path))
-        return config.threshold if config.measure == "score" and config.ensemble is None else None
+        raw = not isinstance(self.ranker, TwoStageScorer) or self.ranker.ensemble == "raw"
+        return config.threshold if config.measure == "score" and raw else None
 
     def _parts(self) -> list[str]:
         """Further folders that it consists of."""
@@ -145,7 +163,7 @@ class Served:
         Raises:
             UsageError: it does not support this operation.
         """
-        _forget_cut(self.scorer)  # otherwise the scorer would keep every text that it truncated
+        _forget_cut(self._networks)  # otherwise they would keep every text that they truncated
         compute: Callable[[Sequence[Any]], Sequence[R]] = getattr(self, tasks[0].operation)
         return compute(tasks)
 
@@ -182,7 +200,7 @@ class Served:
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
         """Scores of texts for contexts."""
-        scores = self.scorer.score([task.context for task in tasks], [task.texts for task in tasks])
+        scores = self.ranker.score([task.context for task in tasks], [task.texts for task in tasks])
         return [
             Scored(
                 row.tolist(),
@@ -224,6 +242,11 @@ class Served:
         scorer = self.scorer if self.pipeline is None else self.pipeline
         explanations = (explain(scorer, task.context, task.candidate, filter=task.filter) for task in tasks)
         return [orjson.dumps(_without_paths(explanation.as_dict())) for explanation in explanations]
+
+
+def _adds_by_list(ranker: Scorer) -> bool:
+    """Whether two stages add scores that depend on the list: by scale, or by a lexical stage's word statistics."""
+    return isinstance(ranker, TwoStageScorer) and (ranker.ensemble in BY_LIST or not ranker.retriever.cut)
 
 
 def vectors_as_json(vectors: NDArray[np.float32], form: str) -> list[bytes]:
@@ -270,12 +293,12 @@ def _without_paths(explanation: dict[str, Any]) -> dict[str, Any]:
 
 def _counted(count: Callable[..., int], scorer: Scorer, *arguments: Any) -> tuple[int, bool]:
     """The number of tokens, and whether a text was truncated."""
-    _forget_cut(scorer)
+    _forget_cut(scorer.networks)
     return count(scorer, *arguments), any(bool(part.texts.cut) for part in scorer.networks)
 
 
-def _forget_cut(scorer: Scorer) -> None:
-    for part in scorer.networks:
+def _forget_cut(networks: Iterable[NetworkScorer[Any]]) -> None:
+    for part in networks:
         part.texts.cut.contexts.clear()
         part.texts.cut.candidates.clear()
 

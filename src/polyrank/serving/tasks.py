@@ -124,11 +124,13 @@ class TaskOutcome:
         result: of the task.
         error: class name of the error; empty: none.
         message: of that error.
+        info: new properties, if the index was replaced and opened again.
     """
 
     result: Any = None
     error: str = ""
     message: str = ""
+    info: "ServedInfo | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class ServedInfo:
         index: folder of the candidates; None: a model without an index.
         stages, n_candidates: of an index or a pipeline, when it was opened.
         threshold: the lowest raw score of a reply that is returned, if a pipeline was calibrated by scores.
+        by_list: the score of a text depends on the other texts of its list.
     """
 
     kind: ServedKind
@@ -158,6 +161,7 @@ class ServedInfo:
     stages: int | None = None
     n_candidates: int | None = None
     threshold: float | None = None
+    by_list: bool = False
 
 
 @dataclass(frozen=True, slots=True)

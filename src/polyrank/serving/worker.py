@@ -9,7 +9,7 @@ import os
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,8 +74,11 @@ def run_worker(connection: Connection, setup: Setup) -> None:
     try:
         while True:
             batch = connection.recv()
+            before = served[batch.name]
             with limit_searches(TimeLimit(setup.filter_timeout_s)):
                 outcomes = _outcomes(served, batch)
+            if (now := served[batch.name]) is not before:
+                outcomes[0] = replace(outcomes[0], info=now.info())
             connection.send(outcomes)
     except (EOFError, BrokenPipeError, ConnectionError):
         return

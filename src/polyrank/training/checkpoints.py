@@ -124,6 +124,7 @@ def _restore(
                 parameter.copy_(tensors[f"model.{name}"])
         for name, buffer in _buffers(model).items():
             buffer.copy_(tensors[f"buffer.{name}"])
+    model.train()  # these weights are not those of a file, so a ConveRT has to round them
     state: dict[int, dict[str, Any]] = {}
     for name, tensor in tensors.items():
         kind, index, *rest = name.split(".", 2)

@@ -75,7 +75,7 @@ class UniformDraws:
         """The scores unchanged, and the mask with fewer negatives."""
         least = min(self.counts.values())
         chance = torch.tensor([least / self.counts[text] for text in texts])
-        generator = torch.Generator().manual_seed((self.seed << 32) + number)
+        generator = torch.Generator().manual_seed(((self.seed << 32) + number) % 2**63)
         stays = torch.rand(len(texts), generator=generator) < chance
         return values, allowed & stays.to(allowed.device)
 

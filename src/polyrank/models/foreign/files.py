@@ -66,6 +66,12 @@ class Description:
     lower_case: bool = False
     prompts: tuple[str, str] = ("", "")
 
+    @property
+    def lengths(self) -> dict[str, int | None]:
+        """The limits by their names in the model's files."""
+        limits = self.max_tokens, self.max_context_tokens, self.max_candidate_tokens
+        return dict(zip(("max_seq_length", "query_length", "document_length"), limits, strict=True))
+
 
 def describe(folder: Path) -> Description:
     """The description of the model in a folder.
@@ -76,7 +82,15 @@ def describe(folder: Path) -> Description:
     if (folder / "adapter_config.json").exists():
         raise _unsupported(folder, "holds an adapter without its model", "merge it into the model first")
     modules = folder / "modules.json"
-    description = _describe_modules(folder, _read_json(modules)) if modules.exists() else _describe_classifier(folder)
+    try:
+        description = (
+            _describe_modules(folder, _read_json(modules)) if modules.exists() else _describe_classifier(folder)
+        )
+    except (TypeError, AttributeError, KeyError) as error:
+        raise _unsupported(folder, f"has a setting of a wrong type ({error})", "download the model again") from error
+    for name, n in description.lengths.items():
+        if n is not None and (type(n) is not int or n < 1):
+            raise _unsupported(folder, f"has {name} = {n!r}, not a number of tokens", "download the model again")
     check_weights(description.transformer)
     return description
 

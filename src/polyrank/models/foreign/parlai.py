@@ -12,7 +12,6 @@ Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4 and 5; https://parl
 
 import json
 import math
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.data.rows import is_number
 from polyrank.errors import ArtifactError
 from polyrank.models.artifacts import MODEL_FILES, save_model
 from polyrank.models.backbone import empty_backbone
@@ -41,6 +41,8 @@ IF_GIVEN = {  # these values are ParlAI's defaults
     "codes_attention_type": "basic",
 }
 SIZES = ("embedding_size", "ffn_size", "n_layers", "n_heads")
+LENGTHS = ("n_positions", "truncate", "text_truncate", "label_truncate", "poly_n_codes")
+SHARES = ("dropout", "attention_dropout")
 MODULES = {  # modules of a layer: ParlAI's name and BERT's
     "attention.q_lin": "attention.self.query",
     "attention.k_lin": "attention.self.key",
@@ -129,17 +131,27 @@ def _read_settings(path: Path) -> dict[str, Any]:
     for name, value in {**REQUIRED, **{name: value for name, value in IF_GIVEN.items() if name in settings}}.items():
         if settings.get(name) != value:
             raise ArtifactError(f"{path} has {name} = {settings.get(name)!r}; polyrank imports only {value!r}")
-    for name in SIZES:
-        if not isinstance(settings.get(name), int):
+    for name in (*SIZES, *(name for name in LENGTHS if settings.get(name) is not None)):
+        if type(settings.get(name)) is not int or (name in SIZES and settings[name] < 1):
             raise ArtifactError(f"{path} has {name} = {settings.get(name)!r}, not a number; download the model again")
+    for name in SHARES:
+        if not is_number(share := settings.get(name, 0.0)) or not 0 <= share < 1:
+            raise ArtifactError(f"{path} has {name} = {share!r}, not from 0 to 1; download the model again")
+    if not is_number(settings.get("output_scaling", 1.0)):
+        raise ArtifactError(f"{path} has output_scaling = {settings['output_scaling']!r}; download the model again")
+    if settings["embedding_size"] % settings["n_heads"]:
+        raise ArtifactError(
+            f"{path} has embedding_size = {settings['embedding_size']}, which n_heads = {settings['n_heads']} does not"
+            " divide; download the model again"
+        )
     return settings
 
 
 def _read_weights(model: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(model, map_location="cpu", weights_only=True)
-        return {name: tensor.float() for name, tensor in content.get("model", content).items()}
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, AttributeError, TypeError) as error:
+        return {str(name): tensor.float() for name, tensor in content.get("model", content).items()}
+    except Exception as error:  # of a damaged file, unpickling raises almost anything
         reason = " ".join(str(error).split())[:200]
         raise ArtifactError(f"{model} cannot be read as weights alone ({reason}); download it again") from error
 
@@ -247,6 +259,8 @@ def _transformer(
         RuntimeError: the word embeddings ``[V, D]`` have fewer rows than the dictionary has tokens.
     """
     words = weights[f"{side}.embeddings.weight"]
+    if any(name.startswith(f"{side}.layers.{settings['n_layers']}.") for name in weights):
+        raise RuntimeError(f"n_layers is {settings['n_layers']}, and the file has more layers")
     if len(words) < n_tokens:
         raise RuntimeError(f"the dictionary lists {n_tokens} tokens, the word embeddings have {len(words)} rows")
     words = words[:n_tokens] * (math.sqrt(words.shape[1]) if settings.get("embeddings_scale") else 1.0)
