@@ -606,6 +606,22 @@ def test_a_replaced_index_is_reopened_without_losing_a_request(
     until_scores(tiny_backbone)
 
 
+@pytest.mark.deep
+def test_an_index_that_is_replaced_without_reload_is_described_anew(
+    folder: Path, tiny_backbone: Path, mean_pooled_backbone: Path
+) -> None:
+    path = make_index(folder / "unwatched", tiny_backbone)
+    with serving(f"m={path}") as running, httpx.Client(base_url=running.url) as own:
+
+        def known() -> str:
+            return own.get("/v1/models").json()["data"][0]["fingerprint"]  # type: ignore[no-any-return]
+
+        assert known() == untuned_scorer(str(tiny_backbone)).fingerprint
+        make_index(path, mean_pooled_backbone, "new")
+        assert own.post("/v1/respond", json={"context": "hi"}).json()["results"][0]["id"].startswith("new")
+        assert known() == untuned_scorer(str(mean_pooled_backbone)).fingerprint
+
+
 def test_the_log_contains_no_traceback(server: Running, client: httpx.Client) -> None:
     assert not any("Traceback" in line for line in server.lines)
 

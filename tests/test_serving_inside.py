@@ -31,6 +31,8 @@ from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSett
 from polyrank.errors import DeadlineError, LockedError, OfflineError, PolyrankError, ReadOnlyError, UsageError
 from polyrank.index import open_writer
 from polyrank.records import Context
+from polyrank.scorers.open import load_encoder
+from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.serving.app import STATUSES, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, Server
@@ -294,6 +296,16 @@ def test_the_sides_of_a_model_are_not_mixed_up(tiny_encoders: dict[str, Path]) -
     assert cast(Any, documents.vectors).shape == (2, 32)
     with pytest.raises(UsageError, match="poly encodes a context to 4 vectors; request those of documents"):
         poly.embed([EmbedTask(texts, "query")])
+
+
+def test_the_limits_of_a_sum_are_the_lowest_of_its_parts(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    names = [str(tiny_encoders["bi"]), "shipped:convert"]
+    limits = [cut for name in names for cut in polyrank.load(name).cut]
+    lowest = [min(cut.max_context_tokens for cut in limits), min(cut.max_candidate_tokens for cut in limits)]
+    for number, parts in enumerate((names, names[::-1])):
+        save_sum(tmp_path / f"{number}", SumEncoder([load_encoder(name) for name in parts], [1, 1]))
+        info = Served("both", str(tmp_path / f"{number}"), "cpu").info()
+        assert [info.max_context_tokens, info.max_candidate_tokens] == lowest
 
 
 @pytest.mark.parametrize(
