@@ -1,5 +1,6 @@
 """A Cross-encoder that learns to correct a trained encoder's scores."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,17 @@ def test_resumed_equals_uninterrupted(
     train(plan("run", 2))
     (resumed,) = train(plan("run", 4), resume=True)
     assert (resumed.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
+
+
+def test_a_run_does_not_continue_on_another_first_stage(
+    task: dict[str, Path], tiny_backbone: Path, encoders: dict[str, str], tmp_path: Path
+) -> None:
+    first = shutil.copytree(encoders["bi"], tmp_path / "first")
+    train(recipe(task, tiny_backbone, str(first), tmp_path / "run", max_steps=2))
+    shutil.rmtree(first)
+    shutil.copytree(encoders["poly"], first)
+    with pytest.raises(ConfigError, match=r"is now another model .* restore that one, or start again"):
+        train(recipe(task, tiny_backbone, str(first), tmp_path / "run", max_steps=4), resume=True)
 
 
 @pytest.mark.parametrize(

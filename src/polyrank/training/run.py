@@ -19,6 +19,7 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
 from polyrank.errors import ConfigError, UsageError
 from polyrank.evaluation import evaluate, summarise
+from polyrank.loading.models import resolve_model
 from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
 from polyrank.records import Example
@@ -55,6 +56,7 @@ INT8_LISTS = 200  # validation lists on which the rankings in int8 are compared:
 FOLDERS = ("", *(f"{name}/" for name in NETWORKS))
 SEEDS = ("", "seed-*/")
 EXAMPLES = "examples"  # in the document of the recipe: the digest of the training examples
+FIXED = "fixed_model"  # likewise: the fingerprint of the teacher or first stage
 TRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
@@ -229,7 +231,8 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
 def read_run_recipe(folder: Path) -> Recipe:
     """The recipe that a run was started with; settings that are newer than the file have their defaults."""
     document = read_document(folder, RECIPE)
-    document.pop(EXAMPLES, None)
+    for name in (EXAMPLES, FIXED):
+        document.pop(name, None)
     try:
         return recipe_from_dict(document)
     except ConfigError as error:
@@ -284,8 +287,8 @@ class Run:
         """Prepare the folder; returns the fits of a finished run that gets no more steps, else None."""
         longer = None if self.overwrite and not self.resume else self.resume and self._is_longer()
         extended = bool(longer) and has_document(self.folder, RESULT)
-        digest = self._check_examples()
-        recipe = recipe_to_dict(self.plan.recipe) | {EXAMPLES: digest}
+        digests = {EXAMPLES: self._check_examples(), FIXED: self._check_fixed_model()}
+        recipe = recipe_to_dict(self.plan.recipe) | digests
         known = TRAINING.begin(self.folder, recipe, longer=longer, notify=self.notify)
         if known is not None:
             return [FitResult(**(known[network.name] if network.name else known)) for network in self.plan.networks]
@@ -301,15 +304,35 @@ class Run:
         Raises:
             ConfigError: the run to resume was started with other examples.
         """
-        digest, known = examples_digest(self.examples), ""
-        if self.resume and TRAINING.has_begun(self.folder) and has_document(self.folder, RECIPE):
-            known = read_document(self.folder, RECIPE).get(EXAMPLES, "")  # earlier versions stored none
+        digest, known = examples_digest(self.examples), self._begun_with(EXAMPLES)
         if known and len(known) == len(digest) and known != digest:  # with and without data.cache they are not alike
             raise ConfigError(
                 f"the training examples differ from those that {self.folder} was started with; use the same, or start"
                 " again with `overwrite=True`"
             )
         return digest
+
+    def _check_fixed_model(self) -> str:
+        """The fingerprint of the teacher or first stage; empty if there is none, or if it is computed on opening.
+
+        Raises:
+            ConfigError: the run to resume was started with another one of that name.
+        """
+        method = self.plan.recipe.train.method
+        name = getattr(method, "teacher", method.corrects)
+        fingerprint = "" if name is None else resolve_model(name, bare_hub_names=False).fingerprint
+        if fingerprint and (known := self._begun_with(FIXED)) and known != fingerprint:
+            raise ConfigError(
+                f"{name} is now another model ({fingerprint[:12]}) than {self.folder} was started with ({known[:12]});"
+                " restore that one, or start again with `overwrite=True`"
+            )
+        return fingerprint
+
+    def _begun_with(self, name: str) -> str:
+        """What the document of the run to resume states; empty for a new run, and for those of earlier versions."""
+        if not (self.resume and TRAINING.has_begun(self.folder) and has_document(self.folder, RECIPE)):
+            return ""
+        return str(read_document(self.folder, RECIPE).get(name, ""))
 
     def _is_longer(self) -> bool:
         if not has_document(self.folder, RECIPE):
