@@ -161,6 +161,17 @@ def _row(what: str, form: str, n: int, one: _Measured) -> dict[str, Any]:
     return {"what": what, "form": form, "n": n, "n_examples": len(one.placements), "ms": ms, **hits, **rank}
 
 
+def share_reading(rerankers: Sequence[LateScorer]) -> None:
+    """Let late Cross-encoders of one first stage read a candidate once: their frozen layers are equal."""
+    kept: dict[Any, Any] = {}
+    for reranker in rerankers:
+        reranker.max_kept = 64 << 20  # for one shortlist
+        frozen = reranker.model.candidate_tower.state_dict() if reranker.model.reader == "context" else {}
+        key = tuple((name, float(tensor.double().sum())) for name, tensor in frozen.items()) or id(reranker)
+        if reranker.precision == "fp32":
+            reranker._kept = kept.setdefault((reranker.model._other_layers, key), reranker._kept)
+
+
 def short_names(models: Iterable[str], *taken: str) -> dict[str, str]:
     """Short names for a table; the full path where two short names are equal."""
     short = {model: _name(model) for model in models}
@@ -226,9 +237,7 @@ def main() -> None:
         for model, name in short_names(options.rerank).items()
         for precision in precisions
     }
-    for reranker in rerankers.values():
-        if isinstance(reranker, LateScorer):
-            reranker.max_kept = 64 << 20  # those of one shortlist suffice
+    share_reading([reranker for reranker in rerankers.values() if isinstance(reranker, LateScorer)])
     table = measure(
         retrievers,
         rerankers,

@@ -345,8 +345,10 @@ def test_figures_equal_those_of_evaluating_each(models: dict[str, Path]) -> None
     for scorer, own in zip((*parts, made), (*figures["parts"], figures["sum"]), strict=True):
         metrics = polyrank.summarise(polyrank.evaluate(scorer, EXAMPLES))["metrics"]
         assert own == {name: pytest.approx(metrics[name]) for name in ("R@1", "MRR")}
-    several = [Example(("hi",), ("a", "b", "c"), (0, 1, 2)), Example(("hi",), ("a", "b", "c"), (0, 1, 2))]
-    assert fit_sum(parts, several)[1]["sum"]["R@1"] == 1  # as in an evaluation: the first is right
+    several = [Example(("hi",), tuple(REPLIES), (first, first + 1), str(first)) for first in range(4)]
+    made, figures = fit_sum(parts, several)
+    metrics = polyrank.summarise(polyrank.evaluate(made, several))["metrics"]
+    assert figures["sum"] == {name: pytest.approx(metrics[name]) for name in ("R@1", "MRR")}
     assert fit_sum(parts, [*useless, Example(("hi",), ("thanks", "please"), (0,))])[1]["n_valid"] == 1
     with pytest.raises(DataError, match="no example has a right answer among candidates"):
         fit_sum(parts, useless[:2])
