@@ -206,9 +206,9 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
                 marker="o",
                 label=f"{what} > {form}",
             )
-    left.set(xlabel="ms per context", ylabel="hits@1", xscale="log")
-    left.legend(fontsize="small")
-    right.set(xlabel="length of the shortlist", ylabel="ms per context", xscale="log", yscale="log")
+    left.set(xlabel="ms per context", ylabel="hits@1")
+    right.set(xlabel="length of the shortlist", ylabel="ms per context")
+    right.legend(fontsize="small")
     figure.savefig(path)
 
 
