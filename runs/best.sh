@@ -4,10 +4,10 @@
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum" bash runs/best.sh
 # MODELS:
 #   bi: a Bi-encoder from shipped:minilm; bi-2, bi-3: with other seeds; bi-wide: in batches of 256
-#   convert: shipped:convert, trained on the same pairs for EPOCHS
+#   convert: shipped:convert, trained on the same pairs for three epochs
 #   sum: the sum of bi and convert, with weights from 300 dev lists; sum-shipped: of bi and the untrained shipped:convert;
 #     sum-wide: of bi, convert and bi-wide; sum-seeds: of bi, convert and bi-2; sum-first: of FIRST and convert
-#   bi-all, convert-all, sum-all, sum-first-all, logq-all, sum-logq-all: the same on every pair of the corpus
+#   bi-all, convert-all, sum-all, logq-all, sum-logq-all: the same on every pair of the corpus
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
 #   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
 #     random weights, three epochs on every pair, as in runs/weighting_training.sh
@@ -36,7 +36,6 @@ BUDGET=${BUDGET:-30720}
 SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
 START=${START:-shipped:minilm} # stored figures except those of convai2-valid: runs/work/encoder/run/model, its first pass
-EPOCHS=${EPOCHS:-3}        # of convert
 MORE=${MORE:-48000}        # pairs of logq-more
 FIRST=${FIRST:-logq}       # the first stage of late, and a part of sum-first
 LATE=${LATE:-12800}        # pairs of late
@@ -110,10 +109,10 @@ for set in $SETS; do
           --set train.batch_size=256 --set train.chunk_size=64 --set train.lr=3e-4 --set train.checkpoint_steps=10 ;;
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
-          --set "train.epochs=$EPOCHS" ;;
-      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-first-all)
+          --set train.epochs=3 ;;
+      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
-        [[ $model == sum-first* ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
+        [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
         [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists
