@@ -23,6 +23,7 @@ from polyrank.models.convert.quantization import (
     to_eight_bits,
 )
 from polyrank.text import ConvertSubwords, ConvertTexts
+from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 
 
 def paper(**changes: Any) -> tuple[Convert, ConvertTexts, ConvertConfig]:
@@ -292,3 +293,14 @@ def test_a_norm_is_computed_in_fp32() -> None:
     deviation = (3.5 + 1e-5) ** 0.5  # of -2, -1, 0 and 3
     wanted = [[-2 / deviation, -2 / deviation, 1.0, 12 / deviation - 1]]
     torch.testing.assert_close(found, torch.tensor(wanted))
+
+
+def test_restored_weights_are_rounded_though_the_network_was_read_from_a_file(tmp_path: Path) -> None:
+    trained, texts, config = paper(embedding_dim=16, attention_dim=8, ffn_dim=16, side_dim=16, output_dim=16)
+    save_model(tmp_path / "m", trained, texts, config)
+    model = load_model(tmp_path / "m").model
+    assert all(module.on_grid for module in model.modules() if isinstance(module, Rounding))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    save_checkpoint(tmp_path / "c", [("one", model, optimizer)], {"step": 1})
+    load_checkpoint(tmp_path / "c", [("one", model, optimizer)])
+    assert not any(module.on_grid for module in model.eval().modules() if isinstance(module, Rounding))

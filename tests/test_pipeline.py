@@ -320,7 +320,7 @@ def test_a_single_reply_has_no_threshold() -> None:
 def test_a_threshold_for_an_index_of_one_reply_is_finite(models: dict[str, Path], tmp_path: Path) -> None:
     build_index(tmp_path / "one", models["bi"], [Candidate("0", REPLIES[0])])
     asked = [Example((f"{REPLIES[0]} {i}",), (REPLIES[0],), (0,), f"{i}") for i in range(10)]
-    config, tuning = choose_settings(PipelineConfig(index=str(tmp_path / "one")), asked, precision=0.5)
+    config, tuning = choose_settings(PipelineConfig(index=str(tmp_path / "one")), asked, precision=0.5, no_answer=0.2)
     assert config.threshold is not None
     assert np.isfinite([config.threshold, *(point["threshold"] for point in tuning["curve"])]).all()
 

@@ -210,16 +210,20 @@ def test_mining_and_distillation_use_a_correction_only_with_its_first_stage(
     trained: dict[str, Any], word_task: dict[str, Path], encoders: dict[str, str], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     second, output = str(trained["result"].model), str(tmp_path / "mined.jsonl")
-    call = ["mine", str(word_task["train"]), "-o", output, "-n", "3", "--overwrite"]
+    call = ["mine", str(word_task["train"]), "-o", output, "-n", "50", "--overwrite"]
     alone = CliRunner().invoke(app, [*call, "--from", second])
     assert isinstance(alone.exception, UsageError)
     assert "only corrects the scores of another encoder" in str(alone.exception)
-    both = CliRunner().invoke(app, [*call, "--from", encoders["bi"], "--rerank", second, "--margin", "0"])
-    assert both.exit_code == 0, both.output
+    mined = []
+    for options in ([], ["--rerank", second, "--margin", "0"]):
+        done = CliRunner().invoke(app, [*call, "--from", encoders["bi"], *options])
+        assert done.exit_code == 0, done.output
+        mined.append(read_examples(output).examples)
     scorer = TwoStageScorer(polyrank.load(encoders["bi"]), polyrank.load(second))
-    for example in read_examples(output).examples:
-        right, *wrong = scorer.score([example.query], [example.candidates])[0]
-        assert all(score < right for score in wrong)
+    for every, kept in zip(*mined, strict=True):
+        right, *wrong = scorer.score([every.query], [every.candidates])[0]
+        below = [text for text, score in zip(every.candidates[1:], wrong, strict=True) if score < right]
+        assert sorted(kept.candidates[1:]) == sorted(below)
     plan = recipe(word_task, tiny_backbone, second, tmp_path / "run", method={"kind": "distill", "teacher": second})
     del plan["train"]["method"]["first_stage"]
     with pytest.raises(UsageError, match="only corrects the scores of another encoder"):
