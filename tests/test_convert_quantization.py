@@ -301,6 +301,6 @@ def test_restored_weights_are_rounded_though_the_network_was_read_from_a_file(tm
     model = load_model(tmp_path / "m").model
     assert all(module.on_grid for module in model.modules() if isinstance(module, Rounding))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    save_checkpoint(tmp_path / "c", [("one", model, optimizer)], {"step": 1})
+    save_checkpoint(tmp_path / "c", [("one", model, optimizer)], {"learners": {}})
     load_checkpoint(tmp_path / "c", [("one", model, optimizer)])
     assert not any(module.on_grid for module in model.eval().modules() if isinstance(module, Rounding))
