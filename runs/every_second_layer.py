@@ -16,7 +16,7 @@ from polyrank.models.artifacts import load_model, save_model
 def main(model: Path, output: Path) -> None:
     """Keep the second, the fourth and so on, so that the last layer's outputs stay the network's."""
     trained = load_model(model)
-    assert isinstance(trained.model, BiEncoder), "its settings say bi"
+    assert isinstance(trained.model, BiEncoder), "a Bi-encoder"
     for tower in {trained.model.context_tower, trained.model.candidate_tower}:
         network: Any = tower.backbone.network
         network.encoder.layer = nn.ModuleList([*network.encoder.layer][1::2])

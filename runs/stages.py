@@ -6,7 +6,7 @@
 prints one JSON object; most options may be repeated.
 
 Contexts come one at a time, as from a user. A re-ranker scores the shortlist in parts, from each length to the next, so
-that one pass returns the figures for every length. A late Cross-encoder has read candidates before the clock starts,
+that one pass returns the figures for every length. A late Cross-encoder encodes the candidates before the clock starts,
 as on a server that has run for a while.
 """
 

@@ -37,7 +37,7 @@ TURNS = {  # a pattern, and what to write instead
     r"\bwho(m|se|so)?ever\b": "the caller, the user, the process",
     r"\bof (our|its|their) own\b": "its own X",
     r"\bours\b": "polyrank's",
-    r"\blearnt\b(?! codes|-m|[\"'`_)])(?<![\"'`]learnt)": "trained, learned",
+    r"\blearnt\b(?! codes|-m|[\"'`_)])(?<![\"'`-]learnt)": "trained, learned",
     r"\breckon(s|ed)?\b|\bon paper\b": "estimated",
     r"\b(taken|took|takes) for\b": "interpreted as",
     r"\b(ask|asks|asked|asking) for\b": "requires, requests, needs",

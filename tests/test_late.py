@@ -147,8 +147,10 @@ def test_a_learnt_mean_starts_as_the_mean_and_is_trained(
         new_model(new(backbone=str(deep_backbone), reduction=reduction), POLICY, seed=3, sample=[])
         for reduction in ("mean", "learnt")
     ]
-    mean, learnt = (make_scorer(network.eval(), texts, device="cpu", precision="fp32") for network, texts, _ in started)
-    for a, b in zip(mean.score(CONTEXTS, LISTS), learnt.score(CONTEXTS, LISTS), strict=True):
+    plain, weighted = (
+        make_scorer(network.eval(), texts, device="cpu", precision="fp32") for network, texts, _ in started
+    )
+    for a, b in zip(plain.score(CONTEXTS, LISTS), weighted.score(CONTEXTS, LISTS), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
     plan = recipe(word_task, deep_backbone, tmp_path / "run", max_steps=4)
     plan["model"] = {"kind": kind, "backbone": str(deep_backbone), "reduction": "learnt"}

@@ -95,7 +95,7 @@ def forms() -> str:
         questions among 15,805 answers, the ten best re-ranked; the Bi-encoder alone has {percent(first["hits@1"])}.
         Both stages' scores are added, as z-scores if the re-ranker was trained to rank alone. In parentheses 95%
         intervals of the paired difference. Milliseconds are those that re-ranking adds, on {machine("forms/time")};
-        late forms have read the answers before. Made by `SETS=medquad MODELS=half bash runs/best.sh` and `LIMIT=420
+        late forms encoded the answers before. Made by `SETS=medquad MODELS=half bash runs/best.sh` and `LIMIT=420
         bash runs/forms.sh`; [hits@1 against milliseconds](../runs/results/forms.svg).""",
         table(head, rows, range(1, 8)),
     )

@@ -1,4 +1,4 @@
-"""What a Cross-encoder's head reads: one vector of the outputs of a pair.
+"""The vector that a Cross-encoder's head reads, from the outputs of a pair.
 
 Shapes: P pairs, T tokens, D dimensions.
 """
@@ -19,7 +19,7 @@ class Pooling(nn.Module):
         reduction: one of the three.
         dimension: D.
 
-    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.4: one learnt code.
+    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.4: a single code.
 
     >>> pool = Pooling("learnt", 1); h = torch.tensor([[[1.0], [3.0], [99.0]]])
     >>> real = torch.tensor([[True, True, False]])

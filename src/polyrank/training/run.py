@@ -329,7 +329,7 @@ class Run:
         return fingerprint
 
     def _begun_with(self, name: str) -> str:
-        """What the document of the run to resume states; empty for a new run, and for those of earlier versions."""
+        """The value of ``name`` in the document of the run to resume; empty for new and older runs."""
         if not (self.resume and TRAINING.has_begun(self.folder) and has_document(self.folder, RECIPE)):
             return ""
         return str(read_document(self.folder, RECIPE).get(name, ""))
