@@ -11,7 +11,7 @@
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
 #   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
 #     random weights, three epochs on every pair, as in runs/weighting_training.sh
-#   logq-more: logq, trained further on MORE pairs drawn from all
+#   logq-more: FROM, trained further on MORE pairs drawn from all
 #   sum-logq: of logq, scratch and counts, with weights from 1,000 dev lists; sum-logq-more: of logq-more, scratch and counts
 #   uniform (-3, -4: other seeds): bi-more with negatives_weighting = "logq". The published figures used an earlier correction,
 #     of wrong answers only
@@ -37,6 +37,7 @@ SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
 START=${START:-shipped:minilm} # stored figures except those of convai2-valid: runs/work/encoder/run/model, its first pass
 MORE=${MORE:-48000}        # pairs of logq-more
+FROM=${FROM:-logq}
 FIRST=${FIRST:-logq}       # the first stage of late, and a part of sum-first
 LATE=${LATE:-12800}        # pairs of late
 DRAW=${DRAW:-uniform}      # as_said: as often as they were said, as in test lists taken from conversations
@@ -85,8 +86,8 @@ for set in $SETS; do
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set train.method.negatives_weighting=logq ;;
       logq-more)
-        against=logq
-        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/logq/model" --set train.lr=1.5e-4 \
+        against=$FROM
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/$FROM/model" --set train.lr=1.5e-4 \
           --set "train.max_steps=$((MORE / 64))" --set 'train.seeds=[2]' --set train.method.negatives_weighting=logq ;;
       scratch)
         learn "$set" "$model" convert --set text.min_count=10 --set train.epochs=3 \

@@ -35,7 +35,8 @@ from polyrank.index import open_index
 from polyrank.ranking.ensembles import Ensemble, combine, read_ensemble
 from polyrank.ranking.metrics import Placement, hit_at, placement_of, reciprocal_rank
 from polyrank.records import Example, Ranked
-from polyrank.scorers.late import LateScorer
+from polyrank.scorers.kept import Kept
+from polyrank.scorers.late import Inputs, LateScorer
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Responds, Scorer
@@ -163,13 +164,13 @@ def _row(what: str, form: str, n: int, one: _Measured) -> dict[str, Any]:
 
 def share_reading(rerankers: Sequence[LateScorer]) -> None:
     """Let late Cross-encoders of one first stage read a candidate once: their frozen layers are equal."""
-    kept: dict[Any, Any] = {}
+    shared: dict[Any, Kept[str, Inputs]] = {}
     for reranker in rerankers:
-        reranker.max_kept = 64 << 20  # for one shortlist
+        reranker.kept.max_bytes = 64 << 20  # for one shortlist
         frozen = reranker.model.candidate_tower.state_dict() if reranker.model.reader == "context" else {}
         key = tuple((name, float(tensor.double().sum())) for name, tensor in frozen.items()) or id(reranker)
         if reranker.precision == "fp32":
-            reranker._kept = kept.setdefault((reranker.model._other_layers, key), reranker._kept)
+            reranker.kept = shared.setdefault((reranker.model.layers_of("candidate"), key), reranker.kept)
 
 
 def short_names(models: Iterable[str], *taken: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,19 @@ from typer.testing import CliRunner
 import polyrank
 from polyrank import train
 from polyrank.cli import app
-from polyrank.config.models import CrossConfig, LateConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, LateConfig, Side, TextPolicy
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
 from polyrank.models import LateCrossEncoder, new_model
 from polyrank.models.build import Model
 from polyrank.records import Context
+from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported.export import export_model
 from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.late import LateScorer
-from polyrank.scorers.load import make_scorer
+from polyrank.scorers.lexical import BM25
+from polyrank.scorers.load import Precision, make_scorer
+from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training.ranker import validation_figures
 
@@ -105,24 +109,92 @@ def test_a_score_depends_neither_on_its_batch_nor_on_what_is_kept(tiny_backbone:
 
 def test_a_candidate_is_read_once_within_the_memory_limit(tiny_backbone: Path) -> None:
     found = scorer(tiny_backbone)
-    read: list[int] = []
-    compute = found.model.candidate_inputs
-    found.model.candidate_inputs = lambda tokens: (read.append(len(tokens.ids)), compute(tokens))[1]  # type: ignore[method-assign, func-returns-value]
+    read = texts_read(found, "candidate")
     expected = found.score(CONTEXTS, LISTS)
     n_texts = len({text for texts in LISTS for text in texts})
     assert sum(read) == n_texts
     found.score([["another"]] * 3, LISTS)
     assert sum(read) == n_texts
-    _, *others = found._kept
-    found.max_kept = found._n_bytes
+    _, *others = found.kept
+    found.kept.max_bytes = found.kept.n_bytes
     found.score([["hi"]], [["wifi"]])  # takes the place of the oldest
-    assert [*found._kept] == [*others, "wifi"]
-    found.max_kept = 0
+    assert [*found.kept] == [*others, "wifi"]
+    found.kept.max_bytes = 0
     for _ in range(2):
         values = found.score(CONTEXTS, LISTS)
         for a, b in zip(values, expected, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
-        assert (found._kept, found._n_bytes) == ({}, 0)
+        assert ([*found.kept], found.kept.n_bytes) == ([], 0)
+
+
+def texts_read(late: LateScorer, side: Side) -> list[int]:
+    """How many texts each further pass of a side reads."""
+    read: list[int] = []
+    network: Any = late.model.transformer(side).backbone.network
+    network.embeddings.register_forward_hook(lambda _module, arguments, _output: read.append(len(arguments[0])))
+    return read
+
+
+def encoder(backbone: Path, precision: Precision = "fp32") -> EncoderScorer:
+    network, texts, _ = new_model(BiConfig(backbone=str(backbone)), POLICY, seed=3, sample=[])
+    found = make_scorer(network.eval(), texts, device="cpu", precision=precision)
+    assert isinstance(found, EncoderScorer)
+    return found
+
+
+@pytest.mark.parametrize("joined_layers", [1, 2])
+@pytest.mark.parametrize("reader", ["context", "candidate"])
+def test_two_stages_read_a_context_once(deep_backbone: Path, reader: str, joined_layers: int) -> None:
+    contexts, lists = [*CONTEXTS, CONTEXTS[0]], [*LISTS, ["bill"]]
+    alone, late = (scorer(deep_backbone, reader, joined_layers) for _ in range(2))
+    both = TwoStageScorer(encoder(deep_backbone), late, ensemble="raw")
+    read = texts_read(late, "context")
+    first = encoder(deep_backbone).score(contexts, lists)
+    for _ in range(2):
+        expected = [a + b for a, b in zip(first, alone.score(contexts, lists), strict=True)]
+        assert all((a == b).all() for a, b in zip(both.score(contexts, lists), expected, strict=True))
+    assert read == []
+    late.score(contexts[:1], lists[:1])  # without a first stage
+    assert read == [1]
+
+
+@pytest.mark.parametrize("other", ["a lower layer", "words", "precision", "depth", "kind"])
+def test_a_late_cross_encoder_reads_contexts_itself_after_another_first_stage(
+    deep_backbone: Path, tiny_backbone: Path, other: str
+) -> None:
+    first: Scorer = encoder(
+        tiny_backbone if other == "depth" else deep_backbone, "bf16" if other == "precision" else "fp32"
+    )
+    if other == "kind":
+        first = BM25()
+    elif other in ("a lower layer", "words"):
+        bert: Any = first.networks[0].model.context_tower.backbone.network
+        with torch.no_grad():
+            if other == "words":
+                bert.embeddings.word_embeddings.weight[-1] += 1
+            else:
+                bert.encoder.layer[1].output.dense.bias[0] += 1e-3
+    late = scorer(deep_backbone)
+    both = TwoStageScorer(first.fitted_to(lambda: ["wifi"]), late, ensemble="raw")
+    assert not any(layer._forward_pre_hooks for network in first.networks for layer in network.model.modules())
+    read = texts_read(late, "context")
+    both.score(CONTEXTS, LISTS)
+    assert sum(read) == len(CONTEXTS)
+
+
+def test_threads_do_not_mix_what_they_read(deep_backbone: Path) -> None:
+    late = scorer(deep_backbone)
+    both = TwoStageScorer(encoder(deep_backbone), late, ensemble="raw")
+    contexts = [[" ".join(["wifi", "bill", "hi", "red"][i % 4 :]) + " router" * (i % 7)] for i in range(60)]
+    alone = scorer(deep_backbone)
+    expected = [alone.score([context], LISTS[:1])[0] for context in contexts]
+    read = texts_read(late, "context")
+    first = encoder(deep_backbone)
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(lambda context: both.score([context], LISTS[:1])[0], contexts)]
+    for context, second, total in zip(contexts, expected, found, strict=True):
+        np.testing.assert_allclose(total, first.score([context], LISTS[:1])[0] + second, atol=1e-6)
+    assert sum(read) < len(contexts) / 2  # equal contexts of two threads at a time share one entry
 
 
 def test_only_joined_layers_and_the_head_are_trained(deep_backbone: Path) -> None:
@@ -207,6 +279,37 @@ def test_saved_and_loaded_scores_are_bit_equal_and_a_stopped_run_resumes(
     assert files[0].read_bytes() == files[1].read_bytes()
     a, b = (polyrank.load(whole.model, precision="fp32") for _ in range(2))
     assert all((x == y).all() for x, y in zip(a.score(CONTEXTS, LISTS), b.score(CONTEXTS, LISTS), strict=True))
+
+
+def test_training_takes_inputs_from_the_first_stage_and_resumes_to_the_same_bits(
+    word_task: dict[str, Path],
+    tiny_backbone: Path,
+    tiny_encoders: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    compute = LateCrossEncoder.inputs
+    monkeypatch.setattr(
+        LateCrossEncoder, "inputs", lambda model, side, tokens: (read.append(side), compute(model, side, tokens))[1]
+    )
+    first = tiny_encoders["bi"]
+    found, n_read = [], {}
+    for name, stops in {"whole": [8], "resumed": [3, 8], "alone": [8]}.items():
+        if name == "alone":
+            monkeypatch.setattr(LateScorer, "follow", lambda *_: None)
+        for stop in stops:
+            read.clear()
+            plan = recipe(word_task, tiny_backbone, tmp_path / name, first, max_steps=stop, init_from=str(first))
+            plan["train"]["precision"] = "fp32"
+            del plan["data"]["valid"], plan["data"]["test"]
+            (result,) = train(plan, device="cpu", resume=stop != stops[0])
+        found.append((result.model / "model.safetensors").read_bytes())
+        n_read[name] = len(read)
+    assert len({*found}) == 1
+    assert (
+        n_read["whole"] == n_read["resumed"] == 2 < n_read["alone"]
+    )  # a sentence of each side shows that layers are equal
 
 
 def test_chunks_change_only_rounding(word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:

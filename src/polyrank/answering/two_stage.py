@@ -12,7 +12,7 @@ from polyrank.index import Filter
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context
 from polyrank.scorers.protocols import Scorer
-from polyrank.scorers.two_stage import at_least_one, ensemble_of, total_score
+from polyrank.scorers.two_stage import at_least_one, ensemble_of, join, total_score
 
 
 class TwoStage(Answering):
@@ -37,6 +37,8 @@ class TwoStage(Answering):
         self.n_retrieved = at_least_one(n_retrieved)
         encoder = retriever.encoder
         self.ensemble = ensemble_of("" if encoder is None else encoder.fingerprint, reranker, ensemble)
+        if encoder is not None:
+            join(encoder, reranker)
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         """The best of the shortlist, best first, with the scores of both stages; ties by the retriever's order.

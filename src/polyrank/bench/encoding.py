@@ -28,9 +28,13 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model, load_exported
 from polyrank.scorers.exported.sessions import check_installed
 from polyrank.scorers.load import saved_scorer, untuned_scorer
+from polyrank.scorers.two_stage import join
 
 CONTEXT_WORDS = 100
 LATE = "late Cross-encoder"
+TWO_STAGES = f"Bi-encoder and {LATE}"
+"""The time of a context's vector and of the re-ranking together: both networks have the same lower layers."""
+
 POLICY = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
 Run = Callable[[], NDArray[np.float32]]
 
@@ -111,6 +115,8 @@ def bench_encoding(
             late = _saved(Path(folder) / "late", LateConfig(backbone=backbone))
             crosses |= {LATE: saved_scorer(late)}  # type: ignore[dict-item]
             crosses |= {f"{LATE} {name}": saved_scorer(late, precision=name) for name in precisions}  # type: ignore[misc]
+            first, second = saved_scorer(bi), saved_scorer(late)
+            join(first, second)
         except ConfigError as error:  # it is not a BERT
             left_out.append(f"{LATE}: {error}")
         for name in precisions:
@@ -146,6 +152,8 @@ def bench_encoding(
     progress(f"re-ranking {n_pairs} candidates")
     pairs: dict[str, Run] = {name: partial(_rerank, scorer, context, shortlist) for name, scorer in crosses.items()}
     pairs |= {name: partial(peer.rank, context.turns[0], shortlist) for name, peer in peers.items()}
+    if LATE in crosses:
+        pairs[TWO_STAGES] = partial(_two_stages, first, second, context, shortlist)  # type: ignore[arg-type]
     reference = _rerank(exact_cross, context, shortlist)
     rows += _compare("rerank", n_pairs, encoder.dimension, pairs, reference, repeats, usual)
     return {"machine": describe_machine(), "rows": rows, "left_out": left_out}
@@ -184,6 +192,13 @@ def _one(encoder: EncoderScorer, context: Context) -> NDArray[np.float32]:
 
 def _rerank(cross: CrossScorer, context: Context, texts: Sequence[str]) -> NDArray[np.float32]:
     return cross.score([context], [texts])[0]
+
+
+def _two_stages(
+    first: EncoderScorer, second: CrossScorer, context: Context, texts: Sequence[str]
+) -> NDArray[np.float32]:
+    first.encode_contexts([context])
+    return _rerank(second, context, texts)
 
 
 def _compare(

@@ -34,6 +34,7 @@ NETWORKS = ("retriever", "reranker")
 """The names of the two networks of a mutual training, and of their folders."""
 Reduction = Literal["first", "mean", "mean_but_first", "mean_of_first", "sqrt_n"]
 PairReduction = Literal["first", "mean", "learnt"]  # of a Cross-encoder
+Side = Literal["context", "candidate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

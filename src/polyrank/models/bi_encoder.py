@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyrank.config.models import Reduction
+from polyrank.config.models import Reduction, Side
 from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.first_output import shorten
@@ -87,6 +87,10 @@ class TwoTowers(EncoderNetwork):
         self.context_tower, self.candidate_tower = context_tower, candidate_tower
         self.reduction, self.reduction_tokens = reduction, reduction_tokens
         self.dimension = candidate_tower.dimension
+
+    def tower(self, side: Side) -> Tower:
+        """The tower of a side."""
+        return self.context_tower if side == "context" else self.candidate_tower
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""

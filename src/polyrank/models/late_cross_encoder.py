@@ -6,7 +6,7 @@ of U tokens, J joined layers, D dimensions, H heads.
 """
 
 import copy
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyrank.config.models import PairReduction
+from polyrank.config.models import PairReduction, Side
 from polyrank.devices.choice import full_precision
 from polyrank.errors import ConfigError
 from polyrank.models.backbone import Backbone
@@ -25,7 +25,7 @@ from polyrank.models.pooling import Pooling
 from polyrank.text import Tokens
 
 
-class Side(nn.Module):
+class OneSide(nn.Module):
     """The transformer of one side.
 
     Args:
@@ -76,7 +76,7 @@ class LateCrossEncoder(Network):
         backbone: Backbone,
         *,
         joined_layers: int,
-        reader: Literal["context", "candidate"],
+        reader: Side,
         reduction: PairReduction = "mean",
     ) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class LateCrossEncoder(Network):
                 f" {n_layers - 1}"
             )
         self.reader = reader
-        self.context_tower, self.candidate_tower = Side(backbone), Side(copy.deepcopy(backbone))
+        self.context_tower, self.candidate_tower = OneSide(backbone), OneSide(copy.deepcopy(backbone))
         own, other = self.context_tower, self.candidate_tower
         if reader == "candidate":
             own, other = other, own
@@ -113,14 +113,17 @@ class LateCrossEncoder(Network):
         own = self.context_tower if self.reader == "context" else self.candidate_tower
         return own.backbone
 
-    def context_inputs(self, tokens: Tokens) -> Tensor:
-        """The inputs of the joined layers for contexts: ``[B, T, 1, D]`` if they read, else ``[B, T, J, D]``."""
-        return self.context_tower.inputs(tokens, self._own_layers if self.reader == "context" else self._other_layers)
+    def inputs(self, side: Side, tokens: Tokens) -> Tensor:
+        """The inputs of the joined layers for texts of a side: ``[B, T, 1, D]`` if it reads, else ``[B, T, J, D]``."""
+        return self.transformer(side).inputs(tokens, self.layers_of(side))
 
-    def candidate_inputs(self, tokens: Tokens) -> Tensor:
-        """The inputs of the joined layers for candidates, as for contexts."""
-        layers = self._own_layers if self.reader == "candidate" else self._other_layers
-        return self.candidate_tower.inputs(tokens, layers)
+    def layers_of(self, side: Side) -> range:
+        """The layers whose inputs are needed of a side."""
+        return self._own_layers if side == self.reader else self._other_layers
+
+    def transformer(self, side: Side) -> OneSide:
+        """The transformer of a side."""
+        return self.context_tower if side == "context" else self.candidate_tower
 
     def forward(
         self,

@@ -4,12 +4,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import call
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from polyrank.config.models import Side
 from polyrank.devices.pipeline import AHEAD, late, prefetched, read_later
 from polyrank.models import EncoderNetwork
 from polyrank.models.exported import ExportedEncoder
@@ -53,11 +56,13 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
         super().__init__(*args, **settings)
         self.dimension = self.model.dimension
         self._remembered: dict[str, Floats] = {}
+        self.around: dict[Side, Callable[..., Any]] = {}  # a second stage's functions, called with each pass
 
     def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
         """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, true where a vector is real."""
         rows = [self.texts.context_ids(context) for context in contexts_of(contexts)]
-        parts = list(self.batches(self.model.encode_contexts, rows))
+        compute = partial(self.around.get("context", call), self.model.encode_contexts)
+        parts = list(self.batches(compute, rows))
         width = max((vectors.shape[1] for _, (vectors, _) in parts), default=1)
         result = np.zeros((len(rows), width, self.dimension), np.float32)
         real = np.zeros((len(rows), width), np.bool_)
@@ -118,7 +123,8 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
             batch, read = unread.popleft()
             encoded[batch] = read()
 
-        for batch, vectors in self.outputs(self.model.encode_candidates, prepared.groups, prepared.batches):
+        compute = partial(self.around.get("candidate", call), self.model.encode_candidates)
+        for batch, vectors in self.outputs(compute, prepared.groups, prepared.batches):
             unread.append((batch, read_later(vectors)))
             if len(unread) > UNREAD_BATCHES:
                 read_one()

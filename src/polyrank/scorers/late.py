@@ -1,9 +1,11 @@
 """A late Cross-encoder bound to its text policy, device and precision: a Scorer that reads each candidate once.
 
+It reads no text that a first stage with the same lower layers has just read.
 Shapes: B contexts, P pairs, T tokens, S inputs of joined layers per token, D dimensions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,20 +14,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from polyrank.config.models import Side
+from polyrank.devices import distributed
+from polyrank.models.bert import BertModel
+from polyrank.models.bi_encoder import TwoTowers
 from polyrank.models.late_cross_encoder import LateCrossEncoder
-from polyrank.records import ContextLike, contexts_of
+from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.inputs import matched_lists
-from polyrank.scorers.network import inference
-from polyrank.scorers.protocols import Floats
-from polyrank.text import Tokens
+from polyrank.scorers.kept import Kept
+from polyrank.scorers.network import NetworkScorer, inference
+from polyrank.scorers.one_pass import Collector, Encode
+from polyrank.scorers.protocols import Floats, Scorer
+from polyrank.text import Tokens, pad
 from polyrank.text.tokens import to_device, token_batches
 
 Inputs = NDArray[np.float16]
 """The inputs ``[T, S, D]`` of the joined layers for one text, in 16 bits."""
 
+MAX_KEPT = 2 << 30
+"""Bytes of kept inputs of candidates; a token of 384 dimensions takes 768 for each of its S inputs."""
+
+MAX_OFFERED = 64 << 20
+"""Bytes of inputs from the first stage's passes, which are dropped when they are used."""
+
 PAIRS_LONGER = 4
 """Padded tokens of a batch of pairs, as a multiple of a batch of texts: the layers that join compute a part of them."""
+
+PROBE = Context(("how are you today ?",))
 
 
 class LateScorer(CrossScorer):
@@ -33,13 +50,11 @@ class LateScorer(CrossScorer):
 
     model: LateCrossEncoder  # type: ignore[assignment]  # scores pairs as a Cross-encoder, from other inputs
 
-    max_kept = 2 << 30
-    """Bytes of kept inputs of candidates; a token of 384 dimensions takes 768 for each of its S inputs."""
-
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._kept: dict[str, Inputs] = {}
-        self._n_bytes = 0
+        self.kept = Kept[str, Inputs](MAX_KEPT)
+        self._offered = Kept[tuple[Side, tuple[int, ...]], Inputs](MAX_OFFERED)
+        self._followed: list[NetworkScorer[Any]] = []
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
@@ -55,28 +70,68 @@ class LateScorer(CrossScorer):
 
     def context_inputs(self, contexts: Sequence[ContextLike]) -> list[Inputs]:
         """The inputs of the joined layers for each context."""
-        rows = [self.texts.context_ids(context) for context in contexts_of(contexts)]
-        return self._inputs(self.model.context_inputs, rows)
+        return self._inputs("context", [self.texts.context_ids(context) for context in contexts_of(contexts)])
 
     def candidate_inputs(self, texts: Sequence[str]) -> list[Inputs]:
         """The inputs of the joined layers for each of some distinct candidates; kept ones are not computed again."""
-        new = [text for text in texts if text not in self._kept]
-        found = dict(
-            zip(new, self._inputs(self.model.candidate_inputs, self.texts.all_candidate_ids(new)), strict=True)
-        )
-        result = [found[text] if text in found else self._kept[text] for text in texts]
-        self._kept |= found
-        self._n_bytes += sum(inputs.nbytes for inputs in found.values())
-        while self._n_bytes > self.max_kept:
-            self._n_bytes -= self._kept.pop(next(iter(self._kept))).nbytes  # the oldest
-        return result
+        found = {text: self.kept.get(text) for text in texts}
+        new = [text for text, inputs in found.items() if inputs is None]
+        computed = list(zip(new, self._inputs("candidate", self.texts.all_candidate_ids(new)), strict=True))
+        self.kept.add(computed)
+        return [*(found | dict(computed)).values()]  # type: ignore[list-item]  # none is missing
 
-    def _inputs(self, compute: Callable[[Tokens], Tensor], rows: Sequence[Sequence[int]]) -> list[Inputs]:
-        result: list[Inputs] = [np.zeros((0, 0, 0), np.float16)] * len(rows)
-        for batch, inputs in self.batches(compute, rows):
-            narrow: Inputs = inputs.half().cpu().numpy()
-            for row, own in zip(batch, narrow, strict=True):
-                result[row] = own[: len(rows[row])].copy()
+    def _inputs(self, side: Side, rows: Sequence[Sequence[int]]) -> list[Inputs]:
+        """The inputs for each text's ids: the first stage's, or else this network's."""
+        found = {ids: self._offered.pop((side, ids)) for ids in dict.fromkeys(map(tuple, rows))}
+        new = [ids for ids, inputs in found.items() if inputs is None]
+        for batch, inputs in self.batches(partial(self.model.inputs, side), new):
+            lengths = [len(new[row]) for row in batch]
+            found |= zip([new[row] for row in batch], _narrow(inputs, lengths), strict=True)
+        return [found[tuple(row)] for row in rows]  # type: ignore[misc]  # none is missing
+
+    def follow(self, first_stage: Scorer, sides: Sequence[Side] = ("context",)) -> None:
+        """Take the same inputs from the passes of a first stage whose network begins with the same layers.
+
+        Args:
+            first_stage: scores the same texts just before; any other one changes nothing.
+            sides: of the texts.
+        """
+        for encoder in first_stage.networks:
+            if isinstance(encoder, EncoderScorer) and encoder not in self._followed:
+                self._followed.append(encoder)
+                for side in sides:
+                    if (collector := self._collector(encoder, side)) is not None:
+                        encoder.around[side] = partial(self._offer, side, collector)
+
+    def _collector(self, encoder: EncoderScorer, side: Side) -> Collector | None:
+        """A collector of inputs during the encoder's passes, if those of one sentence equal this network's."""
+        if not isinstance(network := encoder.model, TwoTowers) or encoder.device != self.device:
+            return None
+        bert, layers = (tower := network.tower(side)).backbone.network, self.model.layers_of(side)
+        words: Any = self.model.transformer(side).backbone.embeddings().weight
+        if not isinstance(bert, BertModel) or len(bert.encoder.layer) < layers.stop:
+            return None
+        if not _equal(bert.get_input_embeddings().weight, words):
+            return None
+        tokens = pad([self.texts.context_ids(PROBE)]).to(self.device)
+        with inference(self.model, self.device, self.dtype):
+            expected = self.model.inputs(side, tokens)
+        collector = Collector(bert, layers)
+        with inference(network, encoder.device, encoder.dtype):
+            _, found = collector.during(tower, tokens)
+        if _equal(found, expected):
+            return collector
+        collector.close()
+        return None
+
+    def _offer(self, side: Side, collector: Collector, encode: Encode, tokens: Tokens) -> Any:
+        """An encoder's pass, whose inputs are kept for the next scores."""
+        if distributed.world_size() > 1:  # each process sees only its own passes, but must compute what all compute
+            return encode(tokens)
+        result, inputs = collector.during(encode, tokens)
+        ids, lengths = tokens.on_host()
+        keys = [(side, tuple(row[:n].tolist())) for row, n in zip(ids, lengths, strict=True)]
+        self._offered.add(zip(keys, _narrow(inputs, lengths), strict=True))
         return result
 
     def joined(
@@ -130,3 +185,13 @@ class LateScorer(CrossScorer):
 
     def forget(self) -> None:
         """Does nothing: what is kept comes from layers that are not trained."""
+
+
+def _narrow(inputs: Tensor, lengths: Iterable[int]) -> Iterator[Inputs]:
+    """The inputs of real tokens, for each text of a padded batch ``[B, T, S, D]``."""
+    rows: Inputs = inputs.half().cpu().numpy()
+    return (row[:n].copy() for row, n in zip(rows, lengths, strict=True))
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)

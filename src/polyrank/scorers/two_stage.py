@@ -33,6 +33,7 @@ class TwoStageScorer(Scorer):
         self.retriever, self.reranker = retriever, reranker
         self.n_retrieved = at_least_one(n_retrieved)
         self.ensemble = ensemble_of(getattr(retriever, "fingerprint", ""), reranker, ensemble)
+        join(retriever, reranker)
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
@@ -81,6 +82,12 @@ def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
     last = {text: row for row, text in enumerate(texts)}
     rows = np.fromiter(last.values(), np.intp, len(last))
     return sorted(rows[top_rows_with_ties(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
+
+
+def join(first_stage: Scorer, reranker: Scorer) -> None:
+    """Let a late Cross-encoder take what its first stage computes of the same contexts."""
+    if follow := getattr(reranker, "follow", None):  # only a late one has it
+        follow(first_stage)
 
 
 def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -> Ensemble | None:

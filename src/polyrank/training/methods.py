@@ -162,6 +162,8 @@ def make_step(
             assert isinstance(first.model, CrossEncoder | LateCrossEncoder), "Recipe allows it for Cross-encoders only"
             encoder = load_encoder(method.first_stage, device=str(device), precision=precision)
             first.model.zero_head()
+            if isinstance(first.scorer, LateScorer):
+                first.scorer.follow(encoder, ("context", "candidate"))
             return RerankStep(steps(negatives)[0], encoder, settings.negatives.n)
         case MutualMethod():
             one, other = steps(negatives, method.sigmoid)
