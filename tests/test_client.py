@@ -195,6 +195,13 @@ def test_a_key_grants_access(index: Path, tmp_path: Path) -> None:
                 client.models()
 
 
+@pytest.mark.parametrize("wrong", ["", " ", "a-key-of-some-length\n", "two keys", "a\r\nx-other: 1"])
+def test_an_invalid_key_is_refused_and_not_shown(wrong: str) -> None:
+    for kind in (polyrank.Client, polyrank.AsyncClient):
+        with pytest.raises(UsageError, match=r"^api_key is empty, or contains a space or a line break; give one key"):
+            kind("http://127.0.0.1:1", api_key=wrong)
+
+
 def test_asyncio_has_the_same(client: polyrank.Client, server: Running) -> None:
     async def ask() -> None:
         async with polyrank.AsyncClient(server.url) as other:

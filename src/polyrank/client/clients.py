@@ -45,6 +45,8 @@ class _Connection:
             )
         if retries < 0:
             raise UsageError(f"retries = {retries} is negative; give 0 or more")
+        if api_key is not None and api_key.split() != [api_key]:  # not quoted, because it is a secret
+            raise UsageError("api_key is empty, or contains a space or a line break; give one key, or None")
         self.url, self.retries = url.rstrip("/"), retries
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}".encode()}
         self._settings: dict[str, Any] = {"base_url": self.url, "timeout": timeout_s, "headers": headers}
