@@ -6,7 +6,10 @@ import inspect
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +184,67 @@ def test_each_status_has_an_error(status: int, code: str | None, kind: type[Exce
     error = error_of(status, {"error": {"message": "what is wrong", "code": code}})
     assert (type(error), str(error)) == (kind, "what is wrong")
     assert str(status) in str(error_of(status, "<html>a proxy's</html>"))
+
+
+@contextmanager
+def answering(status: int, body: str, **headers: str) -> Iterator[str]:
+    """The URL of another program's server, which answers every request in the same way."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in ({"content-length": str(len(body))} | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "{}", "null", '{"data": [{"name": "x"}]}'])
+def test_the_server_of_another_program_is_named(body: str) -> None:
+    with (
+        answering(200, body) as url,
+        polyrank.Client(url) as client,
+        pytest.raises(UsageError, match=rf"^{url} answers, but not as a polyrank server of this version; check"),
+    ):
+        client.models()
+
+
+def test_a_redirect_names_the_url_to_use() -> None:
+    with (
+        answering(308, "", location="https://example.org/rank/v1/models") as url,
+        polyrank.Client(url) as client,
+        pytest.raises(UsageError, match=rf"^{url} redirects to https://example.org/rank; give that URL"),
+    ):
+        client.models()
+
+
+def test_an_error_of_another_program_is_an_error() -> None:
+    with (
+        answering(404, '{"error": {"code": [404]}}') as url,
+        polyrank.Client(url) as client,
+        pytest.raises(UsageError, match="the server answered 404"),
+    ):
+        client.candidate("router")
+
+
+def test_a_silent_server_is_reported_with_the_reason() -> None:
+    async def ask(url: str) -> None:
+        async with polyrank.AsyncClient(url, timeout_s=0.05) as client:
+            await client.models()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(OfflineError, match=r"\(ReadTimeout\)"):
+        asyncio.run(ask(f"http://127.0.0.1:{silent.getsockname()[1]}"))
 
 
 def test_a_key_grants_access(index: Path, tmp_path: Path) -> None:

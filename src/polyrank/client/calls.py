@@ -185,13 +185,13 @@ def error_of(status: int, content: Any) -> PolyrankError:
     LockedError('another process is writing to this index')
     """
     kind = _ERRORS.get(status, UsageError if status < 500 else PolyrankError)
-    kind = _ERRORS_BY_CODE.get(error_code(content) or "", kind)
+    kind = _ERRORS_BY_CODE.get(error_code(content), kind)
     return kind(_error(content).get("message") or f"the server answered {status}; see its log")
 
 
-def error_code(content: Any) -> str | None:
-    """The machine-readable code in an error's JSON."""
-    return _error(content).get("code")
+def error_code(content: Any) -> str:
+    """The machine-readable code in an error's JSON; empty if it has none."""
+    return str(_error(content).get("code") or "")
 
 
 def _error(content: Any) -> Mapping[str, Any]:

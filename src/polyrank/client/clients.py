@@ -60,8 +60,15 @@ class _Connection:
             content = response.json()
         except ValueError:
             content = response.text
+        if response.next_request is not None:
+            target = str(response.next_request.url).removesuffix(call.path)
+            raise UsageError(f"{self.url} redirects to {target}; give that URL to the client")
         if response.is_success:
-            return call.read(content)
+            try:
+                return call.read(content)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                message = f"{self.url} answers, but not as a polyrank server of this version; check the URL"
+                raise UsageError(message) from error
         if call.missing is not None and response.status_code == 404 and calls.error_code(content) == "not_found":
             return call.missing()
         raise calls.error_of(response.status_code, content)
@@ -74,7 +81,9 @@ class _Connection:
         return float(seconds) if seconds.isdigit() else min(0.25 * 2.0**attempt, MAX_PAUSE_S)
 
     def _lost(self, error: httpx.TransportError) -> OfflineError:
-        return OfflineError(f"{self.url} does not answer ({error or type(error).__name__}); check that it is running")
+        return OfflineError(
+            f"{self.url} does not answer ({str(error) or type(error).__name__}); check that it is running"
+        )
 
 
 class Client(_Connection, Closing):
