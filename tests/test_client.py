@@ -266,6 +266,20 @@ def test_an_invalid_key_is_refused_and_not_shown(wrong: str) -> None:
             kind("http://127.0.0.1:1", api_key=wrong)
 
 
+def test_values_that_cannot_be_sent_are_data_errors() -> None:
+    with polyrank.Client("http://127.0.0.1:1", retries=0) as client:
+        for call in (
+            lambda: client.candidate("\ud800"),
+            lambda: list(client.candidates("\ud800")),
+            lambda: list(client.candidates(filter='team = "\ud800"')),
+        ):
+            with pytest.raises(DataError, match=r"^a text contains the lone surrogate '.ud800'; use valid Unicode"):
+                call()
+        for value in ({1}, float("inf"), object()):
+            with pytest.raises(DataError, match=r"^a value cannot be sent as JSON \(.*; use texts, finite numbers"):
+                client.add([Candidate("a", "b", {"x": value})])
+
+
 def test_asyncio_has_the_same(client: polyrank.Client, server: Running) -> None:
     async def ask() -> None:
         async with polyrank.AsyncClient(server.url) as other:

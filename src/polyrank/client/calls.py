@@ -126,7 +126,7 @@ def _texts(values: Sequence[str], name: str) -> list[str]:
 
 def candidate(candidate_id: str, *, model: str | None) -> Call[Candidate | None]:
     """Get one candidate, or None if the catalogue does not have it."""
-    name = quote(candidate_id, safe="")
+    name = _quoted(candidate_id)
     if name in (".", ".."):  # paths lose these
         name = name.replace(".", "%2E")
     path = f"/v1/candidates/{name}"
@@ -210,8 +210,20 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _with_query(path: str, **values: str | None) -> str:
-    given = "&".join(f"{name}={quote(value, safe='')}" for name, value in _given(**values).items())
+    given = "&".join(f"{name}={_quoted(value)}" for name, value in _given(**values).items())
     return f"{path}?{given}" if given else path
+
+
+def _quoted(text: str) -> str:
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as error:
+        raise not_unicode(error) from error
+
+
+def not_unicode(error: UnicodeEncodeError) -> DataError:
+    """The error of a text that cannot be sent."""
+    return DataError(f"a text contains the lone surrogate {error.object[error.start]!r}; use valid Unicode")
 
 
 def _candidate(row: Mapping[str, Any]) -> Candidate:

@@ -31,8 +31,11 @@ def _request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.R
     try:
         return http.build_request(call.method, call.path, json=call.body)
     except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise DataError(f"a text contains the lone surrogate {half!r}; use valid Unicode") from error
+        raise calls.not_unicode(error) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"a value cannot be sent as JSON ({error}); use texts, finite numbers, lists and dicts"
+        ) from error
 
 
 class _Connection:
