@@ -259,6 +259,23 @@ def test_a_key_grants_access(index: Path, tmp_path: Path) -> None:
                 client.models()
 
 
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 1e10])
+def test_an_impossible_timeout_is_refused(timeout_s: float) -> None:
+    with pytest.raises(UsageError, match=rf"^timeout_s = {timeout_s!r} is outside 0 to 1e.09; give".replace("+", ".")):
+        polyrank.Client("http://127.0.0.1:1", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("url", ["http://a:b", "http://[::1"])
+def test_an_invalid_url_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match=r"^url = 'http://.* is not valid \(.*; give a URL such as http://127"):
+        polyrank.AsyncClient(url)
+
+
+def test_requests_wait_for_a_free_connection_however_long_it_takes() -> None:
+    with polyrank.Client("http://127.0.0.1:1", timeout_s=3) as client:
+        assert client._http.timeout == httpx.Timeout(3, pool=None)
+
+
 @pytest.mark.parametrize("wrong", ["", " ", "a-key-of-some-length\n", "two keys", "a\r\nx-other: 1"])
 def test_an_invalid_key_is_refused_and_not_shown(wrong: str) -> None:
     for kind in (polyrank.Client, polyrank.AsyncClient):

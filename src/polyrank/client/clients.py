@@ -24,6 +24,7 @@ from polyrank.storage.closing import Closing
 T = TypeVar("T")
 PAGE = 200  # candidates per page of a catalogue
 MAX_PAUSE_S = 10.0  # between two attempts, unless the server requests a longer pause
+MAX_TIMEOUT_S = 1e9  # sockets refuse much longer ones
 RETRIED = {429, 503}  # the server refused the request before it did any work
 
 
@@ -50,9 +51,18 @@ class _Connection:
             raise UsageError(f"retries = {retries} is negative; give 0 or more")
         if api_key is not None and api_key.split() != [api_key]:  # not quoted, because it is a secret
             raise UsageError("api_key is empty, or contains a space or a line break; give one key, or None")
+        if not 0 < timeout_s <= MAX_TIMEOUT_S:
+            raise UsageError(f"timeout_s = {timeout_s!r} is outside 0 to {MAX_TIMEOUT_S:g}; give a number above 0")
+        try:
+            httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise UsageError(
+                f"url = {url!r} is not valid ({error}); give a URL such as http://127.0.0.1:8600"
+            ) from error
         self.url, self.retries = url.rstrip("/"), retries
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}".encode()}
-        self._settings: dict[str, Any] = {"base_url": self.url, "timeout": timeout_s, "headers": headers}
+        timeout = httpx.Timeout(timeout_s, pool=None)  # requests that wait for a free connection are not late
+        self._settings: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -95,7 +105,7 @@ class Client(_Connection, Closing):
     Args:
         url: of the server, such as "http://127.0.0.1:8600".
         api_key: a key from the server's key file.
-        timeout_s: seconds until a request fails.
+        timeout_s: seconds to wait for the server in each step: to connect, to send, and to receive.
         retries: how often to repeat a request that a busy server refused or that did not reach the server.
 
     Raises:
