@@ -619,6 +619,22 @@ def test_errors_from_outside_the_library_are_not_hidden(script: Script) -> None:
         MilvusCollection(ADDRESS).count()
 
 
+def test_a_request_is_repeated_when_another_thread_has_closed_the_connection(script: Script) -> None:
+    server = MilvusCollection(ADDRESS)
+    asked = iter((True, False))
+
+    def query(*_: Any, **__: Any) -> list[dict[str, int]]:
+        if next(asked):
+            other = threading.Thread(target=server.close)  # as after an error in the other thread
+            other.start()
+            other.join()
+            raise refused(1, "Cannot invoke RPC on closed channel!")
+        return [{"count(*)": 3}]
+
+    script.answers["query"] = query
+    assert (server.count(), len(script.made)) == (3, 2)
+
+
 def test_threads_share_a_connection(script: Script) -> None:
     script.answers["query"] = [{"count(*)": 4}]
     server = MilvusCollection(ADDRESS)

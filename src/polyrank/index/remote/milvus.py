@@ -292,11 +292,18 @@ class MilvusCollection:
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
+        if (client := self._client) is not None:
+            self._close(client)
+
+    def _close(self, client: Any) -> bool:
+        """Close a connection; returns False if another thread has closed it."""
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            with suppress(Exception):  # the connection is abandoned either way
-                client.close()
+            if self._client is not client:
+                return False
+            self._client = None
+        with suppress(Exception):  # the connection is abandoned either way
+            client.close()
+        return True
 
     def _call(self, method: str, *arguments: Any, **settings: Any) -> Any:
         """Call a method of the library; repeat it while the server is unreachable and time is left.
@@ -310,16 +317,20 @@ class MilvusCollection:
         deadline, loaded = time.monotonic() + min(self.timeout_s, seconds_left()), False
         while True:
             left = max(deadline - time.monotonic(), PAUSE_S)
+            client = None
             try:
-                return getattr(self._connected(left), method)(*arguments, timeout=left, **settings)
+                client = self._connected(left)
+                return getattr(client, method)(*arguments, timeout=left, **settings)
             except self._errors as error:
                 code = _code(error)
                 if code == str(NOT_LOADED) and not loaded and method != "load_collection":
                     self._call("load_collection", self.address.collection)  # needed after a restart of the server
                     loaded = True
                     continue
-                self.close()
+                interrupted = client is not None and not self._close(client)
                 check_time_left(PAUSE_S)
+                if interrupted and time.monotonic() < deadline:
+                    continue
                 if code in ("UNAVAILABLE", str(NOT_CONNECTED)) and time.monotonic() + PAUSE_S < deadline:
                     time.sleep(PAUSE_S)
                     continue
