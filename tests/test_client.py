@@ -220,6 +220,12 @@ def test_the_server_of_another_program_is_named(body: str) -> None:
         client.models()
 
 
+def test_a_model_that_is_being_opened_has_no_kind_yet() -> None:
+    body = '{"object": "list", "data": [{"id": "support", "object": "model", "created": 1}]}'
+    with answering(200, body) as url, polyrank.Client(url) as client:
+        assert [(one.id, one.kind) for one in client.models()] == [("support", "")]
+
+
 def test_a_redirect_names_the_url_to_use() -> None:
     with (
         answering(308, "", location="https://example.org/rank/v1/models") as url,

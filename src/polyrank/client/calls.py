@@ -63,7 +63,7 @@ class ServedModel:
 
     Args:
         id: its name in requests.
-        kind: "index", "pipeline" or "model".
+        kind: "index", "pipeline" or "model"; empty while the server is opening it.
         facts: the server's description of it, such as ``n_candidates``, ``scorer`` and ``fingerprint``.
     """
 
@@ -158,7 +158,7 @@ def models() -> Call[list[ServedModel]]:
     return Call(
         "GET",
         "/v1/models",
-        lambda all_: [ServedModel(one["id"], one.get("kind", "model"), one) for one in all_["data"]],
+        lambda all_: [ServedModel(one["id"], one.get("kind", ""), one) for one in all_["data"]],
     )
 
 
