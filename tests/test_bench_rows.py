@@ -417,3 +417,9 @@ def test_the_host_prepares_pairs_in_memory_and_on_disk(wrong: dict[str, int]) ->
     assert [(row["padded"], row["grouped"]) for row in rows] == 2 * [(1.0, 1.0)]
     with pytest.raises(UsageError, match=f"4 examples are too few for batches of {wrong['batch_size']}"):
         bench.bench_host(pairs, **wrong)
+
+
+def test_a_limit_chooses_so_many_examples_of_the_whole_file() -> None:
+    from polyrank.cli.benches import _spread
+
+    assert [_spread(list(range(9)), n) for n in (1, 4, 9, 20)] == [[0], [0, 2, 4, 6], [*range(9)], [*range(9)]]

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
@@ -13,6 +13,7 @@ from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import AllThreads, Device, Json, Overwrite, Plot, Speaker, existing_device
 from polyrank.errors import UsageError
 
+T = TypeVar("T")
 bench_app = command_group("bench", "Measure and compare speed on this machine.")
 Instructions = Annotated[
     str | None,
@@ -131,13 +132,13 @@ def bench_train(
     _prepare(threads, plot, overwrite, data)
     path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
     examples = read_examples(path, speaker=choose_speaker(path, speaker, notify=notify)).examples
-    some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
+    some = _spread([example for example in examples if example.response is not None], limit)
     with console().status("measuring") as status:
         if host:
-            result = bench.bench_host(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
+            result = bench.bench_host(some, batch_size=batch, repeats=repeats, progress=status.update)
         else:
             result = bench.bench_training(
-                some[:limit], batch_size=batch, large_batch=cache, repeats=repeats, progress=status.update
+                some, batch_size=batch, large_batch=cache, repeats=repeats, progress=status.update
             )
     _show(result, json_, plot, by="n")
 
@@ -222,6 +223,11 @@ def _prepare(threads: int | None, plot: Path | None = None, overwrite: bool = Fa
     set_threads(
         threads or torch.get_num_threads()
     )  # all by default, even if some cores are busy: the figures state the number
+
+
+def _spread(values: list[T], n: int) -> list[T]:
+    """At most ``n`` values, from the whole list."""
+    return values[:: max(1, len(values) // n)][:n]
 
 
 def _texts(path: Path | None) -> list[str]:
