@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -467,6 +468,20 @@ def test_blocks_of_permutations_are_all_counted() -> None:
     assert paired_test(same, same, n_permutations=4001)["p"] == 1
     worse = Evaluation(tuple(outcomes(*[at(2), at(2)] * 600)), "lists")
     assert paired_test(same, worse, n_permutations=4001)["p"] == 1 / 4002
+
+
+def test_examples_with_one_id_are_paired_by_position() -> None:
+    """The ids of conversations repeat, and their examples are resampled together."""
+    ranks = [(1, 2), (3, 3), (1, 4), (2, 2), (1, 1), (5, 1)]
+    a, b = (
+        [replace(record, id=f"chat {i // 2}") for i, record in enumerate(outcomes(*(at(pair[side]) for pair in ranks)))]
+        for side in (0, 1)
+    )
+    got = paired_test(Evaluation(tuple(a), "lists"), Evaluation(tuple(b), "lists"), metric="MRR")
+    assert got["difference"] == pytest.approx(np.mean([1 / x - 1 / y for x, y in ranks]))
+    assert (got["n_examples"], got["n_dialogues"]) == (6, 3)
+    numbered = [[replace(r, id=f"{r.id}#{i}") for i, r in enumerate(side)] for side in (a, b)]
+    assert got == paired_test(*(Evaluation(tuple(side), "lists") for side in numbered), metric="MRR")
 
 
 def test_both_sides_need_the_same_examples() -> None:

@@ -1,5 +1,6 @@
 """The figures of tables: means with bootstrap intervals, also by context length, and paired tests of two scorers."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -225,16 +226,30 @@ def _length(record: Record, by: By) -> int:
     return length
 
 
-def _by_id(evaluations: tuple[Evaluation, ...]) -> dict[str, list[Record]]:
-    """The records of each example, one for each seed."""
-    records: dict[str, list[Record]] = {}
-    for number, evaluation in enumerate(_alike(evaluations)):
-        for record in evaluation.answerable:
-            same = records.setdefault(record.id, [])
-            if len(same) > number:
-                raise DataError(f"two examples have the id {record.id!r}; a paired test needs distinct ids")
-            same.append(record)
-    return records
+Seeds = tuple[Record, ...]
+"""The records of one example, one for each seed."""
+
+
+def _in_pairs(a: Evaluations, b: Evaluations) -> tuple[list[Seeds], list[Seeds]]:
+    """The examples that both sides have, in the order of the first one."""
+    first, second = (list(zip(*(each.answerable for each in _alike(_each(side))), strict=True)) for side in (a, b))
+    names, others = ([records[0].id for records in side] for side in (first, second))
+    if names and names == others:  # an id may then repeat, such as that of a conversation
+        return first, second
+    for side in (names, others):
+        if (most := Counter(side).most_common(1)) and most[0][1] > 1:
+            raise DataError(
+                f"two examples have the id {most[0][0]!r}, so the examples of the two sides cannot be paired; give both"
+                " sides the same examples, or distinct ids"
+            )
+    known = dict(zip(others, second, strict=True))
+    common = [records for records in first if records[0].id in known]
+    if not common or len(common) != min(len(first), len(second)):
+        raise DataError(
+            f"a paired test needs the same examples on both sides; {len(set(names) ^ set(others))} of"
+            f" {len(set(names) | set(others))} ids differ"
+        )
+    return common, [known[records[0].id] for records in common]
 
 
 def paired_test(
@@ -267,28 +282,22 @@ def paired_tests(
     other seeds.
 
     Raises:
-        DataError: neither side's examples are a part of the other's, two examples have one id, or one id means
+        DataError: neither side's examples are a part of the other's, ids repeat and the sides differ, or one id means
             different examples on the two sides.
 
     Returns:
         For each metric ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``; if
         dialogues have several examples, also ``n_dialogues``.
     """
-    first, second = _by_id(_each(a)), _by_id(_each(b))
-    common = [name for name in first if name in second]
-    if not common or len(common) != min(len(first), len(second)):
-        raise DataError(
-            f"a paired test needs the same examples on both sides; {len(set(first) ^ set(second))} of"
-            f" {len(set(first) | set(second))} ids differ"
-        )
-    for name in common:
-        x, y = first[name][0], second[name][0]
+    first, second = _in_pairs(a, b)
+    for (x, *_), (y, *_) in zip(first, second, strict=True):
         if (x.placement.n_candidates, x.relevant) != (y.placement.n_candidates, y.relevant):
             raise DataError(
-                f"example {name!r} has other candidates or right answers on the two sides; a paired test needs"
+                f"example {x.id!r} has other candidates or right answers on the two sides; a paired test needs"
                 " scores of the same data"
             )
-    left, right = (_metrics_of([side[name] for name in common], metrics) for side in (first, second))
+    left, right = _metrics_of(first, metrics), _metrics_of(second, metrics)
+    common = [records[0].id for records in first]
     differences = {metric: left[metric] - right[metric] for metric in metrics}
     dialogues = dialogues_of(common, cluster)
     matrix = np.stack([np.bincount(dialogues, each) for each in differences.values()], axis=1) / len(common)
@@ -315,7 +324,7 @@ def paired_tests(
     ]
 
 
-def _metrics_of(records: Sequence[Sequence[Record]], metrics: Sequence[str]) -> dict[str, Floats]:
+def _metrics_of(records: Sequence[Seeds], metrics: Sequence[str]) -> dict[str, Floats]:
     """Each metric's value for each example, averaged over its records."""
     ks = [int(k) for metric in metrics if (k := metric.partition("@")[2])]
     by_seed = [metric_values([record.placement for record in seed], ks) for seed in zip(*records, strict=True)]

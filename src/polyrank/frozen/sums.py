@@ -61,13 +61,11 @@ def fit_sum(
 
 def _gain(records: Sequence[Record], totals: Sequence[Floats], alone: Sequence[Floats]) -> dict[str, Any]:
     """The gain in R@1 over the best part, on the lists that chose the weights; see ``paired_test``."""
-    distinct = len({record.id for record in records}) == len(records)  # else numbers replace ids
-    named = [record if distinct else replace(record, id=str(number)) for number, record in enumerate(records)]
     sides = [
         Evaluation(
             tuple(
                 replace(record, scores=values, placement=placement_of(values, record.relevant))
-                for record, values in zip(named, side, strict=True)
+                for record, values in zip(records, side, strict=True)
             ),
             "lists",
         )
