@@ -144,6 +144,15 @@ def test_a_row_holds_measurements_and_tests() -> None:
     assert [len(row["by_turns"]) for row in compare_models([base], by=["turns"])] == [len(breakdown(base.evaluations))]
 
 
+def test_tests_over_seeds_use_the_examples_that_both_models_have() -> None:
+    whole = Scored("whole", (1, 2), (ranked([1, 1, 2, 4]), ranked([1, 2, 2, 2])))
+    part = Scored("part", (1, 2), (ranked([1, 1]), ranked([1, 1])))
+    for one, other, sign in ((whole, part, 1), (part, whole, -1)):
+        _, row = compare_models([one, other], ["R@1"])
+        assert row["against"]["difference"] == sign * 0.25
+        assert row["against"]["over_seeds"]["difference"] == sign * 0.25
+
+
 def test_any_depth_can_be_tested_and_depths_are_shown_in_their_order() -> None:
     base, better = three_seeds("base", 0.3), three_seeds("better", 0.9, 10)
     rows = compare_models([base, better], ["R@7", "R@10", "R@5"])

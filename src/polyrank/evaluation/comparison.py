@@ -3,7 +3,7 @@
 Tests pair examples if the scores of each example are known, and seeds if only figures are known.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -14,6 +14,7 @@ from polyrank.evaluation.layout import SHOWN
 from polyrank.evaluation.protocols import Evaluation
 from polyrank.evaluation.scores_file import read_scores_and_header
 from polyrank.evaluation.tables import KS, By, breakdown, paired_tests, summarise
+from polyrank.ranking.metrics import metric_values
 from polyrank.ranking.statistics import holm, paired_t
 
 
@@ -123,17 +124,22 @@ def compare_models(
             raise DataError(f"{model.name} has none of the requested metrics; choose R@k with a lower k, or MRR")
         first, *others = paired_tests(model.evaluations, base.evaluations, shown)
         row["against"] = {"scores": base.name, **first, **({"others": others} if others else {})}
-        if paired := _over_seeds(_figures(model, first["metric"]), _figures(base, first["metric"])):
+        common, metric = _ids(model) & _ids(base), first["metric"]
+        if paired := _over_seeds(_figures(model, metric, common), _figures(base, metric, common)):
             row["against"]["over_seeds"] = paired
     _adjust([row["against"] for row, _ in tested])
     return rows
 
 
-def _figures(model: Scored, metric: str) -> dict[int, float]:
-    """A metric by seed."""
+def _ids(model: Scored) -> set[str]:
+    return {record.id for record in model.evaluations[0].answerable}
+
+
+def _figures(model: Scored, metric: str, ids: Set[str]) -> dict[int, float]:
+    """A metric by seed, over the examples with these ids."""
     k = int(metric.partition("@")[2] or 1)
     return {
-        seed: summarise(each, ks=(k,), n_bootstrap=1)["metrics"][metric]
+        seed: float(metric_values([r.placement for r in each.answerable if r.id in ids], (k,))[metric].mean())
         for seed, each in zip(model.seeds, model.evaluations, strict=True)
         if seed is not None
     }
