@@ -536,7 +536,7 @@ def test_a_precision_out_of_reach_costs_no_training(bi: Encoder) -> None:
     splits = IntentSplits((*dev, *dev), dev)
     result = train_intents(splits, bi, encoder_name="x", grid=GRID, precision=0.9, max_epochs=2)
     assert result.classifier.abstention is None
-    assert "no threshold reaches a precision of 90%" in result.unreached
+    assert "no threshold reaches a precision of 90.0%" in result.unreached
     outside = IntentSplits(utterances(), (*dev, Utterance("c", None)))
     with pytest.raises(UsageError, match=r"precision 0\.9 is set, but the development part has"):
         train_intents(outside, bi, encoder_name="x", grid=GRID, precision=0.9)

@@ -147,7 +147,7 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
 
 def test_hidden_replies_are_never_right(models: dict[str, Path]) -> None:
     config = PipelineConfig(index=str(models["index"]), retriever="bm25")
-    with pytest.raises(DataError, match="no threshold reaches a precision of 50%"):
+    with pytest.raises(DataError, match=r"no threshold reaches a precision of 50\.0%"):
         choose_settings(config, examples(), precision=0.5, no_answer=1.0)
     _, seen = choose_settings(config, examples(), precision=0.1, no_answer=0.5, seed=3)
     assert 0.2 < seen["no_answer"] < 0.8

@@ -253,5 +253,13 @@ def test_a_threshold_is_slightly_below_its_examples_confidence() -> None:
     assert found.threshold < 2
     found, _ = calibrate([[8.0], [6.0], [4.0], [2.0]], [True, True, False, True], precision=0.75, measure="score")
     assert found.threshold < 2  # exactly as precise as requested
-    with pytest.raises(DataError, match=r"no threshold reaches a precision of 90%, the best is 50% on 2 examples"):
+    with pytest.raises(DataError, match=r"no threshold reaches a precision of 90.0%, the best is 50.0% on 2 examples"):
         calibrate([[2.0], [1.0]], [False, True], precision=0.9, measure="score")
+
+
+def test_the_error_names_the_best_threshold_that_a_user_can_set() -> None:
+    """A margin over a single reply is infinite, so it is not a threshold; 99.8% is not rounded to 100%."""
+    with pytest.raises(DataError, match=r"the best is 50\.0% on 2 examples \(50% right if 100% of the contexts"):
+        calibrate([[5.0], [3.0, 1.0]], [True, False], precision=0.9, measure="margin")
+    with pytest.raises(DataError, match=r"a precision of 99\.9%, the best is 99\.8% on 1,000"):
+        calibrate([[3.0, 1.0]] * 1000, [True] * 998 + [False] * 2, precision=0.999, measure="score")

@@ -167,10 +167,11 @@ def calibrate(
     chosen = max((known for known in finite if finite[known]), key=lambda known: area(curves[known]))
     precise = [point for point in finite[chosen] if point.precision >= precision]
     if not precise:
-        best = max(point.precision for point in curves[chosen])
+        best = max(point.precision for point in finite[chosen])
+        usable = [point for point in curves[chosen] if point.threshold < inf]
         raise DataError(
-            f"no threshold reaches a precision of {precision:.0%}, the best is {best:.0%} on {len(scores):,} examples"
-            f" ({describe_curve(curves[chosen])}); require less or use a better model"
+            f"no threshold reaches a precision of {precision:.1%}, the best is {best:.1%} on {len(scores):,} examples"
+            f" ({describe_curve(usable)}); require less or use a better model"
         )
     threshold = max(precise, key=lambda point: point.coverage).threshold
     return Abstention(chosen, _lowered(threshold, [point.threshold for point in finite[chosen]])), curves[chosen]
