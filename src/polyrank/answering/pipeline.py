@@ -19,7 +19,7 @@ from polyrank.answering.protocol import Answer, Answering
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.checked import read_choice
-from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
+from polyrank.config.pipeline import Ensemble, PipelineConfig
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.devices.choice import choose_device
 from polyrank.errors import ArtifactError, UsageError
@@ -210,7 +210,7 @@ def open_pipeline(
     model: AnyPath | None = None,
     mode: Mode | None = None,
     rerank: str | None = None,
-    n_retrieved: int = SHORTLIST,
+    n_retrieved: int | None = None,
     ensemble: Ensemble | None = None,
     distinct: bool = True,
     device: str = "auto",

@@ -41,7 +41,7 @@ def respond(
     model: MovedModel = None,
     mode: Annotated[str | None, Option(help="Search mode: exact or approximate.")] = None,
     rerank: Rerank = None,
-    n_retrieved: NRetrieved = 100,
+    n_retrieved: NRetrieved = None,
     ensemble: EnsembleName = "none",
     filter: FilterText = None,
     allow_echo: AllowEcho = False,

@@ -90,7 +90,7 @@ def evaluate(
     ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the groups and of the lists that polyrank draws.")] = 0,
     rerank: Rerank = None,
-    n_retrieved: NRetrieved = 100,
+    n_retrieved: NRetrieved = None,
     ensemble: EnsembleName = "none",
     limit: Limit = None,
     last_turns: Annotated[

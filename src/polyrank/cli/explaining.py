@@ -46,7 +46,7 @@ def explain(
     json_: Annotated[bool, Option("--json", help="Print one line of JSON.")] = False,
     model: MovedModel = None,
     rerank: Rerank = None,
-    n_retrieved: NRetrieved = 100,
+    n_retrieved: NRetrieved = None,
     ensemble: EnsembleName = "none",
     device: Device = "auto",
     backend: Runtime = "torch",

@@ -41,7 +41,9 @@ Rerank = Annotated[
 Speaker = Annotated[
     str | None, Option(metavar="NAME", help="In dialogues: whose turns are responses; '*': all. Default: the agents'.")
 ]
-NRetrieved = Annotated[int, Option(min=1, help="With --rerank: number of candidates for the second stage.")]
+NRetrieved = Annotated[
+    int | None, Option(min=1, help="With --rerank: number of candidates for the second stage. Default: 100.")
+]
 EnsembleName = Annotated[
     str,
     Option(

@@ -38,7 +38,7 @@ def pipeline_create(
         ),
     ] = "0",
     rerank: Rerank = None,
-    n_retrieved: NRetrieved = 100,
+    n_retrieved: NRetrieved = None,
     ensemble: Annotated[
         str,
         Option(
@@ -78,7 +78,7 @@ def pipeline_create(
             "model": model and str(model),
             "prior": 0.0 if weight == "auto" else weight,
             "reranker": rerank,
-            "n_retrieved": n_retrieved,
+            **({} if n_retrieved is None else {"n_retrieved": n_retrieved}),
         },
     )
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
@@ -86,6 +86,10 @@ def pipeline_create(
         raise ConfigError(f"--model {model} does not apply to {retriever}; leave it out")
     if rerank is None and scale is not None:
         raise ConfigError(f"--ensemble {ensemble} adds the scores of two stages; name the second with --rerank")
+    if rerank is None and n_retrieved is not None:
+        raise ConfigError(
+            f"--n-retrieved {n_retrieved} is the number of candidates for a second stage; name one with --rerank"
+        )
     if valid is None and (precision is not None or "auto" in (scale, weight)):
         raise ConfigError(
             "--precision, --prior auto and --ensemble auto need validation examples; give them with --valid"

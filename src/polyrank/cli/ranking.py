@@ -46,7 +46,7 @@ def rank(
     ] = False,
     json_: Annotated[bool, Option("--json", help="Print JSON in a terminal too.")] = False,
     rerank: Rerank = None,
-    n_retrieved: NRetrieved = 100,
+    n_retrieved: NRetrieved = None,
     ensemble: EnsembleName = "none",
     max_context_tokens: ContextTokens = None,
     max_candidate_tokens: CandidateTokens = None,

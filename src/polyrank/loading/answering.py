@@ -64,7 +64,7 @@ def resolve_answering(
     model: AnyPath | None = None,
     mode: Literal["exact", "approximate"] | None = None,
     rerank: str | None = None,
-    n_retrieved: int = SHORTLIST,
+    n_retrieved: int | None = None,
     ensemble: Ensemble | None = None,
     distinct: bool = True,
     backend: Backend = "torch",
@@ -76,7 +76,7 @@ def resolve_answering(
         model: the encoder's folder, if it has moved.
         mode: of the dense search; None: the pipeline's mode.
         rerank: the second stage over an index; a pipeline already has its stages.
-        n_retrieved, ensemble: settings of two stages; they apply with ``rerank``.
+        n_retrieved, ensemble: settings of two stages, for ``rerank``; None: 100, and no ensemble.
         distinct: return each text once, even if several candidates have it.
         backend: of every model.
 
@@ -89,7 +89,7 @@ def resolve_answering(
         raise UsageError(
             f"{path} is a file; make an index of its replies with polyrank index build MODEL {path} -o INDEX"
         )
-    check_stages(path, rerank, ensemble)
+    check_stages(path, rerank, ensemble, n_retrieved)
     seen: dict[str, Any] = {}
     if has_document(path, PIPELINE):
         config, seen = read_pipeline(path)
@@ -107,7 +107,8 @@ def resolve_answering(
                 f"the threshold of {path} was calibrated with each text once; query its index to get duplicates"
             )
     else:
-        config = PipelineConfig(index=str(path), reranker=rerank, n_retrieved=n_retrieved, ensemble=ensemble)
+        shortlist = SHORTLIST if n_retrieved is None else n_retrieved
+        config = PipelineConfig(index=str(path), reranker=rerank, n_retrieved=shortlist, ensemble=ensemble)
     config = replace(config, mode=mode or config.mode, model=str(model) if model is not None else config.model)
 
     return PipelineRef(path=path, config=config, seen=seen)
@@ -117,7 +118,7 @@ def resolve_ranker(
     name: str,
     *,
     rerank: str | None = None,
-    n_retrieved: int = SHORTLIST,
+    n_retrieved: int | None = None,
     ensemble: Ensemble | None = None,
     backend: Backend = "torch",
     lengths: Lengths = DEFAULT_LENGTHS,
@@ -128,14 +129,15 @@ def resolve_ranker(
         name: a name that ``polyrank.load`` accepts, or a pipeline folder, whose settings apply and whose candidates
             are ignored.
         rerank: a second stage, as a name that ``polyrank.load`` accepts; a pipeline already has its stages.
-        n_retrieved, ensemble: settings of two stages; they apply with ``rerank``.
+        n_retrieved, ensemble: settings of two stages, for ``rerank``; None: 100, and no ensemble.
         backend: of every model.
         lengths: how much of each text the models read, for the stages where it can be set.
 
     Raises:
         UsageError: the model does not exist, no stage uses a setting, or the pipeline already has two stages.
     """
-    check_stages(name, rerank, ensemble)
+    check_stages(name, rerank, ensemble, n_retrieved)
+    n_retrieved = SHORTLIST if n_retrieved is None else n_retrieved
     index: Path | None = None
     if has_document(Path(name), PIPELINE):
         config, _ = read_pipeline(Path(name))
@@ -151,13 +153,17 @@ def resolve_ranker(
     return RankerRef(stages=stages, n_retrieved=n_retrieved, ensemble=ensemble).with_lengths(lengths)
 
 
-def check_stages(name: AnyPath, rerank: str | None, ensemble: Ensemble | None) -> None:
-    """Refuse a second stage over a pipeline, and an ensemble without a second stage."""
+def check_stages(name: AnyPath, rerank: str | None, ensemble: Ensemble | None, n_retrieved: int | None) -> None:
+    """Refuse a second stage over a pipeline, and settings of two stages without a second stage."""
     first, arrow, second = (part.strip() for part in str(name).partition(">"))
     if arrow and not Path(name).exists():
         raise UsageError(f"{str(name)!r} is the old form of two stages; write {first} with `rerank={second}`")
     if rerank is None and ensemble is not None:
         raise UsageError(f"the ensemble {ensemble} adds the scores of two stages; name the second with `rerank`")
+    if rerank is None and n_retrieved is not None:
+        raise UsageError(
+            f"`n_retrieved={n_retrieved}` is the number of candidates for a second stage; name one with `rerank`"
+        )
     if rerank is not None and has_document(Path(name), PIPELINE):
         raise UsageError(f"{name} is a pipeline and already has its stages; leave out `rerank`, or name its index")
 

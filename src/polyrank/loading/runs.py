@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.models import MODEL, NETWORKS
-from polyrank.config.pipeline import SHORTLIST, Ensemble
+from polyrank.config.pipeline import Ensemble
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.loading.answering import RankerRef, resolve_ranker
 from polyrank.loading.folders import SUM
@@ -54,7 +54,7 @@ def resolve_contestants(
     names: Sequence[str],
     *,
     rerank: str | None = None,
-    n_retrieved: int = SHORTLIST,
+    n_retrieved: int | None = None,
     ensemble: Ensemble | None = None,
     backend: Backend = "torch",
     lengths: Lengths = DEFAULT_LENGTHS,
