@@ -1,11 +1,13 @@
 """The candidate store: it holds exactly the acknowledged changes, and never answers from damaged data."""
 
+import gc
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
-from polyrank.index import Index, LocalWriter, open_index, verify_index, write_index
+from polyrank.index import Index, LocalWriter, open_catalogue, open_index, read_filter, verify_index, write_index
 from polyrank.index.checks import as_vectors, candidate_faults, refuse, vector_faults
 from polyrank.index.local import store
 from polyrank.index.local import writer as writer_module
@@ -30,7 +32,7 @@ from polyrank.index.local.verify import _problems_of
 from polyrank.records import Candidate
 from polyrank.search import search
 from polyrank.storage.document import checksum
-from polyrank.storage.quantized import Precision, pack
+from polyrank.storage.quantized import PackedVectors, Precision, pack
 from processes import files_open_in
 
 D = 4
@@ -330,7 +332,7 @@ def test_a_reader_in_another_process_sees_each_acknowledged_batch(tmp_path: Path
     code = """
 import sys, numpy as np
 from polyrank.index import LocalWriter
-from polyrank.storage.quantized import Precision, pack
+from polyrank.storage.quantized import PackedVectors, Precision, pack
 from polyrank.records import Candidate
 with LocalWriter(sys.argv[1]) as writer:
     for line in sys.stdin:
@@ -621,6 +623,48 @@ def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
         assert max(sizes) == 8
         assert sizes[7] == 2  # the first of two, and eight joined ones
         assert len(index.view()[1]) == len(index.blocks())
+
+
+def test_an_open_index_uses_the_matrix_of_a_compaction(tmp_path: Path) -> None:
+    """Rows in memory and removed rows go, also those that filters have kept."""
+    path, condition = small(tmp_path / "i", 30, "int8"), read_filter("version >= 0")
+    with LocalWriter(path) as writer, open_index(path) as index, open_catalogue(path) as catalogue:
+        index.view(condition)
+        writer.add([candidate("a", 1)], vector(40)[None])
+        writer.remove(["c3"])
+        index.refresh()
+        catalogue.refresh()
+        old = weakref.ref(index.blocks()[0].vectors)
+        view, want = index.view(condition), content(index)
+        writer.compact()
+        assert not index.refresh()  # its candidates are the same
+        assert not catalogue.refresh()
+        assert [type(block.vectors) for block in index.blocks()] == [PackedVectors]
+        assert (index.info()["blocks"], index.blocks()[0].alive) == ([30], None)
+        del view
+        gc.collect()
+        assert old() is None
+        assert content(index) == want
+        assert len(index.rows_where(condition)) == 30
+        writer.add([candidate("b", 1)], vector(41)[None])
+        assert index.refresh()
+        assert index.info()["blocks"] == [30, 1]
+
+
+def test_an_open_index_continues_if_a_new_matrix_is_damaged(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    with LocalWriter(path) as writer, open_index(path) as index:
+        writer.add([candidate("a")], vector(40)[None])
+        index.refresh()
+        want = content(index)
+        writer.compact()
+        (vectors,) = path.glob("matrix-*/vectors.npy")
+        vectors.write_bytes(vectors.read_bytes()[:-1] + b"x")
+        assert not index.refresh()
+        assert content(index) == want
+        writer.remove(["a"])
+        assert index.refresh()
+        assert len(content(index)) == 3
 
 
 def test_the_description_of_an_index(tmp_path: Path) -> None:

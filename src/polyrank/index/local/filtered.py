@@ -56,6 +56,13 @@ class FilteredViews:
                 self._kept.popitem(last=False)
         return kept.view(view, meta)
 
+    def drop_other_views(self, view: View) -> None:
+        """Release the blocks that ``view`` does not have, so that filters that are not used again do not keep them."""
+        with self._lock:
+            kept = list(self._kept.values())
+        for filtered in kept:
+            filtered.drop_other_views(view)
+
 
 @dataclass(frozen=True, slots=True)
 class _PassingRows:
@@ -100,11 +107,23 @@ class _Filtered:
                 return None
             parts = [self._passing_rows(block).restrict(block, ann) for block, ann in zip(*view, strict=True)]
             parts = [(block, ann) for block, ann in parts if (block.rows if block.alive is None else block.alive).any()]
-            whole = {id(block.vectors) for block in view[0]}
-            self._passing = {key: passing for key, passing in self._passing.items() if key in whole}
+            self._keep_blocks(view)
             filtered = tuple(block for block, _ in parts), tuple(ann for _, ann in parts)
             self._latest = view, filtered
             return filtered
+
+    def drop_other_views(self, view: View) -> None:
+        """See ``FilteredViews``. A filter in use drops them by itself."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._keep_blocks(view)
+                self._latest = None
+            finally:
+                self._lock.release()
+
+    def _keep_blocks(self, view: View) -> None:
+        whole = {id(block.vectors) for block in view[0]}
+        self._passing = {key: passing for key, passing in self._passing.items() if key in whole}
 
     def _evaluate(self, view: View, meta: Meta) -> bool:
         """Evaluate the filter for the rows added since; false if the file has changed since the view was read."""

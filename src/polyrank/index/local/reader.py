@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -203,7 +203,10 @@ class LocalIndex(Index):
                     yield row.row, row.candidate
 
     def refresh(self) -> bool:
-        """See ``Index``. Takes microseconds and returns False if nothing changed."""
+        """See ``Index``. Takes microseconds and returns False if nothing changed.
+
+        After a compaction it verifies the new matrix, which takes about a second per GB, and uses it.
+        """
         with self._lock:
             immutable = isinstance(self._connection, ReadConnection)
             if _file_identity(self.path, immutable=immutable) != self._state.file:  # the folder was replaced
@@ -223,6 +226,7 @@ class LocalIndex(Index):
             previous = self._state
             now = self._load(self._connection, previous)
             self._state = replace(now, file=previous.file, filtered=previous.filtered, counts=previous.counts)
+            previous.filtered.drop_other_views(now.view)
             return now.meta.change != previous.meta.change
 
     def info(self) -> dict[str, Any]:
@@ -260,20 +264,27 @@ class LocalIndex(Index):
         with transaction(connection, self.path, write=False):
             meta = read_meta(connection, self.path)
             check_acknowledged(self.path, meta.change, expected)
-            if previous is not None and previous.meta.change == meta.change:
+            if previous is not None and (previous.meta.change, previous.meta.matrix) == (meta.change, meta.matrix):
                 return replace(previous, meta=meta, version=version)
             if not self._searched:
                 return _State(meta, ((), ()), version, FilteredViews(self.path), RowCounts(self.path))
-            if previous is not None and previous.meta.change >= meta.matrix_change:
-                blocks, indexes = previous.view
-                index = indexes[0] if indexes else None
-                view = _BlockUpdate(list(blocks), previous.meta.change, previous.meta.digest, index)
-            else:
-                view = self._from_matrix(meta, rebuild)
+            view = self._loaded_blocks(meta, previous, rebuild)
             view.update(connection, self.path, meta)
         indexes = (view.ann, *(None for _ in view.blocks[1:])) if view.blocks else ()
         views = tuple(view.blocks), indexes
         return _State(meta, views, version, FilteredViews(self.path), RowCounts(self.path))
+
+    def _loaded_blocks(self, meta: Meta, previous: "_State | None", rebuild: bool) -> "_BlockUpdate":
+        """The blocks to update: those of a matrix that was written since the previous state, otherwise its own."""
+        if previous is None or previous.meta.change < meta.matrix_change:  # removals since then are not listed
+            return self._from_matrix(meta, rebuild)
+        if previous.meta.matrix != meta.matrix:
+            # replaces rows in memory and removed rows; without a sound matrix, the previous blocks can still be updated
+            with suppress(FileNotFoundError, ArtifactError):
+                return self._from_matrix(meta, rebuild=False)
+        blocks, indexes = previous.view
+        index = indexes[0] if indexes else None
+        return _BlockUpdate(list(blocks), previous.meta.change, previous.meta.digest, index)
 
     def _from_matrix(self, meta: Meta, rebuild: bool) -> "_BlockUpdate":
         nothing = _BlockUpdate([], 0, 0)
