@@ -625,6 +625,20 @@ def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
         assert len(index.view()[1]) == len(index.blocks())
 
 
+def test_small_additions_do_not_copy_a_large_one(tmp_path: Path) -> None:
+    """Copying it would also discard what searches have derived from its vectors."""
+    with LocalWriter(small(tmp_path / "i")) as writer, open_index(tmp_path / "i") as index:
+        writer.add([candidate(f"many{i}") for i in range(50)], np.stack([vector(i) for i in range(50)]))
+        index.refresh()
+        large = index.blocks()[1].vectors
+        for i in range(20):
+            writer.add([candidate(f"n{i}")], vector(i)[None])
+            index.refresh()
+            assert index.blocks()[1].vectors is large
+            assert len(index.blocks()) <= 8
+        assert len(content(index)) == 73
+
+
 def test_an_open_index_uses_the_matrix_of_a_compaction(tmp_path: Path) -> None:
     """Rows in memory and removed rows go, also those that filters have kept."""
     path, condition = small(tmp_path / "i", 30, "int8"), read_filter("version >= 0")

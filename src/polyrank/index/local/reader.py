@@ -345,7 +345,8 @@ class _BlockUpdate:
         n = sum(len(block.rows) if block.alive is None else int(block.alive.sum()) for block in self.blocks)
         check_rows(path, meta, n, self.digest)
         if len(self.blocks) > MAX_BLOCKS:
-            self.blocks = [self.blocks[0], _joined(self.blocks[1:])]
+            start = _first_to_join([len(block.rows) for block in self.blocks])
+            self.blocks[start:] = [_joined(self.blocks[start:])]
 
     def _remove(self, removed: dict[int, int]) -> None:
         """Mark the removed rows of each block; rows that were added and removed since are in no block."""
@@ -358,6 +359,18 @@ class _BlockUpdate:
                 alive[at[hit]] = False
                 self.blocks[number] = replace(block, alive=alive)
                 self.digest -= sum(removed[int(row)] for row in gone[hit])
+
+
+def _first_to_join(sizes: Sequence[int]) -> int:
+    """The first block, except the matrix, that is not larger than all later ones together; otherwise the last but one.
+
+    A block is copied when it about doubles, so many small additions copy few vectors.
+
+    >>> _first_to_join([90, 3, 1, 1, 1]), _first_to_join([90, 30, 1, 1, 1]), _first_to_join([90, 10, 5, 3, 1])
+    (1, 2, 3)
+    """
+    last = len(sizes) - 2
+    return next((i for i in range(1, last) if sizes[i] <= sum(sizes[i + 1 :])), last)
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
