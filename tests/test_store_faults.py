@@ -255,6 +255,36 @@ print("done")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["copy", "i"]
 
 
+def test_a_compaction_that_fails_leaves_no_matrix(tmp_path: Path) -> None:
+    """The matrix fits on the disk, but the change that names it does not; a snapshot names its own path."""
+    code = """
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+place = sys.argv[1]
+def limit(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+pool, vectors = [Candidate(f"n{i}", "t" * 50) for i in range(900)], np.ones((900, 8), np.float32)
+write_index(place + "/i", pool[:3], vectors[:3], fingerprint="f", model="m")
+with LocalWriter(place + "/i") as writer:
+    writer.add(pool[3:], vectors[3:])
+    for work, size, text in (
+        (writer.compact, os.path.getsize(place + "/i/candidates.db-wal"), place + "/i/candidates.db"),
+        (lambda: writer.snapshot(place + "/copy"), 20_000, f"{place}/i to {place}/copy"),
+    ):
+        before = sorted(os.listdir(place + "/i"))
+        limit(size)
+        try: work()
+        except ResourceError as error: assert text in str(error), error
+        else: raise SystemExit("it was not refused")
+        assert sorted(os.listdir(place + "/i")) == before
+        limit(resource.RLIM_INFINITY)
+    writer.compact()
+assert verify_index(place + "/i") == []
+print("done")
+"""
+    with python(code, tmp_path) as child:
+        printed, _ = child.communicate()
+    assert (printed, child.returncode) == ("done\n", 0)
+
+
 def test_readers_open_and_verify_while_the_matrix_is_replaced(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abcdefgh")
     stop, failures, n_opened = threading.Event(), list[str](), 0

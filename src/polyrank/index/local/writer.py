@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyrank.errors import ArtifactError, MissingExtraError, UsageError
+from polyrank.errors import ArtifactError, MissingExtraError, PolyrankError, ResourceError, UsageError
 from polyrank.index.checks import (
     Vectors,
     as_vectors,
@@ -160,7 +160,7 @@ class LocalWriter(IndexWriter):
         return meta
 
     def _remove_leftovers(self) -> None:
-        """Remove matrices of writers that died."""
+        """Remove matrices of writers that died, and of compactions that failed."""
         for entry in self.path.iterdir():
             if entry.name.startswith((".matrix-", "matrix-")) and entry.name != self._meta.matrix:
                 shutil.rmtree(entry, ignore_errors=True)
@@ -270,6 +270,8 @@ class LocalWriter(IndexWriter):
                 self._remove_matrix(self.path / old)
         except Exception as error:
             self._failure = error
+            with suppress(PolyrankError, OSError), self._exclusive():  # the matrix may be written, and the disk full
+                self._remove_leftovers()
 
     def _remove_matrix(self, matrix: Path) -> None:
         """Rename it first, so that readers find it missing as a whole, and open its successor."""
@@ -288,7 +290,10 @@ class LocalWriter(IndexWriter):
         check_snapshot_path(path)
         with self._exclusive(), new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
             with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as copy:
-                self._connection.backup(copy)
+                try:
+                    self._connection.backup(copy)
+                except sqlite3.OperationalError as error:  # of either file
+                    raise ResourceError(f"cannot copy {self.path} to {path}: {error}; free some space there") from error
             if self._meta.matrix and (self.path / self._meta.matrix).is_dir():
                 (folder / self._meta.matrix).mkdir()
                 for part in sorted((self.path / self._meta.matrix).iterdir()):
