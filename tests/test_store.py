@@ -625,6 +625,13 @@ def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
         assert len(index.view()[1]) == len(index.blocks())
 
 
+def test_closing_twice_does_nothing(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    with LocalWriter(path) as writer, open_index(path) as index:
+        writer.close()
+        index.close()
+
+
 def test_small_additions_do_not_copy_a_large_one(tmp_path: Path) -> None:
     """Copying it would also discard what searches have derived from its vectors."""
     with LocalWriter(small(tmp_path / "i")) as writer, open_index(tmp_path / "i") as index:

@@ -302,6 +302,8 @@ class LocalWriter(IndexWriter):
 
     def close(self) -> None:
         """Wait for a running compaction, write SQLite's log into the file, and release the lock."""
+        if not self._release.alive:
+            return
         try:
             if (failure := self._join_compaction()) is not None:  # not the caller's concern: all changes are durable
                 _log.warning("%s: rebuilding its matrix failed; polyrank tries again later: %s", self.path, failure)
