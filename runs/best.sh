@@ -6,7 +6,8 @@
 #   bi: a Bi-encoder from shipped:minilm; bi-2, bi-3: with other seeds; bi-wide: in batches of 256
 #   convert: shipped:convert, trained on the same pairs for three epochs
 #   sum: the sum of bi and convert, with weights from 300 dev lists; sum-shipped: of bi and the untrained shipped:convert;
-#     sum-wide: of bi, convert and bi-wide; sum-seeds: of bi, convert and bi-2; sum-first: of FIRST and convert
+#     sum-wide: of bi, convert and bi-wide; sum-seeds: of bi, convert and bi-2; sum-first: of FIRST and convert;
+#     sum-more: of logq, logq-more and convert-all; sum-late: its 25 best, re-ranked by late, which corrects logq
 #   bi-all, convert-all, sum-all, logq-all, sum-logq-all: the same on every pair of the corpus
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
 #   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
@@ -111,13 +112,16 @@ for set in $SETS; do
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
           --set train.epochs=3 ;;
-      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first)
+      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
+        [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
         [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists
         polyrank sum "${parts[@]}" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid "$lists" --overwrite ;;
+      sum-late)
+        scorer=$work/sum-more against=sum-more second=(--rerank "$work/late/model" --n-retrieved 25 --ensemble raw) ;;
       bi-more | poly-64) # equal learning rates for both
         more=("${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]')
         against=bi-more recipe=bi

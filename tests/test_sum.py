@@ -19,7 +19,7 @@ from polyrank.loading.models import read_sum
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.exported import ExportedEncoder
-from polyrank.ranking.ensembles import choose_weights
+from polyrank.ranking.ensembles import choose_weights, log_probability_scale
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model
@@ -319,9 +319,28 @@ def test_a_constant_part_changes_nothing(models: dict[str, Path]) -> None:
     bi = load_encoder(models["bi"], device="cpu")
     made, figures = fit_sum([bi, Constant()], EXAMPLES)
     assert figures["sum"] == figures["parts"][0]
+    weight, other = made.weights
     np.testing.assert_allclose(
-        made.score_pool(CONTEXTS, REPLIES) - made.weights[1] * 2, bi.score_pool(CONTEXTS, REPLIES), rtol=1e-4, atol=1e-4
+        made.score_pool(CONTEXTS, REPLIES), weight * bi.score_pool(CONTEXTS, REPLIES) + 2 * other, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
+def test_the_scale_of_chosen_weights_is_that_of_log_probabilities(scale: float) -> None:
+    rng = np.random.default_rng(5)
+    lists = [scale * rng.normal(size=12) for _ in range(400)]
+    probabilities = [np.exp(3 * values / scale) / np.exp(3 * values / scale).sum() for values in lists]
+    relevant = [(int(rng.choice(12, p=p)),) for p in probabilities]
+    found = log_probability_scale(lists, [*relevant[:-1], ()]) * scale
+    assert found == pytest.approx(3, rel=0.1)
+
+    def loss(factor: float) -> float:
+        scaled = [factor * values / scale for values in lists[:-1]]
+        return float(
+            np.mean([np.log(np.exp(x).sum()) - x[right] for x, (right,) in zip(scaled, relevant, strict=False)])
+        )
+
+    assert loss(found) < min(loss(found * 1.01), loss(found / 1.01))
 
 
 EXAMPLES = [

@@ -10,7 +10,7 @@ import numpy as np
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record, evaluate
 from polyrank.evaluation.tables import paired_test
-from polyrank.ranking.ensembles import choose_weights
+from polyrank.ranking.ensembles import choose_weights, log_probability_scale
 from polyrank.ranking.metrics import hit_at, placement_of, reciprocal_rank
 from polyrank.records import Example
 from polyrank.scorers.protocols import Encoder, Floats
@@ -24,13 +24,16 @@ def fit_sum(
 ) -> tuple[SumEncoder, dict[str, Any]]:
     """The sum of encoders with the weights that rank validation lists best, see ``choose_weights``.
 
+    Their common scale, which does not change the order, is that of log-probabilities, see ``log_probability_scale``.
+    If an encoder has several vectors per context, its weight is 1.
+
     Args:
         encoders: frozen.
         valid: candidate lists with a right answer.
         progress: called with the name of each encoder and the list of its batches, which it wraps.
 
     Returns:
-        The sum, with weight 1 for its first encoder or for the one with several vectors, and figures ready for JSON.
+        The sum, and figures ready for JSON.
 
     Raises:
         UsageError: two encoders have several vectors per context, or there is only one encoder.
@@ -47,8 +50,11 @@ def fit_sum(
     scores = [[record.scores for record in records if record.scores is not None] for records in parts]
     relevant = [record.relevant for record in parts[0]]
     chosen = relative_weights(choose_weights(scores, relevant), unit)
+    if unit is None:
+        scale = log_probability_scale(_totals(chosen, scores), relevant)
+        chosen = tuple(scale * weight for weight in chosen)
     weights = [float(f"{weight:.4g}") for weight in chosen]  # as they are printed, so users can give the same again
-    totals = [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
+    totals = _totals(weights, scores)
     figures: dict[str, Any] = {
         "n_valid": len(relevant),
         "parts": [_figures(each, relevant) for each in scores],
@@ -57,6 +63,11 @@ def fit_sum(
     best = max(range(len(parts)), key=lambda number: figures["parts"][number]["MRR"])
     figures["gain"] = {"over": best, **_gain(parts[0], totals, scores[best])}
     return SumEncoder(encoders, weights), figures
+
+
+def _totals(weights: Sequence[float], scores: Sequence[Sequence[Floats]]) -> list[Floats]:
+    """The weighted sum for each list, from the scores of each encoder."""
+    return [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
 
 
 def _gain(records: Sequence[Record], totals: Sequence[Floats], alone: Sequence[Floats]) -> dict[str, Any]:

@@ -102,6 +102,39 @@ def choose_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequen
     return tuple(w * ratio for w, ratio in zip(start, ratios, strict=True))
 
 
+def log_probability_scale(scores: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> float:
+    """The factor that makes scores log-probabilities: it minimizes the cross-entropy of ``softmax(factor * score)``.
+
+    A re-ranker that was trained to correct such scores can be added to them. The cross-entropy is convex in the factor,
+    so a bisection of its slope finds it, between 1e-3 and 1e3 over the standard deviation of the scores.
+
+    Args:
+        scores: one array of scores per list.
+        relevant: indices of the right candidates of each list; lists without right candidates are ignored.
+
+    >>> scores = [np.array([2.0, 0.0])] * 4  # right in three of four: log(3) more
+    >>> round(2 * log_probability_scale(scores, [(0,), (0,), (0,), (1,)]), 6), round(np.log(3).item(), 6)
+    (1.098612, 1.098612)
+    """
+    answered = [(values.astype(np.float64), [*right]) for values, right in zip(scores, relevant, strict=True) if right]
+
+    def slope(factor: float) -> float:
+        return sum(_softmax_mean(values, factor) - _softmax_mean(values[right], factor) for values, right in answered)
+
+    middle = -np.log(_spread(scores))
+    low, high = middle - np.log(1e3), middle + np.log(1e3)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(float(np.exp(middle))) < 0 else (low, middle)
+    return float(np.exp(middle))
+
+
+def _softmax_mean(values: NDArray[np.float64], factor: float) -> float:
+    """The mean of the values, weighted by ``softmax(factor * value)``."""
+    weights = np.exp(factor * (values - values.max()))
+    return float(weights @ values / weights.sum())
+
+
 def _spread(lists: Sequence[Floats]) -> float:
     """The standard deviation of scores within lists; 1 if the scores differ only by rounding."""
     size = max(float(np.abs(values).max(initial=0.0)) for values in lists)
