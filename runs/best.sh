@@ -39,6 +39,7 @@ MODELS=${MODELS:-bi convert sum}
 START=${START:-shipped:minilm} # stored figures except those of convai2-valid: runs/work/encoder/run/model, its first pass
 MORE=${MORE:-48000}        # pairs of logq-more
 FROM=${FROM:-logq}
+EPOCHS=${EPOCHS:-3}        # of convert and convert-all
 FIRST=${FIRST:-logq}       # the first stage of late, and a part of sum-first
 LATE=${LATE:-12800}        # pairs of late
 DRAW=${DRAW:-uniform}      # as_said: as often as they were said, as in test lists taken from conversations
@@ -111,7 +112,7 @@ for set in $SETS; do
           --set train.batch_size=256 --set train.chunk_size=64 --set train.lr=3e-4 --set train.checkpoint_steps=10 ;;
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
-          --set train.epochs=3 ;;
+          --set "train.epochs=$EPOCHS" ;;
       sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000

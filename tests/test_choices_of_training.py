@@ -15,7 +15,7 @@ from convert_models import POLICY, TINY
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import CONVERT_PRETRAINING
 from polyrank.data import read_examples
-from polyrank.errors import DataError
+from polyrank.errors import ConfigError, DataError
 from polyrank.models.artifacts import load_model
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load
@@ -95,6 +95,13 @@ def test_the_best_model_is_chosen_by_validation_not_training_loss(tmp_path: Path
         ends.append(train(recipe(other, valid, tmp_path / f"{name}-early", **early), device="cpu")[0].fit.n_steps)
         assert ends[-1] == stops(reported, 3)
     assert ends[0] < ends[1]
+
+
+def test_early_stopping_needs_validation_examples(tmp_path: Path, write_rows: Write) -> None:
+    plan = recipe(write_rows("train.jsonl", rows(1)), None, tmp_path / "run", early_stopping=2)
+    with pytest.raises(ConfigError, match=r"early_stopping = 2 counts validations; .* data\.valid"):
+        train(plan, device="cpu")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def stops(figures: Sequence[float], patience: int) -> int:

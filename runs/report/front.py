@@ -114,17 +114,21 @@ def number_of_codes() -> str:
 
 def stages() -> str:
     """A Bi-encoder, and its best replies re-ranked by a late Cross-encoder."""
-    names = {
-        "medquad": ("half", "half-late", "10 of 15,805"),
-        "self-dialogue": ("logq", "late", "25 of 100"),
-        "star": ("logq-all", "late", "25 of 100"),
-    }
+    kinds = (
+        ("medquad", "half", "half-late", "10 of 15,805"),
+        ("self-dialogue", "logq", "late", "25 of 100"),
+        ("self-dialogue", "sum-more", "sum-late", "25 of 100"),
+        ("star", "logq-all", "late", "25 of 100"),
+    )
+    trained = {"sum-more": "convert-all", "sum-late": "late"}  # the part of most pairs, and the re-ranker
     rows = []
-    for name, (first, second, n) in names.items():
+    for name, first, second, n in kinds:
         one, two = read_if_there(f"best/{name}/{first}"), read_if_there(f"best/{name}/{second}")
         if one and two:
-            pairs = [f"{read(f'best/{name}/{key}.fit')['n_examples']:,}" for key in (first, second)]
-            rows.append([name, n, *pairs, share(one), share(two), compared(two["against"])])
+            fits = [read(f"best/{name}/{trained.get(key, key)}.fit") for key in (first, second)]
+            title = f"{name}, a sum" if first in trained else name
+            pairs = [f"{fit['n_examples']:,}" for fit in fits]
+            rows.append([title, n, *pairs, share(one), share(two), compared(two["against"])])
     titles = ["R@1, %", "re-ranked", "pairs of the first stage", "of the second", "one stage", "two", "difference"]
     return table(titles, rows, (1, 2, 3))
 

@@ -147,6 +147,10 @@ def train(
         distributed.on_rank_zero(partial(_check_folders, plan, resume, overwrite))
         data = plan.recipe.data
         train_examples, valid_examples = load_data(data, examples, valid, notify)
+        if not valid_examples and (patience := plan.recipe.train.early_stopping) is not None:
+            raise ConfigError(
+                f"train.early_stopping = {patience} counts validations; give their examples as data.valid, or leave it out"
+            )
         if plan.recipe.train.negatives is None and (n := n_given(train_examples)):
             notify(
                 f"{n:,} of {len(train_examples):,} training examples come with wrong candidates, which are not trained"
