@@ -149,7 +149,8 @@ def train(
         train_examples, valid_examples = load_data(data, examples, valid, notify)
         if not valid_examples and (patience := plan.recipe.train.early_stopping) is not None:
             raise ConfigError(
-                f"train.early_stopping = {patience} counts validations; give their examples as data.valid, or leave it out"
+                f"train.early_stopping = {patience} counts validations; give their examples as data.valid, or leave it"
+                " out"
             )
         if plan.recipe.train.negatives is None and (n := n_given(train_examples)):
             notify(
