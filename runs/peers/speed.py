@@ -1,6 +1,6 @@
 """Compares polyrank's speed with sentence-transformers', measured in alternation; prints one JSON object.
 
-python runs/peers/speed.py encode POOL [--limit N] [--pairs N] [--backend onnx ...] [--precision int8 ...]
+python runs/peers/speed.py encode POOL [--limit N] [--pairs N] [--repeats N] [--backend onnx ...] [--precision int8 ...]
     [--model FOLDER ...]
 python runs/peers/speed.py train DATA [--limit N] [--batch N] [--speaker NAME]
 """
@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--backend", action="append", default=[])
     parser.add_argument("--precision", action="append", default=[], choices=get_args(Precision))
     parser.add_argument("--model", type=Path, action="append", default=[])
@@ -95,6 +96,7 @@ def main() -> None:
         table = bench_encoding(
             texts,
             n_pairs=options.pairs,
+            repeats=options.repeats,
             backends=backends,
             precisions=options.precision,
             models=options.model,

@@ -26,8 +26,8 @@ MODELS = {
     "sum-wide": "sum of both Bi-encoders and ConveRT",
     "logq": "Bi-encoder, frequencies corrected",
     "logq-all": "Bi-encoder, frequencies corrected, all pairs",
-    "logq-more": "that Bi-encoder, trained further on pairs drawn from all",
     "late": "its 25 best, re-ranked by a late Cross-encoder",
+    "logq-more": "the Bi-encoder, trained further on pairs drawn from all",
     "sum-first": "sum of the first of these Bi-encoders and ConveRT",
     "sum-more": "sum of both of these Bi-encoders and ConveRT of all pairs",
     "sum-late": "its 25 best, re-ranked by the late Cross-encoder",
@@ -100,7 +100,8 @@ def best() -> str:
         sum-logq-all sum-logq-more bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library" bash
         runs/best.sh`, and `SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"` and
         `SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=8000 DRAW=as_said`, `SETS=self-dialogue
-        MODELS="convert sum-first"`, then `MODELS="logq-more convert-all sum-more sum-late" MORE=24000 EPOCHS=1`, `SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds"` and `SETS=star
+        MODELS="convert sum-first"`, then `MODELS="logq-more convert-all sum-more sum-late"
+        MORE=24000 EPOCHS=1`, `SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds"` and `SETS=star
         MODELS=late FIRST=logq-all LATE=6400`.""",
         table(["set", "model", "training pairs", "minutes", "R@1", "difference"], rows, (2, 3)),
         *weights(),
@@ -122,15 +123,15 @@ def weights() -> list[str]:
     ]
 
 
-def corrected(name: str) -> Result | None:
-    """The Bi-encoder with corrected frequencies."""
-    return read_if_there(f"best/{name}/{CORRECTED.get(name)}")
+def corrected(name: str, kind: str = "") -> Result | None:
+    """The Bi-encoder with corrected frequencies; "sum-": its sum with a ConveRT from random weights and counts."""
+    return read_if_there(f"best/{name}/{kind}{CORRECTED.get(name)}")
 
 
 def summed(name: str) -> Result | None:
     """The best sum: of one or two Bi-encoders and a ConveRT, on star and sgd with counts."""
-    kinds = ("sum-more", "sum-seeds", "sum-wide", f"sum-{CORRECTED.get(name)}")
-    return next((one for kind in kinds if (one := read_if_there(f"best/{name}/{kind}"))), None)
+    found = (read_if_there(f"best/{name}/{kind}") for kind in ("sum-more", "sum-seeds", "sum-wide"))
+    return next((one for one in found if one), None) or corrected(name, "sum-")
 
 
 def as_one_index() -> list[str]:

@@ -71,9 +71,9 @@ def starts() -> str:
     }
     results = {title: [read_if_there(name.format(one)) for one in sets] for name, title in titles.items()}
     for kind, title in {
-        "logq": "from `shipped:minilm`, [frequencies corrected](training.md#replies-that-repeat)"
+        "": "from `shipped:minilm`, [frequencies corrected](training.md#replies-that-repeat)"
         " (star: 43,107 pairs; sgd: 78,662)",
-        "sum-logq": "the sum of that, a ConveRT of all pairs from random weights, and counts",
+        "sum-": "the sum of that, a ConveRT of all pairs from random weights, and counts",
     }.items():
         results[title] = [corrected(one, kind) for one in sets]
     rows = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in row)] for title, row in results.items()]

@@ -197,13 +197,17 @@ def peers() -> str:
 def late(library: str, package: str) -> str:
     """Re-ranking by a late Cross-encoder, whose candidates are read in advance."""
     there, joined = "bench/avx2/late", "late Cross-encoder"
-    forms = (library, package, f"{package} int8", joined, f"{joined} int8")
-    usual, cross, narrow, own, fastest = (row(there, what="rerank", form=form) for form in forms)
+    forms = (library, package, f"{package} int8", joined, f"{joined} int8", f"Bi-encoder and {joined}")
+    usual, cross, narrow, own, fastest, both = (row(there, what="rerank", form=form) for form in forms)
+    one, peer = (row(there, what="context", form=form)["ms"] for form in (package, library))
     return f"""Re-ranking {usual["n"]} replies of star for a context of 100 words on {machine(there)}:
         {ms(usual["ms"])} ms by the library's Cross-encoder, {ms(cross["ms"])} by polyrank's ({times(cross["ratio"])}
         times), {ms(narrow["ms"])} in int8 ({times(narrow["ratio"])}), {ms(own["ms"])} by a late Cross-encoder that
         keeps the replies ({times(own["ratio"])}), and {ms(fastest["ms"])} by that in int8 ({times(fastest["ratio"])}).
-        Made by `python runs/peers/speed.py encode POOL --limit 300 --pairs 25 --precision int8`."""
+        Two stages, a Bi-encoder and the late Cross-encoder that starts from it, read the context once: {ms(both["ms"])}
+        ms, of which the Bi-encoder alone takes {ms(one)}, so re-ranking adds {ms(both["ms"] - one)}. The library's
+        encoder and Cross-encoder take {ms(peer + usual["ms"])}. Made by `python runs/peers/speed.py encode POOL --limit
+        300 --pairs 25 --precision int8 --repeats 15`."""
 
 
 def training(library: str, package: str) -> str:
