@@ -12,12 +12,14 @@ from typer.testing import CliRunner
 
 import polyrank
 from polyrank import train
+from polyrank.answering.calibration import choose_settings
 from polyrank.answering.pipeline import write_pipeline
 from polyrank.cli import app
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
 from polyrank.loading.recipes import resolve_recipe
+from polyrank.ranking.ensembles import ENSEMBLES
 from polyrank.records import Context, Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.two_stage import TwoStageScorer
@@ -170,6 +172,19 @@ def test_two_stages_add_raw_scores_by_default(
         polyrank.open(tmp_path / "other", rerank=str(trained["result"].model))
     with polyrank.open(tmp_path / "other", rerank=str(trained["result"].model), ensemble="z-score") as pipeline:
         assert len(pipeline.answer("my wifi", 3).ranked) == 3
+
+
+@pytest.mark.parametrize("first", ["bi", "poly"])
+def test_a_pipeline_chooses_among_sums_for_a_correcting_reranker(
+    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path, first: str
+) -> None:
+    """Its own scores are not a ranking, and over another first stage no sum is the default."""
+    replies = list(dict.fromkeys(text for example in trained["lists"] for text in example.candidates))
+    polyrank.build_index(tmp_path / "index", encoders[first], replies)
+    config = PipelineConfig(index=str(tmp_path / "index"), reranker=str(trained["result"].model), n_retrieved=4)
+    chosen, seen = choose_settings(config, trained["lists"], ensemble="auto")
+    assert set(seen["ensembles"]) == set(ENSEMBLES)
+    assert seen["ensembles"][chosen.ensemble] == max(seen["ensembles"].values())
 
 
 def test_a_served_pipeline_scores_by_both_stages(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from polyrank.answering.choice import Choice
 from polyrank.answering.pipeline import make_retriever
 from polyrank.answering.protocol import Answer, Answering
+from polyrank.answering.two_stage import TwoStage
 from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.tables import dialogues_of, mean_with_interval
@@ -69,6 +70,8 @@ def choose_settings(
         config, tuning["prior"] = choose_prior(config, examples, device=device)
     else:
         config = replace(config, prior=prior)
+    if ensemble == "auto" and config.reranker is not None:
+        config = replace(config, ensemble="raw")  # any, because a correcting re-ranker may need one
     with make_retriever(config, device=device) as retriever:
         if retriever.n_stages == 2 and ensemble is not None:
             if ensemble == "auto":
@@ -317,7 +320,8 @@ def _best_ensemble(
             first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
             second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
             right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
-    ensemble, figures = choose_ensemble(first, second, right)
+    corrects = isinstance(both, TwoStage) and bool(getattr(both.reranker, "corrects", ""))
+    ensemble, figures = choose_ensemble(first, second, right, alone=not corrects)
     totals = [total_score(g, s, ensemble) for g, s in zip(first, second, strict=True)]
     alone, chosen = (np.array(reciprocal_ranks(lists, right)) for lists in (first, totals))
     seen: dict[str, Any] = {"ensembles": figures}

@@ -41,7 +41,7 @@ def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
 
 
 def choose_ensemble(
-    retrieved: Sequence[Floats], reranked: Sequence[Floats], relevant: Sequence[Sequence[int]]
+    retrieved: Sequence[Floats], reranked: Sequence[Floats], relevant: Sequence[Sequence[int]], *, alone: bool = True
 ) -> tuple[Ensemble | None, dict[str, float]]:
     """The normalisation with the best mean reciprocal rank on validation lists, or None if the re-ranker alone wins.
 
@@ -49,6 +49,7 @@ def choose_ensemble(
         retrieved: the retriever's scores, one array per list.
         reranked: the re-ranker's scores of the same candidates.
         relevant: indices of the right candidates of each list; lists without right candidates are ignored.
+        alone: whether the re-ranker can rank alone.
 
     Returns:
         The choice, and the mean reciprocal rank of each normalisation ("alone": of the re-ranker alone).
@@ -56,12 +57,12 @@ def choose_ensemble(
     >>> choose_ensemble([np.array([1.0, 0.0])], [np.array([0.4, 0.5])], [(0,)])[0]
     'raw'
     """
-    figures = {"alone": _mean_reciprocal_rank(reranked, relevant)}
+    figures = {"alone": _mean_reciprocal_rank(reranked, relevant)} if alone else {}
     for how in ENSEMBLES:
         totals = [combine(g, s, how) for g, s in zip(retrieved, reranked, strict=True)]
         figures[how] = _mean_reciprocal_rank(totals, relevant)
     best = max(ENSEMBLES, key=lambda how: figures[how])
-    return (best if figures[best] > figures["alone"] else None), figures
+    return (best if figures[best] > figures.get("alone", -1.0) else None), figures
 
 
 def choose_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]]) -> tuple[float, ...]:
