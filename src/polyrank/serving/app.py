@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from polyrank._version import __version__
@@ -169,6 +170,9 @@ async def _answer_validation(request: Request, error: Exception) -> JSONResponse
     return _response(request, of_validation(error.errors()))
 
 
+FEEDBACK_PATHS = frozenset(route.path for route in feedback.router.routes if isinstance(route, APIRoute))
+
+
 async def _answer_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     messages = {
@@ -177,6 +181,8 @@ async def _answer_http(request: Request, error: Exception) -> JSONResponse:
         400: "the body is not JSON; send one JSON object",
     }
     message = messages.get(error.status_code, str(error.detail))
+    if error.status_code == 404 and request.url.path in FEEDBACK_PATHS:
+        message = "this server records no feedback; start it with --feedback FILE"
     return _response(request, HttpError(error.status_code, message, headers=dict(error.headers or {})))
 
 
