@@ -1,7 +1,9 @@
 """The late Cross-encoder: each side alone in the lower layers, one side reading the other in the upper ones."""
 
+import gc
 import json
 import shutil
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -156,6 +158,19 @@ def test_two_stages_read_a_context_once(deep_backbone: Path, reader: str, joined
     assert read == []
     late.score(contexts[:1], lists[:1])  # without a first stage
     assert read == [1]
+
+
+def test_two_stages_that_are_closed_leave_no_memory(deep_backbone: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        both = TwoStageScorer(encoder(deep_backbone), scorer(deep_backbone), ensemble="raw")
+        both.score(CONTEXTS, LISTS)
+        networks = [weakref.ref(scorer.networks[0].model) for scorer in (both.retriever, both.reranker)]
+        del both
+        assert [network() for network in networks] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("other", ["a lower layer", "words", "precision", "depth", "kind"])

@@ -7,6 +7,7 @@ Shapes: B contexts, P pairs, T tokens, S inputs of joined layers per token, D di
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.inputs import matched_lists
 from polyrank.scorers.kept import Kept
-from polyrank.scorers.network import NetworkScorer, inference
+from polyrank.scorers.network import inference
 from polyrank.scorers.one_pass import Collector, Encode
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.text import Tokens, pad
@@ -54,7 +55,7 @@ class LateScorer(CrossScorer):
         super().__init__(*args, **settings)
         self.kept = Kept[str, Inputs](MAX_KEPT)
         self._offered = Kept[tuple[Side, tuple[int, ...]], Inputs](MAX_OFFERED)
-        self._followed: list[NetworkScorer[Any]] = []
+        self._followed = WeakSet[EncoderScorer]()  # they refer to this object
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
@@ -98,7 +99,7 @@ class LateScorer(CrossScorer):
         """
         for encoder in first_stage.networks:
             if isinstance(encoder, EncoderScorer) and encoder not in self._followed:
-                self._followed.append(encoder)
+                self._followed.add(encoder)
                 for side in sides:
                     if (collector := self._collector(encoder, side)) is not None:
                         encoder.around[side] = partial(self._offer, side, collector)
