@@ -197,6 +197,19 @@ def test_a_late_cross_encoder_reads_contexts_itself_after_another_first_stage(
     assert sum(read) == len(CONTEXTS)
 
 
+def test_a_first_stage_with_changed_weights_gives_no_inputs(deep_backbone: Path) -> None:
+    first, late = encoder(deep_backbone), scorer(deep_backbone)
+    both = TwoStageScorer(first, late, ensemble="raw")
+    bert: Any = first.networks[0].model.context_tower.backbone.network
+    with torch.no_grad():
+        bert.encoder.layer[0].output.dense.bias += 1
+    first.forget()
+    expected = [
+        a + b for a, b in zip(first.score(CONTEXTS, LISTS), scorer(deep_backbone).score(CONTEXTS, LISTS), strict=True)
+    ]
+    assert all((a == b).all() for a, b in zip(both.score(CONTEXTS, LISTS), expected, strict=True))
+
+
 def test_threads_do_not_mix_what_they_read(deep_backbone: Path) -> None:
     late = scorer(deep_backbone)
     both = TwoStageScorer(encoder(deep_backbone), late, ensemble="raw")

@@ -157,8 +157,9 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
         return next(mixture for _, mixture in self.batches(compute, [ids]))
 
     def forget(self) -> None:
-        """Drop the kept vectors; needed after the weights change."""
+        """Drop the kept vectors, and stop giving a second stage its inputs; needed after the weights change."""
         self._remembered.clear()
+        self.around.clear()
 
 
 def _array(values: torch.Tensor) -> Floats:

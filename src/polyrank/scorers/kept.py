@@ -1,6 +1,6 @@
 """Arrays in memory, up to a number of bytes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ class Kept(Generic[K, A]):
         self._arrays: dict[K, A] = {}
         self.n_bytes = 0
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[K]:
         return iter(self._arrays)
 
     def get(self, key: K) -> A | None:
