@@ -16,10 +16,14 @@ from typer.testing import CliRunner
 
 import polyrank
 from polyrank import train
+from polyrank.answering.build import build_index
+from polyrank.answering.retrievers import Retriever
+from polyrank.answering.two_stage import TwoStage
 from polyrank.cli import app
 from polyrank.config.models import BiConfig, CrossConfig, LateConfig, Side, TextPolicy
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
+from polyrank.index import open_index
 from polyrank.models import LateCrossEncoder, new_model
 from polyrank.models.build import Model
 from polyrank.records import Context
@@ -160,6 +164,16 @@ def test_two_stages_read_a_context_once(deep_backbone: Path, reader: str, joined
     assert read == [1]
 
 
+def test_a_pipeline_reads_a_context_once(deep_backbone: Path, tmp_path: Path) -> None:
+    first, late = encoder(deep_backbone), scorer(deep_backbone)
+    first.fingerprint = "first"
+    build_index(tmp_path / "index", first, LISTS[0], model="first")
+    with TwoStage(Retriever(first, open_index(tmp_path / "index")), late, ensemble="raw") as stages:
+        read = texts_read(late, "context")
+        assert len(stages.respond(CONTEXTS[:1], 2)[0]) == 2
+    assert read == []
+
+
 def test_two_stages_that_are_closed_leave_no_memory(deep_backbone: Path) -> None:
     gc.collect()
     gc.disable()
@@ -202,7 +216,7 @@ def test_a_first_stage_with_changed_weights_gives_no_inputs(deep_backbone: Path)
     both = TwoStageScorer(first, late, ensemble="raw")
     bert: Any = first.networks[0].model.context_tower.backbone.network
     with torch.no_grad():
-        bert.encoder.layer[0].output.dense.bias += 1
+        bert.encoder.layer[0].output.dense.bias[0] += 1
     first.forget()
     expected = [
         a + b for a, b in zip(first.score(CONTEXTS, LISTS), scorer(deep_backbone).score(CONTEXTS, LISTS), strict=True)

@@ -319,6 +319,9 @@ def test_a_constant_part_changes_nothing(models: dict[str, Path]) -> None:
     bi = load_encoder(models["bi"], device="cpu")
     made, figures = fit_sum([bi, Constant()], EXAMPLES)
     assert figures["sum"] == figures["parts"][0]
+    relevant = [example.relevant for example in EXAMPLES]
+    totals = made.score([example.query for example in EXAMPLES], [example.candidates for example in EXAMPLES])
+    assert log_probability_scale(totals, relevant) == pytest.approx(1, rel=0.01)
     weight, other = made.weights
     np.testing.assert_allclose(
         made.score_pool(CONTEXTS, REPLIES), weight * bi.score_pool(CONTEXTS, REPLIES) + 2 * other, rtol=1e-4
