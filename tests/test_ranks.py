@@ -33,7 +33,7 @@ from polyrank.training.exchange import summed_gradients
 from polyrank.training.grouped import encode_in_groups
 from polyrank.training.inputs import InBatch, Lists
 from polyrank.training.pretraining import pretrain
-from polyrank.training.run import read_run_recipe
+from polyrank.training.run_document import read_run_recipe
 from polyrank.training.shares import Share, deal
 from polyrank.training.steps import listwise_loss
 from processes import run, run_together, work_together

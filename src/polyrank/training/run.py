@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.models import NETWORKS
-from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
+from polyrank.config.recipe import Recipe, recipe_to_dict
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
 from polyrank.errors import ConfigError, UsageError
 from polyrank.evaluation import evaluate, summarise
-from polyrank.loading.models import resolve_model
 from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
 from polyrank.records import Example
@@ -27,36 +26,26 @@ from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
-from polyrank.storage.document import DocumentKind, has_document, read_document
+from polyrank.storage.document import has_document
 from polyrank.storage.durable import check_replaceable, make_folders
 from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.cost import measure_cost
 from polyrank.training.curves import CURVES, check_log_to, draw_curves
-from polyrank.training.data import examples_digest, load_data, n_given, read_lists
+from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together, phased
 from polyrank.training.learner import METRICS, Learner, Report
 from polyrank.training.methods import make_ranker, make_step, stored_tokens
 from polyrank.training.ranker import make_learner
 from polyrank.training.rerank import RerankStep, judged
+from polyrank.training.run_document import RECIPE, read_run_recipe, run_document
 from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
 from polyrank.training.sums import SUM_FILES
 
-RECIPE, RESULT = (
-    DocumentKind(
-        name="run folder",
-        file=file,
-        missing="check the path",
-        remedy="train again with `overwrite=True`",
-        seal_optional=True,
-    )
-    for file in ("recipe.json", "result.json")
-)
+RESULT = replace(RECIPE, file="result.json")
 INT8_LISTS = 200  # validation lists on which the rankings in int8 are compared: a list is half a point of R@1
 FOLDERS = ("", *(f"{name}/" for name in NETWORKS))
 SEEDS = ("", "seed-*/")
-EXAMPLES = "examples"  # in the document of the recipe: the digest of the training examples
-FIXED = "fixed_model"  # likewise: the fingerprint of the teacher or first stage
 TRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
@@ -233,19 +222,6 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
             TRAINING.check_same(folder, recipe_to_dict(read_run_recipe(folder)), recipe_to_dict(plan.recipe))
 
 
-def read_run_recipe(folder: Path) -> Recipe:
-    """The recipe that a run was started with; settings that are newer than the file have their defaults."""
-    document = read_document(folder, RECIPE)
-    for name in (EXAMPLES, FIXED):
-        document.pop(name, None)
-    try:
-        return recipe_from_dict(document)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{folder / RECIPE.file} is not valid in this version ({error}); start again with `overwrite=True`"
-        ) from error
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The training of one seed.
@@ -292,9 +268,9 @@ class Run:
         """Prepare the folder; returns the fits of a finished run that gets no more steps, else None."""
         longer = None if self.overwrite and not self.resume else self.resume and self._is_longer()
         extended = bool(longer) and has_document(self.folder, RESULT)
-        digests = {EXAMPLES: self._check_examples(), FIXED: self._check_fixed_model()}
-        recipe = recipe_to_dict(self.plan.recipe) | digests
-        known = TRAINING.begin(self.folder, recipe, longer=longer, notify=self.notify)
+        resumed = self.resume and TRAINING.has_begun(self.folder)
+        document = run_document(self.plan.recipe, self.examples, resumed=self.folder if resumed else None)
+        known = TRAINING.begin(self.folder, document, longer=longer, notify=self.notify)
         if known is not None:
             return [FitResult(**(known[network.name] if network.name else known)) for network in self.plan.networks]
         if extended and self.valid:
@@ -302,42 +278,6 @@ class Run:
             if last not in check_steps(*count_steps(train, len(self.examples)), train.evaluate_per_epoch):
                 self.notify(f"the run was validated after step {last:,}; an uninterrupted run would not have been")
         return None
-
-    def _check_examples(self) -> str:
-        """The digest of the training examples.
-
-        Raises:
-            ConfigError: the run to resume was started with other examples.
-        """
-        digest, known = examples_digest(self.examples), self._begun_with(EXAMPLES)
-        if known and len(known) == len(digest) and known != digest:  # with and without data.cache they are not alike
-            raise ConfigError(
-                f"the training examples differ from those that {self.folder} was started with; use the same, or start"
-                " again with `overwrite=True`"
-            )
-        return digest
-
-    def _check_fixed_model(self) -> str:
-        """The fingerprint of the teacher or first stage; empty if there is none, or if it is computed on opening.
-
-        Raises:
-            ConfigError: the run to resume was started with another one of that name.
-        """
-        method = self.plan.recipe.train.method
-        name = getattr(method, "teacher", method.corrects)
-        fingerprint = "" if name is None else resolve_model(name, bare_hub_names=False).fingerprint
-        if fingerprint and (known := self._begun_with(FIXED)) and known != fingerprint:
-            raise ConfigError(
-                f"{name} is now another model ({fingerprint[:12]}) than {self.folder} was started with ({known[:12]});"
-                " restore that one, or start again with `overwrite=True`"
-            )
-        return fingerprint
-
-    def _begun_with(self, name: str) -> str:
-        """The value of ``name`` in the document of the run to resume; empty for new and older runs."""
-        if not (self.resume and TRAINING.has_begun(self.folder) and has_document(self.folder, RECIPE)):
-            return ""
-        return str(read_document(self.folder, RECIPE).get(name, ""))
 
     def _is_longer(self) -> bool:
         if not has_document(self.folder, RECIPE):
