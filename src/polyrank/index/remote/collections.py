@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from polyrank.errors import UsageError
 from polyrank.index.remote.address import Address
-from polyrank.index.remote.milvus import TIMEOUT_S, MilvusCollection
+from polyrank.index.remote.connection import TIMEOUT_S
+from polyrank.index.remote.milvus import MilvusCollection
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,23 @@
-"""One collection of a Milvus server: the only module that imports its client. No torch.
+"""One collection of a Milvus server. No torch.
 
-Every call has a time limit. Until then it is repeated on a new connection while the server is unreachable; this is
-safe because repeating any of these calls has no further effect. Replies are trusted; ``rows`` checks the rows.
+Repeating any of these calls has no further effect, so the connection may repeat them. Replies are trusted; ``rows``
+checks the rows.
 """
 
-import logging
-import os
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, ResourceError, UsageError
+from polyrank.errors import ArtifactError, ResourceError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.remote.address import Address
 from polyrank.index.remote.columns import PARTITION
+from polyrank.index.remote.connection import TIMEOUT_S, Connection
 from polyrank.index.remote.facts import COLUMN
 from polyrank.index.remote.kinds import OF_LITE, search_settings
-from polyrank.storage.time_limit import check_time_left, seconds_left
+from polyrank.storage.time_limit import check_time_left
 
-TOKEN = "POLYRANK_MILVUS_TOKEN"
-CA = "POLYRANK_MILVUS_CA"
-TIMEOUT_S = 20.0  # less than a request to polyrank serve may take
-PAUSE_S = 0.2  # between two attempts
 MAX_LIST = 16_384  # Milvus's limit on the hits of one vector
 MAX_STRING = 65_535  # bytes
 ROWS_AT_A_TIME = 2048  # of a scan, approximately
@@ -35,8 +25,6 @@ PROPERTY = "polyrank"  # of a collection: holds the index's description of itsel
 REPLICAS = "collection.replica.number"  # Milvus's property, which later loads of the collection respect
 NORM = "polyrank_norm_"  # of a collection: starts properties that bound the norms of its vectors
 KEY = "key"  # the primary key
-NO_COLLECTION, NOT_LOADED = 100, 101
-NOT_CONNECTED, REFUSED = 2, ("UNAUTHENTICATED", "PERMISSION_DENIED")
 Row = dict[str, Any]
 
 
@@ -74,9 +62,8 @@ class MilvusCollection:
 
     def __init__(self, address: Address, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address, self.timeout_s = address, timeout_s
-        self._library, self._errors = _pymilvus()
-        self._lock = threading.Lock()
-        self._client: Any = None
+        self._connection = Connection(address, timeout_s)
+        self._call = self._connection.call
 
     def check_offered(self, ann: str, *, shards: int, replicas: int) -> None:
         """Refuse what Milvus Lite accepts but does not do; other servers refuse it themselves in ``create``.
@@ -121,7 +108,8 @@ class MilvusCollection:
             UsageError: the server does not offer the kind of index.
             ResourceError: it does not have enough query nodes for the replicas, or refuses for another reason.
         """
-        kinds, new = self._library.DataType, self._library.MilvusClient
+        library = self._connection.library
+        kinds, new = library.DataType, library.MilvusClient
         several = {REPLICAS: str(replicas)} if replicas > 1 else {}
         schema = new.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field(KEY, kinds.VARCHAR, is_primary=True, max_length=32)
@@ -292,118 +280,8 @@ class MilvusCollection:
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
-        if (client := self._client) is not None:
-            self._close(client)
-
-    def _close(self, client: Any) -> bool:
-        """Close a connection; returns False if another thread has closed it."""
-        with self._lock:
-            if self._client is not client:
-                return False
-            self._client = None
-        with suppress(Exception):  # the connection is abandoned either way
-            client.close()
-        return True
-
-    def _call(self, method: str, *arguments: Any, **settings: Any) -> Any:
-        """Call a method of the library; repeat it while the server is unreachable and time is left.
-
-        Raises:
-            OfflineError: the server did not answer in time.
-            DeadlineError: the search has no time left.
-            ArtifactError: the collection does not exist.
-            ResourceError: the server refused.
-        """
-        deadline, loaded = time.monotonic() + min(self.timeout_s, seconds_left()), False
-        while True:
-            left = max(deadline - time.monotonic(), PAUSE_S)
-            client = None
-            try:
-                client = self._connected(left)
-                return getattr(client, method)(*arguments, timeout=left, **settings)
-            except self._errors as error:
-                code = _code(error)
-                if code == str(NOT_LOADED) and not loaded and method != "load_collection":
-                    self._call("load_collection", self.address.collection)  # needed after a restart of the server
-                    loaded = True
-                    continue
-                interrupted = client is not None and not self._close(client)
-                check_time_left(PAUSE_S)
-                if interrupted and time.monotonic() < deadline:
-                    continue
-                if code in ("UNAVAILABLE", str(NOT_CONNECTED)) and time.monotonic() + PAUSE_S < deadline:
-                    time.sleep(PAUSE_S)
-                    continue
-                raise self._translated(method, code, error) from error
-
-    def _connected(self, timeout_s: float) -> Any:
-        with self._lock:
-            if self._client is None:
-                self._client = self._library.MilvusClient(
-                    uri=self.address.uri,
-                    db_name=self.address.database,
-                    token=os.environ.get(TOKEN, ""),
-                    server_pem_path=_own_authority(),
-                    timeout=timeout_s,
-                    dedicated=True,
-                    # otherwise a new connection waits as long as the lost one would have
-                    grpc_options={"grpc.use_local_subchannel_pool": 1},
-                )
-            return self._client
-
-    def _translated(self, method: str, code: str, error: Exception) -> Exception:
-        if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED", str(NOT_CONNECTED)):
-            hint = f", or set {CA} if its certificate is your own" if self.address.uri.startswith("https") else ""
-            return OfflineError(
-                f"{self.address.uri} did not answer within {self.timeout_s:g} seconds; start the server and try"
-                f" again{hint}"
-            )
-        if code in REFUSED:
-            return UsageError(f"{self.address.uri} refuses the credentials; set {TOKEN} to USER:PASSWORD or a token")
-        if code == str(NO_COLLECTION):
-            return ArtifactError(f"{self.address} does not exist; build it with polyrank index build --remote")
-        reason = " ".join(str(getattr(error, "message", error)).split())[:300]
-        return ResourceError(f"{self.address} refuses to {method.replace('_', ' ')} ({reason}); see the server's log")
+        self._connection.close()
 
 
 def _norm_property(exponent: int) -> dict[str, str]:
     return {f"{NORM}{exponent}": str(2.0**exponent)}
-
-
-def _own_authority() -> str:
-    """The file of certificates that servers are checked against instead of the system's; empty: none.
-
-    Raises:
-        UsageError: the file does not exist.
-    """
-    path = os.environ.get(CA, "")
-    if path and not Path(path).is_file():
-        raise UsageError(f"{path} does not exist; set {CA} to a file of certificates (PEM)")
-    return path
-
-
-def _pymilvus() -> tuple[ModuleType, tuple[type[Exception], ...]]:
-    """The library, and the exceptions that its calls raise."""
-    try:
-        import pymilvus
-        from grpc import RpcError
-    except ImportError as error:
-        raise MissingExtraError("pymilvus", "milvus") from error
-    for name in ("pymilvus", "pymilvus.milvus_client"):  # they log a traceback of each error that they raise
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    return pymilvus, (RpcError, pymilvus.exceptions.MilvusException)
-
-
-def _code(error: Any) -> str:
-    """The code of an exception: pymilvus's is a number or a name, gRPC's is a method.
-
-    A failed connection's cause shows whether the server refused the credentials.
-    """
-    cause = _own_code(error.__cause__)
-    return cause if cause in REFUSED else _own_code(error)
-
-
-def _own_code(error: Any) -> str:
-    code = getattr(error, "code", None)
-    code = code() if callable(code) else code
-    return getattr(code, "name", None) or str(code)

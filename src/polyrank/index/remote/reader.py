@@ -16,7 +16,8 @@ from polyrank.index.filters import Filter
 from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
 from polyrank.index.remote.address import Address, read_address
 from polyrank.index.remote.columns import Columns, read_field
-from polyrank.index.remote.milvus import KEY, TIMEOUT_S, Description, MilvusCollection
+from polyrank.index.remote.connection import TIMEOUT_S
+from polyrank.index.remote.milvus import KEY, Description, MilvusCollection
 from polyrank.index.remote.rows import (
     FIELDS,
     ROWS_AT_A_TIME,
