@@ -432,7 +432,7 @@ def test_the_command_line_has_the_protocols(tmp_path: Path) -> None:
     lists.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     whole = run("evaluate", "bm25", lists, "--breakdown", "words", "--metric", "R@1,MAP")
     assert whole.returncode == 0, whole.stderr
-    assert "bm25: R@1 by words of the context: 1-10 (2 examples)" in whole.stdout
+    assert "bm25: R@1 by words of the context: 0-10 (2 examples)" in whole.stdout
     last = run("evaluate", "bm25", lists, "--last-turns", "1", "--breakdown", "words", "--json")
     assert json.loads(last.stdout)["by_words"][0]["metrics"]["R@1"] == 0  # only "red" remains
     for options, message in (

@@ -733,7 +733,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
     def write_on(life: int, acknowledged: threading.Event) -> None:
         nonlocal truth, sent
         with RemoteWriter(path) as writer:
-            writer._index.server.timeout_s = 1
+            writer._index.server.connection.timeout_s = 1
             for step in itertools.count():
                 ids = [f"c{i}" for i in random.choice(120, size=20, replace=False)]
                 some = [Candidate(id_, f"life{life} step{step} w{id_}", {}) for id_ in ids]
@@ -781,7 +781,7 @@ def test_a_reader_continues_when_the_server_is_back(mortal: Milvus, tmp_path: Pa
         mortal.start()  # the server is still starting when the search arrives
         assert Retriever(Hashed(), index).respond(CONTEXTS) == before
         mortal.kill()
-        index.server.timeout_s = 0.5
+        index.server.connection.timeout_s = 0.5
         started = time.monotonic()
         with pytest.raises(OfflineError, match=r"did not answer within 0.5 seconds; start the server"):
             Retriever(Hashed(), index).respond(CONTEXTS)
@@ -795,7 +795,7 @@ def test_a_hanging_server_causes_an_error_in_time(mortal: Milvus, tmp_path: Path
     write_remote(path, mortal.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m")
     assert mortal.process is not None
     with RemoteIndex(path, timeout_s=1) as index, RemoteWriter(path) as writer:
-        writer._index.server.timeout_s = 1
+        writer._index.server.connection.timeout_s = 1
         os.kill(mortal.process.pid, signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(OfflineError, match="did not answer within 1 seconds"):
@@ -804,7 +804,7 @@ def test_a_hanging_server_causes_an_error_in_time(mortal: Milvus, tmp_path: Path
             writer.remove(["c1"])
         assert time.monotonic() - started < 30
         os.kill(mortal.process.pid, signal.SIGCONT)
-        index.server.timeout_s = writer._index.server.timeout_s = 20
+        index.server.connection.timeout_s = writer._index.server.connection.timeout_s = 20
         assert writer.remove(["c1", "c2"]) == 2
         assert len(index) == 18
 
@@ -821,7 +821,7 @@ def test_repeating_an_interrupted_change_completes_it(mortal: Milvus, tmp_path: 
             nonlocal n_written
             if n_written:  # the server dies between the first request and the second
                 mortal.kill()
-                writer._index.server.timeout_s = 1
+                writer._index.server.connection.timeout_s = 1
             write(rows)
             n_written += len(rows)
 

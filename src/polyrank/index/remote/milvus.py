@@ -61,9 +61,9 @@ class MilvusCollection:
     """
 
     def __init__(self, address: Address, *, timeout_s: float = TIMEOUT_S) -> None:
-        self.address, self.timeout_s = address, timeout_s
-        self._connection = Connection(address, timeout_s)
-        self._call = self._connection.call
+        self.address = address
+        self.connection = Connection(address, timeout_s)
+        self._call = self.connection.call
 
     def check_offered(self, ann: str, *, shards: int, replicas: int) -> None:
         """Refuse what Milvus Lite accepts but does not do; other servers refuse it themselves in ``create``.
@@ -108,7 +108,7 @@ class MilvusCollection:
             UsageError: the server does not offer the kind of index.
             ResourceError: it does not have enough query nodes for the replicas, or refuses for another reason.
         """
-        library = self._connection.library
+        library = self.connection.library
         kinds, new = library.DataType, library.MilvusClient
         several = {REPLICAS: str(replicas)} if replicas > 1 else {}
         schema = new.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -280,7 +280,7 @@ class MilvusCollection:
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
-        self._connection.close()
+        self.connection.close()
 
 
 def _norm_property(exponent: int) -> dict[str, str]:
