@@ -3,11 +3,13 @@
 # encoders.
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum" bash runs/best.sh
 # MODELS:
-#   bi: a Bi-encoder from shipped:minilm; bi-2, bi-3: with other seeds; bi-wide: in batches of 256
+#   bi: a Bi-encoder from shipped:minilm; bi-2, bi-3: with other seeds; bi-wide: in batches of 256; bi-both: also on the pairs of
+#     the other speaker
 #   convert: shipped:convert, trained on the same pairs for three epochs
 #   sum: the sum of bi and convert, with weights from 300 dev lists; sum-shipped: of bi and the untrained shipped:convert;
 #     sum-wide: of bi, convert and bi-wide; sum-seeds: of bi, convert and bi-2; sum-first: of FIRST and convert;
-#     sum-more: of logq, logq-more and convert-all; sum-late: its 25 best, re-ranked by late, which corrects logq
+#     sum-more: of logq, logq-more and convert-all; sum-late: its 25 best, re-ranked by late, which corrects logq;
+#     sum-four: of logq-all, logq-more (FROM=logq-all), scratch and counts
 #   bi-all, convert-all, sum-all, logq-all, sum-logq-all: the same on every pair of the corpus
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
 #   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
@@ -107,16 +109,21 @@ for set in $SETS; do
       bi-2 | bi-3)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set "train.seeds=[${model#bi-}]" ;;
+      bi-both)
+        [[ -e $work/both.jsonl ]] || python runs/both_speakers.py "$DATA/$set/train.jsonl.gz" "$work/both.jsonl"
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set "data.train=$work/both.jsonl" "${few[@]}" \
+          --set 'train.seeds=[3]' ;;
       bi-wide) # four times the batch, and 1.5 times the learning rate
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set train.batch_size=256 --set train.chunk_size=64 --set train.lr=3e-4 --set train.checkpoint_steps=10 ;;
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
           --set "train.epochs=$EPOCHS" ;;
-      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more)
+      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more | sum-four)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
+        [[ $model == sum-four ]] && against=sum-logq-all parts=("$work"/{logq-all,logq-more,scratch,counts}/model) lists=2000
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
         [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists

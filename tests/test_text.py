@@ -67,6 +67,10 @@ def test_long_background_leaves_space_for_the_last_turn(subwords: Any) -> None:
     ids = texts.context_ids(Context(("my wifi is down",), ("red " * 50,)))
     assert len(ids) == 10
     assert words(texts, ids).endswith("is down [SEP]")
+    assert str(texts.cut).endswith("1 background did not fit into 5 tokens, so its end was not read")
+    short = BackboneTexts(subwords, TextPolicy(max_context_tokens=20, max_candidate_tokens=20), 20)
+    ids, _ = short.pair_ids(Context(("my wifi is down",), ("red " * 50,)), "the bill is too high " * 9)
+    assert "wifi is down [SEP] the bill" in words(short, ids)  # the network's length leaves fewer tokens to a context
 
 
 def test_pairs_share_their_budget(subwords: Any) -> None:

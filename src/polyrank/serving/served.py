@@ -299,8 +299,7 @@ def _counted(count: Callable[..., int], scorer: Scorer, *arguments: Any) -> tupl
 
 def _forget_cut(networks: Iterable[NetworkScorer[Any]]) -> None:
     for part in networks:
-        part.texts.cut.contexts.clear()
-        part.texts.cut.candidates.clear()
+        part.texts.cut.clear()
 
 
 def _tokens_of_contexts(scorer: Scorer, texts: Sequence[str]) -> int:

@@ -11,15 +11,17 @@ class Cut:
     """Texts that lost tokens. Each text counts once, however often it is encoded.
 
     Args:
-        max_context_tokens, max_candidate_tokens: the budgets of the text policy.
-        contexts, candidates: hashes of the texts that exceeded them.
+        max_context_tokens, max_candidate_tokens, max_background_tokens: the budgets of the text policy.
+        contexts, candidates, backgrounds: hashes of the texts that exceeded them.
         warned: whether the warning was logged.
     """
 
     max_context_tokens: int
     max_candidate_tokens: int
+    max_background_tokens: int = 0
     contexts: set[int] = field(default_factory=set)
     candidates: set[int] = field(default_factory=set)
+    backgrounds: set[int] = field(default_factory=set)
     warned: bool = False
 
     def warn(self) -> None:
@@ -28,8 +30,13 @@ class Cut:
             self.warned = True
             log.warning("%s; its scorer counts them in cut", str(self))
 
+    def clear(self) -> None:
+        """Forget the texts."""
+        for texts in (self.contexts, self.candidates, self.backgrounds):
+            texts.clear()
+
     def __bool__(self) -> bool:
-        return bool(self.contexts or self.candidates)
+        return bool(self.contexts or self.candidates or self.backgrounds)
 
     def __str__(self) -> str:
         """A sentence about the cut texts; empty if there are none.
@@ -41,6 +48,7 @@ class Cut:
         for noun, end, texts, budget in (
             ("candidate", "end", self.candidates, self.max_candidate_tokens),
             ("context", "start", self.contexts, self.max_context_tokens),
+            ("background", "end", self.backgrounds, self.max_background_tokens),
         ):
             what, rest = f"{len(texts):,} {noun}s", f"their {end}s were"
             if len(texts) == 1:

@@ -38,7 +38,8 @@ class BackboneTexts(Texts):
                     " input; choose a value in this range"
                 )
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
-        self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens)
+        most_background = min(policy.max_background_tokens, policy.max_context_tokens // 2)
+        self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens, most_background)
         separator = subwords.tokenizer.token_to_id(policy.turn_separator)
         if separator is None and policy.turn_separator == TextPolicy().turn_separator:
             separator = subwords.end_id  # RoBERTa's </s>
@@ -68,16 +69,20 @@ class BackboneTexts(Texts):
         ids = list(chain.from_iterable(reversed(parts)))
         return ids[n_ids - min(n_ids, max(budget, 0)) :]
 
-    def _background(self, facts: Sequence[str]) -> list[int]:
+    def _background(self, facts: Sequence[str], budget: int) -> list[int]:
+        """The first ids of the joined facts: at most half of a context's budget, so the newest turn is read as well."""
         if self.policy.background == "drop":
             return []
         ids: list[int] = []
         for fact in facts:
             ids += [*(self._separator if ids else ()), *self.subwords.encode(fact)]
-        return ids[: min(self.policy.max_background_tokens, self.policy.max_context_tokens // 2)]
+        most = max(min(self.cut.max_background_tokens, budget // 2 + 1, budget - 1), 0)
+        if len(ids) > most:
+            self.cut.backgrounds.add(hash(tuple(facts)))
+        return ids[:most]
 
     def _context(self, context: Context, budget: int) -> list[int]:
-        facts = self._background(context.background)[: max(budget - 1, 0)]
+        facts = self._background(context.background, budget)
         if not facts:
             return self._joined(context, budget)
         after = self.policy.background == "after"
