@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,13 +14,13 @@ from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import Retriever
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.frozen.sums import fit_sum
+from polyrank.frozen.sums import fit_sum, totals_by_halves
 from polyrank.index import LocalWriter, open_index
 from polyrank.loading.models import read_sum
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.exported import ExportedEncoder
-from polyrank.ranking.ensembles import choose_weights, log_probability_scale
+from polyrank.ranking.ensembles import fit_weights
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model
@@ -275,75 +276,96 @@ def test_weights_do_not_depend_on_the_scales_of_the_scores() -> None:
     rng = np.random.default_rng(1)
     a, b = lists_of(rng, 400, 1.0, 1.0), lists_of(rng, 400, 1.0, 1.0)
     relevant = [(0,)] * 400
-    one, two = choose_weights([a, b], relevant)
-    assert 0.3 < two / one < 3  # equal quality and spread: about equal weights
-    wide_one, wide_two = choose_weights([a, [1000 * row for row in b]], relevant)
-    assert wide_two / wide_one == pytest.approx(two / one / 1000, rel=1e-3)
+    one, two = fit_weights([a, b], relevant)
+    assert 0.8 < two / one < 1.25  # equal quality and spread: about equal weights
+    wide = fit_weights([a, [1000 * row for row in b]], relevant)
+    assert wide == pytest.approx((one, two / 1000), rel=1e-5)
     # shifts do not matter either, and the better scorer gets more weight
-    shifted = choose_weights([a, [row + i for i, row in enumerate(b)]], relevant)
-    assert shifted == pytest.approx((one, two), rel=1e-3)
-    better = choose_weights([a, lists_of(rng, 400, 3.0, 1.0)], relevant)
+    shifted = fit_weights([a, [row + i for i, row in enumerate(b)]], relevant)
+    assert shifted == pytest.approx((one, two), rel=1e-4)
+    better = fit_weights([a, lists_of(rng, 400, 3.0, 1.0)], relevant)
     assert better[1] / better[0] > 1.3
-
-
-def test_the_best_ratio_is_chosen_and_ties_keep_equal_spread() -> None:
-    rng = np.random.default_rng(2)
-    a, b = lists_of(rng, 60, 0.7, 2.0), lists_of(rng, 60, 1.2, 0.1)
-    relevant = [(0,)] * 60
-
-    def quality(ratio: float) -> float:
-        totals = [x.astype(np.float64) + ratio * y for x, y in zip(a, b, strict=True)]
-        return float(np.mean([1 / (1 + (row[1:] > row[0]).sum()) for row in totals]))
-
-    one, two = choose_weights([a, b], relevant)
-    equal = np.sqrt(np.mean([row.var() for row in a]) / np.mean([row.var() for row in b]))
-    assert quality(two / one) == max(quality(equal * 2 ** (i / 2)) for i in range(-6, 7))
-    assert quality(two / one) >= max(quality(0), quality(equal))
     always_right = [np.array([5.0, 1.0], np.float32)] * 3
-    assert choose_weights([always_right, always_right], [(0,)] * 3) == (0.5, 0.5)
+    one, two = fit_weights([always_right, always_right], [(0,)] * 3)
+    assert (one == two, one < 100) == (True, True)
 
 
-def test_a_constant_part_changes_nothing(models: dict[str, Path]) -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_the_fitted_weights_have_the_least_cross_entropy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_lists, n_parts = (30, 3) if seed % 2 else (4, 4)
+    sizes = rng.integers(2, 9, n_lists)
+    scores = [[10.0**part * rng.normal(size=n) for n in sizes] for part in range(n_parts)]
+    scores[1] = [row + 0.1 * other for row, other in zip(scores[0], scores[1], strict=True)]  # alike
+    relevant = [tuple(rng.choice(n, size=1 + number % 2, replace=False)) for number, n in enumerate(sizes)]
+    deviations = [np.sqrt(np.mean([row.var() for row in lists])) for lists in scores]
+
+    def loss(weights: tuple[float, ...]) -> float:
+        found = 0.0
+        for row, right in zip(zip(*scores, strict=True), relevant, strict=True):
+            total = sum(w * x for w, x in zip(weights, row, strict=True))
+            shares = np.log(np.exp(total - total.max()) / np.exp(total - total.max()).sum())
+            found -= shares[[*right]].mean()
+        return found / n_lists + sum((w * d) ** 2 for w, d in zip(weights, deviations, strict=True)) / (200 * n_lists)
+
+    weights = fit_weights(scores, relevant)
+    assert min(weights) >= 0
+    least = loss(weights)
+    for number in range(n_parts):
+        for change in (0.01, -0.01, 0.3, -0.3):
+            other = max(weights[number] + change / deviations[number], 0.0)
+            if other != weights[number]:
+                assert loss((*weights[:number], other, *weights[number + 1 :])) > least
+
+
+def test_what_adds_nothing_changes_nothing(models: dict[str, Path]) -> None:
     rng = np.random.default_rng(3)
     a, b = lists_of(rng, 50, 1.0, 3.0), lists_of(rng, 50, 1.0, 1.0)
     constant = [np.full(10, 7.0, np.float32) + np.float32(1e-6) * i for i in range(50)]
     relevant = [(0,)] * 50
-    one, nothing, two = choose_weights([a, constant, b], relevant)
-    assert nothing == 1
-    assert (one, two) == choose_weights([a, b], relevant)
+    one, nothing, two, misleading = fit_weights([a, constant, b, lists_of(rng, 50, -1.0, 1.0)], relevant)
+    assert (nothing, misleading) == (0, 0)
+    assert (one, two) == pytest.approx(fit_weights([a, b], relevant))
 
     class Constant(Turns):
         def encode_candidates(self, candidates: list[str]) -> np.ndarray:  # type: ignore[override]
             return np.ones((len(candidates), 2), np.float32)
 
-    bi = load_encoder(models["bi"], device="cpu")
-    made, figures = fit_sum([bi, Constant()], EXAMPLES)
-    assert figures["sum"] == figures["parts"][0]
-    relevant = [example.relevant for example in EXAMPLES]
-    totals = made.score([example.query for example in EXAMPLES], [example.candidates for example in EXAMPLES])
-    assert log_probability_scale(totals, relevant) == pytest.approx(1, rel=0.01)
-    weight, other = made.weights
-    np.testing.assert_allclose(
-        made.score_pool(CONTEXTS, REPLIES), weight * bi.score_pool(CONTEXTS, REPLIES) + 2 * other, rtol=1e-4
-    )
+    bi, convert = (load_encoder(models[name], device="cpu") for name in ("bi", "convert"))
+    lists = [Example(("hi",), tuple(REPLIES[n : n + 8]), (0,), str(n)) for n in range(56)]
+    right = SumEncoder([bi, convert], [1, 1]).score([one.query for one in lists], [one.candidates for one in lists])
+    lists = [replace(one, relevant=(int(scores.argmax()),)) for one, scores in zip(lists, right, strict=True)]
+    made, figures = fit_sum([bi, Constant(), convert], lists)
+    without, same = fit_sum([bi, convert], lists)
+    assert (figures["idle"], same["idle"], figures["sum"]) == ([1], [], same["sum"])
+    assert made.weights == (without.weights[0], 0.001, without.weights[1])
+    assert figures["gain"]["difference"] == same["gain"]["difference"]
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
-def test_the_scale_of_chosen_weights_is_that_of_log_probabilities(scale: float) -> None:
+def test_the_scale_of_fitted_weights_is_that_of_log_probabilities(scale: float) -> None:
     rng = np.random.default_rng(5)
     lists = [scale * rng.normal(size=12) for _ in range(400)]
     probabilities = [np.exp(3 * values / scale) / np.exp(3 * values / scale).sum() for values in lists]
     relevant = [(int(rng.choice(12, p=p)),) for p in probabilities]
-    found = log_probability_scale(lists, [*relevant[:-1], ()]) * scale
-    assert found == pytest.approx(3, rel=0.1)
+    (found,) = fit_weights([lists], [*relevant[:-1], ()])
+    assert found * scale == pytest.approx(3, rel=0.1)
 
-    def loss(factor: float) -> float:
-        scaled = [factor * values / scale for values in lists[:-1]]
-        return float(
-            np.mean([np.log(np.exp(x).sum()) - x[right] for x, (right,) in zip(scaled, relevant, strict=False)])
-        )
 
-    assert loss(found) < min(loss(found * 1.01), loss(found / 1.01))
+def test_no_list_measures_weights_that_it_chose() -> None:
+    rng = np.random.default_rng(7)
+    relevant = [(0,)] * 40
+    noise = [[rng.normal(size=10) for _ in relevant] for _ in range(30)]
+
+    def hits(totals: list[np.ndarray]) -> float:
+        return float(np.mean([row.argmax() == 0 for row in totals]))
+
+    weights = fit_weights(noise, relevant)
+    on_itself = [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*noise, strict=True)]
+    assert hits(on_itself) > 0.2 > hits(totals_by_halves(noise, relevant, np.arange(40)))
+    np.testing.assert_allclose(totals_by_halves(noise, relevant, np.zeros(40, np.int64)), on_itself)
+    (first,) = totals_by_halves([lists[:1] for lists in noise], relevant[:1], np.zeros(1, np.int64))
+    assert np.isfinite(first).all()
 
 
 EXAMPLES = [

@@ -56,9 +56,11 @@ def sum_(
         gain = figures["gain"]
         points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
         warning = "; the sum may be no better, and it is slower" if low <= 0 else ""
+        for number in figures["idle"]:
+            notify(f"{models[number]} adds nothing to the others on these lists; a sum without it ranks the same")
         notify(
-            f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {models[gain['over']]} alone, on the lists that"
-            f" chose the weights{warning}"
+            f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {models[gain['over']]} alone, each half of the"
+            f" dialogues with the weights of the other half{warning}"
         )
     show_sum(output, json_=json_)
 

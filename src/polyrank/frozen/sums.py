@@ -6,26 +6,28 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record, evaluate
-from polyrank.evaluation.tables import paired_test
-from polyrank.ranking.ensembles import choose_weights, log_probability_scale
+from polyrank.evaluation.tables import dialogues_of, paired_test
+from polyrank.ranking.ensembles import deviation, fit_weights
 from polyrank.ranking.metrics import hit_at, placement_of, reciprocal_rank
 from polyrank.records import Example
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.scorers.summed import SumEncoder, attending_part, relative_weights
 
+IDLE = 0.001
 Progress = Callable[[str, list[range]], Iterable[range]]
 
 
 def fit_sum(
     encoders: Sequence[Encoder], valid: Sequence[Example], *, progress: Progress = lambda _, batches: batches
 ) -> tuple[SumEncoder, dict[str, Any]]:
-    """The sum of encoders with the weights that rank validation lists best, see ``choose_weights``.
+    """The sum of encoders with the weights that fit validation lists best, see ``fit_weights``.
 
-    Their common scale, which does not change the order, is that of log-probabilities, see ``log_probability_scale``.
-    If an encoder has several vectors per context, its weight is 1.
+    An encoder that adds nothing keeps a weight too small to matter, ``IDLE`` times what would let its scores vary by 1
+    within lists. If an encoder has several vectors per context, its weight is 1.
 
     Args:
         encoders: frozen.
@@ -33,7 +35,9 @@ def fit_sum(
         progress: called with the name of each encoder and the list of its batches, which it wraps.
 
     Returns:
-        The sum, and figures ready for JSON.
+        The sum, and figures ready for JSON. Among them, ``idle``, the positions of encoders that add nothing; and
+        ``gain``, that in R@1 over the best encoder alone, whose position is ``over``. For it, each half of the
+        dialogues is ranked with the weights that fit the other half.
 
     Raises:
         UsageError: two encoders have several vectors per context, or there is only one encoder.
@@ -49,20 +53,42 @@ def fit_sum(
     ]
     scores = [[record.scores for record in records if record.scores is not None] for records in parts]
     relevant = [record.relevant for record in parts[0]]
-    chosen = relative_weights(choose_weights(scores, relevant), unit)
-    if unit is None:
-        scale = log_probability_scale(_totals(chosen, scores), relevant)
-        chosen = tuple(scale * weight for weight in chosen)
-    weights = [float(f"{weight:.4g}") for weight in chosen]  # as they are printed, so users can give the same again
-    totals = _totals(weights, scores)
-    figures: dict[str, Any] = {
+    fitted = fit_weights(scores, relevant)
+    weights = tuple(weight or IDLE / deviation(lists) for weight, lists in zip(fitted, scores, strict=True))
+    weights = weights if unit is None else relative_weights(weights, unit)
+    weights = tuple(float(f"{weight:.4g}") for weight in weights)  # as printed, so users can give the same again
+    figures = [_figures(each, relevant) for each in scores]
+    dialogues = dialogues_of([record.id for record in parts[0]])
+    best = max(range(len(parts)), key=lambda number: figures[number]["MRR"])
+    return SumEncoder(encoders, weights), {
         "n_valid": len(relevant),
-        "parts": [_figures(each, relevant) for each in scores],
-        "sum": _figures(totals, relevant),
+        "parts": figures,
+        "idle": [number for number, weight in enumerate(fitted) if not weight],
+        "sum": _figures(_totals(weights, scores), relevant),
+        "gain": {"over": best, **_gain(parts[0], totals_by_halves(scores, relevant, dialogues), scores[best])},
     }
-    best = max(range(len(parts)), key=lambda number: figures["parts"][number]["MRR"])
-    figures["gain"] = {"over": best, **_gain(parts[0], totals, scores[best])}
-    return SumEncoder(encoders, weights), figures
+
+
+def totals_by_halves(
+    scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]], dialogues: NDArray[np.int64]
+) -> list[Floats]:
+    """The weighted sum for each list. Each half of the dialogues has the weights that fit the other half.
+
+    Args:
+        scores, relevant: see ``fit_weights``.
+        dialogues: the number of each list's dialogue. If all numbers are even or all are odd, there are no halves, and
+            the weights that fit all lists apply.
+    """
+    half = dialogues % 2
+    totals: dict[int, Floats] = {}
+    for side in (0, 1):
+        own, others = np.flatnonzero(half == side), np.flatnonzero(half != side)
+        fitted = fit_weights(
+            [[lists[n] for n in others] for lists in scores] if len(others) else scores,
+            [relevant[n] for n in others] if len(others) else relevant,
+        )
+        totals |= zip(own.tolist(), _totals(fitted, [[lists[n] for n in own] for lists in scores]), strict=True)
+    return [totals[number] for number in range(len(dialogues))]
 
 
 def _totals(weights: Sequence[float], scores: Sequence[Sequence[Floats]]) -> list[Floats]:
@@ -71,7 +97,7 @@ def _totals(weights: Sequence[float], scores: Sequence[Sequence[Floats]]) -> lis
 
 
 def _gain(records: Sequence[Record], totals: Sequence[Floats], alone: Sequence[Floats]) -> dict[str, Any]:
-    """The gain in R@1 over the best part, on the lists that chose the weights; see ``paired_test``."""
+    """The gain in R@1 over the best part; see ``paired_test``."""
     sides = [
         Evaluation(
             tuple(

@@ -12,7 +12,7 @@ from polyrank.ranking.metrics import placement_of, reciprocal_rank
 
 Floats = NDArray[np.float32]
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
-RATIOS = tuple(2.0 ** (step / 2) for step in sorted(range(-6, 7), key=abs))  # nearest to 1 first
+PRIOR_DEVIATION = 10.0
 
 
 def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
@@ -65,79 +65,79 @@ def choose_ensemble(
     return (best if figures[best] > figures.get("alone", -1.0) else None), figures
 
 
-def choose_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """Weights for a sum of scorers, chosen by mean reciprocal rank on validation lists.
+def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]]) -> tuple[float, ...]:
+    """Weights that make the sum of several scorers' scores log-probabilities, up to a number for each list.
 
-    The search starts at ``1 / std`` of each scorer's scores within a list, which brings all scorers to the same scale.
-    It then tries an eighth to eight times each weight except the first, in steps of the square root of 2, one weight
-    after the other, until no change improves the figure. A scorer with constant scores keeps the weight 1.
+    They minimize the mean cross-entropy ``-log softmax(sum_p w_p s_p)[right]`` with ``w_p >= 0``, plus a small penalty
+    that keeps them finite: with d_p the standard deviation of a scorer's scores within lists, ``w_p d_p`` has a normal
+    prior around 0 with standard deviation ``PRIOR_DEVIATION``. This is convex, so projected Newton steps find the only
+    minimum. A scorer that adds nothing gets 0.
 
     Args:
         scores: for each scorer, one array of scores per list; all scorers score the same candidates.
-        relevant: indices of the right candidates of each list; lists without right candidates are ignored.
+        relevant: indices of the right candidates of each list, which share its probability; lists without right
+            candidates are ignored.
 
-    Returns:
-        A weight above 0 for each scorer; only their ratios matter.
+    Source: Genest and Zidek, Combining Probability Distributions (Statistical Science, 1986), the logarithmic opinion
+        pool; Bertsekas, Projected Newton Methods (SIAM J. Control, 1982).
 
-    >>> choose_weights([[np.array([3.0, 5.0])], [np.array([0.5, 0.5])]], [(0,)])
-    (1.0, 1.0)
-    >>> choose_weights([[np.array([6.0, 2.0])], [np.array([0.5, 0.0])]], [(0,)])
-    (0.5, 4.0)
+    >>> right, wrong = [np.array([2.0, 0.0])], [np.array([0.0, 2.0])]
+    >>> lists = right * 3 + wrong  # right in three of four, so the logarithms of the odds are log(3)
+    >>> [round(2 * w, 1) for w in fit_weights([lists, wrong * 4], [(0,)] * 4)], round(np.log(3).item(), 1)
+    ([1.1, 0.0], 1.1)
     """
-    start = [1.0 / _spread(lists) for lists in scores]
-    scaled = [[np.asarray(values, np.float64) * w for values in lists] for lists, w in zip(scores, start, strict=True)]
+    answered = [number for number, right in enumerate(relevant) if right]
+    sizes = [len(scores[0][number]) for number in answered]
+    starts, rows = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
 
-    def quality(ratios: Sequence[float]) -> float:
-        totals = [sum(r * x for r, x in zip(ratios, row, strict=True)) for row in zip(*scaled, strict=True)]
-        return _mean_reciprocal_rank(totals, relevant)
+    def means(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.add.reduceat(x, starts) / np.array(sizes)[:, None]
 
-    ratios = [1.0] * len(scores)
-    best, before = quality(ratios), -1.0
-    while best > before:
-        before = best
-        for number in range(1, len(scores)):
-            for ratio in RATIOS:
-                tried = [*ratios[:number], ratio, *ratios[number + 1 :]]
-                if (reached := quality(tried)) > best:
-                    best, ratios = reached, tried
-    return tuple(w * ratio for w, ratio in zip(start, ratios, strict=True))
+    flat = np.stack([np.concatenate([lists[n] for n in answered]) for lists in scores], axis=1).astype(np.float64)
+    deviations = np.array([deviation([lists[n] for n in answered]) for lists in scores])
+    x = (flat - means(flat)[rows]) / deviations  # [T, P]: the candidates of all lists
+    target = np.mean(
+        [x[start + np.array(relevant[n])].mean(0) for start, n in zip(starts, answered, strict=True)], axis=0
+    )
+    penalty = 1 / (len(sizes) * PRIOR_DEVIATION**2)
+
+    def loss(w: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """The function to minimize, and the probability of each candidate."""
+        values = x @ w
+        highest = np.maximum.reduceat(values, starts)
+        powers = np.exp(values - highest[rows])
+        totals = np.add.reduceat(powers, starts)
+        mean = float(np.mean(highest + np.log(totals)) - target @ w + penalty / 2 * w @ w)
+        return mean, powers / totals[rows]
+
+    w = np.ones(len(scores))
+    least, p = loss(w)
+    for _ in range(100):
+        expected = np.add.reduceat(x * p[:, None], starts)
+        slope = expected.mean(0) - target + penalty * w
+        free = (w > 0) | (slope < 0)
+        curvature = ((x * p[:, None]).T @ x - expected.T @ expected) / len(sizes) + penalty * np.eye(len(w))
+        step = np.zeros_like(w)
+        step[free] = np.linalg.solve(curvature[np.ix_(free, free)], slope[free])
+        if slope @ step < 1e-12:  # twice what this step can gain
+            break
+        for part in 0.5 ** np.arange(40):
+            tried = np.maximum(w - part * step, 0.0)
+            reached, shares = loss(tried)
+            if reached < least:
+                w, least, p = tried, reached, shares
+                break
+        else:  # only rounding is left
+            break
+    return tuple((w / deviations).tolist())
 
 
-def log_probability_scale(scores: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> float:
-    """The factor that makes scores log-probabilities: it minimizes the cross-entropy of ``softmax(factor * score)``.
+def deviation(lists: Sequence[Floats]) -> float:
+    """The standard deviation of scores within lists; 1 if the scores differ only by rounding.
 
-    A re-ranker that was trained to correct such scores can be added to them. The cross-entropy is convex in the factor,
-    so a bisection of its slope finds it, between 1e-3 and 1e3 over the standard deviation of the scores.
-
-    Args:
-        scores: one array of scores per list.
-        relevant: indices of the right candidates of each list; lists without right candidates are ignored.
-
-    >>> scores = [np.array([2.0, 0.0])] * 4  # right in three of four: log(3) more
-    >>> round(2 * log_probability_scale(scores, [(0,), (0,), (0,), (1,)]), 6), round(np.log(3).item(), 6)
-    (1.098612, 1.098612)
+    >>> deviation([np.array([1.0, 3.0]), np.array([7.0, 5.0])])
+    1.0
     """
-    answered = [(values.astype(np.float64), [*right]) for values, right in zip(scores, relevant, strict=True) if right]
-
-    def slope(factor: float) -> float:
-        return sum(_softmax_mean(values, factor) - _softmax_mean(values[right], factor) for values, right in answered)
-
-    middle = -np.log(_spread(scores))
-    low, high = middle - np.log(1e3), middle + np.log(1e3)
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if slope(float(np.exp(middle))) < 0 else (low, middle)
-    return float(np.exp(middle))
-
-
-def _softmax_mean(values: NDArray[np.float64], factor: float) -> float:
-    """The mean of the values, weighted by ``softmax(factor * value)``."""
-    weights = np.exp(factor * (values - values.max()))
-    return float(weights @ values / weights.sum())
-
-
-def _spread(lists: Sequence[Floats]) -> float:
-    """The standard deviation of scores within lists; 1 if the scores differ only by rounding."""
     size = max(float(np.abs(values).max(initial=0.0)) for values in lists)
     spread = float(np.sqrt(np.mean([np.var(np.asarray(values, np.float64)) for values in lists])))
     return spread if spread > 1e-6 * size else 1.0
