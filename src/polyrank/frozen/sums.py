@@ -82,12 +82,10 @@ def totals_by_halves(
     half = dialogues % 2
     totals: dict[int, Floats] = {}
     for side in (0, 1):
-        own, others = np.flatnonzero(half == side), np.flatnonzero(half != side)
-        fitted = fit_weights(
-            [[lists[n] for n in others] for lists in scores] if len(others) else scores,
-            [relevant[n] for n in others] if len(others) else relevant,
-        )
-        totals |= zip(own.tolist(), _totals(fitted, [[lists[n] for n in own] for lists in scores]), strict=True)
+        own = np.flatnonzero(half == side).tolist()
+        others = np.flatnonzero(half != side).tolist() or own
+        fitted = fit_weights([[lists[n] for n in others] for lists in scores], [relevant[n] for n in others])
+        totals |= zip(own, _totals(fitted, [[lists[n] for n in own] for lists in scores]), strict=True)
     return [totals[number] for number in range(len(dialogues))]
 
 

@@ -91,7 +91,8 @@ def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[
     starts, rows = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
 
     def means(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.add.reduceat(x, starts) / np.array(sizes)[:, None]
+        of_lists: NDArray[np.float64] = np.add.reduceat(x, starts) / np.array(sizes)[:, None]
+        return of_lists
 
     flat = np.stack([np.concatenate([lists[n] for n in answered]) for lists in scores], axis=1).astype(np.float64)
     deviations = np.array([deviation([lists[n] for n in answered]) for lists in scores])
