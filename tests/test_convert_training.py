@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from convert_models import BATCH, POLICY, TINY, make, step_of
+from convert_models import BATCH, CORPUS, POLICY, TINY, make, step_of
 from polyrank.config.checked import parse_value
 from polyrank.config.methods import ConvertMethod
 from polyrank.config.models import ConvertConfig
@@ -21,12 +21,14 @@ from polyrank.config.training import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.recipes import load_recipe
+from polyrank.models import Convert, new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.losses import cross_entropy
 from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import GivenNegatives
 from polyrank.records import Example
 from polyrank.scorers.open import load
+from polyrank.text import ConvertTexts
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 from polyrank.training.optimizer import freeze, make_optimizer
@@ -45,6 +47,18 @@ def test_another_right_answer_to_the_context_is_not_a_negative() -> None:
         assert float(with_rights(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # no negative is left
         assert float(without_rights(batch, 0, 9)) > 0.01
         assert step_of(model, texts, rights=everything)(BATCH, 0, 9) == step_of(model, texts)(BATCH, 0, 9)
+
+
+@pytest.mark.parametrize("combination", ["mean", "feed_forward"])
+def test_an_empty_text_does_not_blow_up_the_gradient_of_a_new_network(combination: str) -> None:
+    """Its first encoding is zero: all biases are. One of 1e12 and more would stop Adadelta for good."""
+    config = dataclasses.replace(TINY, combination=combination)
+    model, texts, _ = new_model(config, POLICY, seed=1, sample=(), corpus=CORPUS)
+    assert isinstance(model, Convert)
+    assert isinstance(texts, ConvertTexts)
+    empty = [(3, Example((" ",), ("please restart it",), (0,))), (4, Example(("hi",), ("",), (0,)))]
+    step_of(model, texts)([*BATCH, *empty], 0, 0).backward()
+    assert max(weight.grad.norm() for weight in model.parameters() if weight.grad is not None) < 10
 
 
 def test_the_loss_is_the_papers() -> None:

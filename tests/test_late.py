@@ -266,7 +266,7 @@ def test_a_learnt_mean_starts_as_the_mean_and_is_trained(
     )
     for a, b in zip(plain.score(CONTEXTS, LISTS), weighted.score(CONTEXTS, LISTS), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-    plan = recipe(word_task, deep_backbone, tmp_path / "run", max_steps=4)
+    plan = recipe(word_task, deep_backbone, tmp_path / "run", max_steps=4, precision="bf16")
     plan["model"] = {"kind": kind, "backbone": str(deep_backbone), "reduction": "learnt"}
     (result,) = train(plan, device="cpu")
     loaded = polyrank.load(result.model, precision="bf16").model  # type: ignore[attr-defined]

@@ -24,6 +24,7 @@ from polyrank.frozen.maps import (
     _encode_texts,
     _first_scale,
     _fit_one,
+    encode_pairs,
     fit_map,
     fit_response_map,
 )
@@ -416,3 +417,10 @@ def test_other_answers_to_a_context_are_not_wrong_for_it() -> None:
     assert pairs.wrong(np.array([0, 1])).tolist() == [[False, True], [True, False]]
     assert pairs.wrong(np.array([0, 2])).tolist() == [[False, False], [False, False]]  # both 2 and 0 answer a
     assert pairs.wrong(np.array([3, 2, 1])).tolist() == [[False, True, True], [False, False, True], [True, True, False]]
+
+
+def test_further_right_answers_of_an_example_are_not_wrong_for_it(models: dict[str, Path]) -> None:
+    one, other = (Example((word,), (f"{word} please", "hello please"), (0, 1)) for word in ("wifi", "bill"))
+    third = Example(("hello",), ("hello please",), (0,))
+    pairs = encode_pairs(encoder_of(models, "bi"), [one, other, third], lambda *_: None)
+    assert pairs.wrong(np.arange(3)).tolist() == [[False, True, False], [True, False, False], [True, True, False]]

@@ -165,8 +165,10 @@ def test_code_initialisations(tiny_backbone: Path) -> None:
     assert abs(float(codes.mean())) < 0.002
 
 
-def test_output_scale_is_fitted(tiny_backbone: Path) -> None:
-    model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), match_self_score=20.0))
+@pytest.mark.parametrize("projection_dim", [None, 8])
+def test_output_scale_is_fitted(tiny_backbone: Path, projection_dim: int | None) -> None:
+    config = BiConfig(backbone=str(tiny_backbone), match_self_score=20.0, projection_dim=projection_dim)
+    model, texts = make(tiny_backbone, config)
     vectors = model.encode_candidates(texts.candidates([reply for reply in REPLIES if reply])).detach()
     assert float(vectors.square().sum(1).mean()) == pytest.approx(20.0, rel=1e-3)
     model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), match_output_std=0.5))

@@ -5,7 +5,7 @@ Shapes: N pairs, U distinct responses, V validation contexts, M vectors per cont
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
@@ -67,6 +67,8 @@ class Pairs:
         responses: the distinct ones, ``[U, D]``.
         keys: ``[N]``, the row of each context's response.
         groups: ``[N]``, a number per context, the same for equal contexts.
+        also_right: ``[R, 2]``: a context's group and the row of one of its right answers, for those of which an example
+            has several.
     """
 
     contexts: Floats
@@ -74,6 +76,7 @@ class Pairs:
     responses: Floats
     keys: NDArray[np.int64]
     groups: NDArray[np.int64]
+    also_right: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
     def wrong(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which responses of a batch ``[B]`` are negatives of which contexts: ``[B, B]``.
@@ -81,7 +84,8 @@ class Pairs:
         A response that answers the same context anywhere in the data is not a negative.
         """
         n_responses = len(self.responses)
-        right = np.unique(self.groups * n_responses + self.keys)
+        groups, keys = np.concatenate([np.stack([self.groups, self.keys], 1), self.also_right]).T
+        right = np.unique(groups * n_responses + keys)
         asked = self.groups[rows][:, None] * n_responses + self.keys[rows][None]
         return ~np.isin(asked, right)
 
@@ -270,7 +274,14 @@ def encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callable
     responses = _encode_texts(encoder, list(rows), "responses", report)
     numbers = {query: i for i, query in enumerate(dict.fromkeys(example.query for example in examples))}
     keys, groups = [rows[text] for text in texts], [numbers[example.query] for example in examples]
-    return Pairs(contexts, mask, responses, np.array(keys, np.int64), np.array(groups, np.int64))
+    more = [
+        (group, rows[text])
+        for example, group in zip(examples, groups, strict=True)
+        for text in (example.candidates[i] for i in example.relevant[1:])
+        if text in rows
+    ]
+    also_right = np.array(more, np.int64).reshape(-1, 2)
+    return Pairs(contexts, mask, responses, np.array(keys, np.int64), np.array(groups, np.int64), also_right)
 
 
 def encode_lists(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Ranking:

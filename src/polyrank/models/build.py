@@ -192,11 +192,10 @@ def new_model(
         grow_embeddings(backbone, subwords, seed)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
     config = resolve(config, mean_pooled)
-    if isinstance(config, BiConfig) and config.output_scale is None:
-        config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build_model(config, backbone, new_dropout), texts, config
+        model = build_model(config, backbone, new_dropout)
+    return model, texts, refit_output_scale(model, texts, config, config, sample)
 
 
 def _published_backbone(config: BackboneConfig, dropout: float | None) -> tuple[Backbone, Subwords, bool]:
@@ -234,7 +233,7 @@ def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
 def refit_output_scale(
     model: Network, texts: Texts, config: ModelConfig, settings: ModelConfig, sample: Sequence[str]
 ) -> ModelConfig:
-    """Fit the output scale again, after the transformers got other weights.
+    """Fit the output scale of a new model, or of one whose transformers got other weights.
 
     Models without an output scale are not changed.
 
@@ -255,23 +254,27 @@ def refit_output_scale(
         return config
     if isinstance(settings, BiConfig) and settings.output_scale is not None:
         return config
-    scale = fit_output_scale(model.candidate_tower.backbone, texts, config, sample)
+    own = model.candidate_tower
+    scale = fit_output_scale(own.backbone, texts, config, sample, projection=own.projection)
     for tower in (model.context_tower, model.candidate_tower):
         tower.scale.fill_(scale)
     return dataclasses.replace(config, output_scale=scale)
 
 
-def fit_output_scale(backbone: Backbone, texts: Texts, config: BiConfig, sample: Sequence[str]) -> float:
+def fit_output_scale(
+    backbone: Backbone, texts: Texts, config: BiConfig, sample: Sequence[str], *, projection: nn.Module | None = None
+) -> float:
     """The constant that scales token outputs, so that outputs or scores have the size of the settings.
 
     ``match_output_std``: standard deviation, about their mean, of all numbers of the real tokens' outputs (Humeau et
-    al., ICLR 2020, section 5.3). ``match_self_score``: mean of ``|reduced candidate|^2``.
+    al., ICLR 2020, section 5.3). ``match_self_score``: mean of ``|candidate vector|^2``.
 
     Args:
         backbone: the network.
         texts: the tokenized text policy.
         config: sets one of the two, or neither.
         sample: texts to measure on; at most 256 are used.
+        projection: the linear map of reduced outputs to vectors; None: no map.
     """
     if config.match_output_std is None and config.match_self_score is None:
         return 1.0
@@ -292,7 +295,8 @@ def fit_output_scale(backbone: Backbone, texts: Texts, config: BiConfig, sample:
             else:
                 assert config.reduction is not None, "resolve() comes first"
                 reduced = reduce(outputs, tokens.mask, config.reduction, config.reduction_tokens)
-                squares, count = squares + float(reduced.square().sum()), count + len(reduced)
+                vectors = reduced if projection is None else projection(reduced)
+                squares, count = squares + float(vectors.square().sum()), count + len(vectors)
     backbone.train(was_training)
     if config.match_output_std is not None:
         return config.match_output_std / math.sqrt(squares / count - (total / count) ** 2)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.config.models import PairReduction
+from polyrank.devices.choice import full_precision
 from polyrank.models.reductions import reduce
 
 
@@ -36,9 +37,10 @@ class Pooling(nn.Module):
         self.code = nn.Parameter(torch.zeros(dimension)) if reduction == "learnt" else None
 
     def forward(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        """``[P, D]`` from ``outputs`` ``[P, T, D]`` and ``mask`` ``[P, T]``, true on real tokens."""
+        """``[P, D]``, in fp32, from ``outputs`` ``[P, T, D]`` and ``mask`` ``[P, T]``, true on real tokens."""
         if self.code is None:
             assert self.reduction != "learnt", "it has a code"
             return reduce(outputs, mask, self.reduction, 1)
-        weights = (outputs @ self.code).masked_fill(~mask, -torch.inf).softmax(1)  # [P, T]
-        return (weights[:, None] @ outputs)[:, 0]
+        with full_precision(outputs):
+            weights = (outputs @ self.code).masked_fill(~mask, -torch.inf).softmax(1)  # [P, T]
+            return (weights[:, None] @ outputs)[:, 0]

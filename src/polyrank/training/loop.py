@@ -2,7 +2,8 @@
 
 The loop knows nothing of text, examples, negatives or teachers: a source provides batches, and a step their losses.
 Everything random is a pure function of (seed, step), so a resumed run equals one that was never interrupted, bit for
-bit on the same machine and number of threads.
+bit on the same machine and number of threads. Only a late Cross-encoder may differ in the last bits: it keeps what it
+computed of candidates, and a resumed run computes that in other batches.
 """
 
 import math

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyrank.models.convert.layers import Layer, Reduction, SideNetwork
+from polyrank.models.convert.layers import Layer, Reduction, SideNetwork, unit
 from polyrank.models.convert.quantization import (
     Embedding,
     Linear,
@@ -186,7 +186,7 @@ class Convert(EncoderNetwork):
             encoded = self.earlier_side(self.reduced(before))
             earlier = earlier.index_copy(0, to_device(torch.from_numpy(rows), immediate.device), encoded)
         mean = (immediate + earlier) / (1 + known[:, None].float())
-        both = F.normalize(mean, dim=-1) if self.combined_side is None else self.combined_side(mean)
+        both = unit(mean) if self.combined_side is None else self.combined_side(mean)
         return ContextEncodings(immediate, earlier, both, known)
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
