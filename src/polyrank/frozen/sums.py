@@ -76,8 +76,7 @@ def totals_by_halves(
 
     Args:
         scores, relevant: see ``fit_weights``.
-        dialogues: the number of each list's dialogue. If all numbers are even or all are odd, there are no halves, and
-            the weights that fit all lists apply.
+        dialogues: the number of each list's dialogue. If one half is empty, the weights that fit all lists apply.
     """
     half = dialogues % 2
     totals: dict[int, Floats] = {}
