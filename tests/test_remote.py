@@ -40,7 +40,7 @@ from polyrank.index import (
     verify_index,
     write_index,
 )
-from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
+from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, drop_collection, read_address, write_remote
 from polyrank.index.remote.columns import Columns
 from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
@@ -660,6 +660,15 @@ def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None
             retriever.respond(["one"])
         mine = address.collection + "_"
         assert sum(name.startswith(mine) for name in index.server._call("list_collections")) == 1
+
+
+def test_an_index_has_the_longest_name_that_the_server_accepts(milvus: Milvus, tmp_path: Path) -> None:
+    address = f"{milvus.address().uri}/{'a' * 255}"
+    for texts in (["one"], ["one", "two"]):
+        assert build_index(tmp_path / "ix", Hashed(), texts, model="m", remote=address, overwrite=True) == len(texts)
+    with open_index(tmp_path / "ix") as index:
+        assert len(index) == 2
+    drop_collection(Address.of(address))
 
 
 def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) -> None:
