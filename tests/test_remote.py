@@ -43,6 +43,7 @@ from polyrank.index import (
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, drop_collection, read_address, write_remote
 from polyrank.index.remote.columns import Columns
 from polyrank.index.remote.facts import condition, facts
+from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25
@@ -669,6 +670,21 @@ def test_an_index_has_the_longest_name_that_the_server_accepts(milvus: Milvus, t
     with open_index(tmp_path / "ix") as index:
         assert len(index) == 2
     drop_collection(Address.of(address))
+
+
+def test_creating_a_collection_and_its_alias_again_has_no_effect(milvus: Milvus) -> None:
+    """As when the connection repeats a request whose answer was lost."""
+    address = milvus.address()
+    server = MilvusCollection(address)
+    for _ in range(2):
+        server.create(f"{address.collection}_1", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=1)
+    for _ in range(2):
+        server.set_alias(f"{address.collection}_1", replace=False)
+    assert server.describe().name == f"{address.collection}_1"
+    server.create(f"{address.collection}_2", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=1)
+    with pytest.raises(ResourceError, match="refuses to create alias"):  # of another collection
+        server.set_alias(f"{address.collection}_2", replace=False)
+    server.close()
 
 
 def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) -> None:
