@@ -116,7 +116,7 @@ class AddRequest(Request):
     """Candidates to add, all or none."""
 
     model: Name = None
-    candidates: Annotated[list[NewCandidate], Field(fail_fast=True)] = Field(min_length=1, description="At least one.")
+    candidates: Annotated[list[NewCandidate], Field(fail_fast=True)] = Field(description="May be empty.")
     replace: bool = Field(
         False, description="Whether candidates with the same ids are replaced; otherwise they are an error."
     )
@@ -126,7 +126,7 @@ class RemoveRequest(Request):
     """Candidates to remove; unknown ids are ignored."""
 
     model: Name = None
-    ids: Texts = Field(min_length=1, description="Ids of candidates, at least one.")
+    ids: Texts = Field(description="Ids of candidates; may be empty.")
 
 
 class CandidateRow(BaseModel):
