@@ -299,7 +299,7 @@ class IndexWriter(CandidateStore):
         """Copy the index as it is now into a new folder, completely or not at all.
 
         Raises:
-            UsageError: ``path`` already exists, or this kind of index cannot be copied.
+            UsageError: ``path`` already exists or is inside the index, or this kind of index cannot be copied.
             ResourceError: the disk is full.
         """
 
