@@ -93,7 +93,7 @@ class RespondAnswer(BaseModel):
     abstained: bool = Field(description="Whether the pipeline found no good answer.")
     confidence: float | None = Field(
         None,
-        description="The value that a pipeline compares with its threshold; null: no threshold, or only one reply.",
+        description="The value that a pipeline compares with its threshold; null: no threshold, or too few replies.",
     )
     exact: bool | None = Field(None, description="Whether these are proven to be the best; null: unknown.")
     n_scored: int | None = Field(None, description="Number of candidates that were scored; null: unknown.")
