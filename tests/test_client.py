@@ -112,6 +112,7 @@ def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
         assert stored.text == "bye"
     finally:
         assert client.remove([one, "two", "nobody"]) == 2
+    assert (client.add([]), client.add([], replace=True), client.remove([])) == ([], [], 0)  # as for a local index
     client.add([Candidate(f"n{i:03}", f"number {i}") for i in range(250)])  # more than one page
     assert len([one for one in client.respond("a number", 9, diverse=True).ranked if one.id.startswith("n0")]) <= 1
     assert [candidate.id for candidate in client.candidates("number")] == [f"n{i:03}" for i in range(250)]

@@ -24,7 +24,7 @@ from polyrank.index import Block, LocalIndex, LocalWriter, as_filter, open_index
 from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, positions_where
 from polyrank.index.local.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
 from polyrank.index.local.store import FILE, Meta, connect, read_meta
-from polyrank.ranking.abstention import Abstention
+from polyrank.ranking.abstention import Abstention, Measure
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.search import Mode, search
@@ -560,6 +560,12 @@ def test_every_retriever_returns_the_best_passing_replies(retriever: Any, text: 
 def test_a_threshold_applies_to_the_best_passing_reply() -> None:
     lexical = LexicalRetriever(BM25(), REPLIES)
     best = lexical.respond(["please restart the router"], 1)[0][0].score
+    comparing: tuple[Measure, ...] = ("margin", "softmax")  # the only passing reply cannot be compared
+    for measure in comparing:
+        strict = Pipeline(lexical, Abstention(measure, 0.0))
+        assert not strict.answer("please restart the router").abstained
+        only = strict.answer("please restart the router", filter="team = 'billing'")
+        assert (len(only.ranked), only.abstained, only.confidence) == (1, True, -np.inf)
     pipeline = Pipeline(lexical, Abstention("score", best - 1e-3))
     assert not pipeline.answer("please restart the router").abstained
     assert not pipeline.answer("please restart the router", filter="team = 'tech'").abstained

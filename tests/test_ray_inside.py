@@ -166,6 +166,14 @@ def test_each_block_is_encoded_once_when_actors_die(rows: Rows, model: str, tmp_
     assert encoding.encode(model, TEXTS[:-1], folder, **settings, overwrite=True) == 9
 
 
+@pytest.mark.parametrize("settings", [{"block_size": 0}, {"block_size": -1}, {"workers": 0}, {"cpus": 0}], ids=str)
+def test_numbers_below_1_are_refused_before_anything_is_read(settings: dict[str, Any], tmp_path: Path) -> None:
+    ((name, number),) = settings.items()
+    with pytest.raises(UsageError, match=f"^{name} is {number}; give 1 or more"):
+        encoding.encode("none", tmp_path / "none", tmp_path / "v", **settings)
+    assert not (tmp_path / "v").exists()
+
+
 def test_an_encoding_whose_actors_keep_dying_ends_and_is_resumed(rows: Rows, model: str, tmp_path: Path) -> None:
     rows.deaths = [1, 1]
     settings: dict[str, Any] = {"block_size": 3, "device": "cpu"}

@@ -4,6 +4,7 @@ import inspect
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from polyrank.index import (
     IndexWriter,
     LocalIndex,
     LocalWriter,
+    Page,
     open_catalogue,
     open_index,
     open_writer,
@@ -38,9 +40,10 @@ from polyrank.index import (
     verify_index,
     write_index,
 )
-from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
+from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, drop_collection, read_address, write_remote
 from polyrank.index.remote.columns import Columns
 from polyrank.index.remote.facts import condition, facts
+from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25
@@ -268,6 +271,43 @@ def test_pages_are_equal_in_both_kinds(make: Make) -> None:
         assert index.page(filter=read_filter("n < 2"), n=1).candidates == (pool[0],)
         assert len(index) == 25
         assert index.find(["i3", "nobody", "\ud800"]) == {"i3": pool[3]}
+
+
+def test_a_page_refuses_arguments_by_name(make: Make) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"n": 0}, "n is 0; give 1 or more"),
+        ({"n": -1}, "n is -1; give 1 or more"),
+        ({"n": 2.5}, "n = 2.5 is float; give a whole number"),
+        ({"n": "3"}, "n = '3' is str; give a whole number"),
+        ({"n": 2**63}, "n is a whole number of more than 64 bits; give a smaller one"),
+        ({"after": -1}, "after is -1; give 0 or more"),
+        ({"after": None}, "after = None is NoneType; give a whole number"),
+        ({"words": "wifi"}, "words = 'wifi' is not a list of texts; write one such as"),
+        ({"words": [1]}, "words = [1] is not a list of texts"),
+        ({"words": None}, "words = None is not a list of texts"),
+        ({"words": ["a"] * 251}, "251 words of up to 1 characters are too many; the limits are 250 words and"),
+        ({"words": ["a" * 10_001]}, "1 words of up to 10,001 characters are too many"),
+        ({"filter": 5}, "filter = 5 is int; write a string such as"),
+        ({"filter": "n <"}, "filter, character 4: expected a string in quotes, a number"),
+    ]
+    with open_catalogue(make(pool_of(3), vectors_of(pool_of(3)))) as index:
+        for arguments, problem in wrong:
+            with pytest.raises(UsageError, match=f"^{re.escape(problem)}"):
+                index.page(**arguments)
+        # the limits themselves, a number of NumPy and the text of a filter
+        words = ["e"] * 249 + ["%" * 10_000]
+        assert index.page(after=2**63 - 1, n=2**63 - 1, words=words) == Page((), None, 3)
+        assert len(index.page(n=np.int64(2), filter="n < 3").candidates) == 2
+
+
+def test_a_page_starts_after_a_removed_candidate(make: Make) -> None:
+    pool = pool_of(3)
+    with open_catalogue(make(pool, vectors_of(pool))) as index:
+        after = index.page(n=1).next
+        assert after is not None
+        with open_writer(index.path) as writer:
+            writer.remove([pool[0].id])
+        assert index.page(after=after).candidates == tuple(pool[1:])
 
 
 AWKWARD = ['"', "'", "\\", "a\nb", "\t", "%s", "'; drop", "ü😀", "x" * 5000, " ", "\0", "]", "c' or 1 == 1"]
@@ -621,6 +661,30 @@ def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None
             retriever.respond(["one"])
         mine = address.collection + "_"
         assert sum(name.startswith(mine) for name in index.server._call("list_collections")) == 1
+
+
+def test_an_index_has_the_longest_name_that_the_server_accepts(milvus: Milvus, tmp_path: Path) -> None:
+    address = f"{milvus.address().uri}/{'a' * 255}"
+    for texts in (["one"], ["one", "two"]):
+        assert build_index(tmp_path / "ix", Hashed(), texts, model="m", remote=address, overwrite=True) == len(texts)
+    with open_index(tmp_path / "ix") as index:
+        assert len(index) == 2
+    drop_collection(Address.of(address))
+
+
+def test_creating_a_collection_and_its_alias_again_has_no_effect(milvus: Milvus) -> None:
+    """As when the connection repeats a request whose answer was lost."""
+    address = milvus.address()
+    server = MilvusCollection(address)
+    for _ in range(2):
+        server.create(f"{address.collection}_1", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=1)
+    for _ in range(2):
+        server.set_alias(f"{address.collection}_1", replace=False)
+    assert server.describe().name == f"{address.collection}_1"
+    server.create(f"{address.collection}_2", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=1)
+    with pytest.raises(ResourceError, match="refuses to create alias"):  # of another collection
+        server.set_alias(f"{address.collection}_2", replace=False)
+    server.close()
 
 
 def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.errors import ArtifactError, DataError, LockedError
+from polyrank.errors import ArtifactError, DataError, LockedError, UsageError
 from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, write_index
 from polyrank.index.local.lock import LOCK, acknowledged_change
 from polyrank.index.local.store import FILE
@@ -341,6 +341,20 @@ def test_a_snapshot_is_consistent(tmp_path: Path) -> None:
         n_batches.append(len(numbers))
     assert n_batches == sorted(n_batches)
     LocalWriter(tmp_path / "copy4").close()
+
+
+def test_a_snapshot_inside_the_index_is_refused(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "")
+    (tmp_path / "link").symlink_to(path)
+    before = sorted(path.iterdir())
+    with LocalWriter(path) as writer:
+        for inside in (path / "copy", path / "a" / "copy", tmp_path / "link" / "copy", path / ".." / "i" / "copy"):
+            with pytest.raises(UsageError, match=f"^{inside} is inside the index {path}; choose a path outside"):
+                writer.snapshot(inside)
+        with pytest.raises(UsageError, match=f"^{path} already exists"):
+            writer.snapshot(path)
+        writer.snapshot(tmp_path / "i2")  # whose name starts alike
+    assert sorted(path.iterdir()) == before
 
 
 def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> None:

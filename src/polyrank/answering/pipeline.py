@@ -183,7 +183,7 @@ class Pipeline(Answering):
         """Copy the present index into a new folder, whole or not at all.
 
         Raises:
-            UsageError: the path exists.
+            UsageError: the path exists or is inside the index.
         """
         self._changing().snapshot(path)
 

@@ -13,13 +13,13 @@ import numpy as np
 from polyrank.answering.choice import Choice
 from polyrank.answering.diversity import N_BEST, Similarity, choose_diverse, vector_similarity, word_similarity
 from polyrank.answering.notebook import table
+from polyrank.config.checked import whole_number
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
 from polyrank.index import COUNT_FIELD, Filter, Index, as_count, as_filter
 from polyrank.index.filters import fields_of
 from polyrank.ranking.frames import data_frame
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
-from polyrank.scorers.inputs import whole_number
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.storage.closing import Closing
 

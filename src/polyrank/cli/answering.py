@@ -93,7 +93,7 @@ def _print_answer(context: "Context", result: "Answer", name: str) -> None:
         notify(note)
     row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
     if result.confidence is not None:
-        # with a single reply the margin is infinite, which JSON cannot represent
+        # with too few replies it is minus infinity, which JSON cannot represent
         confidence = None if math.isinf(result.confidence) else result.confidence
         row |= {"confidence": confidence, "abstained": result.abstained}
     if result.exact is not None:

@@ -200,7 +200,7 @@ def index_snapshot(
     from polyrank.index import open_writer
     from polyrank.index.local.writer import check_snapshot_path
 
-    check_snapshot_path(output)
+    check_snapshot_path(index, output)
     with open_writer(index) as writer:
         writer.snapshot(output)
         notify(f"{output}: {len(writer):,} candidates")

@@ -7,6 +7,7 @@ import tomllib
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyrank.errors import ConfigError, UsageError
@@ -199,6 +200,34 @@ def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:
         known = [also, *others] if also else others
         raise UsageError(f"unknown {what} {name!r}; choose {', '.join(known)} or {last}")
     return name
+
+
+def whole_number(value: object, name: str, *, least: int | None = None) -> int:
+    """Check that an argument is a whole number of at most 64 bits.
+
+    Args:
+        value: of the argument.
+        name: of the argument, for the error.
+        least: the lowest valid value; None: any.
+
+    Raises:
+        UsageError: it is not, or is too low.
+
+    >>> whole_number(2.5, "k")
+    Traceback (most recent call last):
+    polyrank.errors.UsageError: k = 2.5 is float; give a whole number
+    >>> whole_number(0, "n", least=1)
+    Traceback (most recent call last):
+    polyrank.errors.UsageError: n is 0; give 1 or more
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UsageError(f"{name} = {value!r} is {type(value).__name__}; give a whole number")
+    number = int(value)
+    if abs(number) >= 2**63:
+        raise UsageError(f"{name} is a whole number of more than 64 bits; give a smaller one")
+    if least is not None and number < least:
+        raise UsageError(f"{name} is {number}; give {least} or more")
+    return number
 
 
 def without_none(hint: Any) -> list[Any]:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.config.checked import whole_number
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index.checks import Vectors
-from polyrank.index.filters import Filter
+from polyrank.index.filters import Filter, as_filter
 from polyrank.records import Candidate
 from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath
@@ -23,6 +24,8 @@ from polyrank.storage.quantized import AnyVectors, Precision
 
 if TYPE_CHECKING:  # needs faiss
     from polyrank.index.local.ann import Ann
+
+MAX_WORDS, MAX_WORD_CHARACTERS = 250, 10_000  # of one page: SQLite limits conditions and patterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,19 +225,28 @@ class Index(CandidateStore):
             ArtifactError: a vector is damaged.
         """
 
-    @abstractmethod
-    def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
+    def page(
+        self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | str | None = None
+    ) -> Page:
         """One page of candidates in row order, as of the last change.
 
         Args:
-            after: the page starts after this row.
+            after: the page starts after this row, which need not exist: it may have been removed.
             n: at most this many candidates.
             words: the text or the id must contain each word, ignoring the case of ASCII letters.
-            filter: only candidates whose metadata pass; None: all.
+            filter: only candidates whose metadata pass, such as ``lang = "en"``; None: all.
 
         Raises:
+            UsageError: an argument is invalid.
             ArtifactError: the index is damaged.
         """
+        after, n = whole_number(after, "after", least=0), whole_number(n, "n", least=1)
+        _check_words(words)
+        return self._page(after, n, words, as_filter(filter))
+
+    @abstractmethod
+    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> Page:
+        """See ``page``, which checks the arguments."""
 
     @abstractmethod
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
@@ -287,9 +299,21 @@ class IndexWriter(CandidateStore):
         """Copy the index as it is now into a new folder, completely or not at all.
 
         Raises:
-            UsageError: ``path`` already exists, or this kind of index cannot be copied.
+            UsageError: ``path`` already exists or is inside the index, or this kind of index cannot be copied.
             ResourceError: the disk is full.
         """
+
+
+def _check_words(words: Sequence[str]) -> None:
+    is_list = isinstance(words, Sequence) and not isinstance(words, str)
+    if not is_list or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"words = {words!r} is not a list of texts; write one such as ['wifi', 'down']")
+    longest = max(map(len, words), default=0)
+    if len(words) > MAX_WORDS or longest > MAX_WORD_CHARACTERS:
+        raise UsageError(
+            f"{len(words):,} words of up to {longest:,} characters are too many; the limits are {MAX_WORDS} words and"
+            f" {MAX_WORD_CHARACTERS:,} characters, so search for fewer"
+        )
 
 
 def check_fingerprint(of_index: str, of_encoder: str | None, path: Path) -> None:

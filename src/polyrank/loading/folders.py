@@ -1,6 +1,7 @@
-"""Determines the kind of a folder from the file that identifies it."""
+"""Determines the kind of a folder from the file that identifies it, and whether a folder was replaced."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +54,21 @@ def folder_kind(folder: Path) -> FolderKind:
             return kind
     inside = has_document(folder / "model", MODEL) or has_document(folder / "model", SUM)
     return "training" if inside else "other"
+
+
+def stamp(paths: Sequence[str]) -> str:
+    """A text that changes when one of these folders is replaced, or a document in it."""
+    seen = []
+    for path in paths:
+        for part in ("", *_FILES.values()):
+            try:
+                status = (Path(path) / part).stat()
+            except OSError:
+                continue
+            # an index in use changes all the time; only another file in its place means another index
+            changing = part in ("", INDEX_FILE)
+            seen.append([path, part, status.st_ino, 0 if changing else status.st_mtime_ns])
+    return json.dumps(seen)
 
 
 def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:

@@ -21,25 +21,25 @@ N_SCORES = 10  # a measure uses this many of the best scores
 
 
 def confidence(scores: ArrayLike, measure: Measure) -> float:
-    """Confidence in the best reply; minus infinity without replies.
+    """Confidence in the best reply; minus infinity if there are too few replies to measure it.
 
     Args:
         scores: scores of the replies to one context, best first.
         measure: "score": the raw score; "margin": the score minus the second best score; "softmax": the probability
-            among the best ten.
+            among the best ten. The latter two compare replies, so that a single reply has no confidence.
 
     >>> confidence([3.0, 1.0, 0.5], "score"), confidence([3.0, 1.0, 0.5], "margin")
     (3.0, 2.0)
-    >>> round(confidence([0.0, 0.0], "softmax"), 3)
-    0.5
+    >>> confidence([0.0, 0.0], "softmax"), confidence([0.0], "softmax")
+    (0.5, -inf)
     """
     best = np.asarray(scores, np.float64)[:N_SCORES]
-    if not len(best):
+    if len(best) < (1 if measure == "score" else 2):
         return -inf
     if measure == "score":
         return float(best[0])
     if measure == "margin":
-        return float(best[0] - best[1]) if len(best) > 1 else inf
+        return float(best[0] - best[1])
     return float(1 / np.exp(best - best[0]).sum())
 
 
@@ -160,7 +160,7 @@ def calibrate(
         known: coverage_curve([confidence(row, known) for row in scores], good)
         for known in (MEASURES if measure is None else (measure,))
     }
-    # without replies the confidence is -inf, and with one reply the margin is inf: neither is a usable threshold
+    # with too few replies the confidence is -inf, which is not a usable threshold
     finite = {known: [point for point in curve if np.isfinite(point.threshold)] for known, curve in curves.items()}
     if not any(finite.values()):
         raise DataError("no example has a reply with a finite confidence; retrieve more replies, or grow the index")
@@ -168,10 +168,9 @@ def calibrate(
     precise = [point for point in finite[chosen] if point.precision >= precision]
     if not precise:
         best = max(point.precision for point in finite[chosen])
-        usable = [point for point in curves[chosen] if point.threshold < inf]
         raise DataError(
             f"no threshold reaches a precision of {precision:.1%}, the best is {best:.1%} on {len(scores):,} examples"
-            f" ({describe_curve(usable)}); require less or use a better model"
+            f" ({describe_curve(curves[chosen])}); require less or use a better model"
         )
     threshold = max(precise, key=lambda point: point.coverage).threshold
     return Abstention(chosen, _lowered(threshold, [point.threshold for point in finite[chosen]])), curves[chosen]

@@ -1,7 +1,6 @@
 """Validation of a scorer's arguments: each context has its own list of texts."""
 
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Context, ContextLike, contexts_of
@@ -32,21 +31,6 @@ def matched_lists(
             " its own list, or use score_pool"
         )
     return queries, lists
-
-
-def whole_number(value: object, name: str) -> int:
-    """A whole number.
-
-    Raises:
-        UsageError: it has another type.
-
-    >>> whole_number(2.5, "k")
-    Traceback (most recent call last):
-    polyrank.errors.UsageError: k = 2.5 is float; give a whole number
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise UsageError(f"{name} = {value!r} is {type(value).__name__}; give a whole number")
-    return int(value)
 
 
 def as_texts(values: Iterable[str], name: str) -> Sequence[str]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.config.checked import whole_number
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
-from polyrank.scorers.inputs import as_candidates, as_texts, matched_lists, whole_number
+from polyrank.scorers.inputs import as_candidates, as_texts, matched_lists
 
 if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.index.filters import Filter

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from polyrank._version import __version__
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError
+from polyrank.loading.folders import stamp
 from polyrank.serving.context import Server
 from polyrank.serving.dialects import CohereError, TeiError
 from polyrank.serving.errors import COHERE, TEI, HttpError, http_error, of_validation
@@ -27,7 +28,7 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
-from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError, stamp, watched_paths
+from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError, watched_paths
 from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
 from polyrank.serving.wire import ErrorAnswer
 from polyrank.serving.worker import Setup

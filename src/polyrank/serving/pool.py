@@ -5,7 +5,6 @@ the next process computes each of its jobs alone, so that a job that kills its p
 """
 
 import asyncio
-import json
 import logging
 import multiprocessing
 import time
@@ -14,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from polyrank.errors import PolyrankError
@@ -371,21 +369,6 @@ def _settle(job: Job, outcome: TaskOutcome) -> None:
         job.result.set_exception(RefusedError(outcome.error, outcome.message))
     else:
         job.result.set_result(outcome.result)
-
-
-def stamp(paths: Sequence[str]) -> str:
-    """A text that changes when one of these folders is replaced, or a document in it."""
-    seen = []
-    for path in paths:
-        for part in ("", "config.json", "pipeline.json", "sum.json", "map.json", "remote.json", "candidates.db"):
-            try:
-                status = (Path(path) / part).stat()
-            except OSError:
-                continue
-            # an index in use changes all the time; only another file in its place means another index
-            changing = part in ("", "candidates.db")
-            seen.append([path, part, status.st_ino, 0 if changing else status.st_mtime_ns])
-    return json.dumps(seen)
 
 
 def watched_paths(info: Mapping[str, ServedInfo]) -> list[str]:

@@ -22,7 +22,7 @@ from polyrank.config.models import MODEL
 from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
 from polyrank.loading.answering import read_pipeline
-from polyrank.loading.folders import PIPELINE
+from polyrank.loading.folders import PIPELINE, stamp
 from polyrank.loading.models import Backend, resolve_model
 from polyrank.records import Context, Ranked
 from polyrank.scorers.exported import fastest_backend
@@ -71,6 +71,7 @@ class Served:
         self.name, self.path = name, path
         self._options = device, backend
         self._too_slow: dict[str | None, tuple[int, str]] = {}  # by filter: the index's change, and the error
+        self._stamp = ""  # of the index's folder, at the last call of ``current``
         folder = Path(path)
         is_pipeline = has_document(folder, PIPELINE)
         self.kind: ServedKind = "pipeline" if is_pipeline else "index" if is_index(folder) else "model"
@@ -101,6 +102,10 @@ class Served:
         first = stages.retriever.scorer
         return TwoStageScorer(first, stages.reranker, n_retrieved=sys.maxsize, ensemble=stages.ensemble)
 
+    def may_be_replaced(self) -> bool:
+        """Whether the index's folder is another one than at the last call of ``current``."""
+        return self.pipeline is not None and stamp([str(self.pipeline.index.path)]) != self._stamp
+
     def current(self) -> "Served":
         """This object; or a new one, if another encoder's index has replaced the index.
 
@@ -109,6 +114,7 @@ class Served:
         """
         if self.pipeline is None:
             return self
+        self._stamp = stamp([str(self.pipeline.index.path)])  # first, so that a replacement meanwhile is noticed
         with open_catalogue(self.pipeline.index.path) as index:
             if index.fingerprint == self.pipeline.index_encoder().fingerprint:
                 return self

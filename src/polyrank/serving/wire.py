@@ -93,7 +93,7 @@ class RespondAnswer(BaseModel):
     abstained: bool = Field(description="Whether the pipeline found no good answer.")
     confidence: float | None = Field(
         None,
-        description="The value that a pipeline compares with its threshold; null: no threshold, or only one reply.",
+        description="The value that a pipeline compares with its threshold; null: no threshold, or too few replies.",
     )
     exact: bool | None = Field(None, description="Whether these are proven to be the best; null: unknown.")
     n_scored: int | None = Field(None, description="Number of candidates that were scored; null: unknown.")
@@ -116,7 +116,7 @@ class AddRequest(Request):
     """Candidates to add, all or none."""
 
     model: Name = None
-    candidates: Annotated[list[NewCandidate], Field(fail_fast=True)] = Field(min_length=1, description="At least one.")
+    candidates: Annotated[list[NewCandidate], Field(fail_fast=True)] = Field(description="May be empty.")
     replace: bool = Field(
         False, description="Whether candidates with the same ids are replaced; otherwise they are an error."
     )
@@ -126,7 +126,7 @@ class RemoveRequest(Request):
     """Candidates to remove; unknown ids are ignored."""
 
     model: Name = None
-    ids: Texts = Field(min_length=1, description="Ids of candidates, at least one.")
+    ids: Texts = Field(description="Ids of candidates; may be empty.")
 
 
 class CandidateRow(BaseModel):

@@ -9,6 +9,7 @@ import os
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from multiprocessing.connection import Connection
@@ -107,18 +108,28 @@ def _outcomes(served: "dict[str, Served]", batch: Batch) -> list[TaskOutcome]:
 
 
 def _compute(served: "dict[str, Served]", batch: Batch) -> Sequence[Any]:
+    if served[batch.name].may_be_replaced():
+        with suppress(PolyrankError):  # the new index is damaged: searches report it, other tasks need only the models
+            _reopen(served, batch.name)
     try:
         return served[batch.name].compute(batch.tasks)
     except ArtifactError:
         try:
-            now = served[batch.name].current()
+            reopened = _reopen(served, batch.name)
         except PolyrankError as error:  # not the client's fault; ArtifactError hides paths from it
             raise ArtifactError(str(error)) from error
-        if now is served[batch.name]:
+        if not reopened:
             raise
-    log.info("%s was replaced and opened again", batch.name)
-    served[batch.name] = now
-    return now.compute(batch.tasks)
+    return served[batch.name].compute(batch.tasks)
+
+
+def _reopen(served: "dict[str, Served]", name: str) -> bool:
+    """Open an index or a pipeline again if another encoder's index has replaced it; returns whether it did."""
+    if (now := served[name].current()) is served[name]:
+        return False
+    log.info("%s was replaced and opened again", name)
+    served[name] = now
+    return True
 
 
 def _refusal(error: Exception) -> TaskOutcome:

@@ -191,7 +191,7 @@ class LocalIndex(Index):
         decoded = from_rows([row.vector for row in rows], self.precision) if rows else ()
         return {row.candidate.id: vector for row, vector in zip(rows, decoded, strict=True)}
 
-    def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
+    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> Page:
         with self._lock, transaction(self._connection, self.path, write=False):
             return store.page(self._connection, self.path, after, n, words, filter)
 

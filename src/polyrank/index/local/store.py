@@ -282,7 +282,7 @@ def page(
         condition, values = f"{condition} AND {filter.where}", [*values, *filter.bound]
     query = f"SELECT row FROM candidates WHERE {condition} ORDER BY row LIMIT ?"
     with sqlite_errors(path), limited_search():
-        rows = [row for (row,) in connection.execute(query, (*values, n + 1))]
+        rows = [row for (row,) in connection.execute(query, (*values, min(n, n_live) + 1))]
     candidates = tuple(row.candidate for row in read_rows(connection, path, rows[:n]))
     return Page(candidates, rows[n - 1] if len(rows) > n else None, n_live)
 

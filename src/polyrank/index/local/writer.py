@@ -287,7 +287,7 @@ class LocalWriter(IndexWriter):
         return failure
 
     def snapshot(self, path: AnyPath) -> None:
-        check_snapshot_path(path)
+        check_snapshot_path(self.path, path)
         with self._exclusive(), new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
             with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as copy:
                 try:
@@ -317,11 +317,13 @@ class LocalWriter(IndexWriter):
             self._release()
 
 
-def check_snapshot_path(path: AnyPath) -> None:
-    """Refuse a snapshot to a path that exists.
+def check_snapshot_path(index: Path, path: AnyPath) -> None:
+    """Refuse a snapshot to a path that exists or is inside the index, whose replacement would delete it.
 
     Raises:
-        UsageError: the path exists.
+        UsageError: the path exists or is inside the index.
     """
     if Path(path).exists():
         raise UsageError(f"{path} already exists; choose another path for the snapshot")
+    if Path(path).resolve().is_relative_to(index.resolve()):
+        raise UsageError(f"{path} is inside the index {index}; choose a path outside for the snapshot")

@@ -4,7 +4,8 @@ Repeating any of these calls has no further effect, so the connection may repeat
 checks the rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -121,18 +122,20 @@ class MilvusCollection:
         if divided:
             schema.add_field(PARTITION, kinds.VARCHAR, max_length=32, is_partition_key=True)
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=width)
-        self._call(
-            "create_collection",
-            name,
-            schema=schema,
-            num_shards=shards,
-            consistency_level="Strong",  # every later request gets what was acknowledged
-            properties={PROPERTY: info} | _norm_property(norm_exponent) | several,
-        )
+        with _accept_if(lambda: bool(self._call("has_collection", name))):
+            self._call(
+                "create_collection",
+                name,
+                schema=schema,
+                num_shards=shards,
+                consistency_level="Strong",  # every later request gets what was acknowledged
+                properties={PROPERTY: info} | _norm_property(norm_exponent) | several,
+            )
         indexes = new.prepare_index_params()
         indexes.add_index("vector", index_type=kind, metric_type="IP", params=settings)
         try:
-            self._call("create_index", name, indexes)
+            with _accept_if(lambda: bool(self._call("list_indexes", name))):
+                self._call("create_index", name, indexes)
         except ResourceError as error:
             raise UsageError(f"{error}; use another index type") from error
         self._call("load_collection", name, replica_number=replicas)
@@ -208,7 +211,8 @@ class MilvusCollection:
 
     def set_alias(self, collection: str, *, replace: bool) -> None:
         """Make the address an alias of a collection; ``replace``: instead of the one that it refers to now."""
-        self._call("alter_alias" if replace else "create_alias", collection, self.address.collection)
+        with _accept_if(lambda: self.address.collection in self.aliases(collection)):
+            self._call("alter_alias" if replace else "create_alias", collection, self.address.collection)
 
     def drop_alias(self, alias: str) -> None:
         """Drop an alias."""
@@ -281,6 +285,16 @@ class MilvusCollection:
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         self.connection.close()
+
+
+@contextmanager
+def _accept_if(is_done: Callable[[], bool]) -> Iterator[None]:
+    """Ignore a refusal of what is done already: Milvus Lite refuses to create a thing again after a lost answer."""
+    try:
+        yield
+    except ResourceError:
+        if not is_done():
+            raise
 
 
 def _norm_property(exponent: int) -> dict[str, str]:

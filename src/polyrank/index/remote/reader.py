@@ -165,8 +165,8 @@ class RemoteIndex(Index):
                 result.append((number, candidate, vector[: self.dimension]))
         return result
 
-    def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
-        """See ``Index``. Fetches every candidate that passes the filter."""
+    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> Page:
+        """See ``Index.page``. Fetches every candidate that passes the filter."""
         with limited_search():
             pairs = [
                 (row, candidate)

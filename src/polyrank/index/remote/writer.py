@@ -182,7 +182,7 @@ def write_remote(
     if not candidates:  # D is unknown
         raise UsageError(f"{address} cannot be built from 0 candidates; pass at least one")
     parts = iter([vectors] if isinstance(vectors, np.ndarray) else vectors)
-    collection = f"{address.collection}_{os.urandom(4).hex()}"
+    collection = f"{address.collection[:246]}_{os.urandom(4).hex()}"  # Milvus's limit is 255 characters
     with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
         server.check_offered(ann, shards=shards, replicas=replicas)
         old = server.alias()

@@ -12,7 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
-from polyrank.config.checked import read_choice
+from polyrank.config.checked import read_choice, whole_number
 from polyrank.errors import MissingExtraError, OfflineError, UsageError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported: Ray sends no usage reports
@@ -66,12 +66,14 @@ def connected(address: str = "auto") -> Iterator[None]:
         ray.shutdown()
 
 
-def check_arguments(address: str, device: str) -> None:
-    """Check the address and the device before anything is read or connected.
+def check_arguments(address: str, device: str, **counts: int) -> None:
+    """Check the address, the device and numbers of at least 1 before anything is read or connected.
 
     Raises:
-        UsageError: the address or the device is invalid.
+        UsageError: one of them is invalid.
     """
+    for name, count in counts.items():
+        whole_number(count, name, least=1)
     if address not in ("auto", LOCAL):
         _host_and_port(address)
     read_choice(device, Device, "device of a Ray cluster")

@@ -68,10 +68,11 @@ def encode(
     Raises:
         ConfigError: the folder holds vectors of other candidates or of another encoder.
         DataError: the candidates cannot be read, or are invalid.
+        UsageError: another argument is invalid.
         OfflineError: no cluster answers.
         LostProcessError: workers have died more than ``max_failures`` times; finished blocks are kept.
     """
-    check_arguments(address, device)
+    check_arguments(address, device, workers=workers, cpus=cpus, block_size=block_size)
     resolve_encoder(model, backend=backend)
     folder = Path(output).absolute()
     pool: Iterable[Candidate]

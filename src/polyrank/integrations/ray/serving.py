@@ -49,7 +49,7 @@ def serve(
         ResourceError: replicas do not start.
         PolyrankError: a model or index cannot be opened.
     """
-    check_arguments(address, settings.device)
+    check_arguments(address, settings.device, replicas=replicas, cpus=cpus)
     _check(settings)
     with connected(address), _stop_signal() as stopped:
         from ray import serve as ray_serve

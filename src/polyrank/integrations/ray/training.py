@@ -57,7 +57,7 @@ def train(
         LostProcessError: workers have died more than ``max_failures`` times.
         PolyrankError: as for ``polyrank.train``.
     """
-    check_arguments(address, device)
+    check_arguments(address, device, workers=workers, cpus=cpus)
     plan = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     with connected(address):
         mailbox = ray.remote(num_cpus=0, label_selector={NODE: current_node_id()})(_Mailbox).remote()
