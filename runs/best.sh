@@ -123,7 +123,7 @@ for set in $SETS; do
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
-        [[ $model == sum-four ]] && against=sum-logq-all parts=("$work"/{logq-all,logq-more,scratch,counts}/model) lists=3000
+        [[ $model == sum-four ]] && against=logq-all parts=("$work"/{logq-all,logq-more,scratch,counts}/model) lists=3000
         [[ $model == sum-both ]] && against=sum-seeds parts=("$work"/{bi,bi-2,bi-both,convert}/model) lists=2000
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
