@@ -301,6 +301,13 @@ def test_bad_csv_records_keep_their_lines(tmp_path: Path) -> None:
         read_examples(written(path, b"\xff,a", "1,2"), skip_bad=True)
 
 
+def test_the_rest_of_a_bad_csv_record_is_not_a_record(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "context,response", '"first line', b"\xff\xff", 'last line",b', "c,d")
+    loaded = read_examples(path, skip_bad=True)
+    assert loaded.examples == [Example(("c",), ("d",), (0,), "x:5")]
+    assert loaded.report.messages == (f"{path}:3: byte 1 of the line is not UTF-8; save the file as UTF-8",)
+
+
 def test_long_csv_cells(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", "context,response", f"{'a' * 200_000},b")
     assert len(read_examples(path).examples[0].context[0]) == 200_000
