@@ -732,6 +732,15 @@ def test_replies_to_replies_are_a_conversation(write: Write) -> None:
     assert found.dialogues[0]["time"] == "2017-10-31T22:10:00"
 
 
+def test_replies_refer_to_messages_of_their_own_file(write: Write, tmp_path: Path) -> None:
+    start = "id,reply_to,sender,text\n1,,Ann,a\n2,,Ben,b\n"
+    write("all/x.csv", start + "3,1,Cy,to a\n4,2,Cy,to b\n")
+    write("all/y.csv", start + "3,2,Cy,to b\n4,1,Cy,to a\n")
+    found = talk(import_chats(tmp_path / "all"))
+    assert list(found) == ["x/1", "x/2", "y/1", "y/2"]
+    assert all(answer == f"to {question}" for (_, question), (_, answer) in found.values())
+
+
 # from messages to dialogues
 
 
