@@ -840,6 +840,13 @@ def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: P
     assert "skipped 1 other file, such as pictures" in found.report.notes
 
 
+def test_files_that_differ_only_in_their_suffix_are_not_mixed(write: Write, tmp_path: Path) -> None:
+    write("all/call.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\n<v Ann>a\n\n00:02.000 --> 00:03.000\n<v Ben>b\n")
+    write("all/call.srt", "1\n00:00:01,000 --> 00:00:02,000\nCy: c\n\n2\n00:00:02,000 --> 00:00:03,000\nDee: d\n")
+    found = talk(import_chats(tmp_path / "all"))
+    assert found == {"call.srt": [("Cy", "c"), ("Dee", "d")], "call.vtt": [("Ann", "a"), ("Ben", "b")]}
+
+
 def test_messages_without_times_and_ids_form_limited_conversations(write: Write) -> None:
     rows = [(f"{'ab'[i % 2]}", f"text {i}") for i in range(5001)]
     path = messages_file(write, *rows, header="sender,text")
