@@ -975,6 +975,8 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         ("x.json", "{}", "holds no messages"),
         ("x.json", '["a", "b"]', "is a list of texts; write objects"),
         ("x.json", "[" * 100_000, "nested too deeply"),
+        ("x.json", f'[{{"sender": "a", "text": {"[" * 900}"b"{"]" * 900}}}]', "nested too deeply"),
+        ("x.json", f'[{{"sender": "a", "text": {"1" * 5000}}}]', "cannot be read .*; write shorter numbers"),
         ("x.json", '[{"sender": "a",\n "text": "b"}, {"se', r"x\.json:2: not JSON: .*; the file may be truncated"),
         (
             "x.jsonl",
