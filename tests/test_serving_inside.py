@@ -42,6 +42,7 @@ from polyrank.serving.jobs import Job, OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
 from polyrank.serving.protocol import PatientProtocol
+from polyrank.serving.routes.feedback import figures
 from polyrank.serving.run import _bind, _until_stopped
 from polyrank.serving.served import Served
 from polyrank.serving.tasks import EmbedTask, RespondTask, Started
@@ -712,6 +713,18 @@ def test_calls_that_wait_for_the_disk_are_limited() -> None:
 
     _, server = create_app({}, BASIC)
     assert asyncio.run(work(server)) == 5
+
+
+def test_reports_take_turns(tmp_path: Path) -> None:
+    async def work(server: Server) -> int:
+        reports = [asyncio.ensure_future(figures(server)) for _ in range(5)]
+        await asyncio.sleep(0)
+        n_reading = server.n_blocking
+        assert [row["n_requests"] for row in await asyncio.gather(*reports)] == [0] * 5
+        return n_reading
+
+    _, server = create_app({}, replace(BASIC, feedback=FeedbackSettings(file=str(tmp_path / "feedback.db"))))
+    assert asyncio.run(work(server)) == 1
 
 
 def test_without_keys_only_this_machine_has_access(client: TestClient) -> None:

@@ -39,6 +39,7 @@ class FeedbackLog:
         self._n_characters = self._n_outcomes = 0
         self._scheduled = self._failing = False
         self.n_lost = 0
+        self.reporting = asyncio.Lock()  # a report reads the whole file, and several would keep others from the disk
 
     def __len__(self) -> int:
         """Number of shown lists that wait for the disk."""
