@@ -371,7 +371,8 @@ def streamed(path: Path, **settings: Any) -> list[Candidate]:
 def test_a_folder_of_pools_is_read_file_by_file_and_an_error_names_both(tmp_path: Path, read: ReadPool) -> None:
     (tmp_path / "b.csv").write_text("id,text\n3,three\n1,one\n", "utf-8")
     (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "one"}\n{"id": "2", "text": "two"}\n', "utf-8")
-    (tmp_path / "notes.md").write_text("not read", "utf-8")
+    for name in ("notes.md", "._b.csv", ".a.new.jsonl"):
+        (tmp_path / name).write_text("not read", "utf-8")
     said: list[str] = []
     pool = read(tmp_path, notify=said.append)
     assert [(c.id, c.text) for c in pool] == [("1", "one"), ("2", "two"), ("3", "three")]
