@@ -22,9 +22,7 @@ def of_other(pair: Example) -> Example:
     >>> of_other(Example(("a", "b"), ("c",), (0,), "1", ("I like c.",)))
     Example(context=('a',), candidates=('b',), relevant=(0,), id='1, other', background=(), relevant_ids=())
     """
-    return replace(
-        pair, context=pair.context[:-1], candidates=pair.context[-1:], id=f"{pair.id}, other", background=()
-    )
+    return replace(pair, context=pair.context[:-1], candidates=pair.context[-1:], id=f"{pair.id}, other", background=())
 
 
 if __name__ == "__main__":
