@@ -29,8 +29,8 @@ class Member:
     Args:
         path: for messages and names.
         read: returns its bytes, decompressed.
-        place: its path in the folder or archive if another file there has the same stem, without suffixes unless that is
-            also another file's; else empty.
+        place: its path in the folder or archive, if another file there has the same stem; without suffixes, unless that
+            would also be the other file's; else empty.
     """
 
     path: Path
