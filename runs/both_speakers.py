@@ -1,4 +1,4 @@
-"""Adds the pairs of the other speaker, who says the last turn of each context. That speaker has no background.
+"""Adds the pairs of the other speaker, whose turn is the last of each context. That speaker has no background.
 
 python runs/both_speakers.py PAIRS.jsonl.gz BOTH.jsonl
 """

@@ -286,7 +286,7 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
             if len(raw) > max_line_bytes:  # its end, which may hold a quote, is unknown
                 raise
             broken.append(error)
-            return raw.decode("utf-8", "replace")  # a record may have more lines, which are not records of their own
+            return raw.decode("utf-8", "replace")  # a record may have more lines that are not records
 
     # the default limit of the csv module, 131,072 characters, is too small for long turns; it is global to the process
     csv.field_size_limit(max(csv.field_size_limit(), max_line_bytes))
