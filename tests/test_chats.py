@@ -732,6 +732,15 @@ def test_replies_to_replies_are_a_conversation(write: Write) -> None:
     assert found.dialogues[0]["time"] == "2017-10-31T22:10:00"
 
 
+def test_replies_refer_to_messages_of_their_own_file(write: Write, tmp_path: Path) -> None:
+    start = "id,reply_to,sender,text\n1,,Ann,a\n2,,Ben,b\n"
+    write("all/x.csv", start + "3,1,Cy,to a\n4,2,Cy,to b\n")
+    write("all/y.csv", start + "3,2,Cy,to b\n4,1,Cy,to a\n")
+    found = talk(import_chats(tmp_path / "all"))
+    assert list(found) == ["x/1", "x/2", "y/1", "y/2"]
+    assert all(answer == f"to {question}" for (_, question), (_, answer) in found.values())
+
+
 # from messages to dialogues
 
 
@@ -829,6 +838,13 @@ def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: P
     assert list(talk(found)) == ["a/1", "b/1"]
     assert found.report.form == "table and conversations"
     assert "skipped 1 other file, such as pictures" in found.report.notes
+
+
+def test_files_that_differ_only_in_their_suffix_are_not_mixed(write: Write, tmp_path: Path) -> None:
+    write("all/call.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\n<v Ann>a\n\n00:02.000 --> 00:03.000\n<v Ben>b\n")
+    write("all/call.srt", "1\n00:00:01,000 --> 00:00:02,000\nCy: c\n\n2\n00:00:02,000 --> 00:00:03,000\nDee: d\n")
+    found = talk(import_chats(tmp_path / "all"))
+    assert found == {"call.srt": [("Cy", "c"), ("Dee", "d")], "call.vtt": [("Ann", "a"), ("Ben", "b")]}
 
 
 def test_messages_without_times_and_ids_form_limited_conversations(write: Write) -> None:
@@ -959,6 +975,8 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         ("x.json", "{}", "holds no messages"),
         ("x.json", '["a", "b"]', "is a list of texts; write objects"),
         ("x.json", "[" * 100_000, "nested too deeply"),
+        ("x.json", f'[{{"sender": "a", "text": {"[" * 900}"b"{"]" * 900}}}]', "nested too deeply"),
+        ("x.json", f'[{{"sender": "a", "text": {"1" * 5000}}}]', "cannot be read .*; write shorter numbers"),
         ("x.json", '[{"sender": "a",\n "text": "b"}, {"se', r"x\.json:2: not JSON: .*; the file may be truncated"),
         (
             "x.jsonl",

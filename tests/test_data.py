@@ -301,6 +301,13 @@ def test_bad_csv_records_keep_their_lines(tmp_path: Path) -> None:
         read_examples(written(path, b"\xff,a", "1,2"), skip_bad=True)
 
 
+def test_the_rest_of_a_bad_csv_record_is_not_a_record(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "context,response", '"first line', b"\xff\xff", 'last line",b', "c,d")
+    loaded = read_examples(path, skip_bad=True)
+    assert loaded.examples == [Example(("c",), ("d",), (0,), "x:5")]
+    assert loaded.report.messages == (f"{path}:3: byte 1 of the line is not UTF-8; save the file as UTF-8",)
+
+
 def test_long_csv_cells(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", "context,response", f"{'a' * 200_000},b")
     assert len(read_examples(path).examples[0].context[0]) == 200_000
@@ -364,7 +371,8 @@ def streamed(path: Path, **settings: Any) -> list[Candidate]:
 def test_a_folder_of_pools_is_read_file_by_file_and_an_error_names_both(tmp_path: Path, read: ReadPool) -> None:
     (tmp_path / "b.csv").write_text("id,text\n3,three\n1,one\n", "utf-8")
     (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "one"}\n{"id": "2", "text": "two"}\n', "utf-8")
-    (tmp_path / "notes.md").write_text("not read", "utf-8")
+    for name in ("notes.md", "._b.csv", ".a.new.jsonl"):
+        (tmp_path / name).write_text("not read", "utf-8")
     said: list[str] = []
     pool = read(tmp_path, notify=said.append)
     assert [(c.id, c.text) for c in pool] == [("1", "one"), ("2", "two"), ("3", "three")]

@@ -521,6 +521,8 @@ def test_a_repeated_request_counts_once() -> None:
         for one in requests
     ]
     assert report(bare) == figures  # texts that are not stored are compared by their codes
+    unknown = report(replace(one, context_code=None) for one in bare)
+    assert (unknown["n_requests"], unknown["unanswered"]) == (8, 7)
 
 
 @pytest.mark.parametrize(

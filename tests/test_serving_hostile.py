@@ -323,6 +323,29 @@ def test_texts_waiting_for_the_disk_are_limited(tmp_path: Path, caplog: pytest.L
     assert not log._waiting
 
 
+class Measured(str):
+    """A text whose length a thread computes while the main thread does something else."""
+
+    __slots__ = ()
+    begun, done = threading.Event(), threading.Event()
+
+    def __len__(self) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            self.begun.set()
+            self.done.wait(60)
+        return super().__len__()
+
+
+def test_texts_that_begin_to_wait_while_others_are_written_are_counted(tmp_path: Path) -> None:
+    log = FeedbackLog(tmp_path / "feedback.db", keep_text=True)
+    log.show(Shown("first", (Reply("a", 1.0, Measured("x")),)))
+    assert Measured.begun.wait(60)
+    log.show(shown(2))
+    Measured.done.set()
+    log.close()
+    assert log._n_characters == 0
+
+
 def test_replies_lost_at_the_end_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = FeedbackLog(tmp_path / "feedback.db", keep_text=True)
     pages = log.store._connection.execute("PRAGMA page_count").fetchone()[0]

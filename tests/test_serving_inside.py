@@ -29,6 +29,7 @@ from uvicorn.server import ServerState
 
 from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings
 from polyrank.errors import DeadlineError, LockedError, OfflineError, PolyrankError, ReadOnlyError, UsageError
+from polyrank.feedback import FeedbackStore
 from polyrank.index import open_writer
 from polyrank.records import Context
 from polyrank.scorers.open import load_encoder
@@ -42,6 +43,7 @@ from polyrank.serving.jobs import Job, OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
 from polyrank.serving.protocol import PatientProtocol
+from polyrank.serving.routes.feedback import figures
 from polyrank.serving.run import _bind, _until_stopped
 from polyrank.serving.served import Served
 from polyrank.serving.tasks import EmbedTask, RespondTask, Started
@@ -746,6 +748,18 @@ def test_calls_that_wait_for_the_disk_are_limited() -> None:
     assert asyncio.run(work(server)) == 5
 
 
+def test_reports_take_turns(tmp_path: Path) -> None:
+    async def work(server: Server) -> int:
+        reports = [asyncio.ensure_future(figures(server)) for _ in range(5)]
+        await asyncio.sleep(0)
+        n_reading = server.n_blocking
+        assert [row["n_requests"] for row in await asyncio.gather(*reports)] == [0] * 5
+        return n_reading
+
+    _, server = create_app({}, replace(BASIC, feedback=FeedbackSettings(file=str(tmp_path / "feedback.db"))))
+    assert asyncio.run(work(server)) == 1
+
+
 def test_without_keys_only_this_machine_has_access(client: TestClient) -> None:
     for host, status in (("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("LOCALHOST:1", 200),
                          ("example.org", 403), ("localhost.example.org", 403), ("", 403), ("[::2]", 403)):  # fmt: skip
@@ -913,6 +927,31 @@ def test_a_stopped_server_leaves_no_threads(name: str, tmp_path: Path) -> None:
         assert {"polyrank-json", "polyrank-disk", "polyrank-pool"} <= started
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert not [thread for thread in left if not thread.startswith("polyrank-pool")]  # these end on their own
+
+
+def test_feedback_is_written_first_at_the_end(index: Path, tmp_path: Path) -> None:
+    """Even if calls still wait for another server, such as those of clients that have left."""
+    file, free = tmp_path / "feedback.db", threading.Event()
+    try:
+        with inside({"support": str(index)}, replace(BASIC, feedback=FeedbackSettings(file=str(file)))) as client:
+            server: Server = cast(Any, client.app).app.state.server
+            assert client.get("/v1/candidates/r0").status_code == 200  # its index has to be closed
+            post(client, "/v1/respond", context="hi", k=1)
+
+            async def wait_in_threads() -> None:
+                server_calls = [asyncio.ensure_future(server.run_blocking(free.wait)) for _ in range(MAX_BLOCKING)]
+                await asyncio.sleep(0)
+                assert server.n_blocking == len(server_calls)
+
+            assert client.portal is not None
+            client.portal.call(wait_in_threads)
+            assert server.feedback is not None
+            (writing,) = server.feedback._thread._threads
+            threading.Thread(target=lambda: (writing.join(), free.set()), daemon=True).start()
+    finally:
+        free.set()
+    with FeedbackStore(file, write=False) as store:
+        assert len(store) == 1
 
 
 def test_a_process_is_ended_once() -> None:

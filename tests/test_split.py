@@ -1,6 +1,7 @@
 """Splitting conversations into three parts: the parts are disjoint, and lists use only their own part."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -325,6 +326,18 @@ def test_speakers_whose_turns_are_replies(
     pairs = written(tmp_path / "p.jsonl", [{"context": "a", "response": "b"}, row])
     assert choose_speaker(pairs, asked, notify=lines.append) == (None if asked in (None, "*") else asked)
     assert len(lines) == bool(said)
+
+
+def test_a_pipe_is_refused_before_it_is_empty() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'{"context": "a", "response": "b"}\n')
+    os.close(writing)
+    try:
+        with pytest.raises(DataError, match="is a pipe, which can be read only once; save it as a file"):
+            choose_speaker(f"/dev/fd/{reading}")
+        assert len(read_examples(f"/dev/fd/{reading}").examples) == 1
+    finally:
+        os.close(reading)
 
 
 def test_a_recipe_trains_and_validates_on_the_agents_turns(tmp_path: Path) -> None:

@@ -275,11 +275,18 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
         DataError: the header is bad, so no row can be read.
     """
     at = 0
+    broken: list[DataError] = []  # lines of this record that are not UTF-8
 
     def text(line: tuple[int, bytes]) -> str:
         nonlocal at
-        at = line[0]
-        return _text(path, *line, max_line_bytes)
+        at, raw = line
+        try:
+            return _text(path, at, raw, max_line_bytes)
+        except DataError as error:
+            if len(raw) > max_line_bytes:  # its end, which may hold a quote, is unknown
+                raise
+            broken.append(error)
+            return raw.decode("utf-8", "replace")  # a record may have more lines that are not records
 
     # the default limit of the csv module, 131,072 characters, is too small for long turns; it is global to the process
     csv.field_size_limit(max(csv.field_size_limit(), max_line_bytes))
@@ -288,11 +295,14 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
     header: list[str] = []
     while True:
         start = at + 1
+        broken.clear()
         try:
             try:
                 cells = next(reader, None)
             except csv.Error as error:
                 raise row_error(path, start, f"not CSV: {error}; check its quotes") from error
+            if broken:
+                raise broken[0]
             if header and cells and len(cells) != len(header):
                 problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
                 raise row_error(path, start, problem)

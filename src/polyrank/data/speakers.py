@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data.rows import object_of, objects_in, rows
+from polyrank.errors import DataError
 
 AGENTS = ("agent", "assistant", "support", "operator", "advisor", "representative", "bot", "chatbot", "gpt")
 EVERYBODY = "*"
@@ -18,9 +19,14 @@ def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
     """Names of the speakers of dialogues in a file or in rows; None if they are not dialogues.
 
     Bad rows are skipped.
+
+    Raises:
+        DataError: the file cannot be read, or it is a pipe.
     """
     speakers: set[str] = set()
     if isinstance(source, str | Path):
+        if Path(source).is_fifo():
+            raise DataError(f"{source}: is a pipe, which can be read only once; save it as a file")
         source = (row for _, row in rows(Path(source), on_bad=lambda error: None))
     for row in filter(None, map(object_of, source)):
         if "turns" not in row and not speakers:

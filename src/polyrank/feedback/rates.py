@@ -59,7 +59,7 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
     denominator are None.
 
     A page sends a new request when the user changes a setting. Therefore, of several requests of one conversation with
-    the same context and model, one without an outcome does not count if another follows it.
+    the same known context and model, one without an outcome does not count if another follows it.
 
     Returns:
         ``n_requests``, ``taken``, ``edited``, ``refused``, ``unanswered``, ``acceptance``, ``interval`` and ``mrr``
@@ -79,10 +79,9 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
         groups = (everything, weeks.setdefault(week, _Group()), models.setdefault(model, _Group()))
         for group in groups:
             group.add(request)
-        if shown.conversation:
-            for group in waiting.pop(
-                key := hash((shown.conversation, shown.context or request.context_code, model)), ()
-            ):
+        question = shown.context or request.context_code
+        if shown.conversation and question is not None:
+            for group in waiting.pop(key := hash((shown.conversation, question, model)), ()):
                 group.counts["unanswered"] -= 1
             if request.outcome is None:
                 waiting[key] = groups

@@ -31,6 +31,8 @@ class DataRef:
 def resolve_data(path: AnyPath) -> tuple[DataRef, ...]:
     """The file at a path, or all files in a folder or of a pattern such as ``data/part-*.parquet``, sorted by name.
 
+    Hidden files, such as those that other programs are still writing, are left out.
+
     Raises:
         DataError: the folder or the pattern matches no data file.
 
@@ -40,12 +42,16 @@ def resolve_data(path: AnyPath) -> tuple[DataRef, ...]:
     path = Path(path)
     files = [path]
     if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.name.lower().endswith(ENDINGS)]
+        files = [file for file in _visible(path, "*") if file.name.lower().endswith(ENDINGS)]
     elif not path.exists() and any(sign in path.name for sign in "*?["):
-        files = sorted(path.parent.glob(path.name))
+        files = _visible(path.parent, path.name)
     if not files:
         raise DataError(f"{path}: matches no data file; give files that end in {', '.join(ENDINGS)}")
     return tuple(data_file(file) for file in files)
+
+
+def _visible(folder: Path, pattern: str) -> list[Path]:
+    return [file for file in sorted(folder.glob(pattern)) if not file.name.startswith(".")]
 
 
 def data_file(path: Path) -> DataRef:

@@ -86,12 +86,12 @@ def create_app(
         finally:
             maintenance.cancel()
             await pool.close()
-            for catalogue in server.catalogues.values():
-                await server.run_blocking(catalogue.close)
-            server.threads.shutdown()
-            server.parsing.shutdown()
-            if server.feedback is not None:
+            if server.feedback is not None:  # first, because the rest may wait long for a disk or a server
                 server.feedback.close()
+            server.threads.shutdown(cancel_futures=True)
+            for catalogue in server.catalogues.values():
+                catalogue.close()
+            server.parsing.shutdown()
 
     app = FastAPI(
         title="polyrank",

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -34,9 +35,11 @@ class FeedbackLog:
         self.store = FeedbackStore(path, keep_text=keep_text)
         self._thread = ThreadPoolExecutor(1, "polyrank-feedback")
         self._waiting: deque[Shown] = deque()
+        self._counting = threading.Lock()  # of the characters
         self._n_characters = self._n_outcomes = 0
         self._scheduled = self._failing = False
         self.n_lost = 0
+        self.reporting = asyncio.Lock()  # a report reads the whole file, and several would keep others from the disk
 
     def __len__(self) -> int:
         """Number of shown lists that wait for the disk."""
@@ -49,7 +52,8 @@ class FeedbackLog:
             self.lose(f"{len(self)} lists wait already")
             return
         self._waiting.append(shown)
-        self._n_characters += size
+        with self._counting:
+            self._n_characters += size
         if not self._scheduled:
             self._scheduled = True
             self._thread.submit(self._try_to_write)
@@ -113,9 +117,10 @@ class FeedbackLog:
                     self.store.record(*batch)
                 except DataError as error:
                     log.error("shown replies could not be recorded: %s", type(error).__name__)
-            for shown in batch:
-                self._waiting.popleft()
-                self._n_characters -= _characters(shown)
+            for _ in batch:
+                size = _characters(self._waiting.popleft())
+                with self._counting:
+                    self._n_characters -= size
         self._failing = False
 
 

@@ -29,6 +29,8 @@ def json_rows(member: Member, text: str, on_bad: OnBad) -> Rows:
             problem = f"not JSON: {error.msg}; the file may be truncated, download or export it again"
             raise row_error(member.path, line, problem) from error
         numbered, read = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()], _line
+    except ValueError as error:  # an integer of thousands of digits
+        raise DataError(f"{member.path}: cannot be read ({error}); write shorter numbers") from error
     else:
         numbered, read = [*enumerate(items_of(value), 1)], partial(_object, escaped="\\ud" in text.lower())
         if numbered and all(isinstance(item, str) for _, item in numbered):

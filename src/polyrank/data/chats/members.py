@@ -29,7 +29,8 @@ class Member:
     Args:
         path: for messages and names.
         read: returns its bytes, decompressed.
-        place: its path in the folder or archive without suffixes, if another file there has the same stem; else empty.
+        place: its path in the folder or archive, if another file there has the same stem; without suffixes, unless that
+            would also be the other file's; else empty.
     """
 
     path: Path
@@ -76,7 +77,13 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
     if n_others := len(inside) - len(hidden) - len(read):
         note(f"skipped {counted(n_others, 'other file')}, such as pictures")
     same = Counter(member.stem for member in read)
-    return [replace(member, place=_place(name)) if same[member.stem] > 1 else member for name, member in chosen]
+    places = Counter(_place(name) for name, _ in chosen)
+
+    def place(name: Path) -> str:
+        alone = places[_place(name)] == 1 or NAMELESS.fullmatch(name.name.removesuffix(".gz"))
+        return _place(name) if alone else name.as_posix()
+
+    return [replace(member, place=place(name)) if same[member.stem] > 1 else member for name, member in chosen]
 
 
 def _place(name: Path) -> str:

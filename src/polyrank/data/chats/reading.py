@@ -20,7 +20,7 @@ from polyrank.data.chats.transcript_tables import transcripts
 from polyrank.data.chats.transcripts import transcript
 from polyrank.data.chats.webvtt import webvtt
 from polyrank.data.chats.whatsapp import whatsapp
-from polyrank.errors import UsageError
+from polyrank.errors import DataError, UsageError
 
 Reader = Callable[[File], Messages | None]
 """Returns the messages of a file, or None if the file has another form; ``options.form`` is the user's choice."""
@@ -57,7 +57,10 @@ def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Iterator[M
     """
     parts = members(path, options.log.note, options.max_bytes)
     for member in parts:
-        yield from options.log.count(_messages(File(member, options, parts), forms))
+        try:
+            yield from options.log.count(_messages(File(member, options, parts), forms))
+        except RecursionError as error:
+            raise DataError(f"{member.path}: nested too deeply; give flatter JSON") from error
 
 
 def _messages(file: File, forms: dict[str, None]) -> Messages:

@@ -7,17 +7,20 @@ from polyrank.data.chats.messages import Message
 
 
 def threaded(messages: Iterable[Message]) -> Iterator[Message]:
-    """Set the conversation of messages that have an id but no conversation.
+    """Set the conversation of messages that have an id but no conversation. Ids are those of one stream.
 
     >>> chain = [Message("", "", "Ann", "hi", id="a"), Message("", "", "Ben", "yes?", id="b", answers=("a",))]
     >>> [message.conversation for message in threaded([*chain, Message("", "", "Cy", "hello")])]
     ['a', 'a', None]
     """
     held = list(messages)
-    answered = {message.id: message.answers for message in held if message.id}
+    answered: dict[str, dict[str, tuple[str, ...]]] = {}
+    for message in held:
+        if message.id:
+            answered.setdefault(message.stream, {})[message.id] = message.answers
     for message in held:
         if message.id and message.conversation is None:
-            message = replace(message, conversation=_first(message.id, answered))
+            message = replace(message, conversation=_first(message.id, answered[message.stream]))
         yield message
 
 

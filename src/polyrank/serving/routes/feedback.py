@@ -38,4 +38,5 @@ async def figures(server: CurrentServer) -> dict[str, Any]:
     """Rates by rank, by week and by model, with 95% intervals."""
     log = server.feedback
     assert log is not None, "this route exists only with a feedback file"
-    return await server.run_search(lambda: report(log.store.requests()))
+    async with log.reporting:
+        return await server.run_search(lambda: report(log.store.requests()))
