@@ -13,12 +13,13 @@ import typer
 from typer.testing import CliRunner
 
 import polyrank
-from polyrank.answering.pipeline import open_pipeline
+from polyrank.answering.pipeline import open_pipeline, write_pipeline
 from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
 from polyrank.cli.interrupts import discard_partial_output
 from polyrank.cli.progress import WorkDisplay
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, DataError, PolyrankError
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
@@ -40,10 +41,11 @@ def refusal(*arguments: str | Path, stdin: str | bytes = "") -> str:
 
 @pytest.fixture(scope="module")
 def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index, lists, pairs and dialogues."""
+    """An index, a pipeline of BM25, lists, pairs and dialogues."""
     folder = tmp_path_factory.mktemp("commands")
     candidates = [polyrank.Candidate(f"c{i}", text, {"n": i}) for i, text in enumerate(REPLIES)]
     polyrank.build_index(folder / "index", f"untuned:{tiny_backbone}", candidates)
+    write_pipeline(folder / "lexical", PipelineConfig(index=str(folder / "index"), retriever="bm25"))
     rows: dict[str, list[dict[str, Any]]] = {
         "lists": [{"context": ["my wifi"], "candidates": REPLIES, "relevant": [i % 4]} for i in range(4)],
         "pairs": [{"context": [f"my {i}"], "response": REPLIES[i % 4]} for i in range(8)],
@@ -80,6 +82,10 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("mine PAIRS -o OUT --from bm25 --ranks 1:", "--ranks '1:' is not FIRST:LAST; write for example 1:50"),
         ("pipeline create INDEX -o OUT --plot x.png", "--plot draws the choice of a threshold; set one"),
         ("pipeline create INDEX -o OUT --speaker a", "--speaker a applies to validation examples; give them"),
+        ("pipeline create INDEX -o OUT --limit 3", "--limit 3 applies to validation examples; give them with --valid"),
+        ("pipeline create INDEX -o OUT --no-answer 0.1", "--no-answer 0.1 hides answers for the choice of a threshold"),
+        ("pipeline create INDEX -o OUT --valid LISTS --no-answer 0", "--no-answer 0 hides answers for the choice of"),
+        ("pipeline test LEXICAL LISTS --model m", "--model m does not apply to bm25; leave it out"),
         ("pipeline create INDEX -o OUT --precision 0.9", "--ensemble auto need validation examples"),
         ("pipeline create INDEX -o OUT --ensemble auto --rerank bm25", "need validation examples; give them"),
         ("pipeline create INDEX -o OUT --ensemble auto", "--ensemble auto adds the scores of two stages"),
@@ -119,7 +125,8 @@ def test_refusals_name_the_cause(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = {"INDEX": files / "index", "OUT": tmp_path / "out", "STORE": tmp_path / "feedback.db"}
+    names = {"INDEX": files / "index", "LEXICAL": files / "lexical", "OUT": tmp_path / "out"}
+    names |= {"STORE": tmp_path / "feedback.db"}
     names |= {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "dialogues", "replies")}
     words = [str(names.get(word, word)) for word in arguments.split()]
     assert problem in " ".join(refusal(*words).split())
