@@ -65,6 +65,21 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
+SUM = "sum shipped:convert shipped:convert -o OUT"
+WITHOUT_DIALOGUES = (
+    "bench train PAIRS",
+    "evaluate bm25 PAIRS",
+    "export shipped:convert --to int8 --check --valid LISTS",
+    "import replies PAIRS -o OUT --from-dialogues",
+    "map PAIRS --valid LISTS -o OUT",
+    "mine PAIRS --from bm25 -o OUT",
+    "pipeline create INDEX -o OUT --valid LISTS",
+    "pipeline test LEXICAL LISTS",
+    "popularity PAIRS -o OUT",
+    "split PAIRS -o OUT",
+    f"{SUM} --valid LISTS",
+)
+
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
@@ -116,6 +131,11 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("index update-counts INDEX REPLIES --feedback STORE", "feedback.db does not exist; use a feedback file that"),
         ("feedback export LISTS -o LISTS --overwrite", "lists.jsonl already exists and is read by this command"),
         ("evaluate bm25 DIALOGUES --speaker nobody", "nobody"),
+        *((f"{command} --speaker {name}", f"speaker '{name}' applies only to dialogues")
+          for command in WITHOUT_DIALOGUES for name in ("agent", "*")),
+        (f"{SUM} --weights 1,1 --speaker a", "--speaker a applies to validation lists; give them with --valid"),
+        ("popularity --catalogue REPLIES -o OUT --speaker a", "--speaker a applies to dialogues, and a catalogue"),
+        ("export shipped:convert --to int8 --check --speaker a", "--speaker a applies to candidate lists; give them"),
         ("curves PAIRS -o curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
         ("curves PAIRS -o nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
         ("map PAIRS --valid LISTS --encoder bm25 -o OUT", "bm25 has no vectors to map; give a Bi- or Poly-encoder"),
