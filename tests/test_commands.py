@@ -13,12 +13,13 @@ import typer
 from typer.testing import CliRunner
 
 import polyrank
-from polyrank.answering.pipeline import open_pipeline
+from polyrank.answering.pipeline import open_pipeline, write_pipeline
 from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
 from polyrank.cli.interrupts import discard_partial_output
 from polyrank.cli.progress import WorkDisplay
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, DataError, PolyrankError
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
@@ -40,10 +41,11 @@ def refusal(*arguments: str | Path, stdin: str | bytes = "") -> str:
 
 @pytest.fixture(scope="module")
 def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index, lists, pairs and dialogues."""
+    """An index, a pipeline of BM25, lists, pairs and dialogues."""
     folder = tmp_path_factory.mktemp("commands")
     candidates = [polyrank.Candidate(f"c{i}", text, {"n": i}) for i, text in enumerate(REPLIES)]
     polyrank.build_index(folder / "index", f"untuned:{tiny_backbone}", candidates)
+    write_pipeline(folder / "lexical", PipelineConfig(index=str(folder / "index"), retriever="bm25"))
     rows: dict[str, list[dict[str, Any]]] = {
         "lists": [{"context": ["my wifi"], "candidates": REPLIES, "relevant": [i % 4]} for i in range(4)],
         "pairs": [{"context": [f"my {i}"], "response": REPLIES[i % 4]} for i in range(8)],
@@ -63,6 +65,21 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
+SUM = "sum shipped:convert shipped:convert -o OUT"
+WITHOUT_DIALOGUES = (
+    "bench train PAIRS",
+    "evaluate bm25 PAIRS",
+    "export shipped:convert --to int8 --check --valid LISTS",
+    "import replies PAIRS -o OUT --from-dialogues",
+    "map PAIRS --valid LISTS -o OUT",
+    "mine PAIRS --from bm25 -o OUT",
+    "pipeline create INDEX -o OUT --valid LISTS",
+    "pipeline test LEXICAL LISTS",
+    "popularity PAIRS -o OUT",
+    "split PAIRS -o OUT",
+    f"{SUM} --valid LISTS",
+)
+
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
@@ -73,6 +90,9 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("explain bm25 hi --reply a --filter n=1", "no replies; --filter needs an index; leave it out"),
         ("explain bm25 hi --reply a --model b", "no replies; --model needs an index; leave it out"),
         ("compare a.jsonl --k 1 --metric MRR", "--k and --metric both choose the metrics; give one"),
+        ("evaluate bm25 LISTS --metric MRR,loss", "--metric 'loss' is not one of R@k, recall@k, MRR and MAP; write"),
+        ("compare a.jsonl --metric loss", "--metric 'loss' is not one of R@k, recall@k, MRR and MAP; write for"),
+        ("compare a.jsonl --metric ,", "--metric ',' is not one of R@k, recall@k, MRR and MAP; write for"),
         ("rank bm25 hi LISTS --max-context-tokens 9", "does not apply to bm25, whose text lengths are fixed; leave it"),
         ("compare a.jsonl --k 1,0", "--k '1,0' is not a list of positive whole numbers"),
         ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),
@@ -80,6 +100,10 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("mine PAIRS -o OUT --from bm25 --ranks 1:", "--ranks '1:' is not FIRST:LAST; write for example 1:50"),
         ("pipeline create INDEX -o OUT --plot x.png", "--plot draws the choice of a threshold; set one"),
         ("pipeline create INDEX -o OUT --speaker a", "--speaker a applies to validation examples; give them"),
+        ("pipeline create INDEX -o OUT --limit 3", "--limit 3 applies to validation examples; give them with --valid"),
+        ("pipeline create INDEX -o OUT --no-answer 0.1", "--no-answer 0.1 hides answers for the choice of a threshold"),
+        ("pipeline create INDEX -o OUT --valid LISTS --no-answer 0", "--no-answer 0 hides answers for the choice of"),
+        ("pipeline test LEXICAL LISTS --model m", "--model m does not apply to bm25; leave it out"),
         ("pipeline create INDEX -o OUT --precision 0.9", "--ensemble auto need validation examples"),
         ("pipeline create INDEX -o OUT --ensemble auto --rerank bm25", "need validation examples; give them"),
         ("pipeline create INDEX -o OUT --ensemble auto", "--ensemble auto adds the scores of two stages"),
@@ -110,6 +134,11 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("index update-counts INDEX REPLIES --feedback STORE", "feedback.db does not exist; use a feedback file that"),
         ("feedback export LISTS -o LISTS --overwrite", "lists.jsonl already exists and is read by this command"),
         ("evaluate bm25 DIALOGUES --speaker nobody", "nobody"),
+        *((f"{command} --speaker {name}", f"speaker '{name}' applies only to dialogues")
+          for command in WITHOUT_DIALOGUES for name in ("agent", "*")),
+        (f"{SUM} --weights 1,1 --speaker a", "--speaker a applies to validation lists; give them with --valid"),
+        ("popularity --catalogue REPLIES -o OUT --speaker a", "--speaker a applies to dialogues, and a catalogue"),
+        ("export shipped:convert --to int8 --check --speaker a", "--speaker a applies to candidate lists; give them"),
         ("curves PAIRS -o curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
         ("curves PAIRS -o nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
         ("map PAIRS --valid LISTS --encoder bm25 -o OUT", "bm25 has no vectors to map; give a Bi- or Poly-encoder"),
@@ -119,7 +148,8 @@ def test_refusals_name_the_cause(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = {"INDEX": files / "index", "OUT": tmp_path / "out", "STORE": tmp_path / "feedback.db"}
+    names = {"INDEX": files / "index", "LEXICAL": files / "lexical", "OUT": tmp_path / "out"}
+    names |= {"STORE": tmp_path / "feedback.db"}
     names |= {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "dialogues", "replies")}
     words = [str(names.get(word, word)) for word in arguments.split()]
     assert problem in " ".join(refusal(*words).split())

@@ -1,5 +1,6 @@
 """Names and paths are resolved to references once, before any file is opened."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from polyrank.loading.models import absolute_name
 from polyrank.loading.recipes import load_recipe, resolve_recipe
 from polyrank.models import new_model
 from polyrank.scorers.open import corpus_of, load
+from polyrank.serving.served import Served
 
 
 @pytest.fixture
@@ -97,6 +99,27 @@ def test_lengths_apply_to_models_with_that_setting() -> None:
     assert [model.ranker.stages[0].lengths for model in of_all] == [Lengths(), lengths]
     with pytest.raises(UsageError, match="does not apply to bm25"):
         resolve_contestants(["bm25", "tfidf"], lengths=lengths)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        load,
+        resolve_ranker,
+        lambda name, backend: resolve_contestants([name, "tfidf"], backend=backend),
+        lambda name, backend: Served("served", name, backend=backend),
+    ],
+)
+def test_a_backend_is_refused_if_no_model_uses_it(use: Callable[..., object]) -> None:
+    with pytest.raises(UsageError, match="bm25 has no onnx export; only polyrank model folders have; use the torch"):
+        use("bm25", backend="onnx")
+
+
+def test_a_backend_applies_to_the_models_that_use_it() -> None:
+    first, second = resolve_ranker("bm25", rerank="shipped:convert", backend="onnx").stages
+    assert (first.backend, second.backend) == ("torch", "onnx")
+    of_all = resolve_contestants(["bm25", "shipped:convert"], backend="onnx")
+    assert [model.ranker.stages[0].backend for model in of_all] == ["torch", "onnx"]
 
 
 def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:

@@ -280,11 +280,12 @@ OWN_WEIGHTS = [
     "train.train_layers=all",
     "model.match_output_std=0.5",
 ]
+NOTHING_NEW = ["train.new_lr=none", "train.decay_new=false"]
 GIVEN = ["train.negatives.n=19", 'train.negatives.sources=["given", "random"]']
 VARIANTS: dict[str, tuple[str, str, list[str]]] = {
-    "first": ("iclr-poly", "convai2", ["model.codes=first", "model.n_codes=16"]),
-    "last": ("iclr-poly", "ubuntu-v2", ["model.codes=last", "model.n_codes=4"]),
-    "last_h1": ("iclr-poly", "dstc7-star", ["model.codes=last_h1", "model.n_codes=4"]),
+    "first": ("iclr-poly", "convai2", ["model.codes=first", "model.n_codes=16", *NOTHING_NEW]),
+    "last": ("iclr-poly", "ubuntu-v2", ["model.codes=last", "model.n_codes=4", *NOTHING_NEW]),
+    "last_h1": ("iclr-poly", "dstc7-star", ["model.codes=last_h1", "model.n_codes=4", *NOTHING_NEW]),
     "given": ("iclr-cross", "convai2", GIVEN),
     "own weights": ("iclr-bi", "wikipedia", [*OWN_WEIGHTS, "data.valid_candidates=3"]),
 }

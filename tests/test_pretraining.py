@@ -22,6 +22,7 @@ from polyrank.errors import ArtifactError, ConfigError, DataError, ResourceError
 from polyrank.loading.recipes import load_pretrain_recipe
 from polyrank.models.backbone import load_backbone
 from polyrank.models.pretraining import PretrainingNetwork, new_bert, pretraining_network, save_backbone
+from polyrank.storage.document import read_document, seal
 from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Subwords, learn_bert_subwords, load_subwords
 from polyrank.text.subword_learning import _count_words
@@ -41,6 +42,7 @@ from polyrank.training.pretraining.batches import (
     pair_lengths,
 )
 from polyrank.training.pretraining.objectives import compute_losses, count_targets
+from polyrank.training.pretraining.run import PRETRAINING
 from polyrank.training.pretraining.step import PairBatches, PretrainStep
 from polyrank.training.pretraining.tokens import Pairs, open_pairs
 from shared_fixtures import WORDS
@@ -569,6 +571,30 @@ def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> 
     pretrain(plan(dialogues, tmp_path / "linear", linear))
     with pytest.raises(ConfigError, match="rates"):
         pretrain(plan(dialogues, tmp_path / "linear", linear, "train.steps=9"), resume=True)
+
+
+def test_other_texts_are_not_resumed(dialogues: Path, tmp_path: Path) -> None:
+    recipe = plan(dialogues, tmp_path / "run", "train.steps=4")
+    pretrain(recipe)
+    text = dialogues.read_text("utf-8")
+    dialogues.write_text(text + text, "utf-8")
+    for resumed in (recipe, plan(dialogues, tmp_path / "run")):
+        with pytest.raises(ConfigError, match=r"the training examples differ from those that .*run was started with"):
+            pretrain(resumed, resume=True)
+    dialogues.unlink()
+    with pytest.raises(DataError, match=r"dialogues.jsonl: no such file"):
+        pretrain(recipe, overwrite=True)
+    assert (tmp_path / "run" / CHECKPOINT).exists()  # the earlier run stays
+    dialogues.write_text(text, "utf-8")
+    assert pretrain(plan(dialogues, tmp_path / "run"), resume=True).fit.n_steps == 8
+
+
+def test_a_run_of_an_earlier_version_is_resumed_without_a_digest_of_its_texts(dialogues: Path, tmp_path: Path) -> None:
+    pretrain(plan(dialogues, tmp_path / "run", "train.steps=4"))
+    document = read_document(tmp_path / "run", PRETRAINING.recipe)
+    del document["examples"]
+    (tmp_path / "run" / PRETRAINING.recipe.file).write_bytes(seal(document, PRETRAINING.recipe))
+    assert pretrain(plan(dialogues, tmp_path / "run"), resume=True).fit.n_steps == 8
 
 
 def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Path) -> None:

@@ -270,6 +270,61 @@ def test_a_foreign_key_is_refused_with_its_place(table: dict[str, Any], message:
     assert message in str(caught.value)
 
 
+SUM = {"kind": "sum", "parts": ["a", "b"]}
+NOTHING_NEW = "has no effect, because this model has no new codes, projections or heads; leave it out"
+FROZEN = 'does not train the word embeddings; set "all", or leave it out'
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "message"),
+    [
+        ({"kind": "convert"}, {"new_lr": 0.1}, f"new_lr = 0.1 {NOTHING_NEW}"),
+        ({"kind": "bi"}, {"new_lr": 0.0}, f"new_lr = 0.0 {NOTHING_NEW}"),
+        ({"kind": "poly", "codes": "last"}, {"new_lr": 0.1}, f"new_lr = 0.1 {NOTHING_NEW}"),
+        ({**SUM, "train_weights": False}, {"new_lr": 0.1}, "new_lr = 0.1 has no effect, because model.train_weights ="),
+        ({"kind": "convert"}, {"decay_new": True}, f"decay_new = true {NOTHING_NEW}"),
+        ({"kind": "bi"}, {"decay_new": True}, f"decay_new = true {NOTHING_NEW}"),
+        (SUM, {"decay_new": True}, "decay_new = true has no effect, because the parts of a sum are not new; leave it"),
+        ({"kind": "bi"}, {"clip_embeddings_norm": 2.0}, f'because train_layers = "all_but_embeddings" {FROZEN}'),
+        ({"kind": "convert"}, {"clip_embeddings_norm": 2.0, "train_layers": "top-1"}, f'= "top-1" {FROZEN}'),
+        (
+            {"kind": "late"}, {"clip_embeddings_norm": 2.0, "method": {"kind": "listwise"}},
+            "a late Cross-encoder does not train the word embeddings; leave it out",
+        ),
+    ],
+)  # fmt: skip
+def test_a_setting_without_effect_on_the_model_is_refused(
+    model: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        recipe_from_dict(values(change, model=model))
+
+
+@pytest.mark.parametrize(
+    ("model", "change"),
+    [
+        ({"kind": "bi", "projection_dim": 4}, {"new_lr": 0.1, "decay_new": True}),
+        ({"kind": "poly"}, {"new_lr": 0.1, "decay_new": True}),
+        (SUM, {"new_lr": 0.1}),
+        ({"kind": "bi"}, {"clip_embeddings_norm": 2.0, "train_layers": "all"}),
+        ({"kind": "convert"}, {"train_layers": "top-1"}),
+        ({"kind": "convert"}, {"clip_embeddings_norm": None}),
+    ],
+)
+def test_a_setting_with_effect_on_the_model_is_accepted(model: dict[str, Any], change: dict[str, Any]) -> None:
+    recipe_from_dict(values(change, model=model))
+
+
+def test_a_network_inherits_a_setting_that_only_the_other_uses() -> None:
+    own = {"method": {"kind": "mutual"}, "new_lr": 0.1, "decay_new": True}
+    for first, second in (("bi", "cross"), ("cross", "bi")):
+        found = recipe_from_dict(values(own, model={"kind": first}, reranker={"kind": second}))
+        assert found.reranker is not None
+        assert (found.reranker.train.new_lr, found.reranker.train.decay_new) == (0.1, True)
+    with pytest.raises(ConfigError, match=r"reranker\.train\.new_lr = 0\.2 has no effect"):
+        recipe_from_dict(values(own, model={"kind": "cross"}, reranker={"kind": "bi", "train": {"new_lr": 0.2}}))
+
+
 def test_every_old_key_has_a_place_that_exists() -> None:
     for place in TrainConfig.moved.values():
         table, name = place.split(".")
@@ -307,6 +362,8 @@ def test_the_command_line_refuses_and_sets(
         (TrainConfig, {"batch_size": 1, "method": ConvertMethod()}, "batch_size = 1 has no other responses"),
         (DataConfig, {"train": "x", "valid_candidates": 1}, "valid_candidates = 1 must be at least 2"),
         (NetworkTraining, {"lr": math.nan}, "lr = nan is not finite"),
+        (NetworkTraining, {"decay_new": True, "weight_decay": 0.0}, "decay_new = true has no effect without weight"),
+        (NetworkTraining, {"decay_new": True, "optimizer": "adamax"}, "leave it out, or set weight_decay"),
         (NetworkTraining, {"dropout": 1.5}, "dropout = 1.5 is outside 0 to 1"),
         (NetworkTraining, {"optimizer": "sgd"}, "is not one of 'adamw', 'adamax', 'adadelta'"),
         (InBatchMethod, {"smoothing": 1.5}, "smoothing = 1.5 is outside 0 to 1"),

@@ -324,7 +324,11 @@ def test_speakers_whose_turns_are_replies(
     assert len(lines) == bool(said)
     assert not said or said in lines[0]
     pairs = written(tmp_path / "p.jsonl", [{"context": "a", "response": "b"}, row])
-    assert choose_speaker(pairs, asked, notify=lines.append) == (None if asked in (None, "*") else asked)
+    if asked == "*":
+        with pytest.raises(UsageError, match=r"speaker '\*' applies only to dialogues, and .*p.jsonl does"):
+            choose_speaker(pairs, asked)
+    else:
+        assert choose_speaker(pairs, asked, notify=lines.append) == asked
     assert len(lines) == bool(said)
 
 

@@ -67,7 +67,8 @@ learn() { # WEIGHTS MODEL TASK
     sets+=(--set text.max_context_tokens=72 --set text.max_candidate_tokens=360)
   fi
   if [[ $weights != bert ]]; then # 5.3
-    sets+=(--set train.optimizer=adamax --set train.weight_decay=0.0 --set train.train_layers=all --set "text.turn_separator=[NEWLINE]")
+    sets+=(--set train.optimizer=adamax --set train.weight_decay=0.0 --set train.decay_new=false
+      --set train.train_layers=all --set "text.turn_separator=[NEWLINE]")
     [[ $kind == cross ]] || sets+=(--set model.match_output_std=0.5)
   fi
   case ${model#"$kind"} in
@@ -76,9 +77,9 @@ learn() { # WEIGHTS MODEL TASK
     -all) sets+=(--set train.train_layers=all) ;;
     -mean_of_first-*) sets+=(--set model.reduction=mean_of_first --set "model.reduction_tokens=${model##*-}") ;; # Table 7
     -mean_but_first) sets+=(--set model.reduction=mean_but_first) ;;
-    -first-* | -last-* | -last_h1-*) # Table 8
+    -first-* | -last-* | -last_h1-*) # Table 8; nothing is new
       local codes=${model#poly-}
-      sets+=(--set "model.codes=${codes%-*}" --set "model.n_codes=${model##*-}")
+      sets+=(--set "model.codes=${codes%-*}" --set "model.n_codes=${model##*-}" --set train.new_lr=none --set train.decay_new=false)
       ;;
     -*) sets+=(--set "model.n_codes=${model##*-}") ;;
   esac

@@ -26,11 +26,11 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter, Index, IndexWriter, open_index, open_writer
 from polyrank.loading.answering import resolve_answering
 from polyrank.loading.folders import PIPELINE
-from polyrank.loading.models import Backend, portable_name
+from polyrank.loading.models import Backend, portable_name, resolve_model
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
 from polyrank.records import Candidate, Context, ContextLike
 from polyrank.scorers.lexical import BM25, TfIdf
-from polyrank.scorers.open import encoder_of_index, load
+from polyrank.scorers.open import encoder_of_index, open_model
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.search import Mode
 from polyrank.storage.document import seal
@@ -302,7 +302,7 @@ def make_retriever(
             lexical = BM25() if config.retriever == "bm25" else TfIdf()
             retriever = LexicalRetriever(lexical, index, distinct=distinct, prior=config.prior)
         if config.reranker is not None:
-            reranker = load(config.reranker, device=device, backend=backend)
+            reranker = open_model(resolve_model(config.reranker, backend=backend), device=device)
             retriever = TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
         opened.pop_all()
     return retriever

@@ -216,11 +216,11 @@ def compare(
     from polyrank.loading import runs
     from polyrank.storage.durable import check_output
 
-    shown, tested = _metrics(k, metric)
-    layout, broken_down = _layout(format_), _breakdowns(breakdown, json_)
     inputs = [_named(each) for each in scores]
-    check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
     kinds = {runs.is_run(path) for _, path in inputs}
+    shown, tested = _metrics(k, metric, of_runs=kinds == {True})
+    layout, broken_down = _layout(format_), _breakdowns(breakdown, json_)
+    check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
     if len(kinds) > 1:
         raise UsageError("scores files cannot be compared with run folders; give only one kind")
     models: list[Scored] = []
@@ -237,17 +237,17 @@ def compare(
         _draw(rows, models, shown, plot)
 
 
-def _metrics(k: str | None, metric: str | None) -> tuple[list[str] | None, list[str] | None]:
-    """The metrics to show and those to test, the main one first; None: the defaults."""
+def _metrics(k: str | None, metric: str | None, *, of_runs: bool = False) -> tuple[list[str] | None, list[str] | None]:
+    """The metrics to show and those to test, the main one first; None: the defaults. Run folders also have a loss."""
     if k is not None and metric is not None:
         raise UsageError("--k and --metric both choose the metrics; give one")
     if metric is not None:
         # hits@k is another name for R@k
         names = list(dict.fromkeys(p.strip().replace("hits@", "R@") for p in metric.split(",") if p.strip()))
-        wrong = [name for name in names if not re.fullmatch(r"(R|recall)@[1-9]\d*|MRR|MAP|loss", name)]
-        if wrong or not names:
+        known = rf"(R|recall)@[1-9]\d*|MRR|MAP{'|loss' if of_runs else ''}"
+        if wrong := [name for name in names or [metric] if not re.fullmatch(known, name)]:
             raise UsageError(
-                f"--metric {metric!r} is not a list of R@k, recall@k, MRR and MAP; write for example R@1,R@5,MRR"
+                f"--metric {wrong[0]!r} is not one of R@k, recall@k, MRR and MAP; write for example R@1,R@5,MRR"
             )
         return names, names
     if k is None:

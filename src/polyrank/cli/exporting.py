@@ -51,6 +51,8 @@ def export(
         raise UsageError(
             f"--valid is for int8 and onnx-int8; an export to {to} is compared number by number, so leave it out"
         )
+    if valid is None and speaker is not None:
+        raise UsageError(f"--speaker {speaker} applies to candidate lists; give them with --valid, or leave it out")
     folder = model_folder(model)
     if not folder.exists():
         raise UsageError(f"model folder {model} does not exist; give one that training wrote")

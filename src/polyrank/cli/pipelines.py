@@ -15,7 +15,7 @@ from polyrank.errors import ConfigError, UsageError
 
 pipeline_app = command_group("pipeline", "Combine retriever, re-ranker and threshold.")
 
-NoAnswer = Annotated[float, Option(min=0, max=1, help="Share of the examples whose right answer is hidden.")]
+NO_ANSWER = 0.2
 
 
 @add_command(
@@ -52,7 +52,14 @@ def pipeline_create(
     precision: Annotated[
         float | None, Option(min=0, max=1, help="Answer only if this share of the answers is expected to be right.")
     ] = None,
-    no_answer: NoAnswer = 0.2,
+    no_answer: Annotated[
+        float | None,
+        Option(
+            min=0,
+            max=1,
+            help=f"With --precision: share of the examples whose right answer is hidden. Default: {NO_ANSWER}.",
+        ),
+    ] = None,
     plot: Plot = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
@@ -82,8 +89,7 @@ def pipeline_create(
         },
     )
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
-    if model is not None and retriever != "dense":
-        raise ConfigError(f"--model {model} does not apply to {retriever}; leave it out")
+    _check_model(model, retriever)
     if rerank is None and scale is not None:
         raise ConfigError(f"--ensemble {ensemble} adds the scores of two stages; name the second with --rerank")
     if rerank is None and n_retrieved is not None:
@@ -94,12 +100,17 @@ def pipeline_create(
         raise ConfigError(
             "--precision, --prior auto and --ensemble auto need validation examples; give them with --valid"
         )
-    if valid is None and speaker is not None:
-        raise ConfigError(
-            f"--speaker {speaker} applies to validation examples; give them with --valid, or leave it out"
-        )
+    for name, value in {"speaker": speaker, "limit": limit}.items():
+        if valid is None and value is not None:
+            raise ConfigError(
+                f"--{name} {value} applies to validation examples; give them with --valid, or leave it out"
+            )
     if precision is None and plot is not None:
         raise ConfigError("--plot draws the choice of a threshold; set one with --precision")
+    if precision is None and no_answer is not None:
+        raise ConfigError(
+            f"--no-answer {no_answer:g} hides answers for the choice of a threshold; set one with --precision"
+        )
     if scale != "auto":
         config = replace(config, ensemble=scale)
     tuning = None
@@ -114,7 +125,7 @@ def pipeline_create(
                 prior=weight,
                 ensemble=scale,
                 precision=precision,
-                no_answer=no_answer,
+                no_answer=NO_ANSWER if no_answer is None else no_answer,
                 device=device,
             )
     write_pipeline(output, config, tuning, replace=overwrite)
@@ -139,6 +150,11 @@ def pipeline_create(
         plot_coverage({output.name: curve_of(tuning or {})}, plot)
         notify(f"wrote {plot}")
     notify(f"{output}: try it with polyrank respond {output}")
+
+
+def _check_model(model: Path | None, retriever: str) -> None:
+    if model is not None and retriever != "dense":
+        raise ConfigError(f"--model {model} does not apply to {retriever}; leave it out")
 
 
 def _read_prior(text: str) -> float | Literal["auto"]:
@@ -176,7 +192,9 @@ def pipeline_test(
     model: MovedModel = None,
     speaker: Speaker = None,
     limit: Limit = None,
-    no_answer: NoAnswer = 0.2,
+    no_answer: Annotated[
+        float, Option(min=0, max=1, help="Share of the examples whose right answer is hidden.")
+    ] = NO_ANSWER,
     plot: Plot = None,
     overwrite: Overwrite = False,
     json_: Json = False,
@@ -190,6 +208,7 @@ def pipeline_test(
 
     check_output(plot, inputs=(pipeline, data), overwrite=overwrite)
     config, _ = read_pipeline(pipeline)
+    _check_model(model, config.retriever)
     if model is not None:
         config = replace(config, model=str(model))
     examples = load_examples(data, speaker)

@@ -37,6 +37,8 @@ def popularity(
     check_popularity_path(output, replace=overwrite)
     if (catalogue is None) == (not files):
         raise UsageError("give either FILE... of examples, or --catalogue REPLIES")
+    if catalogue is not None and speaker is not None:
+        raise UsageError(f"--speaker {speaker} applies to dialogues, and a catalogue holds replies; leave it out")
     counts = count_replies(())
     for file in files or ():
         counts += count_replies(load_examples(file, speaker))

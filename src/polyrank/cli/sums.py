@@ -38,6 +38,8 @@ def sum_(
 
     if (valid is None) == (weights is None):
         raise UsageError("give either --valid FILE, to choose the weights on, or --weights, such as --weights 1,0.7")
+    if valid is None and speaker is not None:
+        raise UsageError(f"--speaker {speaker} applies to validation lists; give them with --valid, or leave it out")
     check_sum_path(output, replace=overwrite)
     given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
     check_weights(given, len(models))

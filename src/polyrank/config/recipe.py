@@ -1,6 +1,7 @@
 """A training recipe as frozen dataclasses, with strict parsing. Creating one checks that its parts fit together."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +18,17 @@ from polyrank.config.checked import (
     to_dict,
 )
 from polyrank.config.methods import ConvertMethod
-from polyrank.config.models import ConvertConfig, RecipeModel, TextPolicy, TextSettings, text_from_dict
+from polyrank.config.models import (
+    BiConfig,
+    ConvertConfig,
+    LateConfig,
+    PolyConfig,
+    RecipeModel,
+    SumConfig,
+    TextPolicy,
+    TextSettings,
+    text_from_dict,
+)
 from polyrank.config.training import NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
 
@@ -126,6 +137,7 @@ class Recipe(Settings):
                     f"train.init_from = {own.init_from} does not apply to a sum, whose encoders come from model.parts;"
                     " leave it out"
                 )
+        _check_effects(list(zip(networks, parts, strict=True)))
         if negatives is not None and "mined" in negatives.order and not any(network.encodes for network in networks):
             raise ConfigError(
                 "train.negatives.remine_epochs needs a network that encodes, because a Cross-encoder would have to read"
@@ -136,6 +148,38 @@ class Recipe(Settings):
 def _check_text(model: RecipeModel, text: TextSettings, where: str) -> None:
     if not isinstance(text, model.text_kind):
         raise ConfigError(f'{where} of model.kind = "{model.kind}" is {model.text_kind.__name__}; give that')
+
+
+def _unused(model: RecipeModel, train: NetworkTraining) -> dict[str, str]:
+    """Settings of ``train`` that have no effect on a model, each with the reason and the fix."""
+    unused = {}
+    match model:
+        case SumConfig(train_weights=trained):
+            unused["decay_new"] = "the parts of a sum are not new; leave it out"
+            if not trained:
+                unused["new_lr"] = "model.train_weights = false; leave out one of the two"
+        case PolyConfig(codes="learnt"):
+            pass
+        case ConvertConfig() | BiConfig(projection_dim=None):
+            unused["new_lr"] = unused["decay_new"] = "this model has no new codes, projections or heads; leave it out"
+    if isinstance(model, LateConfig):
+        unused["clip_embeddings_norm"] = "a late Cross-encoder does not train the word embeddings; leave it out"
+    elif train.train_layers != "all":
+        unused["clip_embeddings_norm"] = (
+            f'train_layers = "{train.train_layers}" does not train the word embeddings; set "all", or leave it out'
+        )
+    return unused
+
+
+def _check_effects(networks: Sequence[tuple[RecipeModel, NetworkTraining]]) -> None:
+    """Refuse settings without effect; of two networks with the same value, which one inherits, one must use it."""
+    for (model, own), where in zip(networks, ("train", "reranker.train"), strict=False):
+        for key, reason in _unused(model, own).items():
+            value = getattr(own, key)
+            alike = [pair for pair in networks if getattr(pair[1], key) == value]
+            if value not in (None, getattr(model.training, key)) and all(key in _unused(*pair) for pair in alike):
+                shown = str(value).lower() if isinstance(value, bool) else value
+                raise ConfigError(f"{where}.{key} = {shown} has no effect, because {reason}")
 
 
 def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:

@@ -147,6 +147,14 @@ class NetworkTraining(Updates):
         Updates.__post_init__(self)
         if self.betas is not None and self.optimizer == "adadelta":
             raise ConfigError(f"betas = {list(self.betas)} apply to adamw and adamax; leave them out for adadelta")
+        if self.decay_new and not self.decay:
+            raise ConfigError("decay_new = true has no effect without weight decay; leave it out, or set weight_decay")
+
+    @property
+    def decay(self) -> float:
+        """``weight_decay`` with the default filled in."""
+        usual = 0.0 if self.optimizer == "adamax" else 0.01
+        return usual if self.weight_decay is None else self.weight_decay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 Counting the customer's turns as right answers would measure another task.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from polyrank.data.rows import object_of, objects_in, rows
-from polyrank.errors import DataError
+from polyrank.data.rows import Row, object_of, objects_in, rows
+from polyrank.errors import DataError, UsageError
 
 AGENTS = ("agent", "assistant", "support", "operator", "advisor", "representative", "bot", "chatbot", "gpt")
 EVERYBODY = "*"
@@ -24,16 +24,20 @@ def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
         DataError: the file cannot be read, or it is a pipe.
     """
     speakers: set[str] = set()
-    if isinstance(source, str | Path):
-        if Path(source).is_fifo():
-            raise DataError(f"{source}: is a pipe, which can be read only once; save it as a file")
-        source = (row for _, row in rows(Path(source), on_bad=lambda error: None))
-    for row in filter(None, map(object_of, source)):
+    for row in _objects(source):
         if "turns" not in row and not speakers:
             return None  # as in reading, the first good row decides
         names = (turn.get("speaker") for turn in objects_in(row.get("turns")))
         speakers |= {name for name in names if isinstance(name, str)}
     return sorted(speakers)
+
+
+def _objects(source: Path | str | Iterable[Any]) -> Iterator[Row]:
+    if isinstance(source, str | Path):
+        if Path(source).is_fifo():
+            raise DataError(f"{source}: is a pipe, which can be read only once; save it as a file")
+        source = (row for _, row in rows(Path(source), on_bad=lambda error: None))
+    return filter(None, map(object_of, source))
 
 
 def choose_speaker(
@@ -52,7 +56,13 @@ def choose_speaker(
         name: name of the source in messages, if it is not a file.
         option: the option that selects another speaker, for messages.
         notify: called with a message if polyrank made a choice.
+
+    Raises:
+        DataError: the file cannot be read, or it is a pipe.
+        UsageError: all speakers are chosen, and the source does not hold dialogues; reading refuses other choices.
     """
+    if speaker == EVERYBODY and "turns" not in next(_objects(source), {"turns": []}):
+        raise UsageError(f"speaker '*' applies only to dialogues, and {name or source} does not hold any; leave it out")
     if speaker is not None:
         return None if speaker == EVERYBODY else speaker
     speakers, path = speakers_of(source) or [], name or source

@@ -8,7 +8,15 @@ from polyrank.config.checked import from_dict
 from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.loading.folders import PIPELINE, folder_kind
-from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths, ModelRef, resolve_model, resolved_name
+from polyrank.loading.models import (
+    DEFAULT_LENGTHS,
+    Backend,
+    Lengths,
+    ModelRef,
+    check_backend,
+    resolve_model,
+    resolved_name,
+)
 from polyrank.storage.document import has_document, read_document
 from polyrank.storage.durable import AnyPath
 
@@ -136,6 +144,20 @@ def resolve_ranker(
     Raises:
         UsageError: the model does not exist, no stage uses a setting, or the pipeline already has two stages.
     """
+    ranker = resolve_stages(name, rerank=rerank, n_retrieved=n_retrieved, ensemble=ensemble, backend=backend)
+    check_backend(ranker.stages, backend)
+    return ranker.with_lengths(lengths)
+
+
+def resolve_stages(
+    name: str,
+    *,
+    rerank: str | None = None,
+    n_retrieved: int | None = None,
+    ensemble: Ensemble | None = None,
+    backend: Backend = "torch",
+) -> RankerRef:
+    """As ``resolve_ranker``, but a backend that no stage uses is accepted, because another ranker may use it."""
     check_stages(name, rerank, ensemble, n_retrieved)
     n_retrieved = SHORTLIST if n_retrieved is None else n_retrieved
     index: Path | None = None
@@ -150,7 +172,7 @@ def resolve_ranker(
     else:
         first = resolve_model(name, backend=backend)
     stages = (first.alone(),) if rerank is None else (first, resolve_model(rerank, backend=backend))
-    return RankerRef(stages=stages, n_retrieved=n_retrieved, ensemble=ensemble).with_lengths(lengths)
+    return RankerRef(stages=stages, n_retrieved=n_retrieved, ensemble=ensemble)
 
 
 def check_stages(name: AnyPath, rerank: str | None, ensemble: Ensemble | None, n_retrieved: int | None) -> None:

@@ -1,6 +1,7 @@
 """Resolves the name of a model to a ModelRef: its kind, its folder and its settings. Opens nothing."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -195,6 +196,16 @@ def _parts(folder: Path, names: list[str], backend: Backend, fallback: Backend, 
             raise UsageError(f"{folder} needs the encoder {name}, which does not exist; restore it or {remedy}")
     own = [backend if has_export(model_folder(name), backend) else fallback for name in names]
     return tuple(resolve_encoder(name, backend=each) for name, each in zip(names, own, strict=True))
+
+
+def check_backend(models: Sequence[ModelRef], backend: Backend) -> None:
+    """Refuse a backend that none of some models uses.
+
+    Raises:
+        UsageError: they are all lexical or counts of replies, which have no networks.
+    """
+    if models and all(model.backend != backend for model in models):
+        _check_backend(models[0].name, backend)
 
 
 def _check_backend(name: str, backend: Backend) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from polyrank.config.models import MODEL, NETWORKS
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.loading.answering import RankerRef, resolve_ranker
+from polyrank.loading.answering import RankerRef, resolve_stages
 from polyrank.loading.folders import SUM
-from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths
+from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths, check_backend
 from polyrank.storage.document import has_document, read_document
 
 SEED = re.compile(r"/seed-(\d+)(?=/|$)")
@@ -74,9 +74,10 @@ def resolve_contestants(
     if twice := [name for name in every if every.count(name) > 1]:
         raise UsageError(f"{twice[0]} is named twice; name each model once")
     rankers = [
-        resolve_ranker(name, rerank=rerank, n_retrieved=n_retrieved, ensemble=ensemble, backend=backend)
+        resolve_stages(name, rerank=rerank, n_retrieved=n_retrieved, ensemble=ensemble, backend=backend)
         for name in every
     ]
+    check_backend([stage for ranker in rankers for stage in ranker.stages], backend)
     # if no model has settable lengths, with_lengths of the first one raises the error
     any_settable = any(ranker.has_settable_lengths for ranker in rankers)
     ranked = [

@@ -13,6 +13,7 @@ from polyrank.loading.models import (
     Lengths,
     ModelRef,
     absolute_name,
+    check_backend,
     resolve_encoder,
     resolve_encoder_of_index,
     resolve_model,
@@ -63,6 +64,7 @@ def load(
     ['tea is ready', 'coffee is']
     """
     ref = resolve_model(name, backend=backend, lengths=Lengths(max_context_tokens, max_candidate_tokens))
+    check_backend([ref], backend)
     return open_model(ref, device=device, precision=precision, corpus=corpus)
 
 

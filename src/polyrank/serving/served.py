@@ -23,7 +23,7 @@ from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
 from polyrank.loading.answering import read_pipeline
 from polyrank.loading.folders import PIPELINE, stamp
-from polyrank.loading.models import Backend, resolve_model
+from polyrank.loading.models import Backend, check_backend, resolve_model
 from polyrank.records import Context, Ranked
 from polyrank.scorers.exported import fastest_backend
 from polyrank.scorers.network import NetworkScorer
@@ -82,6 +82,7 @@ class Served:
         self.pipeline: Pipeline | None = None
         if self.kind == "model":
             reference = resolve_model(path, backend=backend, bare_hub_names=False).alone()
+            check_backend([reference], backend)
             self.scorer: Scorer = open_model(reference, device=device)
             self.encoder = self.scorer if isinstance(self.scorer, Encoder) else None
         else:

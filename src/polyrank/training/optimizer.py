@@ -51,16 +51,13 @@ def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: N
 def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Optimizer:
     """The optimizer: no decay for biases, norms and (by default) new parameters, which have their own rate."""
     new = {id(parameter) for parameter in model.new_parameters()}
-    new_lr, usual = settings.new_lr, 0.0 if settings.optimizer == "adamax" else 0.01
-    if new_lr is None:
-        new_lr = settings.lr * model.new_rate
-    rate_of_decay = usual if settings.weight_decay is None else settings.weight_decay
+    new_lr = settings.lr * model.new_rate if settings.new_lr is None else settings.new_lr
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             plain = parameter.ndim < 2 or "bias" in name.split(".")  # a ConveRT's relative bias has two dimensions
             plain |= id(parameter) in new and not settings.decay_new
-            key = (new_lr if id(parameter) in new else settings.lr, 0.0 if plain else rate_of_decay)
+            key = (new_lr if id(parameter) in new else settings.lr, 0.0 if plain else settings.decay)
             groups.setdefault(key, []).append(parameter)
     if not groups:
         raise ConfigError(f"train.train_layers = {settings.train_layers!r} leaves nothing to train; use all")

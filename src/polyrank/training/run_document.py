@@ -52,12 +52,8 @@ def run_document(recipe: Recipe, examples: Sequence[Example], *, resumed: Path |
             same name.
     """
     began = {} if resumed is None or not has_document(resumed, RECIPE) else read_document(resumed, RECIPE)
-    digest, known = examples_digest(examples), str(began.get(EXAMPLES, ""))
-    if known and len(known) == len(digest) and known != digest:  # with and without data.cache they are not alike
-        raise ConfigError(
-            f"the training examples differ from those that {resumed} was started with; use the same, or start"
-            " again with `overwrite=True`"
-        )
+    digest = examples_digest(examples)
+    check_same_examples(str(began.get(EXAMPLES, "")), digest, resumed)
     name = getattr(recipe.train.method, "teacher", recipe.train.method.corrects)
     # it is empty without a fixed model, or if it is computed on opening
     fingerprint = "" if name is None else resolve_model(name, bare_hub_names=False).fingerprint
@@ -67,3 +63,21 @@ def run_document(recipe: Recipe, examples: Sequence[Example], *, resumed: Path |
             " restore that one, or start again with `overwrite=True`"
         )
     return recipe_to_dict(recipe) | {EXAMPLES: digest, FIXED: fingerprint}
+
+
+def check_same_examples(known: str, digest: str, folder: Path | None) -> None:
+    """Refuse to resume a run with other training examples.
+
+    Args:
+        known: their digest at the start of the run; empty if an earlier version started it.
+        digest: their digest now.
+        folder: of the run.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    if known and len(known) == len(digest) and known != digest:  # with and without data.cache they are not alike
+        raise ConfigError(
+            f"the training examples differ from those that {folder} was started with; use the same, or start"
+            " again with `overwrite=True`"
+        )

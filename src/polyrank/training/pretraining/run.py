@@ -1,8 +1,8 @@
 """Running a pre-training recipe: learn the vocabulary, encode the texts, train the network, save the best backbone.
 
-A run folder holds pretraining.json (the recipe), tokenizer.json (a learned vocabulary), tokens/ (texts as ids),
-metrics.jsonl, checkpoint.safetensors (with the heads), model/, pretrained.json once the run has finished, and run.lock
-while it runs.
+A run folder holds pretraining.json (the recipe, and a digest of the texts), tokenizer.json (a learned vocabulary),
+tokens/ (texts as ids), metrics.jsonl, checkpoint.safetensors (with the heads), model/, pretrained.json once the run has
+finished, and run.lock while it runs.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ import torch
 
 from polyrank.config.checked import to_dict
 from polyrank.config.pretraining import ContinuedModel, PretrainRecipe, VocabularyConfig, pretrain_recipe_from_dict
+from polyrank.data.rows import open_file
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
 from polyrank.errors import ConfigError
@@ -29,7 +30,7 @@ from polyrank.models.pretraining import (
     save_backbone,
 )
 from polyrank.storage.document import DocumentKind, has_document, read_document
-from polyrank.storage.durable import check_replaceable, write_file
+from polyrank.storage.durable import check_replaceable, sha256_file, write_file
 from polyrank.text import Subwords, learn_bert_subwords, read_subwords
 from polyrank.training.checkpoints import CHECKPOINT
 from polyrank.training.curves import CURVES, check_log_to, draw_curves
@@ -37,6 +38,7 @@ from polyrank.training.learner import METRICS, Learner
 from polyrank.training.loop import fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
+from polyrank.training.run_document import EXAMPLES, check_same_examples
 from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, stopped_by_minutes
 
 VOCABULARY, TOKENS = "tokenizer.json", "tokens"
@@ -146,17 +148,26 @@ def _begin(
 
     Raises:
         UsageError: the folder holds an earlier run or other files, and neither option is set.
-        ConfigError: the run to resume was started with other settings.
+        ConfigError: the run to resume was started with other settings or other texts.
+        DataError: the training file cannot be read.
     """
     check_replaceable(folder / MODEL, own_files=BACKBONE_FILES, replace=True)
     PRETRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
+    with open_file(file := Path(recipe.data.train)):  # a missing file is reported before an earlier run is removed
+        digest = sha256_file(file)
     longer = False
     if resume and PRETRAINING.has_begun(folder) and has_document(folder, PRETRAINING.recipe):
-        earlier = pretrain_recipe_from_dict(read_document(folder, PRETRAINING.recipe))
+        began = read_document(folder, PRETRAINING.recipe)
+        known_digest = began.pop(EXAMPLES, "")
+        earlier = pretrain_recipe_from_dict(began)
         PRETRAINING.check_same(folder, to_dict(earlier), to_dict(recipe))
+        check_same_examples(known_digest, digest, folder)
         longer = PRETRAINING.is_longer(folder, [recipe.train.of_network], earlier.train.steps, recipe.train.steps)
     known = PRETRAINING.begin(
-        folder, to_dict(recipe), longer=longer if resume or not overwrite else None, notify=notify
+        folder,
+        to_dict(recipe) | {EXAMPLES: digest},
+        longer=longer if resume or not overwrite else None,
+        notify=notify,
     )
     return None if known is None else PretrainFit(**known)
 
