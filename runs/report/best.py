@@ -90,7 +90,8 @@ def best() -> str:
         are in fp32 on one core of an AMD EPYC (AVX2), with intervals over dialogues; the weights of their sums come
         from 1,000 dev lists. Those of the sum of four are fitted by maximum likelihood to 3,000 dev lists, as `polyrank
         sum` does now; the others come from an earlier search for the best MRR. The second Bi-encoder in it is the first
-        one after 24,000 more pairs (64 minutes), which alone does not rank better (78.0 instead of 77.8 on 1,000 dev lists).
+        one after 24,000 more pairs (64 minutes), which alone does not rank better (78.0 instead of 77.8 on 1,000 dev
+        lists).
         medquad: hits@1 of the first 1,000 test questions, from `shipped:minilm` itself, 64 + 128 tokens; each pair may
         add one mined wrong answer to those of the batch, drawn from the ranks 2 to 20 of the first weights; the one
         without is compared with it. Late Cross-encoders correct the scores of the Bi-encoder that they are compared
