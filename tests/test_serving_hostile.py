@@ -449,7 +449,7 @@ def test_messages_mention_fields_and_routes(client: httpx.Client) -> None:
     bodies += [("/v1/explain", context | fields) for fields in ({}, {"text": "a", "id": "r0"}, {"id": "none"})]
     bodies += [
         ("/v1/candidates", {"candidates": rows})
-        for rows in ([], two, [{"text": ""}], [{"id": "", "text": "a"}], [{"id": "r0", "text": "other"}], [{"id": "b"}])
+        for rows in (two, [{"text": ""}], [{"id": "", "text": "a"}], [{"id": "r0", "text": "other"}], [{"id": "b"}])
     ]
     bodies += [("/v1/feedback", {"request_id": "none", "action": "taken"}), ("/v1/candidates/remove", {"ids": "a"})]
     answers = [client.post(path, json=body) for path, body in bodies]

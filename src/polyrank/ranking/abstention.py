@@ -170,7 +170,7 @@ def calibrate(
         best = max(point.precision for point in finite[chosen])
         raise DataError(
             f"no threshold reaches a precision of {precision:.1%}, the best is {best:.1%} on {len(scores):,} examples"
-            f" ({describe_curve(curves[chosen])}); require less or use a better model"
+            f" ({describe_curve(finite[chosen])}); require less or use a better model"
         )
     threshold = max(precise, key=lambda point: point.coverage).threshold
     return Abstention(chosen, _lowered(threshold, [point.threshold for point in finite[chosen]])), curves[chosen]
