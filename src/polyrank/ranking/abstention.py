@@ -126,7 +126,8 @@ def describe_curve(curve: Sequence[Point]) -> str:
     """
     best: dict[float, Point] = {}
     for coverage in COVERAGES:
-        point = max((p for p in curve if p.coverage >= coverage), key=lambda p: (p.precision, p.coverage))
+        reached = [p for p in curve if p.coverage >= coverage] or curve
+        point = max(reached, key=lambda p: (p.precision, p.coverage))
         best[point.coverage] = point
     first, *others = best.values()
     start = f"{first.precision:.0%} right if {first.coverage:.0%} of the contexts get an answer"
