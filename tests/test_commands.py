@@ -137,6 +137,8 @@ WITHOUT_DIALOGUES = (
         *((f"{command} --speaker {name}", f"speaker '{name}' applies only to dialogues")
           for command in WITHOUT_DIALOGUES for name in ("agent", "*")),
         (f"{SUM} --weights 1,1 --speaker a", "--speaker a applies to validation lists; give them with --valid"),
+        (f"{SUM} --weights 1,1 --max-valid 9", "--max-valid 9 applies to validation lists; give them with --valid"),
+        ("mine LISTS --from shipped:convert -o OUT --margin 1", "--margin 1 applies to a re-ranker's scores; name it"),
         ("popularity --catalogue REPLIES -o OUT --speaker a", "--speaker a applies to dialogues, and a catalogue"),
         ("export shipped:convert --to int8 --check --speaker a", "--speaker a applies to candidate lists; give them"),
         ("curves PAIRS -o curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),

@@ -46,8 +46,9 @@ def mine(
         ),
     ] = None,
     margin: Annotated[
-        float, Option(help="With --rerank: drop candidates that score above the right answer's score minus this.")
-    ] = 0.0,
+        float | None,
+        Option(help="With --rerank: drop candidates that score above the right answer's score minus this. Default: 0."),
+    ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the choice among the ranks.")] = 0,
     speaker: Speaker = None,
     limit: Limit = None,
@@ -69,6 +70,8 @@ def mine(
     from polyrank.storage.durable import check_output
 
     on_rank_zero(lambda: check_output(output, inputs=(data, pool), overwrite=overwrite))
+    if margin is not None and rerank is None:
+        raise UsageError(f"--margin {margin:g} applies to a re-ranker's scores; name it with --rerank, or leave it out")
     first, _, last = ranks.partition(":")
     if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
@@ -106,7 +109,7 @@ def mine(
             retrieve,
             settings,
             reranker=reranker,
-            margin=margin,
+            margin=margin or 0.0,
             known=every[len(examples) :],
             progress=lambda batches: track(batches, "mining"),
         )

@@ -12,6 +12,8 @@ from polyrank.cli.options import Device, Json, Overwrite, Speaker
 from polyrank.cli.progress import numbers
 from polyrank.errors import UsageError
 
+MAX_VALID = 500
+
 
 def sum_(
     models: Annotated[
@@ -26,7 +28,9 @@ def sum_(
         str | None, Option(metavar="1,0.7", help="The weight of each encoder's scores, instead of --valid.")
     ] = None,
     speaker: Speaker = None,
-    max_valid: Annotated[int | None, Option(min=1, help="Use the first N validation lists.")] = 500,
+    max_valid: Annotated[
+        int | None, Option(min=1, help=f"Use the first N validation lists. Default: {MAX_VALID}.")
+    ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
     json_: Json = False,
@@ -38,13 +42,14 @@ def sum_(
 
     if (valid is None) == (weights is None):
         raise UsageError("give either --valid FILE, to choose the weights on, or --weights, such as --weights 1,0.7")
-    if valid is None and speaker is not None:
-        raise UsageError(f"--speaker {speaker} applies to validation lists; give them with --valid, or leave it out")
+    for name, value in {"speaker": speaker, "max-valid": max_valid}.items():
+        if valid is None and value is not None:
+            raise UsageError(f"--{name} {value} applies to validation lists; give them with --valid, or leave it out")
     check_sum_path(output, replace=overwrite)
     given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
     check_weights(given, len(models))
     references = [resolve_encoder(name) for name in models]
-    examples = [] if valid is None else load_lists(valid, speaker)[:max_valid]
+    examples = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
     encoders = [open_encoder(reference, device=device) for reference in references]
     check_parts(output, encoders)
     if valid is None:
