@@ -150,7 +150,8 @@ def context_of_line(line: str) -> "Context":
     Raises:
         ValueError: the line is JSON, valid or broken, but not a context.
     """
-    from polyrank.data.rows import in_object, strict_json
+    from polyrank.data.rows import strict_json
+    from polyrank.data.values import in_object
     from polyrank.records import Context
 
     if not line.startswith(("[", "{")):

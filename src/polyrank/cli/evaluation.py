@@ -324,7 +324,7 @@ def _show(
 def _report_missing(rows: Sequence[dict[str, Any]], metrics: Sequence[str] | None) -> None:
     missing = [name for name in metrics or () if not any(name in row["metrics"] for row in rows)]
     if missing and "n_candidates" in rows[0]:
-        from polyrank.data.rows import items_of
+        from polyrank.data.values import items_of
 
         shortest = min(items_of(row["n_candidates"])[0] for row in rows)
         also = "; recall@k needs examples with several right answers" if "recall" in "".join(missing) else ""

@@ -181,7 +181,7 @@ def _documents_of_lines(path: Path, lines: Iterator[tuple[int, str]]) -> "Iterat
 
 def _document(value: object, default_id: str, where: str) -> "Candidate":
     from polyrank.data import fields
-    from polyrank.data.rows import type_name
+    from polyrank.data.values import type_name
     from polyrank.records import Candidate
 
     if isinstance(value, str):

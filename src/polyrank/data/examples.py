@@ -18,7 +18,8 @@ from polyrank.data import fields
 from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import read_pool
 from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
-from polyrank.data.rows import MAX_LINE_BYTES, OnBad, Row, check_object, row_error, rows, stem, type_name, write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, OnBad, check_object, row_error, rows, stem, write_rows
+from polyrank.data.values import Row, type_name
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
 

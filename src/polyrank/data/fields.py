@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection
 from typing import Any, TypeVar
 
-from polyrank.data.rows import Row, items_of, type_name
+from polyrank.data.values import Row, items_of, type_name
 from polyrank.records import turns_of
 
 T = TypeVar("T")

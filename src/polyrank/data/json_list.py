@@ -14,7 +14,6 @@ from typing import BinaryIO
 from polyrank.data.rows import (
     MAX_LINE_BYTES,
     OnBad,
-    Row,
     check_object,
     gzip_errors,
     open_file,
@@ -22,6 +21,7 @@ from polyrank.data.rows import (
     row_error,
     strict_json,
 )
+from polyrank.data.values import Row
 from polyrank.errors import DataError
 
 

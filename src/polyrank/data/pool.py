@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from polyrank.data import fields
 from polyrank.data.in_memory import rows_of
-from polyrank.data.rows import MAX_LINE_BYTES, Row, check_object, numbered_lines, row_error, rows, write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, check_object, numbered_lines, row_error, rows, write_rows
+from polyrank.data.values import Row
 from polyrank.errors import DataError
 from polyrank.loading.data import data_file, resolve_data
 from polyrank.records import Candidate

@@ -14,8 +14,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeGuard, cast
+from typing import Any, BinaryIO, NoReturn, TypeAlias, cast
 
+from polyrank.data.values import Row, type_name
 from polyrank.errors import DataError, MissingExtraError
 from polyrank.loading.data import data_file
 from polyrank.storage.durable import write_file
@@ -33,9 +34,6 @@ BINARY = {
 }
 """Binary formats that users give in place of text, by their first bytes."""
 
-TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-
-Row = dict[str, Any]
 Numbered: TypeAlias = Iterator[tuple[int, Row]]
 OnBad: TypeAlias = Callable[[DataError], None]
 """Called with the error of each bad row."""
@@ -71,53 +69,6 @@ def suffix(path: Path) -> str:
     '.jsonl'
     """
     return Path(path.name.removesuffix(".gz")).suffix.lower()
-
-
-def type_name(value: object) -> str:
-    """The type of a JSON value, for errors.
-
-    >>> type_name([1]), type_name(None), type_name(3)
-    ('a list', 'null', 'a number')
-    """
-    return TYPE_NAMES.get(type(value), "a number")
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a JSON number; true and false, which Python counts as numbers, are not.
-
-    >>> is_number(2), is_number(True)
-    (True, False)
-    """
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def text_of(value: object) -> str:
-    """The value itself if it is a text, else an empty text."""
-    return value if isinstance(value, str) else ""
-
-
-def object_of(value: object) -> Row:
-    """The value itself if it is a JSON object, else an empty object.
-
-    >>> object_of({"a": 1}), object_of("a")
-    ({'a': 1}, {})
-    """
-    return value if isinstance(value, dict) else {}
-
-
-def objects_in(value: object) -> list[Row]:
-    """The objects in a JSON list; empty if the value is not a list."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def items_of(value: Any) -> list[Any]:
-    """The value itself if it is a JSON list, else a list of it."""
-    return value if isinstance(value, list) else [value]
-
-
-def in_object(value: Any, name: str) -> Any:
-    """An object with the value as its only field if it is a JSON list, else the value itself."""
-    return {name: value} if isinstance(value, list) else value
 
 
 @contextmanager

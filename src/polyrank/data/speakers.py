@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from polyrank.data.rows import Row, object_of, objects_in, rows
+from polyrank.data.rows import rows
+from polyrank.data.values import Row, object_of, objects_in
 from polyrank.errors import DataError, UsageError
 
 AGENTS = ("agent", "assistant", "support", "operator", "advisor", "representative", "bot", "chatbot", "gpt")

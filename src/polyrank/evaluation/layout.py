@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rich.markup import escape
 from rich.table import Table
 
-from polyrank.data.rows import items_of
+from polyrank.data.values import items_of
 
 SHOWN = ("R@1", "R@5", "R@10", "MRR")
 LOSS = "loss"

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from polyrank.data.rows import items_of
+from polyrank.data.values import items_of
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation.layout import percent
 from polyrank.evaluation.tables import Evaluations, breakdown

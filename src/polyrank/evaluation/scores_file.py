@@ -13,7 +13,7 @@ import numpy as np
 
 from polyrank._version import __version__
 from polyrank.data import fields
-from polyrank.data.rows import Row
+from polyrank.data.values import Row
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.protocols import Evaluation, Record
 from polyrank.ranking.metrics import Group, Placement, placement_of

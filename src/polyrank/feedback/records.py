@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, ClassVar, Literal, get_args
 
-from polyrank.data.rows import is_number
+from polyrank.data.values import is_number
 from polyrank.errors import DataError
 from polyrank.records import Context
 

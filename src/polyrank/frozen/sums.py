@@ -18,6 +18,7 @@ from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.scorers.summed import SumEncoder, attending_part, relative_weights
 
 IDLE = 0.001
+"""Weight of an encoder that adds nothing, times the standard deviation of its scores within lists."""
 Progress = Callable[[str, list[range]], Iterable[range]]
 
 
@@ -26,8 +27,8 @@ def fit_sum(
 ) -> tuple[SumEncoder, dict[str, Any]]:
     """The sum of encoders with the weights that fit validation lists best, see ``fit_weights``.
 
-    An encoder that adds nothing keeps a weight too small to matter, ``IDLE`` times what would let its scores vary by 1
-    within lists. If an encoder has several vectors per context, its weight is 1.
+    An encoder that adds nothing gets a weight too small to matter, see ``IDLE``. If an encoder has several vectors per
+    context, its weight is 1.
 
     Args:
         encoders: frozen.

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from polyrank.data.rows import is_number
+from polyrank.data.values import is_number
 
 COUNT_FIELD = "count"
 

@@ -13,6 +13,7 @@ from polyrank.ranking.metrics import placement_of, reciprocal_rank
 Floats = NDArray[np.float32]
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
 PRIOR_DEVIATION = 10.0
+"""Of a weight times the standard deviation of its scores: large, so that only lists without any error feel it."""
 
 
 def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
@@ -78,11 +79,14 @@ def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[
         relevant: indices of the right candidates of each list, which share its probability; lists without right
             candidates are ignored.
 
+    Returns:
+        A weight of 0 or more for each scorer.
+
     Source: Genest and Zidek, Combining Probability Distributions (Statistical Science, 1986), the logarithmic opinion
         pool; Bertsekas, Projected Newton Methods (SIAM J. Control, 1982).
 
     >>> right, wrong = [np.array([2.0, 0.0])], [np.array([0.0, 2.0])]
-    >>> lists = right * 3 + wrong  # right in three of four, so the logarithms of the odds are log(3)
+    >>> lists = right * 3 + wrong  # right in three of four, so the log-odds are log(3)
     >>> [round(2 * w, 1) for w in fit_weights([lists, wrong * 4], [(0,)] * 4)], round(np.log(3).item(), 1)
     ([1.1, 0.0], 1.1)
     """

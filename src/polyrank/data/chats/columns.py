@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from polyrank.data.chats.messages import ReadOptions
 from polyrank.data.chats.profiles import Profile, profile
-from polyrank.data.rows import Row
+from polyrank.data.values import Row
 from polyrank.errors import DataError, UsageError
 
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from polyrank.data.chats.messages import REPEATED, SYSTEM, UNANSWERED, Message
 from polyrank.data.chats.roles import is_system
-from polyrank.data.rows import Row
+from polyrank.data.values import Row
 from polyrank.errors import DataError
 
 MAX_MESSAGES = 5_000

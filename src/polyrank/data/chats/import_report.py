@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from polyrank.data.read_report import counted
-from polyrank.data.rows import Row
+from polyrank.data.values import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from typing import Any
 
 from polyrank.data.chats.members import Member
 from polyrank.data.chats.messages import Rows
-from polyrank.data.rows import OnBad, Row, check_object, in_object, items_of, row_error
+from polyrank.data.rows import OnBad, check_object, row_error
+from polyrank.data.values import Row, in_object, items_of
 from polyrank.errors import DataError
 
 json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes missing values as NaN

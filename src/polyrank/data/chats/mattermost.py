@@ -2,7 +2,7 @@
 
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
-from polyrank.data.rows import Row, object_of, objects_in
+from polyrank.data.values import Row, object_of, objects_in
 
 POSTS = ("post", "direct_post")
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from polyrank.data.chats.unpacking import MAX_BYTES
 from polyrank.data.read_report import BadRows
-from polyrank.data.rows import Row
+from polyrank.data.values import Row
 from polyrank.errors import DataError
 
 DateOrder = Literal["day", "month", "year"]

@@ -15,7 +15,8 @@ from polyrank.data.chats.messages import REPEATED, Messages, ReadOptions, Rows
 from polyrank.data.chats.tables import first_rows, message, some_rows
 from polyrank.data.chats.texts import plain
 from polyrank.data.chats.wrapping import is_message, messages_in, people_of, unwrapped
-from polyrank.data.rows import Row, object_of, row_error
+from polyrank.data.rows import row_error
+from polyrank.data.values import Row, object_of
 from polyrank.errors import DataError
 
 IDS = words("id conversationid ticketid chatid threadid dialogueid dialogid sessionid uuid number key ticketnumber")

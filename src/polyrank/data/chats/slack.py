@@ -7,7 +7,7 @@ from functools import lru_cache
 from polyrank.data.chats.files import File
 from polyrank.data.chats.members import Member
 from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog, ReadOptions
-from polyrank.data.rows import Row, object_of, text_of
+from polyrank.data.values import Row, object_of, text_of
 from polyrank.errors import DataError
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d\.json")

@@ -22,7 +22,8 @@ from polyrank.data.chats.profiles import falls
 from polyrank.data.chats.texts import plain
 from polyrank.data.chats.wrapping import N_LOOKED_AT, unwrapped
 from polyrank.data.read_report import counted
-from polyrank.data.rows import Row, row_error
+from polyrank.data.rows import row_error
+from polyrank.data.values import Row
 from polyrank.errors import DataError
 
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}

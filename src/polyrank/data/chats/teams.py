@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages
 from polyrank.data.chats.texts import plain
-from polyrank.data.rows import Row, object_of, objects_in
+from polyrank.data.values import Row, object_of, objects_in
 from polyrank.errors import DataError
 
 EMOJI = re.compile(r"<emoji\b[^>]*\balt=\"([^\"]*)\"[^>]*>(?:</emoji>)?")

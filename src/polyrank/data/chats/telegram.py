@@ -5,7 +5,8 @@ from collections import Counter
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank.data.chats.texts import plain
-from polyrank.data.rows import Row, object_of, objects_in, row_error, text_of
+from polyrank.data.rows import row_error
+from polyrank.data.values import Row, object_of, objects_in, text_of
 from polyrank.errors import DataError
 
 FILES = ("photo", "file", "media_type", "sticker_emoji", "location_information", "contact_information", "poll")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from polyrank.data.chats.messages import DateOrder
-from polyrank.data.rows import is_number, text_of
+from polyrank.data.values import is_number, text_of
 from polyrank.errors import MissingExtraError
 
 THREE_NUMBERS = re.compile(r"(?:[^\W\d]+\.?,? )?(\d{1,2})([./-]) ?(\d{1,2})[./-] ?(\d{4}|\d{1,2})(?!\d)(.*)", re.DOTALL)

@@ -6,7 +6,8 @@ from polyrank.data.chats.messages import Message, Messages
 from polyrank.data.chats.profiles import profile
 from polyrank.data.chats.tables import first_rows, some_rows, time_of
 from polyrank.data.chats.transcripts import is_transcript, spoken
-from polyrank.data.rows import row_error, text_of
+from polyrank.data.rows import row_error
+from polyrank.data.values import text_of
 
 
 def transcripts(file: File) -> Messages | None:

@@ -16,7 +16,7 @@ from polyrank.data.chats.columns import (
     words,
 )
 from polyrank.data.chats.messages import Rows
-from polyrank.data.rows import Row, in_object, object_of, objects_in, text_of, type_name
+from polyrank.data.values import Row, in_object, object_of, objects_in, text_of, type_name
 from polyrank.errors import DataError
 
 N_LOOKED_AT = 200  # rows from which columns are detected

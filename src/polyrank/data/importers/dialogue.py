@@ -8,7 +8,8 @@ from pathlib import Path
 
 from polyrank.data import fields
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import OnBad, Row, numbered_lines, rows, stem
+from polyrank.data.rows import OnBad, numbered_lines, rows, stem
+from polyrank.data.values import Row
 from polyrank.records import Example
 
 OWN, PARTNER = "your persona: ", "partner's persona: "

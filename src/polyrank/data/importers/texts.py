@@ -9,7 +9,8 @@ import numpy as np
 
 from polyrank.data import fields
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import Row, numbered_lines, rows, stem, suffix
+from polyrank.data.rows import numbered_lines, rows, stem, suffix
+from polyrank.data.values import Row
 from polyrank.records import Example
 
 

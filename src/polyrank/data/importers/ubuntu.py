@@ -9,7 +9,8 @@ from polyrank.data import fields
 from polyrank.data.importers.turns import every_turn as turns_of
 from polyrank.data.json_list import listed_rows
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import Row, numbered_lines, row_error, rows, stem
+from polyrank.data.rows import numbered_lines, row_error, rows, stem
+from polyrank.data.values import Row
 from polyrank.records import Example
 
 

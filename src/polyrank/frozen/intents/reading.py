@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data import fields
-from polyrank.data.rows import Row, numbered_lines, row_error, rows, stem, suffix
+from polyrank.data.rows import numbered_lines, row_error, rows, stem, suffix
+from polyrank.data.values import Row
 from polyrank.errors import DataError
 
 OUT_OF_SCOPE = "oos"

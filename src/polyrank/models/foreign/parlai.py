@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.data.rows import is_number
+from polyrank.data.values import is_number
 from polyrank.errors import ArtifactError
 from polyrank.models.artifacts import MODEL_FILES, save_model
 from polyrank.models.backbone import empty_backbone
