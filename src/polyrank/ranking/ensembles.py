@@ -13,7 +13,7 @@ from polyrank.ranking.metrics import placement_of, reciprocal_rank
 Floats = NDArray[np.float32]
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
 PRIOR_DEVIATION = 10.0
-"""Of a weight times the standard deviation of its scores: large, so that only lists without any error feel it."""
+"""Of the prior of a weight, times that of its scores. It is large: it matters only on lists ranked without error."""
 
 
 def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
