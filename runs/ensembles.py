@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from polyrank.evaluation import Evaluation, paired_test, read_scores, summarise
+from polyrank.evaluation.tables import dialogues_of
 from polyrank.ranking.ensembles import Ensemble, choose_ensemble, combine
 from polyrank.ranking.metrics import placement_of
 from polyrank.ranking.statistics import holm
@@ -34,8 +35,10 @@ def main() -> None:
     dev, test = (
         [read_scores(Path(folder) / f"{name}.{part}.scores.jsonl") for name in names] for part in ("dev", "test")
     )
-    lists = [[record.scores for record in evaluation.records] for evaluation in dev]
-    how, figures = choose_ensemble(*lists, [record.relevant for record in dev[1].records])  # type: ignore[arg-type]
+    first, second = ([record.scores for record in evaluation.answerable] for evaluation in dev)
+    records = dev[1].answerable
+    dialogues = dialogues_of([record.id for record in records])
+    how, figures, _ = choose_ensemble(first, second, [record.relevant for record in records], dialogues)  # type: ignore[arg-type]
     both = ensemble(*test, how)
     found = {"ensemble": how, "validation": figures, "n_validation": len(dev[0].records), **summarise(both)}
     tests = {f"ensemble against {name}": paired_test(both, one) for name, one in zip(names, test, strict=True)}

@@ -47,6 +47,7 @@ WRONG = [
     # choices, lists of numbers and conditions
     ("rank bm25 hello none --backend quick", "unknown backend 'quick'"),
     ("rank bm25 hello none --ensemble odd", "unknown ensemble 'odd'"),
+    ("rank bm25 hello none --ensemble 0", "give a number above 0"),
     ("respond none --mode near", "unknown way to search 'near'"),
     ("respond none --filter 'lang ='", "filter"),
     ("evaluate bm25 none --probe late", "unknown probe 'late'"),

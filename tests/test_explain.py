@@ -29,7 +29,7 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.models import BiEncoder, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.bi_encoder import Tower
-from polyrank.ranking.ensembles import ENSEMBLES
+from polyrank.ranking.ensembles import SCALES
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.mapped import MapEncoder
@@ -521,7 +521,7 @@ def test_a_map_is_explained_like_its_encoder(tiny_backbone: Path) -> None:
     assert explain(opaque, context, REPLY).method == "left out"
 
 
-@pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
+@pytest.mark.parametrize("ensemble", [None, *SCALES, 0.5])
 def test_both_stages_are_explained(tiny_backbone: Path, ensemble: Any) -> None:
     texts = ["wifi is down", "restart the router", "the bill is high", "thanks"]
     pool = [Candidate(str(i), text) for i, text in enumerate(texts)]
@@ -538,7 +538,7 @@ def test_both_stages_are_explained(tiny_backbone: Path, ensemble: Any) -> None:
         }
         if ensemble is None:
             assert (why.turns, why.candidate) == (why.parts["reranker"].turns, why.parts["reranker"].candidate)
-        elif ensemble == "raw":
+        elif ensemble in ("raw", 0.5):
             check_sums(why, reply.score)
         else:
             assert (why.method, why.exact, why.turns) == ("stages", False, ())
@@ -552,7 +552,7 @@ def test_both_stages_are_explained(tiny_backbone: Path, ensemble: Any) -> None:
         assert explain(stages, context, "somewhere else").parts["retriever"].score == 0
 
 
-@pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
+@pytest.mark.parametrize("ensemble", [None, *SCALES, 0.5])
 @pytest.mark.parametrize("kind", [BM25, TfIdf])
 def test_word_statistics_of_a_shortlist_are_used_again(kind: type[BM25] | type[TfIdf], ensemble: Any) -> None:
     texts = ["wifi is down", "restart the wifi router", "the bill is high", "thanks", "router", "down down"]

@@ -35,7 +35,7 @@ from polyrank.frozen.sums import fit_sum
 from polyrank.index import write_index
 from polyrank.loading.answering import read_pipeline
 from polyrank.ranking.abstention import Abstention, confidence
-from polyrank.ranking.ensembles import ENSEMBLES, choose_ensemble, combine
+from polyrank.ranking.ensembles import SCALES, choose_ensemble, combine
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.protocols import Encoder
 from processes import run
@@ -301,10 +301,14 @@ def test_an_ensemble_is_chosen_on_the_given_examples() -> None:
     right = [(int(i),) for i in generator.integers(10, size=80)]
     truth = np.eye(10)[[i for (i,) in right]]
     sharp, dull = truth * 3 + generator.normal(size=(80, 10)), generator.normal(size=(80, 10))
-    one, figures = choose_ensemble(list((100 * sharp).astype(np.float32)), list(dull.astype(np.float32)), right)
-    other, _ = choose_ensemble(list((100 * dull).astype(np.float32)), list(sharp.astype(np.float32)), right)
+    one, figures, _ = choose_ensemble(
+        list((100 * sharp).astype(np.float32)), list(dull.astype(np.float32)), right, np.arange(80)
+    )
+    other, _, _ = choose_ensemble(
+        list((100 * dull).astype(np.float32)), list(sharp.astype(np.float32)), right, np.arange(80)
+    )
     assert (one, other) == ("raw", None)
-    for how in ENSEMBLES:
+    for how in SCALES:
         totals = [combine(a, b, how) for a, b in zip(100 * sharp, dull, strict=True)]
         ranks = [1 + (total > total[i]).sum() for total, (i,) in zip(totals, right, strict=True)]
         assert figures[how] == pytest.approx(np.mean(1 / np.array(ranks)), abs=0.01)

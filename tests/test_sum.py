@@ -14,13 +14,13 @@ from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import Retriever
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.frozen.sums import fit_sum, totals_by_halves
+from polyrank.frozen.sums import fit_sum
 from polyrank.index import LocalWriter, open_index
 from polyrank.loading.models import read_sum
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.exported import ExportedEncoder
-from polyrank.ranking.ensembles import fit_weights
+from polyrank.ranking.weights import fit_weights, totals_by_halves
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
-from polyrank.errors import DataError, UsageError
+from polyrank.config.checked import from_dict
+from polyrank.config.pipeline import PipelineConfig
+from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, confidence, coverage_curve
-from polyrank.ranking.ensembles import ENSEMBLES, choose_ensemble, combine, read_ensemble
+from polyrank.ranking.ensembles import SCALES, choose_ensemble, combine, read_ensemble, reciprocal_ranks
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.two_stage import TwoStageScorer
@@ -39,7 +41,7 @@ def test_a_shortlist_of_all_equals_the_reranker_alone() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 100])
-@pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
+@pytest.mark.parametrize("ensemble", [None, *SCALES, 0.5])
 def test_replies_outside_the_shortlist_follow_in_the_retrievers_order(n: int, ensemble: str | None) -> None:
     first = BM25().fit(TEXTS)
     both = TwoStageScorer(first, Letters(), n_retrieved=n, ensemble=ensemble)  # type: ignore[arg-type]
@@ -92,7 +94,9 @@ def test_no_candidates_and_no_shortlist() -> None:
         TwoStage(LexicalRetriever(BM25(), POOL), Letters(), n_retrieved=0)
 
 
-@given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=8), st.sampled_from(ENSEMBLES), st.integers(0, 99))
+@given(
+    st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=8), st.sampled_from((*SCALES, 0.5)), st.integers(0, 99)
+)
 def test_an_ensemble_keeps_the_order_that_both_agree_on(values: list[float], how: str, seed: int) -> None:
     first = np.array(values, np.float32)
     second = first * np.float32(0.5) + np.float32(3)  # another scale, but the same order
@@ -111,12 +115,25 @@ def test_the_chosen_ensemble_is_the_best_on_validation() -> None:
     first = [(t * 100 + generator.normal(size=20) * 80).astype(np.float32) for t in truth]  # 100 times the scale
     second = [(t + generator.normal(size=20) * 0.8).astype(np.float32) for t in truth]
     right = [(int(np.argmax(t)),) for t in truth]
-    chosen, figures = choose_ensemble(first, second, right)
-    assert chosen is not None
-    assert figures[chosen] == max(figures.values()) > figures["alone"]
+    chosen, figures, _ = choose_ensemble(first, second, right, np.arange(200))
+    assert isinstance(chosen, float)
+    assert figures["weight"] == max(figures.values()) > figures["alone"]
     assert figures["z-score"] > figures["raw"]  # raw follows only the larger scale
     useless = [np.zeros(20, np.float32) for _ in truth]
-    assert choose_ensemble(useless, second, right)[0] is None
+    assert choose_ensemble(useless, second, right, np.arange(200))[0] is None
+
+
+def test_a_weight_is_chosen_if_one_stage_knows_more_than_the_other() -> None:
+    """A normal x whose mean is m has the log-likelihood ratio m x, so the weight is 0.5 / 2, per unit of the second."""
+    generator = np.random.default_rng(1)
+    truth = np.eye(10)[generator.integers(10, size=2000)]
+    first = list((generator.normal(size=truth.shape) + 2 * truth).astype(np.float32))
+    second = list((generator.normal(size=truth.shape) * 100 + 50 * truth).astype(np.float32))
+    right = [(int(row.argmax()),) for row in truth]
+    chosen, figures, totals = choose_ensemble(first, second, right, np.arange(2000))
+    assert chosen == pytest.approx(0.0025, rel=0.2)
+    assert figures["weight"] > max(figures[name] for name in ("alone", *SCALES))
+    assert figures["weight"] == np.mean(reciprocal_ranks(totals, right))
 
 
 @given(
@@ -161,7 +178,7 @@ def test_without_replies_there_is_no_answer(measure: str) -> None:
         calibrate([], [], precision=0.5)
 
 
-@pytest.mark.parametrize("how", ENSEMBLES)
+@pytest.mark.parametrize("how", SCALES)
 def test_ensembles_equal_sums_on_the_published_scales(how: str) -> None:
     special, stats = pytest.importorskip("scipy.special"), pytest.importorskip("scipy.stats")
     scales = {"raw": np.array, "sigmoid": special.expit, "z-score": stats.zscore, "softmax": special.softmax}
@@ -179,16 +196,28 @@ def test_ensembles_equal_sums_on_the_published_scales(how: str) -> None:
 
 
 def test_an_ensemble_without_gain_is_not_chosen() -> None:
-    second = [np.array([3.0, 1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32), np.array([1.0], np.float32)]
-    first = [np.array([1.0, 0.0, 0.0], np.float32), np.array([0.0, 1.0], np.float32), np.array([5.0], np.float32)]
-    chosen, figures = choose_ensemble(first, second, [(2,), (0, 1), ()])
+    second = [np.array([3.0, 1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32)]
+    first = [np.array([1.0, 0.0, 0.0], np.float32), np.array([0.0, 1.0], np.float32)]
+    chosen, figures, _ = choose_ensemble(first, second, [(2,), (0, 1)], np.arange(2))
     assert chosen is None
-    assert figures == dict.fromkeys(("alone", *ENSEMBLES), (1 / 2 + 1) / 2)  # one list has no right answer
-    assert choose_ensemble(first[2:], second[2:], [()]) == (None, dict.fromkeys(("alone", *ENSEMBLES), 0.0))
+    assert figures == dict.fromkeys(("alone", *SCALES), (1 / 2 + 1) / 2)  # the first stage adds nothing
+    assert choose_ensemble([], [], [], np.arange(0)) == (None, dict.fromkeys(("alone", *SCALES), 0.0), [])
+
+
+def test_ensembles_have_names_or_are_weights() -> None:
     assert read_ensemble("none") is None
-    assert [read_ensemble(name) for name in ENSEMBLES] == list(ENSEMBLES)
+    assert [read_ensemble(name) for name in (*SCALES, "2", "1e-3")] == [*SCALES, 2.0, 0.001]
     with pytest.raises(UsageError, match="unknown ensemble 'mean'"):
         read_ensemble("mean")
+    for weight in ("0", "-1", "nan", "inf"):
+        with pytest.raises(UsageError, match=f"{weight} is the weight of the second stage; give a number above 0"):
+            read_ensemble(weight)
+    with pytest.raises(ConfigError, match=r"ensemble = -1\.0 must be above 0"):
+        PipelineConfig(index="index", ensemble=-1.0)
+    with pytest.raises(ConfigError, match="ensemble = 'mean' is not one of 'raw'"):
+        PipelineConfig(index="index", ensemble="mean")  # type: ignore[arg-type]
+    read = from_dict(PipelineConfig, {"index": "index", "ensemble": 2})
+    assert (read.ensemble, type(read.ensemble)) == (2.0, float)
 
 
 def test_ties_of_the_reranker_keep_the_retrievers_order() -> None:

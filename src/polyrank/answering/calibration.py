@@ -22,7 +22,6 @@ from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import choose_ensemble, reciprocal_ranks
 from polyrank.records import Context, Example, Ranked
-from polyrank.scorers.two_stage import total_score
 
 BATCH = 32  # contexts that are answered at once
 PRIOR_RATIOS = tuple(2.0**step for step in range(-3, 4))
@@ -315,18 +314,18 @@ def _best_ensemble(
     """The best ensemble by the scores of each stage, and the figures of ``choose_settings``."""
     first, second, right, ids = [], [], [], []
     for example, ranked in _answered(both, examples, n_retrieved):
-        if ranked:
+        own = [i for i, reply in enumerate(ranked) if is_right(example, reply)]
+        if own:  # the others have no rank
             ids.append(example.id)
             first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
             second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
-            right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
+            right.append(own)
     corrects = isinstance(both, TwoStage) and bool(getattr(both.reranker, "corrects", ""))
-    ensemble, figures = choose_ensemble(first, second, right, alone=not corrects)
-    totals = [total_score(g, s, ensemble) for g, s in zip(first, second, strict=True)]
+    dialogues = dialogues_of(ids)
+    ensemble, figures, totals = choose_ensemble(first, second, right, dialogues, alone=not corrects)
     alone, chosen = (np.array(reciprocal_ranks(lists, right)) for lists in (first, totals))
     seen: dict[str, Any] = {"ensembles": figures}
     if len(alone) > 1:
-        dialogues = dialogues_of([id_ for id_, own in zip(ids, right, strict=True) if own])  # the others have no rank
         seen["stages"] = {
             name: mean_with_interval(values, dialogues)
             for name, values in (("first", alone), ("both", chosen), ("difference", chosen - alone))

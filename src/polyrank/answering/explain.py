@@ -34,7 +34,7 @@ from polyrank.data.same_words import echoes
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter, as_filter
 from polyrank.models.mixture import Mixture
-from polyrank.ranking.ensembles import combine
+from polyrank.ranking.ensembles import combine, weight_of
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoded import score_row
@@ -247,11 +247,12 @@ def _of_stages(
     parts = {"retriever": first, "reranker": second}
     if ensemble is None:
         return replace(second, vectors=(), parts=parts)
-    if ensemble == "raw":
-        return sum_explanations(first.score + second.score, [(name, 1.0, part) for name, part in parts.items()])
     if total is None:
         first_score, second_score = (np.array([part.score], np.float32) for part in (first, second))
         total = float(combine(first_score, second_score, ensemble)[0])
+    weight = weight_of(ensemble)
+    if weight is not None:
+        return sum_explanations(total, [("retriever", 1.0, first), ("reranker", weight, second)])
     side = CandidateShare(candidate, (), total, OF_STAGES, exact=False)
     return Explanation(total, OF_STAGES, False, (), (), total, side, parts=parts)
 

@@ -47,8 +47,8 @@ NRetrieved = Annotated[
 EnsembleName = Annotated[
     str,
     Option(
-        help="With --rerank: how to add the scores of both stages: none, raw, sigmoid, z-score, softmax or"
-        " sigmoid-reranked (sigmoid of the re-ranker's score only)."
+        help="With --rerank: how to add the scores of both stages: none, raw, sigmoid, z-score, softmax,"
+        " sigmoid-reranked (sigmoid of the re-ranker's score only), or a number as the weight of the re-ranker's."
     ),
 ]
 Threads = Annotated[

@@ -42,8 +42,8 @@ def pipeline_create(
     ensemble: Annotated[
         str,
         Option(
-            help="With --rerank: how to add the scores of both stages: none, raw, sigmoid, z-score, softmax or"
-            " sigmoid-reranked; auto chooses on validation examples."
+            help="With --rerank: how to add the scores of both stages: none, raw, sigmoid, z-score, softmax,"
+            " sigmoid-reranked, or a number as the weight of the re-ranker's; auto chooses on validation examples."
         ),
     ] = "none",
     valid: Annotated[Path | None, Option(help="Validation examples, for auto and --precision.")] = None,

@@ -250,7 +250,8 @@ def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
         if len(options) > 1:
             return kind_from_dict(hint, value, where, start)
         return from_dict(options[0], value, where, start if isinstance(start, Settings) else None)
-    hint = get_args(options[0])[0] if get_origin(options[0]) is Annotated else options[0]
+    option = _option(hint, value)
+    hint = get_args(option)[0] if get_origin(option) is Annotated else option
     if get_origin(hint) is Literal:
         return "none" if value is None and "none" in get_args(hint) else value  # KEY=none is None for every key
     if get_origin(hint) is tuple:
@@ -268,6 +269,12 @@ def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
     return value
 
 
+def _option(hint: Any, value: Any) -> Any:
+    """The type that a value must have; in a union of names and numbers, a number has the last one."""
+    options = without_none(hint)
+    return options[-1 if get_origin(options[0]) is Literal and isinstance(value, int | float) else 0]
+
+
 def _as_list(item: Any, value: Any) -> str:
     """The list that the user probably meant by ``value``, or an example of a list."""
     parts = [parse_value(part.strip()) for part in value.strip("()").split(",")] if isinstance(value, str) else [value]
@@ -279,7 +286,7 @@ def _as_list(item: Any, value: Any) -> str:
 
 def _check(hint: Any, value: Any, where: str) -> None:
     """Raise ConfigError if ``value``, of the right type, violates the limits of its type."""
-    hint = without_none(hint)[0]
+    hint = _option(hint, value)
     origin = get_origin(hint)
     if value is None:
         return

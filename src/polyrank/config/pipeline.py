@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from polyrank.config.checked import NonNegativeFloat, Settings
+from polyrank.config.checked import NonNegativeFloat, Positive, Settings
 
 SHORTLIST = 100
-Ensemble = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
+Scale = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
+Ensemble = Scale | Positive
+"""How two stages add their scores: on a common scale, or as they are, with this weight of the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

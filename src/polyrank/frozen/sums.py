@@ -6,13 +6,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record, evaluate
 from polyrank.evaluation.tables import dialogues_of, paired_test
-from polyrank.ranking.ensembles import deviation, fit_weights
 from polyrank.ranking.metrics import hit_at, placement_of, reciprocal_rank
+from polyrank.ranking.weights import deviation, fit_weights, totals_by_halves, weighted_totals
 from polyrank.records import Example
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.scorers.summed import SumEncoder, attending_part, relative_weights
@@ -65,33 +64,9 @@ def fit_sum(
         "n_valid": len(relevant),
         "parts": figures,
         "idle": [number for number, weight in enumerate(fitted) if not weight],
-        "sum": _figures(_totals(weights, scores), relevant),
+        "sum": _figures(weighted_totals(weights, scores), relevant),
         "gain": {"over": best, **_gain(parts[0], totals_by_halves(scores, relevant, dialogues), scores[best])},
     }
-
-
-def totals_by_halves(
-    scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]], dialogues: NDArray[np.int64]
-) -> list[Floats]:
-    """The weighted sum for each list. Each half of the dialogues has the weights that fit the other half.
-
-    Args:
-        scores, relevant: see ``fit_weights``.
-        dialogues: the number of each list's dialogue. If one half is empty, the weights that fit all lists apply.
-    """
-    half = dialogues % 2
-    totals: dict[int, Floats] = {}
-    for side in (0, 1):
-        own = np.flatnonzero(half == side).tolist()
-        others = np.flatnonzero(half != side).tolist() or own
-        fitted = fit_weights([[lists[n] for n in others] for lists in scores], [relevant[n] for n in others])
-        totals |= zip(own, _totals(fitted, [[lists[n] for n in own] for lists in scores]), strict=True)
-    return [totals[number] for number in range(len(dialogues))]
-
-
-def _totals(weights: Sequence[float], scores: Sequence[Sequence[Floats]]) -> list[Floats]:
-    """The weighted sum for each list, from the scores of each encoder."""
-    return [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
 
 
 def _gain(records: Sequence[Record], totals: Sequence[Floats], alone: Sequence[Floats]) -> dict[str, Any]:

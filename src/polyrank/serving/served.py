@@ -24,6 +24,7 @@ from polyrank.index import is_index, open_catalogue
 from polyrank.loading.answering import read_pipeline
 from polyrank.loading.folders import PIPELINE, stamp
 from polyrank.loading.models import Backend, check_backend, resolve_model
+from polyrank.ranking.ensembles import weight_of
 from polyrank.records import Context, Ranked
 from polyrank.scorers.exported import fastest_backend
 from polyrank.scorers.network import NetworkScorer
@@ -149,7 +150,7 @@ class Served:
         if self.kind != "pipeline":
             return None
         config, _ = read_pipeline(Path(self.path))
-        raw = not isinstance(self.ranker, TwoStageScorer) or self.ranker.ensemble == "raw"
+        raw = not isinstance(self.ranker, TwoStageScorer) or weight_of(self.ranker.ensemble) is not None
         return config.threshold if config.measure == "score" and raw else None
 
     def _parts(self) -> list[str]:
