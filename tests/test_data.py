@@ -18,7 +18,8 @@ from scipy.stats import chi2
 
 import polyrank.data as data
 from polyrank.data import read_examples, read_pool, text_id, write_examples, write_pool
-from polyrank.data.pool import stream_pool
+from polyrank.data.pool import pool_of, stream_pool
+from polyrank.data.rows import check_object
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Context, Example, contexts_of
@@ -164,6 +165,17 @@ BAD_LINES = {
     "surrogate in a name": (r'{"context": "a", "response": "b", "\uDFFF": 1}', r"lone surrogate \\udfff"),
     "too long": ({"context": "a" * 5000, "response": "b"}, "longer than 4,000 bytes"),
 }
+
+
+def test_a_deep_row_in_memory_is_named() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    row = {"text": "b", "metadata": {"x": deep}}
+    with pytest.raises(DataError, match=r"^row 1: nested too deeply; write flat objects"):
+        pool_of([{"text": "a"}, row])
+    with pytest.raises(ValueError, match=r"^nested too deeply; write flat objects"):
+        check_object(row, escaped=True)
 
 
 @pytest.mark.parametrize("case", BAD_LINES)

@@ -172,6 +172,7 @@ def _finite(digits: str) -> float:
     return value
 
 
+TOO_DEEP = "nested too deeply; write flat objects"
 strict_json = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 
 
@@ -191,7 +192,7 @@ def parse_object(text: str) -> Row:
             f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
         ) from error
     except RecursionError as error:
-        raise ValueError("nested too deeply; write flat objects") from error
+        raise ValueError(TOO_DEEP) from error
 
 
 def check_object(value: object, *, escaped: bool) -> Row:
@@ -206,6 +207,8 @@ def check_object(value: object, *, escaped: bool) -> Row:
             json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(f"lone surrogate \\u{ord(error.object[error.start]):04x}; write whole characters") from error
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
     return value
 
 
