@@ -154,6 +154,7 @@ BAD_LINES = {
     "NaN": ('{"context": "a", "response": "b", "weight": NaN}', "NaN is not JSON"),
     "infinite": ('{"context": "a", "response": "b", "weight": 1e999}', "the number 1e999 is too large"),
     "nested": ("[" * 100_000, "nested too deeply"),
+    "repeated key": ('{"context": "a", "response": "b", "response": "c"}', 'the key "response" is repeated; write it'),
     "list": ("[1]", "holds a list, not an object"),
     "missing": ({"context": "a"}, 'missing field "response"; add it to the row, which has context'),
     "type of context": ({"context": 3, "response": "b"}, 'field "context" holds a number'),

@@ -11,6 +11,7 @@ import gzip
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -173,7 +174,17 @@ def _finite(digits: str) -> float:
 
 
 TOO_DEEP = "nested too deeply; write flat objects"
-strict_json = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        ((repeated, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f'the key "{repeated}" is repeated; write it once')
+    return row
+
+
+strict_json = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_without_repeats)
 
 
 def parse_object(text: str) -> Row:
