@@ -976,6 +976,8 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         ("x.json", '["a", "b"]', "is a list of texts; write objects"),
         ("x.json", "[" * 100_000, "nested too deeply"),
         ("x.json", f'[{{"sender": "a", "text": {"[" * 900}"b"{"]" * 900}}}]', "nested too deeply"),
+        ("x.jsonl", '{"a": ' + "[" * 100_000, r"x\.jsonl:1: nested too deeply; give flatter JSON"),
+        ("x.jsonl", '{"a": 1}\n{"a": ' + "[" * 100_000, r"x\.jsonl:2: nested too deeply; give flatter JSON"),
         ("x.json", f'[{{"sender": "a", "text": {"1" * 5000}}}]', "cannot be read .*; write shorter numbers"),
         ("x.json", '[{"sender": "a",\n "text": "b"}, {"se', r"x\.json:2: not JSON: .*; the file may be truncated"),
         (

@@ -18,7 +18,8 @@ from scipy.stats import chi2
 
 import polyrank.data as data
 from polyrank.data import read_examples, read_pool, text_id, write_examples, write_pool
-from polyrank.data.pool import stream_pool
+from polyrank.data.pool import pool_of, stream_pool
+from polyrank.data.rows import check_object
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Context, Example, contexts_of
@@ -153,6 +154,7 @@ BAD_LINES = {
     "NaN": ('{"context": "a", "response": "b", "weight": NaN}', "NaN is not JSON"),
     "infinite": ('{"context": "a", "response": "b", "weight": 1e999}', "the number 1e999 is too large"),
     "nested": ("[" * 100_000, "nested too deeply"),
+    "repeated key": ('{"context": "a", "response": "b", "response": "c"}', 'the key "response" is repeated; write it'),
     "list": ("[1]", "holds a list, not an object"),
     "missing": ({"context": "a"}, 'missing field "response"; add it to the row, which has context'),
     "type of context": ({"context": 3, "response": "b"}, 'field "context" holds a number'),
@@ -164,6 +166,17 @@ BAD_LINES = {
     "surrogate in a name": (r'{"context": "a", "response": "b", "\uDFFF": 1}', r"lone surrogate \\udfff"),
     "too long": ({"context": "a" * 5000, "response": "b"}, "longer than 4,000 bytes"),
 }
+
+
+def test_a_deep_row_in_memory_is_named() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    row = {"text": "b", "metadata": {"x": deep}}
+    with pytest.raises(DataError, match=r"^row 1: nested too deeply; write flat objects"):
+        pool_of([{"text": "a"}, row])
+    with pytest.raises(ValueError, match=r"^nested too deeply; write flat objects"):
+        check_object(row, escaped=True)
 
 
 @pytest.mark.parametrize("case", BAD_LINES)

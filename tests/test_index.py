@@ -90,6 +90,17 @@ def test_pages_and_candidates_by_id(tmp_path: Path) -> None:
                     index.candidate(unknown)
 
 
+def test_pages_find_zero_characters(tmp_path: Path) -> None:
+    odd = Candidate("odd", "Zero\0Down%")
+    build(tmp_path / "index", [*POOL, odd])
+    with open_catalogue(tmp_path / "index") as index:
+        for words in (["\0"], ["\0down"], ["ZERO\0", ""]):
+            assert index.page(words=words).candidates == (odd,), words
+        for words in (["\0_"], ["\0", "wifi"]):
+            assert index.page(words=words).candidates == (), words
+        assert index.page(words=[""]) == index.page()
+
+
 def test_reading_a_catalogue_does_not_read_vectors(tmp_path: Path) -> None:
     build(tmp_path / "index")
     (matrix,) = (tmp_path / "index").glob("matrix-*")

@@ -52,9 +52,11 @@ def deep_backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-def model(backbone: Path, reader: Any = "candidate", joined_layers: int = 1, reduction: Any = "mean") -> Model:
+def model(
+    backbone: Path, reader: Any = "candidate", joined_layers: int = 1, reduction: Any = "mean", new_dropout: float = 0.0
+) -> Model:
     config = LateConfig(backbone=str(backbone), reader=reader, joined_layers=joined_layers, reduction=reduction)
-    return new_model(config, POLICY, seed=3, sample=[])
+    return new_model(config, POLICY, seed=3, sample=[], new_dropout=new_dropout)
 
 
 def scorer(backbone: Path, *settings: Any) -> LateScorer:
@@ -250,6 +252,20 @@ def test_only_joined_layers_and_the_head_are_trained(deep_backbone: Path) -> Non
     assert not any(
         name.startswith(f"candidate_tower.backbone.network.encoder.layer.{n - 1}.") for name in network.state_dict()
     )
+
+
+def test_new_dropout_precedes_the_head(tiny_backbone: Path) -> None:
+    late = scorer(tiny_backbone, "candidate", 1, "mean", 0.4)
+    inputs = late.context_inputs(CONTEXTS), late.candidate_inputs(LISTS[0]), [(0, 1), (1, 0), (2, 2)]
+    read: list[torch.Tensor] = []
+    late.model.head.register_forward_pre_hook(lambda _, values: read.append(values[0].detach()))
+    late.joined(*inputs)
+    late.model.training = True  # but not its transformers, whose dropout is another setting
+    torch.manual_seed(9)
+    late.joined(*inputs)
+    torch.manual_seed(9)
+    assert torch.equal(read[1], torch.nn.functional.dropout(read[0], 0.4))
+    assert not torch.equal(read[1], read[0])
 
 
 @pytest.mark.parametrize("kind", ["late", "cross"])

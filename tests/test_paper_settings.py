@@ -220,12 +220,6 @@ def test_dropout_of_a_head_precedes_each_linear_layer(tiny_backbone: Path) -> No
     assert torch.allclose(got, w2(torch.nn.functional.dropout(hidden, 0.4))[:, 0], atol=1e-6)  # type: ignore[operator]
 
 
-def test_a_convert_has_no_dropout_of_heads() -> None:
-    tables = {"model": {"kind": "convert"}, "output": "run", "train": {"new_dropout": 0.1}}
-    with pytest.raises(ConfigError, match="applies to projections and heads, and a ConveRT has neither"):
-        load_recipe(tables)
-
-
 # the sigmoid
 
 

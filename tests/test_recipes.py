@@ -272,6 +272,7 @@ def test_a_foreign_key_is_refused_with_its_place(table: dict[str, Any], message:
 
 SUM = {"kind": "sum", "parts": ["a", "b"]}
 NOTHING_NEW = "has no effect, because this model has no new codes, projections or heads; leave it out"
+NO_PROJECTION = "has no effect, because this model has no projections or heads; set dropout instead"
 FROZEN = 'does not train the word embeddings; set "all", or leave it out'
 
 
@@ -285,6 +286,9 @@ FROZEN = 'does not train the word embeddings; set "all", or leave it out'
         ({"kind": "convert"}, {"decay_new": True}, f"decay_new = true {NOTHING_NEW}"),
         ({"kind": "bi"}, {"decay_new": True}, f"decay_new = true {NOTHING_NEW}"),
         (SUM, {"decay_new": True}, "decay_new = true has no effect, because the parts of a sum are not new; leave it"),
+        ({"kind": "convert"}, {"new_dropout": 0.1}, f"new_dropout = 0.1 {NO_PROJECTION}"),
+        ({"kind": "bi"}, {"new_dropout": 0.1}, f"new_dropout = 0.1 {NO_PROJECTION}"),
+        ({"kind": "poly"}, {"new_dropout": 0.1}, f"new_dropout = 0.1 {NO_PROJECTION}"),
         ({"kind": "bi"}, {"clip_embeddings_norm": 2.0}, f'because train_layers = "all_but_embeddings" {FROZEN}'),
         ({"kind": "convert"}, {"clip_embeddings_norm": 2.0, "train_layers": "top-1"}, f'= "top-1" {FROZEN}'),
         (
@@ -316,7 +320,7 @@ def test_a_setting_with_effect_on_the_model_is_accepted(model: dict[str, Any], c
 
 
 def test_a_network_inherits_a_setting_that_only_the_other_uses() -> None:
-    own = {"method": {"kind": "mutual"}, "new_lr": 0.1, "decay_new": True}
+    own = {"method": {"kind": "mutual"}, "new_lr": 0.1, "decay_new": True, "new_dropout": 0.1}
     for first, second in (("bi", "cross"), ("cross", "bi")):
         found = recipe_from_dict(values(own, model={"kind": first}, reranker={"kind": second}))
         assert found.reranker is not None

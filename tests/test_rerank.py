@@ -25,6 +25,7 @@ from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import REMEMBERED, Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
+from polyrank.training.fitting import ExampleBatch, ExampleStep
 from polyrank.training.methods import make_ranker, make_step
 from polyrank.training.ranker import validation_figures
 from polyrank.training.rerank import RerankStep
@@ -144,13 +145,15 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
         if generator is not None:
             with torch.no_grad():
                 head.weight.normal_(generator=generator)
-        ((loss, figures),) = step.losses(step.prepare(batch, 0), 0)
+        ((loss, figures, n_contexts),) = step.losses(step.prepare(batch, 0), 0)
         assert loss.item() == pytest.approx(expected(batch, scorer), abs=1e-5)
-        assert figures["n_found"] == sum(found)
+        assert figures["n_found"] == n_contexts == sum(found)
+        summed = ExampleStep(step, "sum").losses(ExampleBatch(len(batch), step.prepare(batch, 0)), 0)
+        assert next(next(summed)).item() == pytest.approx(sum(found) * loss.item())
         if generator is None:
             alone = loss.item()  # a head of zeros adds nothing
         assert float(figures["first_stage_loss"]) == pytest.approx(alone)
-    ((loss, figures),) = step.losses(step.prepare([batch[found.index(False)]], 0), 0)
+    ((loss, figures, _),) = step.losses(step.prepare([batch[found.index(False)]], 0), 0)
     assert (loss.item(), figures["n_found"]) == (0, 0)
     loss.backward()
     assert not head.weight.grad.any()

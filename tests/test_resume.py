@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,12 @@ from torch import Tensor
 import polyrank
 from convert_models import BATCH, CORPUS, POLICY, TINY, make
 from polyrank.errors import ArtifactError, ConfigError, DivergedError
+from polyrank.loading.recipes import resolve_recipe
 from polyrank.models import Convert, new_model
+from polyrank.models.artifacts import save_model
 from polyrank.records import Example
+from polyrank.storage.document import seal
+from polyrank.storage.durable import write_file
 from polyrank.text import ConvertTexts
 from polyrank.training import FitResult, fit_together
 from polyrank.training.batches import BatchOrder
@@ -30,6 +35,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.fitting import phased
 from polyrank.training.learner import Learner
 from polyrank.training.run import TRAINING
+from polyrank.training.run_document import RECIPE, run_document
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from train_settings import train_config
 
@@ -231,6 +237,14 @@ def test_what_a_run_without_a_checkpoint_left_is_not_used(tmp_path: Path) -> Non
     assert not (tmp_path / "mined-0.npy").exists()
 
 
+def test_unfinished_checkpoints_of_killed_runs_are_removed(tmp_path: Path) -> None:
+    for name in (".checkpoint.safetensors.0123abcd", ".checkpoint.safetensors.mine", "checkpoint.safetensors"):
+        (tmp_path / name).write_text("x")
+    TRAINING.begin(tmp_path, {}, longer=False, notify=print)
+    left = sorted(file.name for file in tmp_path.glob("*checkpoint*"))
+    assert left == [".checkpoint.safetensors.mine", "checkpoint.safetensors"]
+
+
 @pytest.mark.parametrize("change", ["one more", "another order", "another text"])
 def test_other_examples_are_not_resumed(tmp_path: Path, change: str) -> None:
     model = {"kind": "convert", "embedding_dim": 8, "attention_dim": 4, "ffn_dim": 8, "spans": [2], "side_dim": 8}
@@ -246,6 +260,42 @@ def test_other_examples_are_not_resumed(tmp_path: Path, change: str) -> None:
     )
     with pytest.raises(ConfigError, match=r"the training examples differ from those that .*run was started"):
         polyrank.train(recipe, other, resume=True)
+
+
+@pytest.mark.parametrize("kind", ["convert", "sum"])
+@pytest.mark.parametrize(
+    ("train_layers", "change", "mixes"),
+    [("all_but_embeddings", "weights", True), ("all", "weights", False), ("all", "words", True)],
+)
+def test_a_run_does_not_mix_two_models_that_it_starts_from(
+    tmp_path: Path, kind: str, train_layers: str, change: str, mixes: bool
+) -> None:
+    def put(name: str, seed: int, corpus: Sequence[str] = CORPUS) -> Path:
+        save_model(tmp_path / name, *new_model(SMALL, POLICY, seed=seed, sample=(), corpus=corpus), replace=True)
+        return tmp_path / name
+
+    def document(resumed: Path | None = None) -> dict[str, Any]:
+        model = {"kind": "sum", "parts": [str(first), str(start)]} if kind == "sum" else {"kind": "convert"}
+        train = {"train_layers": train_layers} | ({} if kind == "sum" else {"init_from": str(start)})
+        plan = resolve_recipe({"model": model, "output": str(tmp_path / "run"), "train": train})
+        return run_document(plan, examples, resumed=resumed)
+
+    first, start, examples = put("first", 1), put("start", 2), [example for _, example in BATCH]
+    write_file(tmp_path / "run" / RECIPE.file, seal(document(), RECIPE))
+    put("start", 3, ("entirely other words",) * 9) if change == "words" else put("start", 3)
+    refusal = pytest.raises(ConfigError, match=rf"{start} is now another model .* than .*run was started with")
+    with refusal if mixes else nullcontext():
+        document(tmp_path / "run")
+
+
+def test_a_start_inside_the_run_is_replaced_by_the_run(tmp_path: Path) -> None:
+    start, examples = tmp_path / "run" / "model", [example for _, example in BATCH]
+    for seed in (1, 2):
+        save_model(start, *new_model(SMALL, POLICY, seed=seed, sample=(), corpus=CORPUS), replace=True)
+        train = {"init_from": str(start), "train_layers": "all_but_embeddings"}
+        plan = resolve_recipe({"model": {"kind": "convert"}, "output": str(tmp_path / "run"), "train": train})
+        document = run_document(plan, examples, resumed=None if seed == 1 else tmp_path / "run")
+        write_file(tmp_path / "run" / RECIPE.file, seal(document, RECIPE))
 
 
 def test_the_clock_continues_from_the_checkpoint(story: Story, tmp_path: Path) -> None:

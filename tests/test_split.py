@@ -15,6 +15,7 @@ import pytest
 
 from polyrank.data import Split, choose_speaker, draw_candidates, read_examples, split, write_split
 from polyrank.data.same_words import same_words
+from polyrank.data.splits import PARTS
 from polyrank.errors import DataError, UsageError
 from polyrank.index import write_index
 from polyrank.loading.recipes import load_recipe
@@ -224,6 +225,29 @@ def test_overwrite_removes_earlier_files(tmp_path: Path) -> None:
     (tmp_path / "out" / "mine.txt").write_text("keep", "utf-8")
     write_split(tmp_path / "out", split(path, valid=0))
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["mine.txt", "test.jsonl", "train.jsonl"]
+
+
+@pytest.mark.parametrize("dies_at", PARTS)
+def test_a_crash_never_leaves_parts_of_two_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str
+) -> None:
+    path, out, replace = written(tmp_path / "x.jsonl", (chat(i) for i in range(60))), tmp_path / "out", Path.replace
+
+    def parts_of(folder: Path, seed: int) -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in write_split(folder, split(path, by="id", seed=seed))}
+
+    def dying(self: Path, target: Path) -> Path:
+        if target == out / f"{dies_at}.jsonl":
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    one, other = parts_of(out, 1), parts_of(tmp_path / "other", 2)
+    assert all(one[name] != other[name] for name in one)
+    monkeypatch.setattr(Path, "replace", dying)
+    with pytest.raises(KeyboardInterrupt):
+        parts_of(out, 2)
+    left = {(file.name, file.read_bytes()) for file in out.glob("*.jsonl")}
+    assert left <= one.items() or left <= other.items()
 
 
 def test_a_full_disk_leaves_the_earlier_split(tmp_path: Path) -> None:

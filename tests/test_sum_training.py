@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -418,6 +419,14 @@ def test_recipes_of_sums_are_checked(models: dict[str, Path], task: dict[str, Pa
     save_sum(tmp_path / "sum", sum_of(models, "bi + bi"))
     with pytest.raises(ConfigError, match="is a sum; name its encoders instead"):
         load_recipe(path, [parts.format(tmp_path / "sum")])
+
+
+def test_dropout_of_projections_needs_a_part_with_one(models: dict[str, Path]) -> None:
+    settings = NetworkTraining(new_dropout=0.1)
+    for name, fits in (("bi + bi", True), ("poly + convert", False)):
+        config = config_of(models, name)
+        with nullcontext() if fits else pytest.raises(ConfigError, match=r"new_dropout = 0\.1 has no effect, because"):
+            new_sum(config, [model_folder(part) for part in config.parts], settings, precision="fp32", device=CPU)
 
 
 @pytest.mark.parametrize(

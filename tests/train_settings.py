@@ -39,9 +39,9 @@ def bi_tables(task: Mapping[str, Path], backbone: Path, output: Path, **train: A
     }
 
 
-def update(state: TrainState, loss: Tensor, weight: int = 1) -> float:
+def update(state: TrainState, loss: Tensor, n_contexts: int | None = None) -> float:
     """Make one update of a network with a loss; returns its record for metrics.jsonl."""
-    return state.update(next_loss(iter([loss]), weight))["loss"]
+    return state.update(next_loss(iter([loss]), n_contexts))["loss"]
 
 
 def losses_of(step: Any, batch: Any) -> Iterator[Tensor]:

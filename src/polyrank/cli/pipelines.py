@@ -96,7 +96,8 @@ def pipeline_create(
         raise ConfigError(
             f"--n-retrieved {n_retrieved} is the number of candidates for a second stage; name one with --rerank"
         )
-    if valid is None and (precision is not None or "auto" in (scale, weight)):
+    tunes = precision is not None or "auto" in (scale, weight)
+    if valid is None and tunes:
         raise ConfigError(
             "--precision, --prior auto and --ensemble auto need validation examples; give them with --valid"
         )
@@ -110,6 +111,11 @@ def pipeline_create(
     if precision is None and no_answer is not None:
         raise ConfigError(
             f"--no-answer {no_answer:g} hides answers for the choice of a threshold; set one with --precision"
+        )
+    if valid is not None and not tunes:
+        raise UsageError(
+            f"--valid {valid} has no effect without --precision, --prior auto or --ensemble auto; give one of them, or"
+            " leave it out"
         )
     if scale != "auto":
         config = replace(config, ensemble=scale)

@@ -127,11 +127,6 @@ class Recipe(Settings):
                     f"train_layers = {own.train_layers!r} does not apply to a late Cross-encoder, of which the joined"
                     " layers are trained; set model.joined_layers"
                 )
-            if network.kind == "convert" and own.new_dropout:
-                raise ConfigError(
-                    f"train.new_dropout = {own.new_dropout} applies to projections and heads, and a ConveRT has"
-                    " neither; set train.dropout"
-                )
             if network.kind == "sum" and own.init_from is not None:
                 raise ConfigError(
                     f"train.init_from = {own.init_from} does not apply to a sum, whose encoders come from model.parts;"
@@ -158,10 +153,11 @@ def _unused(model: RecipeModel, train: NetworkTraining) -> dict[str, str]:
             unused["decay_new"] = "the parts of a sum are not new; leave it out"
             if not trained:
                 unused["new_lr"] = "model.train_weights = false; leave out one of the two"
-        case PolyConfig(codes="learnt"):
-            pass
         case ConvertConfig() | BiConfig(projection_dim=None):
-            unused["new_lr"] = unused["decay_new"] = "this model has no new codes, projections or heads; leave it out"
+            unused["new_dropout"] = "this model has no projections or heads; set dropout instead"
+            if not (isinstance(model, PolyConfig) and model.codes == "learnt"):
+                reason = "this model has no new codes, projections or heads; leave it out"
+                unused["new_lr"] = unused["decay_new"] = reason
     if isinstance(model, LateConfig):
         unused["clip_embeddings_norm"] = "a late Cross-encoder does not train the word embeddings; leave it out"
     elif train.train_layers != "all":

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from polyrank.data.rows import TOO_DEEP
+from polyrank.errors import DataError
+
 # the method of each library that returns rows as dictionaries, with its arguments
 TABLES: dict[str, dict[str, Any]] = {"iter_rows": {"named": True}, "to_pylist": {}, "to_dict": {"orient": "records"}}
 
@@ -17,6 +20,7 @@ def rows_of(source: Iterable[Any]) -> Iterator[Any]:
 
     Raises:
         TypeError: ``source`` is not a table and not iterable.
+        DataError: a row is nested too deeply.
     """
     if hasattr(source, "columns") or hasattr(source, "column_names"):
         for method, options in TABLES.items():
@@ -25,8 +29,12 @@ def rows_of(source: Iterable[Any]) -> Iterator[Any]:
                 break
     if isinstance(source, Mapping | str | bytes) or not isinstance(source, Iterable):
         raise TypeError(f"{type(source).__name__} is not a table of rows; give a list of rows")
-    for row in source:
-        yield {str(name): _plain(value) for name, value in row.items()} if isinstance(row, Mapping) else row
+    for number, row in enumerate(source):
+        try:
+            plain = _plain(row) if isinstance(row, Mapping) else row
+        except RecursionError as error:
+            raise DataError(f"row {number}: {TOO_DEEP}") from error
+        yield plain
 
 
 def _plain(value: Any) -> Any:

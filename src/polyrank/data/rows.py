@@ -11,6 +11,7 @@ import gzip
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +173,18 @@ def _finite(digits: str) -> float:
     return value
 
 
-strict_json = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+TOO_DEEP = "nested too deeply; write flat objects"
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        ((repeated, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f'the key "{repeated}" is repeated; write it once')
+    return row
+
+
+strict_json = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_without_repeats)
 
 
 def parse_object(text: str) -> Row:
@@ -191,7 +203,7 @@ def parse_object(text: str) -> Row:
             f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
         ) from error
     except RecursionError as error:
-        raise ValueError("nested too deeply; write flat objects") from error
+        raise ValueError(TOO_DEEP) from error
 
 
 def check_object(value: object, *, escaped: bool) -> Row:
@@ -206,6 +218,8 @@ def check_object(value: object, *, escaped: bool) -> Row:
             json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(f"lone surrogate \\u{ord(error.object[error.start]):04x}; write whole characters") from error
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
     return value
 
 

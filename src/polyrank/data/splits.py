@@ -172,7 +172,7 @@ def write_split(folder: Path | str, parts: Split) -> list[Path]:
     """Write train.jsonl, valid.jsonl and test.jsonl; returns the paths of the files that were written.
 
     The training part is written as dialogues if the file held dialogues. All three files of an earlier split in the
-    folder are replaced, after the new ones are complete.
+    folder are replaced, after the new ones are complete. A crash leaves fewer files, never parts of two splits.
     """
     folder = Path(folder)
     files = {name: folder / f"{name}.jsonl" for name in PARTS}
@@ -186,11 +186,12 @@ def write_split(folder: Path | str, parts: Split) -> list[Path]:
         for name, part in (("valid", parts.valid), ("test", parts.test)):
             if part.examples:
                 write_examples(new[name], part.examples)
+        for name in ("test", "valid"):
+            files[name].unlink(missing_ok=True)
+        sync_folder(folder)
         for name, file in files.items():
             if new[name].exists():
                 new[name].replace(file)
-            else:
-                file.unlink(missing_ok=True)
         sync_folder(folder)
     finally:
         for file in new.values():

@@ -85,7 +85,11 @@ def build_model(config: BackboneConfig, backbone: Backbone, new_dropout: float =
         return CrossEncoder(backbone, head=config.head, reduction=config.reduction, dropout=new_dropout)
     if isinstance(config, LateConfig):
         return LateCrossEncoder(
-            backbone, joined_layers=config.joined_layers, reader=config.reader, reduction=config.reduction
+            backbone,
+            joined_layers=config.joined_layers,
+            reader=config.reader,
+            reduction=config.reduction,
+            dropout=new_dropout,
         )
     if not config.equal_projections and (config.shared_towers or config.projection_dim is None):
         raise ConfigError(

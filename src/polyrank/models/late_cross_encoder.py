@@ -61,6 +61,7 @@ class LateCrossEncoder(Network):
         joined_layers: J.
         reader: "context" or "candidate".
         reduction: "mean", "first" or "learnt".
+        dropout: before the head.
 
     Raises:
         ConfigError: the backbone is not a BERT, or has too few layers.
@@ -78,6 +79,7 @@ class LateCrossEncoder(Network):
         joined_layers: int,
         reader: Side,
         reduction: PairReduction = "mean",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if not isinstance(backbone.network, BertModel):
@@ -88,7 +90,7 @@ class LateCrossEncoder(Network):
                 f"model.joined_layers = {joined_layers} leaves none of {n_layers} layers alone; give at most"
                 f" {n_layers - 1}"
             )
-        self.reader = reader
+        self.reader, self.dropout = reader, dropout
         self.context_tower, self.candidate_tower = OneSide(backbone), OneSide(copy.deepcopy(backbone))
         own, other = self.context_tower, self.candidate_tower
         if reader == "candidate":
@@ -158,7 +160,7 @@ class LateCrossEncoder(Network):
         hidden = _read(top, hidden, packing, other[:, :, -1], other_of, mask, first_only=first_only)
         values = hidden.float() if first_only else self.pooling(packing.pad(hidden.float()), real)
         with full_precision(values):
-            return self.head(values)[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
+            return self.head(F.dropout(values, self.dropout, self.training))[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
     def zero_head(self) -> None:
         """Set the head to zero, so that every score is 0 until the network is trained."""

@@ -70,6 +70,12 @@ def write_file(path: Path, data: bytes) -> None:
             unfinished.unlink(missing_ok=True)
 
 
+def remove_unfinished(path: Path) -> None:
+    """Remove temporary files of ``write_file(path, ...)`` that killed processes left; no process may be writing it."""
+    for entry in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):
+        entry.unlink(missing_ok=True)
+
+
 def _file_mode(path: Path) -> int | None:
     """The permissions of a replaceable file; None if ``path`` does not exist."""
     try:

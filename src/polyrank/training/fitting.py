@@ -138,9 +138,9 @@ class ExampleStep:
     def losses(self, batch: ExampleBatch, number: int) -> Iterator[LossParts]:
         """The loss of each network in turn."""
         losses = self.step.losses(batch.prepared, number)
-        weight = batch.n_examples if self.loss == "sum" else 1
+        n_contexts = batch.n_examples if self.loss == "sum" else None
         while True:
-            yield next_loss(losses, weight)
+            yield next_loss(losses, n_contexts)
 
 
 def fit_together(

@@ -37,17 +37,24 @@ class Measured(NamedTuple):
     Args:
         loss: a scalar with a graph.
         figures: by name; a name that ends in "loss" becomes a curve.
+        n_contexts: the loss is the mean over so many contexts; None: over all of the batch.
     """
 
     loss: Tensor
     figures: Figures
+    n_contexts: int | None = None
 
 
-def next_loss(phases: Iterator[Tensor | Measured], weight: int = 1) -> LossParts:
-    """The next loss as a single part times ``weight``; its figure is the loss without the weight."""
+def next_loss(phases: Iterator[Tensor | Measured], n_contexts: int | None = None) -> LossParts:
+    """The next loss as a single part; its figure is always the mean.
+
+    Args:
+        phases: mean losses.
+        n_contexts: of the batch, to return the sum over contexts instead of their mean; None: the mean.
+    """
     following = next(phases)
-    loss, figures = following if isinstance(following, Measured) else (following, {})
-    yield weight * loss
+    loss, figures, n_own = following if isinstance(following, Measured) else Measured(following, {})
+    yield loss if n_contexts is None else (n_contexts if n_own is None else n_own) * loss
     return {"loss": loss.detach(), **figures}
 
 

@@ -65,7 +65,7 @@ class RerankStep:
             padded[i, : len(lists[i])] = torch.from_numpy(scored[row][shortlists[row]])
         fixed = padded.to(values.device)
         figures: Figures = {"first_stage_loss": listwise_loss(fixed, allowed), "n_found": float(len(found))}
-        yield Measured(listwise_loss(values + fixed, allowed), figures)
+        yield Measured(listwise_loss(values + fixed, allowed), figures, n_contexts=len(found))
 
 
 def shortlist(scores: Floats, n_negatives: int) -> list[int]:

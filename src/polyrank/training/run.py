@@ -269,7 +269,7 @@ class Run:
         longer = None if self.overwrite and not self.resume else self.resume and self._is_longer()
         extended = bool(longer) and has_document(self.folder, RESULT)
         resumed = self.resume and TRAINING.has_begun(self.folder)
-        document = run_document(self.plan.recipe, self.examples, resumed=self.folder if resumed else None)
+        document = run_document(self.plan, self.examples, resumed=self.folder if resumed else None)
         known = TRAINING.begin(self.folder, document, longer=longer, notify=self.notify)
         if known is not None:
             return [FitResult(**(known[network.name] if network.name else known)) for network in self.plan.networks]

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from polyrank.config.models import MODEL
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.errors import ConfigError
 from polyrank.loading.models import resolve_model
+from polyrank.loading.recipes import TrainingPlan
 from polyrank.records import Example
 from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.training.data import examples_digest
@@ -20,6 +22,7 @@ RECIPE = DocumentKind(
 )
 EXAMPLES = "examples"  # the digest of the training examples
 FIXED = "fixed_model"  # the fingerprint of the teacher or first stage
+STARTS = "starts"  # for each model that training starts from: the digest of what checkpoints do not hold of it
 
 
 def read_run_recipe(folder: Path) -> Recipe:
@@ -29,7 +32,7 @@ def read_run_recipe(folder: Path) -> Recipe:
         ConfigError: this version does not accept it.
     """
     document = read_document(folder, RECIPE)
-    for name in (EXAMPLES, FIXED):
+    for name in (EXAMPLES, FIXED, STARTS):
         document.pop(name, None)
     try:
         return recipe_from_dict(document)
@@ -39,30 +42,51 @@ def read_run_recipe(folder: Path) -> Recipe:
         ) from error
 
 
-def run_document(recipe: Recipe, examples: Sequence[Example], *, resumed: Path | None) -> dict[str, Any]:
+def run_document(plan: TrainingPlan, examples: Sequence[Example], *, resumed: Path | None) -> dict[str, Any]:
     """The document of a run.
 
     Args:
-        recipe: of the run.
+        plan: of the run.
         examples: to train on.
         resumed: the folder of the run that it resumes; None: it starts.
 
     Raises:
-        ConfigError: the resumed run was started with other examples, or with another teacher or first stage of the
-            same name.
+        ConfigError: the resumed run was started with other examples, or with another model of the same name where both
+            would be mixed.
     """
     began = {} if resumed is None or not has_document(resumed, RECIPE) else read_document(resumed, RECIPE)
     digest = examples_digest(examples)
     check_same_examples(str(began.get(EXAMPLES, "")), digest, resumed)
-    name = getattr(recipe.train.method, "teacher", recipe.train.method.corrects)
+    method = plan.recipe.train.method
+    name = getattr(method, "teacher", method.corrects)
     # it is empty without a fixed model, or if it is computed on opening
     fingerprint = "" if name is None else resolve_model(name, bare_hub_names=False).fingerprint
-    if fingerprint and (known := str(began.get(FIXED, ""))) and known != fingerprint:
+    _check_same_model(name, str(began.get(FIXED, "")), fingerprint, resumed)
+    starts = _start_digests(plan)
+    for (folder, now), known in zip(starts.items(), began.get(STARTS, ()), strict=False):
+        _check_same_model(folder, known, now, resumed)
+    return recipe_to_dict(plan.recipe) | {EXAMPLES: digest, FIXED: fingerprint, STARTS: [*starts.values()]}
+
+
+def _start_digests(plan: TrainingPlan) -> dict[Path, str]:
+    """Digests of the models that training starts from: of the vocabulary alone if checkpoints hold all weights."""
+    digests = {}
+    for network in plan.networks:
+        all_trained = network.train.train_layers == "all"
+        for folder in (*network.parts, *([network.start] if network.start else [])):
+            if not folder.resolve().is_relative_to(plan.output.resolve()):  # a model of this run keeps both
+                document = read_document(folder, MODEL)
+                digests[folder] = document["files"]["tokenizer.json"] if all_trained else document["fingerprint"]
+    return digests
+
+
+def _check_same_model(name: object, known: str, now: str, resumed: Path | None) -> None:
+    """Refuse to resume a run with another model of the same name; an empty digest is unknown."""
+    if known and now and known != now:
         raise ConfigError(
-            f"{name} is now another model ({fingerprint[:12]}) than {resumed} was started with ({known[:12]});"
-            " restore that one, or start again with `overwrite=True`"
+            f"{name} is now another model ({now[:12]}) than {resumed} was started with ({known[:12]}); restore that"
+            " one, or start again with `overwrite=True`"
         )
-    return recipe_to_dict(recipe) | {EXAMPLES: digest, FIXED: fingerprint}
 
 
 def check_same_examples(known: str, digest: str, folder: Path | None) -> None:

@@ -53,6 +53,11 @@ def new_sum(
         artifacts.append(artifact)
         scorers.append(scorer)
         networks.append(artifact.model)
+    if settings.new_dropout and all(getattr(own.config, "projection_dim", None) is None for own in artifacts):
+        raise ConfigError(
+            f"train.new_dropout = {settings.new_dropout} has no effect, because no part of the sum has a projection;"
+            " set dropout instead"
+        )
     weights = config.weights or (1.0,) * len(scorers)
     try:
         attending = SumEncoder(scorers, weights).attending

@@ -11,6 +11,7 @@ from polyrank.data.rows import OnBad, check_object, row_error
 from polyrank.data.values import Row, in_object, items_of
 from polyrank.errors import DataError
 
+TOO_DEEP = "nested too deeply; give flatter JSON"
 json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes missing values as NaN
 
 
@@ -20,7 +21,9 @@ def json_rows(member: Member, text: str, on_bad: OnBad) -> Rows:
     try:
         value = json_decoder.decode(text.strip())
     except RecursionError as error:
-        raise DataError(f"{member.path}: nested too deeply; give flatter JSON") from error
+        if not _is_too_deep(text.strip().partition("\n")[0]):  # then it is not a file of lines
+            raise DataError(f"{member.path}: {TOO_DEEP}") from error
+        numbered, read = _lines(text), _line
     except json.JSONDecodeError as error:
         first = text.strip().partition("\n")[0]
         try:
@@ -29,7 +32,7 @@ def json_rows(member: Member, text: str, on_bad: OnBad) -> Rows:
             line = text[: len(text) - len(text.lstrip())].count("\n") + error.lineno
             problem = f"not JSON: {error.msg}; the file may be truncated, download or export it again"
             raise row_error(member.path, line, problem) from error
-        numbered, read = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()], _line
+        numbered, read = _lines(text), _line
     except ValueError as error:  # an integer of thousands of digits
         raise DataError(f"{member.path}: cannot be read ({error}); write shorter numbers") from error
     else:
@@ -45,6 +48,20 @@ def json_rows(member: Member, text: str, on_bad: OnBad) -> Rows:
     return rows
 
 
+def _lines(text: str) -> list[tuple[int, Any]]:
+    return [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _is_too_deep(text: str) -> bool:
+    try:
+        json_decoder.decode(text)
+    except RecursionError:
+        return True
+    except ValueError:
+        pass
+    return False
+
+
 def _line(line: str) -> Row:
     try:
         value = json_decoder.decode(line.strip())
@@ -53,7 +70,7 @@ def _line(line: str) -> Row:
             f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
         ) from error
     except RecursionError as error:
-        raise ValueError(f"{error}; write one JSON object per line") from error
+        raise ValueError(TOO_DEEP) from error
     return _object(value, "\\ud" in line.lower())
 
 

@@ -273,11 +273,11 @@ def page(
     """See ``polyrank.index.Index.page``; inside the caller's transaction."""
     n_live = read_meta(connection, path).n
     try:
-        patterns = [f"%{_literal(word)}%" for word in words if word and word.encode()]
+        sought = [_holding(word) for word in words if word.encode()]
     except UnicodeEncodeError:  # no stored text contains a lone surrogate
         return Page((), None, n_live)
-    condition = "row > ?" + " AND (text LIKE ? ESCAPE '\\' OR id LIKE ? ESCAPE '\\')" * len(patterns)
-    values = [after, *(pattern for pattern in patterns for _ in range(2))]
+    condition = " AND ".join(["row > ?", *(holds for holds, _ in sought)])
+    values = [after, *(value for _, value in sought for _ in range(2))]
     if filter is not None:
         condition, values = f"{condition} AND {filter.where}", [*values, *filter.bound]
     query = f"SELECT row FROM candidates WHERE {condition} ORDER BY row LIMIT ?"
@@ -287,9 +287,12 @@ def page(
     return Page(candidates, rows[n - 1] if len(rows) > n else None, n_live)
 
 
-def _literal(word: str) -> str:
-    """A word as a LIKE pattern that matches only itself."""
-    return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+def _holding(word: str) -> tuple[str, str]:
+    """The condition that the text or the id contains a word, and the value of its two places."""
+    if "\0" in word:  # where a pattern of LIKE ends
+        return "(instr(lower(text), lower(?)) OR instr(lower(id), lower(?)))", word
+    literal = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return "(text LIKE ? ESCAPE '\\' OR id LIKE ? ESCAPE '\\')", f"%{literal}%"
 
 
 def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:
