@@ -9,7 +9,7 @@
 #   sum: the sum of bi and convert, with weights from 300 dev lists; sum-shipped: of bi and the untrained shipped:convert;
 #     sum-wide: of bi, convert and bi-wide; sum-seeds: of bi, convert and bi-2; sum-first: of FIRST and convert;
 #     sum-more: of logq, logq-more and convert-all; sum-late: its 25 best, re-ranked by late, which corrects logq;
-#     sum-four: of logq-all, logq-more (FROM=logq-all), scratch and counts; sum-both: of bi, bi-2, bi-both and convert
+#     sum-four: of FROM, logq-more, scratch and counts; sum-both: of bi, bi-2, bi-both and convert
 #   bi-all, convert-all, sum-all, logq-all, sum-logq-all: the same on every pair of the corpus
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
 #   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
@@ -123,7 +123,7 @@ for set in $SETS; do
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
-        [[ $model == sum-four ]] && against=logq-all parts=("$work"/{logq-all,logq-more,scratch,counts}/model) lists=3000
+        [[ $model == sum-four ]] && against=$FROM parts=("$work"/{"$FROM",logq-more,scratch,counts}/model) lists=3000
         [[ $model == sum-both ]] && against=sum-seeds parts=("$work"/{bi,bi-2,bi-both,convert}/model) lists=2000
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
