@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from polyrank.cli import app
+from polyrank.cli.training import TrainingDisplay
 from polyrank.config.recipe import recipe_from_dict
 from polyrank.data import read_examples
 from polyrank.loading.recipes import load_recipe, resolve_recipe
@@ -173,3 +174,13 @@ def test_split_says_what_training_costs_and_limits_it(
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("training: ")]
     assert "examples/s, validations included" in line
     assert load_recipe(tmp_path / "split" / "recipe.toml").train.minutes == 0.5
+
+
+def test_the_display_shows_the_speed_of_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that another machine began at 1 example per second goes on at 10."""
+    with TrainingDisplay() as display:
+        for n_more in range(3):
+            record = {"step": 50 * (n_more + 1), "n_steps": 200, "loss": 1.0}
+            display.report(1, record | {"n_examples": 1000 + 500 * n_more, "seconds": 1000.0 + 50 * n_more})
+    speeds = [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert speeds == ["1 examples/s", "10 examples/s", "10 examples/s"]

@@ -126,6 +126,7 @@ class TrainingDisplay(ProgressDisplay):
         self.tasks: dict[int, Any] = {}
         self.valid: dict[str, str] = {}  # by network; the key is empty for a single network
         self.loss: dict[str, str] = {}
+        self.first: dict[int, tuple[int, float]] = {}  # by seed; a resumed run may have begun on another machine
 
     def report(self, seed: int, record: dict[str, Any]) -> None:
         """Show one record of metrics.jsonl."""
@@ -140,11 +141,18 @@ class TrainingDisplay(ProgressDisplay):
             self.tasks[seed] = self.progress.add_task("", total=record["n_steps"], seed=seed, text="")
         self.loss[network] = _number(record["loss"])
         loss, valid = " / ".join(self.loss.values()), " ".join(self.valid.values())
-        speed = record["n_examples"] / max(record["seconds"], 1e-9)
+        speed = self._speed(seed, record["n_examples"], record["seconds"])
         self.progress.update(self.tasks[seed], completed=step, text=f"loss {loss} {valid} {speed:.0f} examples/s")
         # the re-ranker's record of the same step follows the retriever's
         if network != "retriever" and self.line_is_due(step % 50 == 0):
             notify(f"seed {seed} step {step}/{record['n_steps']}: loss {loss}, {speed:.0f} examples/s")
+
+    def _speed(self, seed: int, n_examples: int, seconds: float) -> float:
+        """Examples per second since the first report, or for that one, since the beginning of the run."""
+        n_before, before = self.first.setdefault(seed, (n_examples, seconds))
+        if n_examples == n_before:
+            n_before, before = 0, 0.0
+        return (n_examples - n_before) / max(seconds - before, 1e-9)
 
 
 def _number(loss: float | None) -> str:
