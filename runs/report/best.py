@@ -114,16 +114,20 @@ def best() -> str:
 
 
 def weights() -> list[str]:
-    """The best weight of a second stage by how its wrong answers were drawn, as runs/second_weight.py measures it."""
-    said, uniform = (read_if_there(f"second/weight/{kind}") for kind in ("as_said", "uniform"))
-    if not (said and uniform):
+    """The best weight of a second stage, as runs/second_weight.py measures it."""
+    said, uniform, sgd = (read_if_there(f"second/weight/{kind}") for kind in ("as_said", "uniform", "sgd"))
+    if not (said and uniform and sgd):
         return []
     return [
         f"""Wrong answers must be drawn as they occur. The late Cross-encoder of self-dialogue is best added with the
         weight {said["weight"]:.2f} ({said["n"]} dev lists). One whose wrong answers come from the distinct replies
         (`LATE=9600 DRAW=uniform`) is best added with {uniform["weight"]:.2f}: it gives frequent replies high scores,
         and in these lists they are not right more often. Made by `python runs/second_weight.py FIRST SECOND
-        DATA/self-dialogue/dev.jsonl.gz --limit 400`."""
+        DATA/self-dialogue/dev.jsonl.gz --limit 400`.""",
+        f"""On sgd a second stage does not help, although the Bi-encoder has seen only a quarter of its pairs (`SETS=sgd
+        MODELS=late LATE=8000 DRAW=as_said`): its best weight is {sgd["weight"]:.2f}, and with weight 1 R@1 changes from
+        {100 * sgd["R@1_first"]:.1f} to {100 * sgd["R@1_both"]:.1f} ({sgd["n"]:,} dev lists; not evaluated on
+        test data).""",
     ]
 
 
