@@ -41,6 +41,7 @@ MODELS=${MODELS:-bi convert sum}
 START=${START:-shipped:minilm} # stored figures except those of convai2-valid: runs/work/encoder/run/model, its first pass
 MORE=${MORE:-48000}        # pairs of logq-more
 FROM=${FROM:-logq}
+AGAINST=${AGAINST:-}       # the part that sum-four is compared with; FROM, if it is empty
 EPOCHS=${EPOCHS:-3}        # of convert and convert-all
 FIRST=${FIRST:-logq}       # the first stage of late, and a part of sum-first
 LATE=${LATE:-12800}        # pairs of late
@@ -123,7 +124,7 @@ for set in $SETS; do
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
-        [[ $model == sum-four ]] && against=$FROM parts=("$work"/{"$FROM",logq-more,scratch,counts}/model) lists=3000
+        [[ $model == sum-four ]] && against=${AGAINST:-$FROM} parts=("$work"/{"$FROM",logq-more,scratch,counts}/model) lists=3000
         [[ $model == sum-both ]] && against=sum-seeds parts=("$work"/{bi,bi-2,bi-both,convert}/model) lists=2000
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
