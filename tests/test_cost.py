@@ -177,7 +177,7 @@ def test_split_says_what_training_costs_and_limits_it(
 
 
 def test_the_display_shows_the_speed_of_this_process(capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that another machine began at 1 example per second goes on at 10."""
+    """A run that another machine began at 1 example per second continues at 10."""
     with TrainingDisplay() as display:
         for n_more in range(3):
             record = {"step": 50 * (n_more + 1), "n_steps": 200, "loss": 1.0}
