@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.checked import from_dict
-from polyrank.config.pipeline import PipelineConfig
+from polyrank.config.pipeline import Ensemble, PipelineConfig
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import SCALES, choose_ensemble, combine, read_ensemble, reciprocal_ranks
@@ -178,21 +178,22 @@ def test_without_replies_there_is_no_answer(measure: str) -> None:
         calibrate([], [], precision=0.5)
 
 
-@pytest.mark.parametrize("how", SCALES)
-def test_ensembles_equal_sums_on_the_published_scales(how: str) -> None:
+@pytest.mark.parametrize("how", [*SCALES, 0.5])
+def test_ensembles_equal_sums_on_the_published_scales(how: Ensemble) -> None:
     special, stats = pytest.importorskip("scipy.special"), pytest.importorskip("scipy.stats")
     scales = {"raw": np.array, "sigmoid": special.expit, "z-score": stats.zscore, "softmax": special.softmax}
-    both = (np.array, special.expit) if how == "sigmoid-reranked" else (scales[how],) * 2
+    unequal = {"sigmoid-reranked": (np.array, special.expit), 0.5: (np.array, lambda x: x / 2)}
+    both = unequal[how] if how in unequal else (scales[how],) * 2
     generator = np.random.Generator(np.random.PCG64(1))
     for n in (1, 2, 9):
         first, second = generator.normal(size=(2, n)) * [[30], [2]]
         with np.errstate(all="ignore"):
             want = np.nan_to_num(both[0](first)) + np.nan_to_num(both[1](second))
-        got = combine(first.astype(np.float32), second.astype(np.float32), how)  # type: ignore[arg-type]
+        got = combine(first.astype(np.float32), second.astype(np.float32), how)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         assert got.dtype == np.float32
     huge = np.array([1e5, -1e5, 0.0], np.float32)
-    assert np.isfinite(combine(huge, huge, how)).all()  # type: ignore[arg-type]
+    assert np.isfinite(combine(huge, huge, how)).all()
 
 
 def test_an_ensemble_without_gain_is_not_chosen() -> None:
