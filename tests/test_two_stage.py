@@ -217,6 +217,10 @@ def test_ensembles_have_names_or_are_weights() -> None:
         PipelineConfig(index="index", ensemble=-1.0)
     with pytest.raises(ConfigError, match="ensemble = 'mean' is not one of 'raw'"):
         PipelineConfig(index="index", ensemble="mean")  # type: ignore[arg-type]
+    for wrong in (-1.0, "mean"):
+        with pytest.raises(UsageError, match="ensemble"):
+            TwoStageScorer(Letters(), Letters(), ensemble=wrong)  # type: ignore[arg-type]
+    assert TwoStageScorer(Letters(), Letters(), ensemble=2).ensemble == 2.0
     read = from_dict(PipelineConfig, {"index": "index", "ensemble": 2})
     assert (read.ensemble, type(read.ensemble)) == (2.0, float)
 

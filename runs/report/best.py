@@ -125,10 +125,10 @@ def weights() -> list[str]:
         (`LATE=9600 DRAW=uniform`) is best added with {uniform["weight"]:.2f}: it gives frequent replies high scores,
         and in these lists they are not right more often. Made by `python runs/second_weight.py FIRST SECOND
         DATA/self-dialogue/dev.jsonl.gz --limit 400`.""",
-        f"""On sgd a second stage does not help, although the Bi-encoder has seen only a quarter of its pairs (`SETS=sgd
-        MODELS=late LATE=8000 DRAW=as_said`): its best weight is {sgd["weight"]:.2f}, and with weight 1 R@1 changes from
-        {100 * sgd["R@1_first"]:.1f} to {100 * sgd["R@1_both"]:.1f} ({sgd["n"]:,} dev lists; not evaluated on
-        test data).""",
+        f"""A second stage does not help on sgd, although the Bi-encoder has seen only a quarter of the pairs (`SETS=sgd
+        MODELS=late LATE=8000 DRAW=as_said`). Its best weight is {sgd["weight"]:.2f}. With weight 1, R@1 falls from
+        {100 * sgd["R@1_first"]:.1f} to {100 * sgd["R@1_both"]:.1f}. Both are of {sgd["n"]:,} dev lists (`--limit
+        {sgd["n"]}`); it was not evaluated on test data.""",
     ]
 
 

@@ -62,10 +62,10 @@ def choose_ensemble(
     judge the weight, each half of the dialogues is ranked with the one of the other half.
 
     Args:
-        retrieved: the retriever's scores, one array per list.
-        reranked: the re-ranker's scores of the same candidates.
+        retrieved: the retriever's scores, ``[n]`` for each list.
+        reranked: the re-ranker's scores of the same candidates, ``[n]`` for each list.
         relevant: indices of the right candidates of each list, at least one.
-        dialogues: the number of each list's dialogue.
+        dialogues: the number of each list's dialogue ``[L]``.
         alone: whether the re-ranker can rank alone.
 
     Returns:
@@ -109,7 +109,7 @@ def read_ensemble(name: str) -> Ensemble | None:
     try:
         weight = float(name)
     except ValueError:
-        scale: Scale = read_choice(name, Scale, "ensemble", also="none")
+        scale: Scale = read_choice(name, Scale, "ensemble", also="none, a number as the weight")
         return scale
     if not 0 < weight < np.inf:
         raise UsageError(f"the ensemble {name} is the weight of the second stage; give a number above 0")
@@ -126,9 +126,8 @@ def weight_of(ensemble: Ensemble | None) -> float | None:
 
 
 def reciprocal_ranks(lists: Sequence[NDArray[np.floating]], relevant: Sequence[Sequence[int]]) -> list[float]:
-    """The reciprocal rank of each list that has a right answer."""
-    answered = ((values, right) for values, right in zip(lists, relevant, strict=True) if right)
-    return [reciprocal_rank(placement_of(values, right)) for values, right in answered]
+    """The reciprocal rank of the best right answer of each list."""
+    return [reciprocal_rank(placement_of(values, right)) for values, right in zip(lists, relevant, strict=True)]
 
 
 def _mean(values: Sequence[float]) -> float:

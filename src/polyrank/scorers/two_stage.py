@@ -6,7 +6,7 @@ import numpy as np
 
 from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.errors import UsageError
-from polyrank.ranking.ensembles import combine
+from polyrank.ranking.ensembles import combine, read_ensemble
 from polyrank.ranking.top import top_rows_with_ties
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.inputs import as_texts, matched_lists
@@ -102,11 +102,14 @@ def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -
         ensemble: as the user gave it, which always applies.
 
     Raises:
-        UsageError: the re-ranker was trained to correct another encoder's scores, whose size may differ.
+        UsageError: the ensemble is unknown, or the re-ranker was trained to correct another encoder's scores, whose
+            size may differ.
     """
+    if ensemble is not None:
+        return read_ensemble(str(ensemble))
     corrects = getattr(reranker, "corrects", "")  # only a Cross-encoder has it
-    if ensemble is not None or not corrects:
-        return ensemble
+    if not corrects:
+        return None
     if first_stage != corrects:
         raise UsageError(
             f"{reranker.name} was trained to correct the scores of another encoder, {corrects[:12]}; retrieve"
