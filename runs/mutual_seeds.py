@@ -2,9 +2,9 @@
 
     python runs/mutual_seeds.py FOLDER SEED ...
 
-reads FOLDER/ALPHA-SEED-NETWORK.scores.jsonl, which runs/mutual_seeds.sh writes, and prints one JSON object: for each network
-its figures apart (ALPHA = 0) and together (ALPHA = 1), and their paired differences, tested over dialogues and over seeds; for
-the retriever also the gain of each over the first one.
+reads FOLDER/ALPHA-SEED-NETWORK.scores.jsonl, which runs/mutual_seeds.sh writes, and prints one JSON object: for each
+network its figures apart (ALPHA = 0) and together (ALPHA = 1), and their paired differences, tested over dialogues and
+over seeds; for the retriever also the gain of each over the first one.
 """
 
 import json
