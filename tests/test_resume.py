@@ -237,14 +237,6 @@ def test_what_a_run_without_a_checkpoint_left_is_not_used(tmp_path: Path) -> Non
     assert not (tmp_path / "mined-0.npy").exists()
 
 
-def test_unfinished_checkpoints_of_killed_runs_are_removed(tmp_path: Path) -> None:
-    for name in (".checkpoint.safetensors.0123abcd", ".checkpoint.safetensors.mine", "checkpoint.safetensors"):
-        (tmp_path / name).write_text("x")
-    TRAINING.begin(tmp_path, {}, longer=False, notify=print)
-    left = sorted(file.name for file in tmp_path.glob("*checkpoint*"))
-    assert left == [".checkpoint.safetensors.mine", "checkpoint.safetensors"]
-
-
 @pytest.mark.parametrize("change", ["one more", "another order", "another text"])
 def test_other_examples_are_not_resumed(tmp_path: Path, change: str) -> None:
     model = {"kind": "convert", "embedding_dim": 8, "attention_dim": 4, "ffn_dim": 8, "spans": [2], "side_dim": 8}

@@ -3,6 +3,7 @@
 test_crash.py tests kills, failing calls and power losses.
 """
 
+import errno
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, 
 from polyrank.index.local.lock import LOCK, acknowledged_change
 from polyrank.index.local.store import FILE
 from polyrank.records import Candidate
-from polyrank.storage.durable import new_folder
+from polyrank.storage.durable import new_folder, write_file
 from processes import run
 
 D = 4
@@ -384,7 +385,7 @@ def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> Non
 
 def test_only_leftovers_of_dead_builders_are_removed(tmp_path: Path) -> None:
     code = """
-from pathlib import Path; from polyrank.storage.durable import new_folder
+from pathlib import Path; from polyrank.storage.durable import new_folder, write_file
 with new_folder(Path(sys.argv[1])) as folder:
     (folder / "half").write_text("half")
     print(folder, flush=True); sys.stdin.readline()
@@ -404,6 +405,45 @@ with new_folder(Path(sys.argv[1])) as folder:
     shutil.rmtree(tmp_path / "i")
     made(tmp_path / "i", "a")
     assert sorted(tmp_path.iterdir()) == [other, tmp_path / "i", tmp_path / "j"]
+
+
+def test_only_leftovers_of_dead_writers_of_a_file_are_removed(tmp_path: Path) -> None:
+    code = """
+import stat; from pathlib import Path; from polyrank.storage.durable import write_file
+def stop(descriptor):
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode): return
+    print(flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)
+os.fsync = stop
+write_file(Path(sys.argv[1]), b"half")
+"""
+    mine = tmp_path / ".file.my-notes"
+    mine.touch()
+    with python(code, tmp_path / "file") as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        write_file(tmp_path / "file", b"whole")
+        left = next(entry for entry in tmp_path.iterdir() if entry not in (mine, tmp_path / "file"))
+        assert left.read_bytes() == b"half"  # its process is alive
+        child.communicate("\n")
+    write_file(tmp_path / "other", b"x")
+    assert left.exists()  # it belongs to another file
+    write_file(tmp_path / "file", b"new")
+    assert sorted(tmp_path.iterdir()) == [mine, tmp_path / "file", tmp_path / "other"]
+
+
+def test_without_locks_nothing_is_taken_for_a_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(_: int) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("polyrank.storage.durable.try_lock", no_locks)
+    others = [tmp_path / ".file.0123abcd", tmp_path / ".folder.0123abcd.part"]
+    others[0].touch()
+    others[1].mkdir()
+    for _ in range(2):
+        write_file(tmp_path / "file", b"whole")
+        with new_folder(tmp_path / "folder", replace=True) as folder:
+            (folder / "a").touch()
+    assert sorted(tmp_path.iterdir()) == [*others, tmp_path / "file", tmp_path / "folder"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")

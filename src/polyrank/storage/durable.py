@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -42,38 +42,34 @@ def sync_file(path: Path) -> None:
 def write_file(path: Path, data: bytes) -> None:
     """Create or replace a file: after a crash it holds all of the old bytes or all of the new bytes.
 
-    A replaced file keeps its permissions. If ``path`` is a link, its target is replaced.
+    A replaced file keeps its permissions. If ``path`` is a link, its target is replaced. Temporary files that killed
+    processes left are removed.
 
     Raises:
         UsageError: ``path`` exists and is not a regular file, such as a folder, a pipe or a device.
         ResourceError: the disk is full or failing; ``path`` is still the complete old file, or the complete new one.
     """
-    unfinished: Path | None = None
+    temporary: Path | None = None
     try:
-        mode = _file_mode(path)
-        target = path.resolve()
-        make_folders(target.parent)
-        temporary = target.parent / _temporary_name(target)
-        with temporary.open("xb") as stream:  # unlike mkstemp, this respects the umask
-            unfinished = temporary
+        with ExitStack() as resources:
+            mode = _file_mode(path)
+            target = path.resolve()
+            make_folders(target.parent)
+            _remove_leftovers(target)
+            temporary = _temporary(target, "", _new_file, resources)
             if mode is not None:
                 temporary.chmod(mode)
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-        sync_folder(target.parent)
+            with temporary.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+            sync_folder(target.parent)
     except OSError as error:
         raise _error_about(path, error) from error
     finally:
-        if unfinished is not None:  # it still exists after an error or an interrupt
-            unfinished.unlink(missing_ok=True)
-
-
-def remove_unfinished(path: Path) -> None:
-    """Remove temporary files of ``write_file(path, ...)`` that killed processes left; no process may be writing it."""
-    for entry in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):
-        entry.unlink(missing_ok=True)
+        if temporary is not None:  # it still exists after an error or an interrupt
+            temporary.unlink(missing_ok=True)
 
 
 def _file_mode(path: Path) -> int | None:
@@ -85,6 +81,10 @@ def _file_mode(path: Path) -> int | None:
     if not stat.S_ISREG(mode):
         raise UsageError(f"{path} is not a regular file, so it cannot be replaced; give another path")
     return stat.S_IMODE(mode)
+
+
+def _new_file(path: Path) -> None:
+    path.touch(exist_ok=False)  # unlike mkstemp, this respects the umask
 
 
 def _temporary_name(path: Path, suffix: str = "") -> str:
@@ -173,8 +173,8 @@ def new_folder(path: Path, *, replace: bool = False, own_files: Collection[str] 
     try:
         with ExitStack() as resources:
             make_folders(path.parent)
-            _remove_leftovers(path)
-            temporary = _temporary_folder(path, resources)
+            _remove_leftovers(path, LEFTOVER)
+            temporary = _temporary(path, LEFTOVER, Path.mkdir, resources)
             yield temporary
             for entry in sorted(temporary.rglob("*")):
                 sync_folder(entry) if entry.is_dir() else sync_file(entry)
@@ -183,7 +183,8 @@ def new_folder(path: Path, *, replace: bool = False, own_files: Collection[str] 
             check_replaceable(path, own_files=names, replace=replace)
             if path.exists():
                 temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-                _lock_folder(path, resources)  # so that no process removes it as a leftover after the exchange
+                with suppress(OSError):  # a file system without locks
+                    _lock(path, resources)  # so that no process removes it as a leftover after the exchange
                 _put_in_place_of(path, temporary)
             else:
                 _put(path, temporary)
@@ -212,39 +213,43 @@ def make_folders(path: Path) -> None:
             raise
 
 
-def _temporary_folder(path: Path, resources: ExitStack) -> Path:
-    """An empty sibling folder; the lock that this process holds on it distinguishes it from a leftover."""
+def _temporary(path: Path, suffix: str, make: Callable[[Path], None], resources: ExitStack) -> Path:
+    """An empty sibling; the lock that this process holds on it distinguishes it from a leftover."""
     while True:
-        temporary = path.parent / _temporary_name(path, LEFTOVER)
+        temporary = path.parent / _temporary_name(path, suffix)
         try:
-            temporary.mkdir()
+            make(temporary)
         except OSError as error:
             raise _error_about(path, error) from error
-        with suppress(FileNotFoundError):  # another process removed it as a leftover before it was locked
-            if _lock_folder(temporary, resources):
+        try:
+            if _lock(temporary, resources):
                 return temporary
+        except FileNotFoundError:  # another process removed it as a leftover before it was locked
+            continue
+        except OSError:  # a file system without locks, on which no leftovers are removed
+            return temporary
 
 
-def _lock_folder(folder: Path, resources: ExitStack) -> bool:
-    """Lock a folder until ``resources`` closes; false if another process holds the lock or has replaced the folder."""
+def _lock(path: Path, resources: ExitStack) -> bool:
+    """Lock a file or folder until ``resources`` closes; false if another process holds the lock or has replaced it.
+
+    Raises:
+        OSError: the file system has no locks, or ``path`` does not exist.
+    """
     if not LOCKS_FOLDERS:
         return True
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     resources.callback(os.close, descriptor)
-    try:
-        locked = try_lock(descriptor)
-    except OSError:  # a file system without locks
-        return True
-    return locked and os.path.samestat(folder.stat(), os.fstat(descriptor))
+    return try_lock(descriptor) and os.path.samestat(path.stat(), os.fstat(descriptor))
 
 
-def _remove_leftovers(path: Path) -> None:
-    if not LOCKS_FOLDERS:  # a running process may still use the folder
+def _remove_leftovers(path: Path, suffix: str = "") -> None:
+    if not LOCKS_FOLDERS:  # a running process may still use them
         return
-    for entry in path.parent.glob(f".{glob.escape(path.name)}.????????{LEFTOVER}"):
+    for entry in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}{suffix}"):
         with ExitStack() as resources, suppress(OSError):
-            if _lock_folder(entry, resources):
-                shutil.rmtree(entry, ignore_errors=True)
+            if _lock(entry, resources):
+                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
 
 
 def _put(path: Path, temporary: Path) -> None:

@@ -14,7 +14,7 @@ from polyrank.config.training import NetworkTraining
 from polyrank.devices import distributed
 from polyrank.errors import ConfigError, UsageError
 from polyrank.storage.document import DocumentKind, has_document, read_document, seal
-from polyrank.storage.durable import make_folders, remove_unfinished, write_file
+from polyrank.storage.durable import make_folders, write_file
 from polyrank.storage.lock import hold
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.optimizer import Schedule
@@ -95,7 +95,6 @@ class RunKind:
             longer: whether a finished run gets more steps; None: start again.
             notify: called with lines for the user.
         """
-        remove_unfinished(folder / CHECKPOINT)  # as large as the checkpoint; this process holds the folder
         if longer is None or not self.has_begun(folder):  # what a run that died before its first file left is older
             self.clear(folder)
         elif has_document(folder, self.result):
