@@ -17,8 +17,7 @@ SEEDS=${SEEDS:-1 2 3}
 STEPS=${STEPS:-200}
 BUDGET=${BUDGET:-6400}
 NEGATIVES=${NEGATIVES:-7}
-LIMIT=${LIMIT:-}        # test lists of the retriever; all, if it is empty
-RERANKED=${RERANKED:-1000} # test lists of the re-ranker, which orders the 25 best of the first retriever
+LIMIT=${LIMIT:-} # test lists; all, if it is empty
 
 for set in $SETS; do
   work=$PWD/runs/work/mutual-seeds/$set
@@ -49,7 +48,7 @@ for set in $SETS; do
       learn "$name" "$work/first/retriever/model" "$work/first/reranker/model" --set "train.method.alpha=$alpha" \
         --set "train.seeds=[$((seed + 1))]"
       judge "$name-retriever" "$work/$name/retriever/model" "$LIMIT"
-      judge "$name-reranker" "$work/first/retriever/model" "$RERANKED" --rerank "$work/$name/reranker/model" --n-retrieved 25 \
+      judge "$name-reranker" "$work/first/retriever/model" "$LIMIT" --rerank "$work/$name/reranker/model" --n-retrieved 25 \
         --ensemble none
     done
   done

@@ -24,7 +24,8 @@ from report.quality import a_sixth, frozen_codes, intents, response_selection, s
 from report.ranking import ranking
 from report.same_start import same_start
 from report.speed import answers, million, peers, registers, scoring
-from report.stages import abstention, forms, medquad, mutual_learning, ubuntu
+from report.mutual import mutual_learning
+from report.stages import abstention, forms, medquad, ubuntu
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = (

@@ -1,4 +1,4 @@
-"""Two stages in a pool, mutual learning, and giving no answer."""
+"""Two stages in a pool, and giving no answer."""
 
 from collections.abc import Mapping
 
@@ -124,73 +124,6 @@ def ubuntu() -> str:
         {percent(cross["hits@1"])}%. The sums and mutual learning are slightly best, in a pool
         where every model is nearly always wrong.""",
     )
-
-
-def mutual_learning() -> str:
-    sets = ("star", "ubuntu-irc")
-    names = {
-        "bi-many": "Bi-encoder, 1,000 examples",
-        "bi": "Bi-encoder",
-        "cross": "Cross-encoder",
-        "ensemble": "both, summed",
-    }
-    rows = [[title, *(cell for name in sets for cell in _pair(name, key))] for key, title in names.items()]
-    many = {name: [read(f"mutual/{name}/{key}") for key in ("bi-many", "bi-mutual-many")] for name in sets}
-    mrr = [cell for name in sets for cell in (share(result, "MRR") for result in many[name])]
-    loss = {
-        key: last_valid_loss(f"mutual/{key}")
-        for key in ("star/bi", "star/bi-mutual", "ubuntu-irc/bi", "ubuntu-irc/bi-mutual")
-    }
-    gaps = [read(f"mutual/{name}/ensemble")["tests"]["cross against bi"] for name in ("star-640", "star")]
-    few = [
-        read(f"mutual/star-640/{name}")
-        for name in ("bi-many", "bi-mutual-many", "bi-heavy", "cross-heavy", "bi-distilled")
-    ]
-    return section(
-        "Mutual learning",
-        """The rows of the paper's Table 1 with other networks. MiniLM (6 layers of 384, trained for similarity)
-        replaces
-        BERT; the Bi-encoder uses the mean of outputs and the Cross-encoder a linear head on the first output, where
-        the paper has projections of the first output and a tanh head; and 64 + 32 tokens replace 300 + 72. One seed,
-        bf16 on one core with AMX. Both networks are first trained separately on
-        4,000 contexts with 8 candidates each, then once more on the same: alone, or
-        together (T = 3, alpha = 1, as in the paper). R@1 among 100 of the first 300 test examples, and of 1,000 for
-        the Bi-encoders; after the semicolon the paired difference from the same network trained alone. Made by
-        `BUDGET=4000 NEGATIVES=7 VALID=60 LIMIT=300 bash runs/mutual.sh`; validation by epoch:
-        [star](../runs/results/mutual-star-curves-mutual.svg),
-        [ubuntu-irc](../runs/results/mutual-ubuntu-irc-curves-mutual.svg).""",
-        table(
-            ["", *(f"{name}, {how}" for name in sets for how in ("alone", "mutual"))],
-            [rows[0], ["its MRR", *mrr], *rows[1:]],
-        ),
-        f"""The Bi-encoder's differences have the paper's sign, but none is significant, and the Cross-encoder's are
-        nearly 0: these results do not show that mutual learning improves R@1. It does lower the loss on held-out
-        lists: after a second pass over the same lists
-        the Bi-encoder's loss is {loss["star/bi"]:.2f} on star and {loss["ubuntu-irc/bi"]:.2f} on ubuntu-irc when
-        trained alone, and {loss["star/bi-mutual"]:.2f} and {loss["ubuntu-irc/bi-mutual"]:.2f} with the
-        Cross-encoder's softer targets in addition to the labels.""",
-        f"""The gain depends on the Cross-encoder. With a sixth of the contexts (640), it was {compared(gaps[0])},
-        compared with the Bi-encoder on star ({compared(gaps[1])} with 4,000), and the Bi-encoder gained nothing
-        measurable:
-        {percent(few[1]["metrics"]["R@1"])} instead of {percent(few[0]["metrics"]["R@1"])} of {few[1]["n_examples"]:,}
-        examples ({compared(few[1]["against"])}), although its loss fell to
-        {last_valid_loss("mutual/star-640/bi-mutual"):.2f} from {last_valid_loss("mutual/star-640/bi"):.2f}. With nine
-        times the weight on the KL (`TAG=heavy EXTRA="--set train.method.alpha=9"`) both were
-        lower, not significantly ({compared(few[2]["against"])} and {compared(few[3]["against"])}); with a ConveRT tuned
-        on star as a frozen teacher the Bi-encoder had {percent(few[4]["metrics"]["R@1"])} of {few[4]["n_examples"]}
-        examples ({compared(few[4]["against"])}). [Data](../runs/results/mutual.jsonl).""",
-    )
-
-
-def _pair(name: str, key: str) -> tuple[str, str]:
-    """A network trained alone, and with the other."""
-    mutual_key = "bi-mutual-many" if key == "bi-many" else f"{key}-mutual"
-    alone, mutual = read(f"mutual/{name}/{key}"), read(f"mutual/{name}/{mutual_key}")
-    return share(alone), share(mutual) + _tested(mutual)
-
-
-def _tested(result: Result) -> str:
-    return f"; {compared(result['against'])}" if "against" in result else ""
 
 
 def abstention() -> str:
