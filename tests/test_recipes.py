@@ -329,6 +329,17 @@ def test_a_network_inherits_a_setting_that_only_the_other_uses() -> None:
         recipe_from_dict(values(own, model={"kind": "cross"}, reranker={"kind": "bi", "train": {"new_lr": 0.2}}))
 
 
+def test_early_stopping_of_one_of_two_networks_is_refused() -> None:
+    """A ConveRT does not inherit it from a network with another kind of text, so training would never stop early."""
+    own = {"method": {"kind": "mutual"}, "early_stopping": 3}
+    with pytest.raises(ConfigError, match=r"early_stopping = 3 of .*; set reranker\.train\.early_stopping too"):
+        recipe_from_dict(values(own, model={"kind": "bi"}, reranker={"kind": "convert"}))
+    second = {"kind": "cross", "train": {"early_stopping": 2}}
+    with pytest.raises(ConfigError, match=r"early_stopping = 2 of .*; set train\.early_stopping too"):
+        recipe_from_dict(values({"method": {"kind": "mutual"}}, model={"kind": "bi"}, reranker=second))
+    recipe_from_dict(values(own, model={"kind": "bi"}, reranker=second))
+
+
 def test_every_old_key_has_a_place_that_exists() -> None:
     for place in TrainConfig.moved.values():
         table, name = place.split(".")
