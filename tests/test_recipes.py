@@ -388,6 +388,7 @@ def test_the_command_line_refuses_and_sets(
         (MutualMethod, {"temperature": 0.0}, "temperature = 0.0 must be above 0"),
         (MutualMethod, {"imitation": "margin_mse", "temperature": 1.0}, 'applies to imitation = "kl"'),
         (DistillMethod, {"teacher": "x", "alpha": -1.0}, "alpha = -1.0 must be at least 0"),
+        (MutualMethod, {"alpha": 0.0, "label_weight": 0.0}, "label_weight = 0.0 leave no loss; give one above 0"),
         (CosineSchedule, {"final_lr": -1.0}, "final_lr = -1.0 must be at least 0"),
         (PlateauSchedule, {"factor": 2.0}, "factor = 2.0 is outside 0 to 1"),
         (LinearSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
