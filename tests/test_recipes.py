@@ -400,6 +400,7 @@ def test_the_command_line_refuses_and_sets(
         (NegativesConfig, {"sources": ("given", "given")}, "is empty or repeats a source"),
         (NegativesConfig, {"sources": ("mined",)}, '"mined" and remine_epochs, or neither'),
         (NegativesConfig, {"sources": ("random",), "remine_epochs": 1}, '"mined" and remine_epochs, or neither'),
+        (NegativesConfig, {"sources": ("mined",), "remine_epochs": 1, "redraw": False}, "redraw = false applies"),
         (BiConfig, {"projection_dim": 0}, "projection_dim = 0 must be at least 1"),
         (ConvertConfig, {"spans": (3, -1)}, "spans = -1 must be at least 0"),
         (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),
