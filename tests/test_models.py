@@ -163,6 +163,8 @@ def test_code_initialisations(tiny_backbone: Path) -> None:
     codes = normal.codes.detach()
     assert abs(float(codes.std()) - 0.02) < 0.002
     assert abs(float(codes.mean())) < 0.002
+    with pytest.raises(ConfigError, match=r"code_std = 0\.5 has no effect, .*; set model\.code_init = "):
+        make(tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64, code_std=0.5))
 
 
 @pytest.mark.parametrize("projection_dim", [None, 8])

@@ -329,6 +329,17 @@ def test_a_network_inherits_a_setting_that_only_the_other_uses() -> None:
         recipe_from_dict(values(own, model={"kind": "cross"}, reranker={"kind": "bi", "train": {"new_lr": 0.2}}))
 
 
+def test_early_stopping_of_one_of_two_networks_is_refused() -> None:
+    """A ConveRT does not inherit it from a network with another kind of text, so training would never stop early."""
+    own = {"method": {"kind": "mutual"}, "early_stopping": 3}
+    with pytest.raises(ConfigError, match=r"early_stopping = 3 of .*; set reranker\.train\.early_stopping too"):
+        recipe_from_dict(values(own, model={"kind": "bi"}, reranker={"kind": "convert"}))
+    second = {"kind": "cross", "train": {"early_stopping": 2}}
+    with pytest.raises(ConfigError, match=r"early_stopping = 2 of .*; set train\.early_stopping too"):
+        recipe_from_dict(values({"method": {"kind": "mutual"}}, model={"kind": "bi"}, reranker=second))
+    recipe_from_dict(values(own, model={"kind": "bi"}, reranker=second))
+
+
 def test_every_old_key_has_a_place_that_exists() -> None:
     for place in TrainConfig.moved.values():
         table, name = place.split(".")
@@ -377,6 +388,7 @@ def test_the_command_line_refuses_and_sets(
         (MutualMethod, {"temperature": 0.0}, "temperature = 0.0 must be above 0"),
         (MutualMethod, {"imitation": "margin_mse", "temperature": 1.0}, 'applies to imitation = "kl"'),
         (DistillMethod, {"teacher": "x", "alpha": -1.0}, "alpha = -1.0 must be at least 0"),
+        (MutualMethod, {"alpha": 0.0, "label_weight": 0.0}, "label_weight = 0.0 leave no loss; give one above 0"),
         (CosineSchedule, {"final_lr": -1.0}, "final_lr = -1.0 must be at least 0"),
         (PlateauSchedule, {"factor": 2.0}, "factor = 2.0 is outside 0 to 1"),
         (LinearSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
@@ -388,6 +400,7 @@ def test_the_command_line_refuses_and_sets(
         (NegativesConfig, {"sources": ("given", "given")}, "is empty or repeats a source"),
         (NegativesConfig, {"sources": ("mined",)}, '"mined" and remine_epochs, or neither'),
         (NegativesConfig, {"sources": ("random",), "remine_epochs": 1}, '"mined" and remine_epochs, or neither'),
+        (NegativesConfig, {"sources": ("mined",), "remine_epochs": 1, "redraw": False}, "redraw = false applies"),
         (BiConfig, {"projection_dim": 0}, "projection_dim = 0 must be at least 1"),
         (ConvertConfig, {"spans": (3, -1)}, "spans = -1 must be at least 0"),
         (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),

@@ -133,6 +133,10 @@ class ImitatingMethod(TrainingMethod):
         Settings.__post_init__(self)
         if self.imitation != "kl" and self.temperature != 3.0:
             raise ConfigError(f'temperature = {self.temperature} applies to imitation = "kl"; leave it out')
+        if not (self.alpha or self.label_weight):
+            raise ConfigError(
+                f"alpha = {self.alpha} and label_weight = {self.label_weight} leave no loss; give one above 0"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

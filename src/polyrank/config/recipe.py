@@ -117,6 +117,14 @@ class Recipe(Settings):
             )
         if method.kind == "rerank" and model.encodes:
             raise ConfigError(f'train.method.kind = "rerank" trains a Cross-encoder, not model.kind = "{model.kind}"')
+        if self.reranker is not None:
+            patience, other = self.train.early_stopping, self.reranker.train.early_stopping
+            if (patience is None) != (other is None):
+                lacking, given = ("train", other) if patience is None else ("reranker.train", patience)
+                raise ConfigError(
+                    f"early_stopping = {given} of one network has no effect, because a mutual training ends when both"
+                    f" stop; set {lacking}.early_stopping too"
+                )
         networks = [model] if self.reranker is None else [model, self.reranker.model]
         if getattr(method, "sigmoid", False) and all(network.encodes for network in networks):
             raise ConfigError("train.method.sigmoid = true applies to the scores of a Cross-encoder; leave it out")

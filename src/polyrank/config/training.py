@@ -67,6 +67,11 @@ class NegativesConfig(Settings):
                 f"sources = {list(self.order)} and remine_epochs = {self.remine_epochs} do not fit together; give both"
                 ' "mined" and remine_epochs, or neither'
             )
+        if self.order == ("mined",) and not self.redraw:
+            raise ConfigError(
+                "redraw = false applies to given and random negatives, and sources = ['mined'] has none; leave it out,"
+                " or raise remine_epochs to keep mined negatives longer"
+            )
 
     @property
     def order(self) -> tuple[NegativeSource, ...]:

@@ -70,6 +70,12 @@ def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
             raise ConfigError(f"model.n_codes = {config.n_codes} is outside 1 to 512; choose a value between")
         if config.code_init is None:
             changes["code_init"] = "normal" if mean_pooled else "uniform"
+        uniform = changes.get("code_init", config.code_init) == "uniform"
+        if config.codes == "learnt" and uniform and config.code_std != PolyConfig().code_std:
+            raise ConfigError(
+                f'model.code_std = {config.code_std} has no effect, because the codes start with code_init = "uniform";'
+                ' set model.code_init = "normal", or leave it out'
+            )
     return dataclasses.replace(config, **changes)
 
 

@@ -57,8 +57,8 @@ def _loss_sum(logits: Tensor, targets: Tensor) -> LossSum:
 
 
 def count_targets(batch: Batch) -> dict[Objective, int]:
-    """How many tokens and pairs are predicted; at least 1, so that the mean of no losses is 0."""
-    return {"masked_lm": max(1, int((batch.targets != NO_TARGET).sum())), "next_utterance": len(batch.random)}
+    """How many tokens and pairs are predicted."""
+    return {"masked_lm": int((batch.targets != NO_TARGET).sum()), "next_utterance": len(batch.random)}
 
 
 def figures(losses: Iterable[Mapping[Objective, LossSum]]) -> dict[str, float]:

@@ -122,7 +122,9 @@ class PretrainStep:
         yield self._loss(batch)
 
     def _loss(self, batch: PairBatch) -> LossParts:
-        n = {name: sum(count_targets(part)[name] for part in batch.parts) for name in batch.objectives}
+        counts = [count_targets(part) for part in batch.parts]
+        # at least 1, so that the mean of no losses is 0
+        n = {name: max(1, sum(count[name] for count in counts)) for name in batch.objectives}
         losses: list[dict[Objective, LossSum]] = []
         own = _own_parts(batch.parts)
         for number, part in enumerate(own, 1):
