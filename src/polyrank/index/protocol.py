@@ -232,7 +232,7 @@ class Index(CandidateStore):
 
         Args:
             after: the page starts after this row, which need not exist: it may have been removed.
-            n: at most this many candidates.
+            n: at most this many candidates; a local index returns fewer if they are long.
             words: the text or the id must contain each word, ignoring the case of ASCII letters. Each contains "".
             filter: only candidates whose metadata pass, such as ``lang = "en"``; None: all.
 
