@@ -358,9 +358,14 @@ def test_a_filter_that_took_too_long_is_refused_until_the_index_changes(name: st
         served.respond([task])
     (other,) = served.respond([replace(task, filter="n > 4")])
     assert len(other.rows) == 3
+    polyrank.build_index(tmp_path / "index", polyrank.load(name), candidates, overwrite=True)  # with the same change
+    (again,) = served.respond([task])
+    assert len(again.rows) == 3
+    with limit_searches(TimeLimit(0.0)), pytest.raises(DeadlineError, match="took longer than 0 s"):
+        served.respond([replace(task, filter="n > 5")])
     with open_writer(tmp_path / "index") as writer:
         writer.remove(["r0"])
-    (again,) = served.respond([task])
+    (again,) = served.respond([replace(task, filter="n > 5")])
     assert len(again.rows) == 3
 
 

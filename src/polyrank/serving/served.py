@@ -71,7 +71,7 @@ class Served:
     ) -> None:
         self.name, self.path = name, path
         self._options = device, backend
-        self._too_slow: dict[str | None, tuple[int, str]] = {}  # by filter: the index's change, and the error
+        self._too_slow: dict[str | None, tuple[tuple[int, int], str]] = {}  # by filter: version of the index, error
         self._stamp = ""  # of the index's folder, at the last call of ``current``
         folder = Path(path)
         is_pipeline = has_document(folder, PIPELINE)
@@ -189,13 +189,13 @@ class Served:
             contexts = [tasks[number].context for number in numbers]
             if filter_ in self._too_slow:
                 pipeline.index.refresh()  # a search would do it
-                if self._too_slow[filter_][0] == pipeline.index.change:
+                if self._too_slow[filter_][0] == pipeline.index.version:
                     raise DeadlineError(self._too_slow[filter_][1])
             try:
                 answers = pipeline.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo, diverse=diverse > 0)
             except DeadlineError as error:  # refuse the same filter at once until the index changes
                 latest = list(self._too_slow.items())[-MAX_TOO_SLOW:]
-                self._too_slow = dict(latest) | {filter_: (pipeline.index.change, str(error))}
+                self._too_slow = dict(latest) | {filter_: (pipeline.index.version, str(error))}
                 raise
             milliseconds = (time.perf_counter() - started) * 1000
             for number, answer in zip(numbers, answers, strict=True):
