@@ -767,6 +767,7 @@ def test_reports_take_turns(tmp_path: Path) -> None:
 
 def test_without_keys_only_this_machine_has_access(client: TestClient) -> None:
     for host, status in (("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("LOCALHOST:1", 200),
+                         ("127.1.2.3:80", 200), ("127.0.0.1.2", 403), ("128.0.0.1", 403),
                          ("example.org", 403), ("localhost.example.org", 403), ("", 403), ("[::2]", 403)):  # fmt: skip
         answer = client.get("/v1/models", headers={"host": host})
         assert answer.status_code == status, host

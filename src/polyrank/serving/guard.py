@@ -29,7 +29,7 @@ OPEN = ("/live", "/ready", "/health")  # need no key
 SMALL_BODY = 64 * 1024  # bytes; smaller bodies are always accepted
 LARGE_BODIES = 16  # bodies of the maximum size that may be in memory at once
 CLIENT_LEFT = 499  # logged if a client did not wait for its answer
-LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+LOCAL = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 PROXIES = ("x-forwarded-", "forwarded", "via", "x-real-ip")  # beginnings of headers that proxies add
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
