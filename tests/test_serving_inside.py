@@ -908,6 +908,15 @@ def test_a_process_that_dies_while_it_opens_the_models_ends_the_server() -> None
     assert error.value.exit_code == 1
 
 
+def test_a_process_whose_server_ended_meanwhile_ends_without_a_traceback(name: str) -> None:
+    for model in (name, "none"):  # it opens the models, or fails to
+        own, theirs = Pipe()
+        own.close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(signal, "signal", lambda *_: None)
+            run_worker(theirs, Setup.of({"m": model}, BASIC))
+
+
 @pytest.mark.parametrize(("backend", "device"), [("onnx", "cuda"), ("openvino", "cuda:1")])
 def test_exports_are_not_given_a_gpu(tiny_encoders: dict[str, Path], backend: str, device: str) -> None:
     own, theirs = Pipe()

@@ -60,20 +60,17 @@ def run_worker(connection: Connection, setup: Setup) -> None:
         signal.signal(number, signal.SIG_IGN)
     try:
         served = _open_models(setup)
-        connection.send(Started({name: one.info() for name, one in served.items()}))
+        started = Started({name: one.info() for name, one in served.items()})
     except PolyrankError as error:
-        connection.send(Started(exit_code=error.exit_code, error=str(error)))
-        return
+        started = Started(exit_code=error.exit_code, error=str(error))
     except (OSError, MemoryError) as error:
         message = f"cannot open the models: {error}; free some memory or disk, or repair the file"
-        connection.send(Started(exit_code=5, error=message))
-        return
+        started = Started(exit_code=5, error=message)
     except Exception as error:  # from libraries; only the user who started the server gets this message
-        message = f"cannot open the models: {type(error).__name__}: {error}"
-        connection.send(Started(exit_code=1, error=message))
-        return
-    try:
-        while True:
+        started = Started(exit_code=1, error=f"cannot open the models: {type(error).__name__}: {error}")
+    with suppress(EOFError, ConnectionError):  # the server has closed the pipe or ended, maybe during the start
+        connection.send(started)
+        while not started.exit_code:
             batch = connection.recv()
             before = served[batch.name]
             with limit_searches(TimeLimit(setup.filter_timeout_s)):
@@ -81,8 +78,6 @@ def run_worker(connection: Connection, setup: Setup) -> None:
             if (now := served[batch.name]) is not before:
                 outcomes[0] = replace(outcomes[0], info=now.info())
             connection.send(outcomes)
-    except (EOFError, BrokenPipeError, ConnectionError):
-        return
 
 
 def _open_models(setup: Setup) -> "dict[str, Served]":
