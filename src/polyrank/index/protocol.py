@@ -267,6 +267,11 @@ class Index(CandidateStore):
 class IndexWriter(CandidateStore):
     """Changes an index. Only one writer per index exists on a machine."""
 
+    @property
+    @abstractmethod
+    def is_current(self) -> bool:
+        """Whether its folder is still the one that was opened; it may have been moved, removed or replaced."""
+
     @abstractmethod
     def add(
         self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False

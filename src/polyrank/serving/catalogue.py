@@ -68,7 +68,8 @@ class Catalogue:
 
     def _open(self, fingerprint: str | None) -> IndexWriter:
         self._used = time.monotonic()
-        if self._writer is not None and fingerprint not in (None, self._writer.fingerprint):
+        writer = self._writer
+        if writer is not None and not (writer.is_current and fingerprint in (None, writer.fingerprint)):
             self._close()
         if self._writer is None:
             self._writer = open_writer(self.path, fingerprint=fingerprint)
