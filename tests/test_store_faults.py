@@ -507,6 +507,27 @@ def test_a_catalogue_changes_the_index_that_replaced_the_one_it_opened(tmp_path:
     catalogue.close()
 
 
+def test_a_catalogue_accepts_changes_during_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing an idle writer waits for its compaction, which takes minutes for a large index."""
+    monkeypatch.setattr("polyrank.serving.catalogue.IDLE_S", 0.0)
+    catalogue = Catalogue(made(tmp_path / "i", "abc"))
+    catalogue.remove(["a"])
+    writer = catalogue._writer
+    assert isinstance(writer, LocalWriter)
+    closing = threading.Thread(target=catalogue.close_if_idle)
+    with writer._mutex:  # at its end a compaction waits for it
+        writer._start_compaction()
+        closing.start()
+        closing.join(5)
+        waits = closing.is_alive()
+    closing.join()
+    assert not waits
+    assert catalogue._writer is writer
+    writer.compact()
+    catalogue.close_if_idle()
+    assert catalogue._writer is None
+
+
 def test_a_writer_interrupted_at_any_moment_continues(tmp_path: Path) -> None:
     """A commit may be durable when the signal arrives, so the writer must not trust its cached state."""
 

@@ -272,6 +272,11 @@ class IndexWriter(CandidateStore):
     def is_current(self) -> bool:
         """Whether its folder is still the one that was opened; it may have been moved, removed or replaced."""
 
+    @property
+    def is_compacting(self) -> bool:
+        """Whether ``close`` would wait for a compaction."""
+        return False
+
     @abstractmethod
     def add(
         self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False

@@ -76,11 +76,11 @@ class Catalogue:
         return self._writer
 
     def close_if_idle(self) -> None:
-        """Release the lock if the last change was IDLE_S ago."""
+        """Release the lock if the last change was IDLE_S ago, and not while closing would keep changes waiting."""
         if self._writer is None or time.monotonic() - self._used < IDLE_S:
             return
         with self._mutex:
-            if time.monotonic() - self._used >= IDLE_S:
+            if time.monotonic() - self._used >= IDLE_S and self._writer is not None and not self._writer.is_compacting:
                 self._close()
 
     def close(self) -> None:

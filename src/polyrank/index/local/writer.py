@@ -170,6 +170,10 @@ class LocalWriter(IndexWriter):
         return self._lock.is_current
 
     @property
+    def is_compacting(self) -> bool:
+        return self._compaction is not None and self._compaction.is_alive()
+
+    @property
     def change(self) -> int:
         return self._meta.change
 
@@ -254,7 +258,7 @@ class LocalWriter(IndexWriter):
             raise failure
 
     def _start_compaction(self) -> None:
-        if self._compaction is None or not self._compaction.is_alive():
+        if not self.is_compacting:
             self._failure = None  # the new compaction makes up for an earlier failed one
             self._compaction = threading.Thread(target=self._compact, name="polyrank-compaction", daemon=True)
             self._compaction.start()
