@@ -348,7 +348,9 @@ def test_texts_that_are_too_long_are_refused_on_request(
         assert "exceeds the limit of tiny" in answer.text
 
 
-def test_a_filter_that_took_too_long_is_refused_until_the_index_changes(name: str, tmp_path: Path) -> None:
+def test_a_filter_that_took_too_long_is_refused_for_a_while_or_until_the_index_changes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     candidates = [polyrank.Candidate(f"r{i}", f"hello {i}", {"n": i}) for i in range(500)]
     polyrank.build_index(tmp_path / "index", polyrank.load(name), candidates)
     served, task = Served("m", str(tmp_path / "index")), RespondTask(Context(("hi",)), 3, "n > 3")
@@ -366,6 +368,11 @@ def test_a_filter_that_took_too_long_is_refused_until_the_index_changes(name: st
     with open_writer(tmp_path / "index") as writer:
         writer.remove(["r0"])
     (again,) = served.respond([replace(task, filter="n > 5")])
+    assert len(again.rows) == 3
+    monkeypatch.setattr("polyrank.serving.served.TRIED_AGAIN_S", 0.0)
+    with limit_searches(TimeLimit(0.0)), pytest.raises(DeadlineError, match="took longer than 0 s"):
+        served.respond([replace(task, filter="n > 6")])
+    (again,) = served.respond([replace(task, filter="n > 6")])
     assert len(again.rows) == 3
 
 
