@@ -680,7 +680,12 @@ def guarded(app: App, *, limits: LimitSettings | None = None) -> Callable[..., C
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(ZeroDivisionError("secret"), 500), (HttpError(500, "known"), 500), (HttpError(400, "known"), 400)],
+    [
+        (ZeroDivisionError("secret"), 500),
+        (PermissionError(13, "refused", "secret"), 500),
+        (HttpError(500, "known"), 500),
+        (HttpError(400, "known"), 400),
+    ],
 )
 def test_an_unknown_error_is_logged_by_its_name(
     caplog: pytest.LogCaptureFixture, error: Exception, status: int, answered: bool
@@ -696,8 +701,8 @@ def test_an_unknown_error_is_logged_by_its_name(
     assert [message.get("status") for message in sent] == [status, None]
     assert b"secret" not in sent[1]["body"]
     problems = [json.loads(text) for _, level, text in caplog.record_tuples if level == logging.ERROR]
-    unknown = [] if isinstance(error, HttpError) else [{"error": "ZeroDivisionError"}]
-    assert [{"error": problem["error"]} for problem in problems] == unknown
+    names = {ZeroDivisionError: "ZeroDivisionError", PermissionError: "PermissionError: [Errno 13] refused: 'secret'"}
+    assert [problem["error"] for problem in problems] == [name for kind, name in names.items() if type(error) is kind]
 
 
 def test_requests_end_at_a_limit_except_those_about_the_server() -> None:

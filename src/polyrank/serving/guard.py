@@ -16,6 +16,7 @@ from typing import Any
 from polyrank.config.serving import LimitSettings
 from polyrank.serving.errors import HttpError, http_error
 from polyrank.serving.keys import Keys
+from polyrank.serving.log import name_of
 
 log = logging.getLogger("polyrank.access")
 
@@ -89,7 +90,7 @@ class Guard:
             if not request.complete:
                 await refuse(answer, scope, request.send)
             if not isinstance(error, HttpError) and answer.status == 500:
-                log.error("%s", json.dumps({"request_id": request.id, "error": type(error).__name__}))
+                log.error("%s", json.dumps({"request_id": request.id, "error": name_of(error)}))
         finally:
             self._n_active -= 1
             self._n_bytes -= request.n_bytes

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.serving.log import name_of
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
@@ -133,7 +134,7 @@ def _refusal(error: Exception) -> TaskOutcome:
     if isinstance(error, TypeError | ValueError) and "surrogate" in str(error):
         message = "a text contains a lone surrogate; send valid UTF-8"
         return TaskOutcome(error=UsageError.__name__, message=message)
-    # log the place but not the message, which may contain a user's text
+    # log the place and the name, because the message may contain a user's text
     frames = "; ".join(f"{frame.name} {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-4:])
-    log.error("internal error: %s in %s", type(error).__name__, frames)
+    log.error("internal error: %s in %s", name_of(error), frames)
     return TaskOutcome(error=type(error).__name__, message="internal error")
