@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.answering.build import add_to_index, build_index
+from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
@@ -358,3 +360,29 @@ def test_an_index_behind_a_link_is_replaced_at_its_target(tmp_path: Path) -> Non
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["current", "v1"]
     with open_index(tmp_path / "v1") as index:
         assert len(index) == 30
+
+
+def test_a_pipeline_changes_the_index_to_which_a_link_was_changed(tmp_path: Path) -> None:
+    for name in ("v1", "v2"):
+        numbered(tmp_path / name, 1)
+    link = tmp_path / "current"
+    link.symlink_to("v1")
+    with Pipeline(LexicalRetriever(BM25(), open_index(link))) as pipeline:
+        assert pipeline.remove(["c1"]) == 1
+        link.unlink()
+        link.symlink_to("v2")
+        assert pipeline.remove(["c1", "c2"]) == 2
+        LocalWriter(tmp_path / "v1").close()  # its lock is free
+    with open_index(tmp_path / "v2") as index:
+        assert len(index) == 28
+
+
+def test_threads_make_the_first_changes_of_a_pipeline(tmp_path: Path) -> None:
+    """Each would open its own writer, and all but one would be refused by the lock of the first."""
+    numbered(tmp_path / "i", 1, 60)
+    for turn in range(5):
+        with Pipeline(LexicalRetriever(BM25(), open_index(tmp_path / "i"))) as pipeline, ThreadPool(4) as threads:
+            names = [f"c{turn * 8 + i}" for i in range(8)]
+            assert threads.map(lambda name, pipeline=pipeline: pipeline.remove([name]), names, 1) == [1] * 8
+    with open_index(tmp_path / "i") as index:
+        assert len(index) == 20

@@ -541,6 +541,16 @@ def test_unknown_parameters_are_refused_by_name(client: httpx.Client) -> None:
         assert (answer.status_code, "limt" in answer.text) == (422, True), path
 
 
+def test_repeated_parameters_are_refused_by_name(client: httpx.Client) -> None:
+    for method, path in (
+        ("GET", "/v1/candidates?filter=exists%20a&limit=1&filter=exists%20b"),
+        ("DELETE", "/v1/candidates/a?model=none&model=none"),
+    ):
+        answer = client.request(method, path)
+        assert answer.status_code == 422, path
+    assert answer.json()["error"]["message"] == "model is sent 2 times; send it once"
+
+
 def test_compressed_bodies_are_refused_by_name(client: httpx.Client) -> None:
     body, headers = gzip.compress(b'{"input": "a"}'), {"content-type": "application/json"}
     answer = client.post("/v1/embeddings", content=body, headers=headers | {"content-encoding": "gzip"})

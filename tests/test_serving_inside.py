@@ -348,7 +348,9 @@ def test_texts_that_are_too_long_are_refused_on_request(
         assert "exceeds the limit of tiny" in answer.text
 
 
-def test_a_filter_that_took_too_long_is_refused_until_the_index_changes(name: str, tmp_path: Path) -> None:
+def test_a_filter_that_took_too_long_is_refused_for_a_while_or_until_the_index_changes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     candidates = [polyrank.Candidate(f"r{i}", f"hello {i}", {"n": i}) for i in range(500)]
     polyrank.build_index(tmp_path / "index", polyrank.load(name), candidates)
     served, task = Served("m", str(tmp_path / "index")), RespondTask(Context(("hi",)), 3, "n > 3")
@@ -358,9 +360,19 @@ def test_a_filter_that_took_too_long_is_refused_until_the_index_changes(name: st
         served.respond([task])
     (other,) = served.respond([replace(task, filter="n > 4")])
     assert len(other.rows) == 3
+    polyrank.build_index(tmp_path / "index", polyrank.load(name), candidates, overwrite=True)  # with the same change
+    (again,) = served.respond([task])
+    assert len(again.rows) == 3
+    with limit_searches(TimeLimit(0.0)), pytest.raises(DeadlineError, match="took longer than 0 s"):
+        served.respond([replace(task, filter="n > 5")])
     with open_writer(tmp_path / "index") as writer:
         writer.remove(["r0"])
-    (again,) = served.respond([task])
+    (again,) = served.respond([replace(task, filter="n > 5")])
+    assert len(again.rows) == 3
+    monkeypatch.setattr("polyrank.serving.served.TRIED_AGAIN_S", 0.0)
+    with limit_searches(TimeLimit(0.0)), pytest.raises(DeadlineError, match="took longer than 0 s"):
+        served.respond([replace(task, filter="n > 6")])
+    (again,) = served.respond([replace(task, filter="n > 6")])
     assert len(again.rows) == 3
 
 
@@ -668,7 +680,12 @@ def guarded(app: App, *, limits: LimitSettings | None = None) -> Callable[..., C
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(ZeroDivisionError("secret"), 500), (HttpError(500, "known"), 500), (HttpError(400, "known"), 400)],
+    [
+        (ZeroDivisionError("secret"), 500),
+        (PermissionError(13, "refused", "secret"), 500),
+        (HttpError(500, "known"), 500),
+        (HttpError(400, "known"), 400),
+    ],
 )
 def test_an_unknown_error_is_logged_by_its_name(
     caplog: pytest.LogCaptureFixture, error: Exception, status: int, answered: bool
@@ -684,8 +701,8 @@ def test_an_unknown_error_is_logged_by_its_name(
     assert [message.get("status") for message in sent] == [status, None]
     assert b"secret" not in sent[1]["body"]
     problems = [json.loads(text) for _, level, text in caplog.record_tuples if level == logging.ERROR]
-    unknown = [] if isinstance(error, HttpError) else [{"error": "ZeroDivisionError"}]
-    assert [{"error": problem["error"]} for problem in problems] == unknown
+    names = {ZeroDivisionError: "ZeroDivisionError", PermissionError: "PermissionError: [Errno 13] refused: 'secret'"}
+    assert [problem["error"] for problem in problems] == [name for kind, name in names.items() if type(error) is kind]
 
 
 def test_requests_end_at_a_limit_except_those_about_the_server() -> None:
@@ -762,6 +779,7 @@ def test_reports_take_turns(tmp_path: Path) -> None:
 
 def test_without_keys_only_this_machine_has_access(client: TestClient) -> None:
     for host, status in (("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("LOCALHOST:1", 200),
+                         ("127.1.2.3:80", 200), ("127.0.0.1.2", 403), ("128.0.0.1", 403),
                          ("example.org", 403), ("localhost.example.org", 403), ("", 403), ("[::2]", 403)):  # fmt: skip
         answer = client.get("/v1/models", headers={"host": host})
         assert answer.status_code == status, host
@@ -900,6 +918,15 @@ def test_a_process_that_dies_while_it_opens_the_models_ends_the_server() -> None
     with pytest.raises(StartupError, match="the process died while it opened the models") as error:
         run_here({}, Worker(cast(Any, Here()), own))
     assert error.value.exit_code == 1
+
+
+def test_a_process_whose_server_ended_meanwhile_ends_without_a_traceback(name: str) -> None:
+    for model in (name, "none"):  # it opens the models, or fails to
+        own, theirs = Pipe()
+        own.close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(signal, "signal", lambda *_: None)
+            run_worker(theirs, Setup.of({"m": model}, BASIC))
 
 
 @pytest.mark.parametrize(("backend", "device"), [("onnx", "cuda"), ("openvino", "cuda:1")])

@@ -46,6 +46,23 @@ def candidate(name: str, version: int = 0) -> Candidate:
     return Candidate(name, f"text of {name}, version {version}", {"version": version})
 
 
+def test_a_page_of_long_candidates_ends_early(tmp_path: Path) -> None:
+    """The texts of 1,000 candidates may have 160 MB, which every page would hold in memory."""
+    long = "\0" + 99_999 * "x"
+    pool = [Candidate(f"c{i:03}", long if i % 4 else "short", {"note": long[1:60_000]}) for i in range(120)]
+    write_index(tmp_path / "i", pool, np.ones((120, D), np.float32), fingerprint="f" * 64, model="m")
+    with open_catalogue(tmp_path / "i") as index:
+        after, pages = 0, []
+        while True:
+            pages.append(index.page(after=after, n=1000))
+            if (next_ := pages[-1].next) is None:
+                break
+            after = next_
+        assert [one.id for page in pages for one in page.candidates] == [one.id for one in pool]
+        assert [len(page.candidates) for page in pages] == [63, 57]
+        assert len(index.page(n=5).candidates) == 5
+
+
 def stored(at: np.ndarray, precision: Precision) -> tuple[float, ...]:
     """A vector as the index stores it."""
     return tuple(pack(at[None].astype(np.float32), precision)[:][0].tolist())

@@ -22,6 +22,7 @@ from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, 
 from polyrank.index.local.lock import LOCK, acknowledged_change
 from polyrank.index.local.store import FILE
 from polyrank.records import Candidate
+from polyrank.serving.catalogue import Catalogue
 from polyrank.storage.durable import new_folder, write_file
 from processes import run
 
@@ -505,6 +506,66 @@ def test_the_lock_of_a_replaced_index_is_invalid(tmp_path: Path) -> None:
     with LocalWriter(path) as writer:
         add(writer, "w")
     assert ids(path) == "wxyz"
+
+
+@pytest.mark.parametrize("how", ["moved", "removed", "exchanged", "restored"])
+def test_a_writer_refuses_changes_once_its_folder_is_elsewhere(tmp_path: Path, how: str) -> None:
+    """They would be acknowledged although no reader of the path sees them."""
+    path, other = made(tmp_path / "i", "abc"), made(tmp_path / "other", "xyz")
+    with LocalWriter(path) as writer:
+        add(writer, "d")
+        path.rename(tmp_path / "old")
+        if how == "removed":
+            shutil.rmtree(tmp_path / "old")
+        elif how == "exchanged":
+            other.rename(path)
+        elif how == "restored":
+            shutil.copytree(tmp_path / "old", path)
+        for change in (lambda: add(writer, "e"), lambda: writer.remove(["a"]), writer.compact):
+            with pytest.raises(LockedError, match="moved, removed or replaced"):
+                change()
+    if how == "moved":
+        (tmp_path / "old").rename(path)
+    if how != "removed":
+        assert ids(path) == ("xyz" if how == "exchanged" else "abcd")
+        with LocalWriter(path) as writer:
+            add(writer, "w")
+        assert verify_index(path) == []
+
+
+def test_a_catalogue_changes_the_index_that_replaced_the_one_it_opened(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abc")
+    catalogue = Catalogue(path)
+    vector = np.ones((1, D), np.float32)
+    assert catalogue.add([Candidate("d", "d")], vector, replace=False) == 4
+    shutil.copytree(path, tmp_path / "copy")
+    shutil.rmtree(path)
+    (tmp_path / "copy").rename(path)
+    assert catalogue.add([Candidate("e", "e")], vector, replace=False) == 5
+    assert catalogue.remove(["a"]) == (1, 4)
+    assert ids(path) == "bcde"
+    catalogue.close()
+
+
+def test_a_catalogue_accepts_changes_during_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing an idle writer waits for its compaction, which takes minutes for a large index."""
+    monkeypatch.setattr("polyrank.serving.catalogue.IDLE_S", 0.0)
+    catalogue = Catalogue(made(tmp_path / "i", "abc"))
+    catalogue.remove(["a"])
+    writer = catalogue._writer
+    assert isinstance(writer, LocalWriter)
+    closing = threading.Thread(target=catalogue.close_if_idle)
+    with writer._mutex:  # at its end a compaction waits for it
+        writer._start_compaction()
+        closing.start()
+        closing.join(5)
+        waits = closing.is_alive()
+    closing.join()
+    assert not waits
+    assert catalogue._writer is writer
+    writer.compact()
+    catalogue.close_if_idle()
+    assert catalogue._writer is None
 
 
 def test_a_writer_interrupted_at_any_moment_continues(tmp_path: Path) -> None:

@@ -1,6 +1,17 @@
 """Mutual learning: over three seeds from the shipped encoder, and an earlier run from MiniLM."""
 
-from report.figures import Result, change, compared, last_valid_loss, percent, read, read_if_there, section, share, table
+from report.figures import (
+    Result,
+    change,
+    compared,
+    last_valid_loss,
+    percent,
+    read,
+    read_if_there,
+    section,
+    share,
+    table,
+)
 
 NETWORKS = {"retriever": "Bi-encoder", "reranker": "late Cross-encoder, 25 best of the first Bi-encoder"}
 SEEDS_SETS = ("star", "sgd", "ubuntu-irc")
@@ -15,8 +26,12 @@ def mutual_learning() -> str:
         for how in ("apart", "together"):
             tests = [found[network]["tests"] if how == "together" else {} for found in there.values()]
             cells = [share(found[network][how]) for found in there.values()]
-            rows.append([f"{title}, {how}", *(cell + _gain(test, "R@1") for cell, test in zip(cells, tests, strict=True))])
-        mrrs = [share(found[network]["together"], "MRR") + _gain(found[network]["tests"], "MRR") for found in there.values()]
+            rows.append(
+                [f"{title}, {how}", *(cell + _gain(test, "R@1") for cell, test in zip(cells, tests, strict=True))]
+            )
+        mrrs = [
+            share(found[network]["together"], "MRR") + _gain(found[network]["tests"], "MRR") for found in there.values()
+        ]
         rows.append(["MRR of the last", *mrrs])
     return section(
         "Mutual learning",
@@ -37,5 +52,3 @@ def _gain(tests: Result, metric: str) -> str:
         return ""
     low, high = tests[metric]["interval"]
     return f"; {change(tests[metric]['difference'])} ({change(low)} to {change(high)}), p = {tests[metric]['p']:.2g}"
-
-

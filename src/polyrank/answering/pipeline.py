@@ -4,6 +4,7 @@ Its folder holds one file, pipeline.json, which names an index and models (relat
 settings chosen on validation data. Models and index stay in their folders.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -59,6 +60,7 @@ class Pipeline(Answering):
         self.retriever, self.abstention, self._open_encoder = retriever, abstention, open_encoder
         self.scorer, self.encoder, self.n_stages = retriever.scorer, retriever.encoder, retriever.n_stages
         self._writer: IndexWriter | None = None
+        self._writer_lock = threading.Lock()  # threads must not open two
         self._closed = False
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
@@ -189,7 +191,7 @@ class Pipeline(Answering):
 
     def close(self) -> None:
         """Close the index and release its lock."""
-        with ExitStack() as both:
+        with self._writer_lock, ExitStack() as both:
             both.callback(self.retriever.close)
             if self._writer is not None:
                 both.callback(self._writer.close)
@@ -197,11 +199,15 @@ class Pipeline(Answering):
             self._closed = True
 
     def _changing(self) -> IndexWriter:
-        if self._closed:
-            raise UsageError("the pipeline is closed; open it again with polyrank.open")
-        if self._writer is None:
-            self._writer = open_writer(self.index.path)
-        return self._writer
+        with self._writer_lock:
+            if self._closed:
+                raise UsageError("the pipeline is closed; open it again with polyrank.open")
+            if self._writer is not None and not self._writer.is_current:
+                self._writer.close()
+                self._writer = None
+            if self._writer is None:
+                self._writer = open_writer(self.index.path)
+            return self._writer
 
 
 def open_pipeline(

@@ -232,7 +232,7 @@ class Index(CandidateStore):
 
         Args:
             after: the page starts after this row, which need not exist: it may have been removed.
-            n: at most this many candidates.
+            n: at most this many candidates; a local index returns fewer if they are long.
             words: the text or the id must contain each word, ignoring the case of ASCII letters. Each contains "".
             filter: only candidates whose metadata pass, such as ``lang = "en"``; None: all.
 
@@ -266,6 +266,16 @@ class Index(CandidateStore):
 
 class IndexWriter(CandidateStore):
     """Changes an index. Only one writer per index exists on a machine."""
+
+    @property
+    @abstractmethod
+    def is_current(self) -> bool:
+        """Whether its folder is still the one that was opened; it may have been moved, removed or replaced."""
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether ``close`` would wait for a compaction."""
+        return False
 
     @abstractmethod
     def add(

@@ -68,18 +68,19 @@ class Catalogue:
 
     def _open(self, fingerprint: str | None) -> IndexWriter:
         self._used = time.monotonic()
-        if self._writer is not None and fingerprint not in (None, self._writer.fingerprint):
+        writer = self._writer
+        if writer is not None and not (writer.is_current and fingerprint in (None, writer.fingerprint)):
             self._close()
         if self._writer is None:
             self._writer = open_writer(self.path, fingerprint=fingerprint)
         return self._writer
 
     def close_if_idle(self) -> None:
-        """Release the lock if the last change was IDLE_S ago."""
+        """Release the lock if the last change was IDLE_S ago, and not while closing would keep changes waiting."""
         if self._writer is None or time.monotonic() - self._used < IDLE_S:
             return
         with self._mutex:
-            if time.monotonic() - self._used >= IDLE_S:
+            if time.monotonic() - self._used >= IDLE_S and self._writer is not None and not self._writer.is_compacting:
                 self._close()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from polyrank.config.serving import LimitSettings
 from polyrank.serving.errors import HttpError, http_error
 from polyrank.serving.keys import Keys
+from polyrank.serving.log import name_of
 
 log = logging.getLogger("polyrank.access")
 
@@ -29,7 +30,7 @@ OPEN = ("/live", "/ready", "/health")  # need no key
 SMALL_BODY = 64 * 1024  # bytes; smaller bodies are always accepted
 LARGE_BODIES = 16  # bodies of the maximum size that may be in memory at once
 CLIENT_LEFT = 499  # logged if a client did not wait for its answer
-LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+LOCAL = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 PROXIES = ("x-forwarded-", "forwarded", "via", "x-real-ip")  # beginnings of headers that proxies add
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -89,7 +90,7 @@ class Guard:
             if not request.complete:
                 await refuse(answer, scope, request.send)
             if not isinstance(error, HttpError) and answer.status == 500:
-                log.error("%s", json.dumps({"request_id": request.id, "error": type(error).__name__}))
+                log.error("%s", json.dumps({"request_id": request.id, "error": name_of(error)}))
         finally:
             self._n_active -= 1
             self._n_bytes -= request.n_bytes

@@ -23,6 +23,15 @@ def log_to_stderr() -> None:
         logger.propagate = False
 
 
+def name_of(error: Exception) -> str:
+    """The name of an unexpected error. Only messages of the system are added: others may contain a user's text.
+
+    >>> name_of(PermissionError(13, "Permission denied", "index/candidates.db")), name_of(ValueError("my wifi is down"))
+    ("PermissionError: [Errno 13] Permission denied: 'index/candidates.db'", 'ValueError')
+    """
+    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
+
+
 class _ThreadHandler(logging.Handler):
     """Writes lines in a separate thread."""
 

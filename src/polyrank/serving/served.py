@@ -51,6 +51,7 @@ REMEMBERED = 20_000  # vectors of candidates in the cache, by text
 BY_LIST = ("z-score", "softmax")  # ensembles in which the score of a text depends on the others
 STAGES = {"retrieval": "retriever", "rerank": "reranker"}
 MAX_TOO_SLOW = 100  # filters in the cache of those that took too long
+TRIED_AGAIN_S = 60.0  # after which such a filter is tried again: the machine may have been busy
 ANSWER_BYTES = 32 * 2**20
 WARM = "how are you today ?"
 SEVERAL = "encodes a context to {} vectors; request those of documents with input_type search_document"
@@ -71,7 +72,8 @@ class Served:
     ) -> None:
         self.name, self.path = name, path
         self._options = device, backend
-        self._too_slow: dict[str | None, tuple[int, str]] = {}  # by filter: the index's change, and the error
+        # by filter: the version of the index, the time until which the filter is refused, and the error
+        self._too_slow: dict[str | None, tuple[tuple[int, int], float, str]] = {}
         self._stamp = ""  # of the index's folder, at the last call of ``current``
         folder = Path(path)
         is_pipeline = has_document(folder, PIPELINE)
@@ -189,13 +191,15 @@ class Served:
             contexts = [tasks[number].context for number in numbers]
             if filter_ in self._too_slow:
                 pipeline.index.refresh()  # a search would do it
-                if self._too_slow[filter_][0] == pipeline.index.change:
-                    raise DeadlineError(self._too_slow[filter_][1])
+                version, until, message = self._too_slow[filter_]
+                if version == pipeline.index.version and time.monotonic() < until:
+                    raise DeadlineError(message)
             try:
                 answers = pipeline.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo, diverse=diverse > 0)
-            except DeadlineError as error:  # refuse the same filter at once until the index changes
+            except DeadlineError as error:  # refuse the same filter at once for a while, unless the index changes
                 latest = list(self._too_slow.items())[-MAX_TOO_SLOW:]
-                self._too_slow = dict(latest) | {filter_: (pipeline.index.change, str(error))}
+                until = time.monotonic() + TRIED_AGAIN_S
+                self._too_slow = dict(latest) | {filter_: (pipeline.index.version, until, str(error))}
                 raise
             milliseconds = (time.perf_counter() - started) * 1000
             for number, answer in zip(numbers, answers, strict=True):

@@ -25,7 +25,7 @@ STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)  # also w
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is parsed strictly, and whose query has only known parameters."""
+    """A route whose body is parsed strictly, and whose query has only known parameters, each once."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, which then uses the parsed body."""
@@ -36,6 +36,9 @@ class StrictRoute(APIRoute):
             if unknown := set(request.query_params) - known:
                 name = min(unknown)[:100]
                 raise HttpError(422, f"{name} is not a parameter of this route", param=name, code="invalid_value")
+            for name in known:
+                if (n := len(request.query_params.getlist(name))) > 1:  # all but the last would be ignored
+                    raise HttpError(422, f"{name} is sent {n:,} times; send it once", param=name, code="invalid_value")
             if self.body_field is not None and (body := await request.body()):
                 server = request.app.state.server
                 request._json = await server.off_loop(len(body), read_json, body, server.limits)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.serving.log import name_of
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
@@ -60,20 +61,17 @@ def run_worker(connection: Connection, setup: Setup) -> None:
         signal.signal(number, signal.SIG_IGN)
     try:
         served = _open_models(setup)
-        connection.send(Started({name: one.info() for name, one in served.items()}))
+        started = Started({name: one.info() for name, one in served.items()})
     except PolyrankError as error:
-        connection.send(Started(exit_code=error.exit_code, error=str(error)))
-        return
+        started = Started(exit_code=error.exit_code, error=str(error))
     except (OSError, MemoryError) as error:
         message = f"cannot open the models: {error}; free some memory or disk, or repair the file"
-        connection.send(Started(exit_code=5, error=message))
-        return
+        started = Started(exit_code=5, error=message)
     except Exception as error:  # from libraries; only the user who started the server gets this message
-        message = f"cannot open the models: {type(error).__name__}: {error}"
-        connection.send(Started(exit_code=1, error=message))
-        return
-    try:
-        while True:
+        started = Started(exit_code=1, error=f"cannot open the models: {type(error).__name__}: {error}")
+    with suppress(EOFError, ConnectionError):  # the server has closed the pipe or ended, maybe during the start
+        connection.send(started)
+        while not started.exit_code:
             batch = connection.recv()
             before = served[batch.name]
             with limit_searches(TimeLimit(setup.filter_timeout_s)):
@@ -81,8 +79,6 @@ def run_worker(connection: Connection, setup: Setup) -> None:
             if (now := served[batch.name]) is not before:
                 outcomes[0] = replace(outcomes[0], info=now.info())
             connection.send(outcomes)
-    except (EOFError, BrokenPipeError, ConnectionError):
-        return
 
 
 def _open_models(setup: Setup) -> "dict[str, Served]":
@@ -138,7 +134,7 @@ def _refusal(error: Exception) -> TaskOutcome:
     if isinstance(error, TypeError | ValueError) and "surrogate" in str(error):
         message = "a text contains a lone surrogate; send valid UTF-8"
         return TaskOutcome(error=UsageError.__name__, message=message)
-    # log the place but not the message, which may contain a user's text
+    # log the place and the name, because the message may contain a user's text
     frames = "; ".join(f"{frame.name} {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-4:])
-    log.error("internal error: %s in %s", type(error).__name__, frames)
+    log.error("internal error: %s in %s", name_of(error), frames)
     return TaskOutcome(error=type(error).__name__, message="internal error")

@@ -74,7 +74,7 @@ def hold(
         if not free:
             holder = _holder(read_at(descriptor, holder_size, holder_at))
             raise LockedError(f"{refusal} by {holder}; wait until it has finished")
-        if not _is_still(descriptor, file):
+        if not is_still(descriptor, file):
             raise LockedError(f"another process has just replaced {file.parent}; try again")
         note = f"{os.getpid()} {socket.gethostname()}".encode()[:holder_size].ljust(holder_size)
         with suppress(OSError):  # the name only improves the message
@@ -99,7 +99,7 @@ def read_at(descriptor: int, size: int, start: int) -> bytes:
     return os.read(descriptor, size)
 
 
-def _is_still(descriptor: int, file: Path) -> bool:
+def is_still(descriptor: int, file: Path) -> bool:
     """Whether ``file`` is still the file that was opened."""
     try:
         return os.path.samestat(os.fstat(descriptor), file.stat())

@@ -21,8 +21,13 @@ HOLDER_AT, SIZE = 64, 96  # bytes: the record comes first, then the process that
 class Lock:
     """The right to write, as long as this process lives. ``hold`` returns one."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int, file: Path) -> None:
+        self._descriptor, self._file = descriptor, file
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is still the lock of the index, whose folder may have been moved, removed or replaced."""
+        return lock.is_still(self._descriptor, self._file)
 
     def acknowledge(self, change: int) -> None:
         """Record that a change is durable."""
@@ -44,7 +49,7 @@ def hold(resources: ExitStack, path: Path) -> Lock:
         )
     except OSError as error:
         raise unwritable(path, error) from error
-    return Lock(descriptor)
+    return Lock(descriptor, path / LOCK)
 
 
 def write_lock_file(path: Path, change: int) -> None:

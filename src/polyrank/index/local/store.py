@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from polyrank.storage.time_limit import limited_search
 FORMAT = 3
 FILE = "candidates.db"
 MODULUS = 1 << 256
+PAGE_BYTES = 8 * 2**20  # of texts and metadata, after which a page ends early
 REMEDY = "restore the index from a snapshot or build it again"
 
 SCHEMA = """
@@ -280,11 +282,14 @@ def page(
     values = [after, *(value for _, value in sought for _ in range(2))]
     if filter is not None:
         condition, values = f"{condition} AND {filter.where}", [*values, *filter.bound]
-    query = f"SELECT row FROM candidates WHERE {condition} ORDER BY row LIMIT ?"
+    size = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"  # length alone counts up to a NUL
+    query = f"SELECT row, {size} FROM candidates WHERE {condition} ORDER BY row LIMIT ?"
     with sqlite_errors(path), limited_search():
-        rows = [row for (row,) in connection.execute(query, (*values, min(n, n_live) + 1))]
-    candidates = tuple(row.candidate for row in read_rows(connection, path, rows[:n]))
-    return Page(candidates, rows[n - 1] if len(rows) > n else None, n_live)
+        found = connection.execute(query, (*values, min(n, n_live) + 1)).fetchall()
+    before = accumulate((n_bytes for _, n_bytes in found), initial=0)
+    rows = [row for (row, _), n_bytes in zip(found, before, strict=False) if n_bytes < PAGE_BYTES][:n]
+    candidates = tuple(row.candidate for row in read_rows(connection, path, rows))
+    return Page(candidates, rows[-1] if len(rows) < len(found) else None, n_live)
 
 
 def _holding(word: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyrank.errors import ArtifactError, MissingExtraError, PolyrankError, ResourceError, UsageError
+from polyrank.errors import ArtifactError, LockedError, MissingExtraError, PolyrankError, ResourceError, UsageError
 from polyrank.index.checks import (
     Vectors,
     as_vectors,
@@ -166,6 +166,14 @@ class LocalWriter(IndexWriter):
                 shutil.rmtree(entry, ignore_errors=True)
 
     @property
+    def is_current(self) -> bool:
+        return self._lock.is_current
+
+    @property
+    def is_compacting(self) -> bool:
+        return self._compaction is not None and self._compaction.is_alive()
+
+    @property
     def change(self) -> int:
         return self._meta.change
 
@@ -212,7 +220,13 @@ class LocalWriter(IndexWriter):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._meta = store.read_meta(self._connection, self.path)
+            self._check_current()
             yield
+
+    def _check_current(self) -> None:
+        """Refuse changes that SQLite would write to the old folder, which nobody reads."""
+        if not self.is_current:
+            raise LockedError(f"{self.path} was moved, removed or replaced since it was opened; open it again")
 
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
         with self._exclusive():
@@ -244,13 +258,14 @@ class LocalWriter(IndexWriter):
             raise failure
 
     def _start_compaction(self) -> None:
-        if self._compaction is None or not self._compaction.is_alive():
+        if not self.is_compacting:
             self._failure = None  # the new compaction makes up for an earlier failed one
             self._compaction = threading.Thread(target=self._compact, name="polyrank-compaction", daemon=True)
             self._compaction.start()
 
     def _compact(self) -> None:
         try:
+            self._check_current()
             with store.reading(self.path) as connection:
                 meta = store.read_meta(connection, self.path)
                 try:
@@ -311,7 +326,7 @@ class LocalWriter(IndexWriter):
                 self._connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")  # for readers in a transaction
                 (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 meta = store.read_meta(self._connection, self.path)
-                if not busy and not is_checked(self.path, meta):
+                if not busy and self.is_current and not is_checked(self.path, meta):
                     record_check(self.path, meta)
         finally:
             self._release()

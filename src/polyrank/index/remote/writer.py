@@ -68,13 +68,18 @@ class RemoteWriter(IndexWriter):
         with ExitStack() as resources:
             read_address(self.path)
             try:
-                resources.enter_context(lock.hold(self.path / FOLDER_FILES[1], f"{self.path} is being written to"))
+                self._lock = self.path / FOLDER_FILES[1]
+                self._descriptor = resources.enter_context(lock.hold(self._lock, f"{self.path} is being written to"))
             except OSError as error:
                 raise unwritable(self.path, error) from error
             self._index = resources.enter_context(RemoteIndex(self.path, timeout_s=timeout_s))
             check_fingerprint(self._index.fingerprint, fingerprint, self.path)
             self._resources = resources.pop_all()
         self._last = 0
+
+    @property
+    def is_current(self) -> bool:
+        return lock.is_still(self._descriptor, self._lock)
 
     @property
     def change(self) -> int:
