@@ -18,13 +18,13 @@ from report.frequencies import weighting_from_scratch
 from report.front import BLOCKS
 from report.general import general
 from report.intervals import wider
+from report.mutual import mutual_learning
 from report.pretraining import from_scratch, post_training
 from report.prior import prior
 from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
 from report.ranking import ranking
 from report.same_start import same_start
 from report.speed import answers, million, peers, registers, scoring
-from report.mutual import mutual_learning
 from report.stages import abstention, forms, medquad, ubuntu
 
 ROOT = Path(__file__).parents[1]

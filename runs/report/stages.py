@@ -3,17 +3,13 @@
 from collections.abc import Mapping
 
 from report.figures import (
-    Result,
     change,
-    compared,
-    last_valid_loss,
     machine,
     ms,
     percent,
     read,
     row,
     section,
-    share,
     table,
 )
 
