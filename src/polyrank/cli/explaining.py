@@ -11,7 +11,7 @@ from unicodedata import category
 from typer import Argument, Option
 
 from polyrank.cli.answering import given_contexts, print_row
-from polyrank.cli.console import console, use_threads
+from polyrank.cli.console import console, make_console, use_threads
 from polyrank.cli.options import Device, EnsembleName, FilterText, MovedModel, NRetrieved, Rerank, Runtime, Threads
 from polyrank.errors import UsageError
 
@@ -96,9 +96,7 @@ def explain(
 
 def _draw(explanation: "Explanation") -> None:
     """Draw an explanation, and below it those of its parts."""
-    from rich.console import Console
-
-    out = Console(highlight=False)
+    out = make_console(highlight=False)
     out.print(f"{explanation.score:.4f}", _plain(explanation.candidate.text), style="bold")
     _draw_one(out, explanation)
     for name, part in explanation.parts.items():
