@@ -804,6 +804,23 @@ def test_agents_are_recognized_by_a_column_of_yes_and_no(write: Write, column: s
     assert talk(found) == {"1": [("customer", "a"), ("agent", "b")]}
 
 
+@pytest.mark.parametrize(
+    ("column", "gone", "kept"),
+    [
+        ("deleted", "true", "false"),
+        ("is_deleted", "1", "0"),
+        ("deletedAt", "2024-05-01 11:00", ""),
+        ("deleted_at", "1714557600", "NULL"),
+        ("deleted_at", "2024-05-01T11:00:00Z", "0000-00-00 00:00:00"),
+    ],
+)
+def test_rows_marked_as_deleted_are_left_out(write: Write, column: str, gone: str, kept: str) -> None:
+    rows = [f"1,Ann,hi,{kept}", f"1,Agent,oops,{gone}", f"1,Agent,hello,{kept}", f"1,Ann,thanks,{kept}"]
+    found = import_chats(write("x.csv", "\n".join((f"ticket,sender,text,{column}", *rows))))
+    assert talk(found) == {"1": [("customer", "hi"), ("agent", "hello"), ("customer", "thanks")]}
+    assert found.report.left_out == {"deleted message": 1}
+
+
 def test_the_roles_of_columns_are_reported(write: Write) -> None:
     rows = [("1", "x", "true", "a"), ("1", "y", "false", "b")]
     found = import_chats(messages_file(write, *rows, header="Chat,nick,From_Customer,msg"))

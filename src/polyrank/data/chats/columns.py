@@ -88,6 +88,7 @@ ID = words("id messageid tweetid msgid commentid postid uuid")
 REPLY_TO = words("inreplyto inreplytoid inresponseto inresponsetotweetid replyto replytoid parentid replytomessageid")
 PRIVATE = words("private isprivate internal isinternal internalnote")
 PUBLIC = words("public ispublic")
+DELETED = words("deleted isdeleted deletedat")
 FILES = words("attachments attachment files file photo photos media image images sticker audio video document")
 FROM_CUSTOMER = words("incoming isincoming inbound isinbound fromcustomer iscustomer")
 FROM_AGENT = words("fromagent isagent isstaff isadmin outgoing isoutgoing outbound isoutbound fromme isfromme")
@@ -158,6 +159,7 @@ class Columns:
     kind: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     reply_to: tuple[str, ...] = ()
@@ -219,6 +221,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         kind=tuple(usual(rest, KIND)),
         private=tuple(usual(rest, PRIVATE)),
         public=tuple(usual(rest, PUBLIC)),
+        deleted=tuple(usual(rest, DELETED)),
         files=tuple(usual(rest, FILES)),
         ids=tuple(usual(rest, ID)),
         reply_to=tuple(usual(rest, REPLY_TO)),
