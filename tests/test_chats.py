@@ -673,6 +673,14 @@ def test_whatsapp(write: Write, name: str) -> None:
     assert found.report.left_out["deleted message"] == 1
 
 
+@pytest.mark.parametrize(
+    "mark", [" <This message was edited>", " \u200e<Diese Nachricht wurde bearbeitet.>", " <Se editó este mensaje.>"]
+)
+def test_marks_of_edited_messages_are_not_text(write: Write, mark: str) -> None:
+    chat = f"1/2/24, 9:15 - Ann: hi <3{mark}\n1/2/24, 9:16 - Ben: <b> is bold"
+    assert talk(import_chats(write("chat.txt", chat))) == {"chat:1": [("Ann", "hi <3"), ("Ben", "<b> is bold")]}
+
+
 def test_whatsapp_on_both_sides_of_a_silence_and_out_of_its_zip(tmp_path: Path) -> None:
     text = (
         "[03/04/2024, 09:00:00] Ann: a\n[03/04/2024, 09:00:30] Ben: b \u200e<This message was edited>\n"
