@@ -227,6 +227,15 @@ def test_a_time_without_a_date(write: Write) -> None:
         import_chats(path, time="clock")
 
 
+def test_a_clock_next_to_a_date_is_not_reported_as_unreadable(write: Write) -> None:
+    rows = "1;13.04.2025;10:15;a;x\n1;13.04.2025;10:16;b;y\n"
+    notes = import_chats(write("x.csv", f"Ticket;Datum;Uhrzeit;Von;Nachricht\n{rows}")).report.notes
+    assert any("time in 'Datum' and 'Uhrzeit'" in note for note in notes)
+    assert not any("not readable" in note for note in notes)
+    alone = import_chats(write("y.csv", "Ticket;Uhrzeit;Von;Nachricht\n1;10:15;a;x\n1;10:16;b;y\n")).report.notes
+    assert any("column 'Uhrzeit' holds values that are not readable times" in note for note in alone)
+
+
 def test_questions_and_answers(write: Write) -> None:
     path = write(
         "faq.csv", "Question,Answer,Topic\nHow do I pay?,By card.,bills\nWhere?,,x\n<p>Who?</p>,<b>We</b> do,x\n"
