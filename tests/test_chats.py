@@ -227,6 +227,15 @@ def test_a_time_without_a_date(write: Write) -> None:
         import_chats(path, time="clock")
 
 
+def test_a_clock_next_to_a_date_is_not_reported_as_unreadable(write: Write) -> None:
+    rows = "1;13.04.2025;10:15;a;x\n1;13.04.2025;10:16;b;y\n"
+    notes = import_chats(write("x.csv", f"Ticket;Datum;Uhrzeit;Von;Nachricht\n{rows}")).report.notes
+    assert any("time in 'Datum' and 'Uhrzeit'" in note for note in notes)
+    assert not any("not readable" in note for note in notes)
+    alone = import_chats(write("y.csv", "Ticket;Uhrzeit;Von;Nachricht\n1;10:15;a;x\n1;10:16;b;y\n")).report.notes
+    assert any("column 'Uhrzeit' holds values that are not readable times" in note for note in alone)
+
+
 def test_questions_and_answers(write: Write) -> None:
     path = write(
         "faq.csv", "Question,Answer,Topic\nHow do I pay?,By card.,bills\nWhere?,,x\n<p>Who?</p>,<b>We</b> do,x\n"
@@ -673,6 +682,14 @@ def test_whatsapp(write: Write, name: str) -> None:
     assert found.report.left_out["deleted message"] == 1
 
 
+@pytest.mark.parametrize(
+    "mark", [" <This message was edited>", " \u200e<Diese Nachricht wurde bearbeitet.>", " <Se editó este mensaje.>"]
+)
+def test_marks_of_edited_messages_are_not_text(write: Write, mark: str) -> None:
+    chat = f"1/2/24, 9:15 - Ann: hi <3{mark}\n1/2/24, 9:16 - Ben: <b> is bold"
+    assert talk(import_chats(write("chat.txt", chat))) == {"chat:1": [("Ann", "hi <3"), ("Ben", "<b> is bold")]}
+
+
 def test_whatsapp_on_both_sides_of_a_silence_and_out_of_its_zip(tmp_path: Path) -> None:
     text = (
         "[03/04/2024, 09:00:00] Ann: a\n[03/04/2024, 09:00:30] Ben: b \u200e<This message was edited>\n"
@@ -802,6 +819,23 @@ def test_agents_are_recognized_by_a_column_of_yes_and_no(write: Write, column: s
     rows = [("1", "x", values[0], "a"), ("1", "y", values[1], "b")]
     found = import_chats(messages_file(write, *rows, header=f"conversation,author,{column},text"))
     assert talk(found) == {"1": [("customer", "a"), ("agent", "b")]}
+
+
+@pytest.mark.parametrize(
+    ("column", "gone", "kept"),
+    [
+        ("deleted", "true", "false"),
+        ("is_deleted", "1", "0"),
+        ("deletedAt", "2024-05-01 11:00", ""),
+        ("deleted_at", "1714557600", "NULL"),
+        ("deleted_at", "2024-05-01T11:00:00Z", "0000-00-00 00:00:00"),
+    ],
+)
+def test_rows_marked_as_deleted_are_left_out(write: Write, column: str, gone: str, kept: str) -> None:
+    rows = [f"1,Ann,hi,{kept}", f"1,Agent,oops,{gone}", f"1,Agent,hello,{kept}", f"1,Ann,thanks,{kept}"]
+    found = import_chats(write("x.csv", "\n".join((f"ticket,sender,text,{column}", *rows))))
+    assert talk(found) == {"1": [("customer", "hi"), ("agent", "hello"), ("customer", "thanks")]}
+    assert found.report.left_out == {"deleted message": 1}
 
 
 def test_the_roles_of_columns_are_reported(write: Write) -> None:

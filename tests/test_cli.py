@@ -501,6 +501,20 @@ def test_a_bug_exits_with_1_and_requests_a_report(run_here: RunHere, monkeypatch
     assert "Traceback" not in run_here("rank", "bm25")[2]
 
 
+def test_texts_are_printed_as_they_are(
+    trained: dict[str, Path], run_here: RunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"turns": [{"speaker": "agent", "text": ":smile:"}, {"speaker": "b", "text": str(n)}]} for n in range(99)]
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text("".join(f"{json.dumps(row)}\n" for row in rows) + "{\n")
+    code, _, err = run_here("split", chats, "-o", tmp_path / "data")
+    assert (code, "chats.jsonl:100: not JSON" in err) == (3, True)
+    assert "  agent: :smile:\n" in run_here("import", "chats", chats, "--skip-bad", "-o", tmp_path / "out.jsonl")[2]
+    monkeypatch.chdir(shutil.copytree(trained["folder"], tmp_path / "copy"))
+    shutil.move(Path(trained["bi"].parent.name, "model"), "m:100:n")
+    assert "m:100:n" in run_here("evaluate", "m:100:n", "test.jsonl")[1]
+
+
 def test_the_version_is_on_stdout(run_here: RunHere) -> None:
     assert run_here("--version") == (0, f"polyrank {polyrank.__version__}\n", "")
 

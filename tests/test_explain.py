@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,11 +21,12 @@ import polyrank
 from convert_models import CORPUS, make
 from polyrank import BM25, Candidate, Context, TfIdf, explain
 from polyrank.answering.explanation import Explanation, TextShare, words_of
-from polyrank.answering.pipeline import Pipeline
+from polyrank.answering.pipeline import Pipeline, write_pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.models import BiEncoder, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
@@ -667,6 +669,15 @@ def test_the_command_prints_the_librarys_explanation(index: Path) -> None:
     assert set(rows[1]["parts"]) == {"retriever", "reranker"}
     both = run("explain", "bm25", "my wifi", "--reply", "the wifi")
     assert "sum of words" in both.stdout
+
+
+def test_the_command_prints_parts_of_parts(index: Path, tmp_path: Path) -> None:
+    config = PipelineConfig(index=str(index), retriever="bm25", prior=0.5, reranker="tfidf", ensemble=2.0)
+    write_pipeline(tmp_path / "both", config)
+    said = run("explain", tmp_path / "both", "my wifi is down", "--reply", "wifi is down").stdout
+    titles = [line.split(" ", 1)[1] for line in said.splitlines() if re.match(r"\d+\.\d{4} ", line)]
+    assert titles == ["wifi is down", "retriever", "retriever: 1", "retriever: 2 count", "reranker"]
+    assert said.count("weighted sum of its shares in the parts") == 2
 
 
 @pytest.mark.parametrize(

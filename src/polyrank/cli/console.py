@@ -31,9 +31,14 @@ DISTRIBUTED = ("pretrain", "train", "evaluate", "mine", "index", "build")  # com
 @cache
 def console() -> "Console":
     """The console on stderr; in a distributed run only rank 0 prints."""
+    return make_console(stderr=True, highlight=False, quiet=launched_as()[0] > 0)
+
+
+def make_console(**options: Any) -> "Console":
+    """A console of rich that keeps ``:100:`` in ``chats.jsonl:100: ...``, which rich prints as an emoji by default."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, quiet=launched_as()[0] > 0)
+    return Console(emoji=False, **options)
 
 
 def silence_other_ranks(context: typer.Context) -> None:
@@ -54,11 +59,10 @@ def silence_other_ranks(context: typer.Context) -> None:
 
 def print_error(message: str) -> None:
     """Print a line on stderr, from any rank."""
-    from rich.console import Console
-
     rank, n_processes = launched_as()
     prefix = f"process {rank + 1} of {n_processes}: " if rank else ""
-    Console(stderr=True, highlight=False).print(f"{prefix}{as_options(message)}", soft_wrap=True, markup=False)
+    text = f"{prefix}{as_options(message)}"
+    make_console(stderr=True, highlight=False).print(text, soft_wrap=True, markup=False)
 
 
 def notify(message: str) -> None:
@@ -174,7 +178,6 @@ def print_table(
         n_left: how many columns are left-aligned, from the first on.
         title: above the table.
     """
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -183,7 +186,7 @@ def print_table(
         table.add_column(heading, justify="left" if number < n_left else "right")
     for row in rows:
         table.add_row(*map(Text, row))
-    Console().print(table)
+    make_console().print(table)
 
 
 def use_threads(n: int | None) -> None:

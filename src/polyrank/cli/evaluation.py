@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, track, use_threads
+from polyrank.cli.console import make_console, notify, track, use_threads
 from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
@@ -300,8 +300,6 @@ def _show(
     *,
     alone: bool = False,
 ) -> None:
-    from rich.console import Console
-
     from polyrank.evaluation import layout
 
     _report_missing(rows, metrics)
@@ -315,7 +313,7 @@ def _show(
         for line in () if breakdown is None else layout.breakdowns(rows, breakdown):
             notify(line)
         return
-    out = Console()
+    out = make_console()
     out.print(layout.table(rows, columns))
     for line in (*layout.remarks(rows), *(() if breakdown is None else layout.breakdowns(rows, breakdown))):
         out.print(line, markup=False, soft_wrap=True)

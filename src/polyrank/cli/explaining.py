@@ -1,7 +1,7 @@
 """``polyrank explain``: explains the score of a reply, as a drawing or as JSON."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from unicodedata import category
 from typer import Argument, Option
 
 from polyrank.cli.answering import given_contexts, print_row
-from polyrank.cli.console import console, use_threads
+from polyrank.cli.console import console, make_console, use_threads
 from polyrank.cli.options import Device, EnsembleName, FilterText, MovedModel, NRetrieved, Rerank, Runtime, Threads
 from polyrank.errors import UsageError
 
@@ -29,7 +29,7 @@ MEANINGS = {
     "sum of words": "the shares add up to the score",
     "count of replies": "the score does not depend on words",
     "left out": "a share is the loss of score without the turn or the word",
-    "sum": "a share is the sum of its shares in the parts",
+    "sum": "a share is the weighted sum of its shares in the parts",
     "stages": "each stage has its own shares; they do not add up to the total",
 }
 
@@ -95,16 +95,19 @@ def explain(
 
 
 def _draw(explanation: "Explanation") -> None:
-    """Draw an explanation, and below it those of its parts."""
-    from rich.console import Console
-
-    out = Console(highlight=False)
+    """Draw an explanation, and below it those of its parts and of their parts."""
+    out = make_console(highlight=False)
     out.print(f"{explanation.score:.4f}", _plain(explanation.candidate.text), style="bold")
     _draw_one(out, explanation)
-    for name, part in explanation.parts.items():
+    _draw_parts(out, explanation.parts)
+
+
+def _draw_parts(out: "Console", parts: "Mapping[str, Explanation]", whole: str = "") -> None:
+    for name, part in parts.items():
         out.print()
-        out.print(f"{part.score:.4f}", _plain(name), style="bold")
+        out.print(f"{part.score:.4f}", _plain(f"{whole}{name}"), style="bold")
         _draw_one(out, part)
+        _draw_parts(out, part.parts, f"{whole}{name}: ")
 
 
 def _draw_one(out: "Console", explanation: "Explanation") -> None:

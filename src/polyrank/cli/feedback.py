@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, track
+from polyrank.cli.console import make_console, notify, track
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Json, Overwrite, Plot
 from polyrank.errors import DataError, UsageError
@@ -134,13 +134,12 @@ def _tracked(store: "FeedbackStore", since: datetime | None) -> "Iterator[Reques
 
 def _show(figures: dict[str, Any], by: "By | None") -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from polyrank.feedback.rates import BY
 
-    out = Console()
+    out = make_console()
     for chosen in BY if by is None else (by,):
         rows = figures[f"by_{chosen}"]
         counts = ["n_shown", "taken", "edited"] if chosen == "rank" else ["n_requests", *_COUNTS]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
-from polyrank.cli.console import STDIN, notify, report_cut_texts, stdin_lines, use_threads
+from polyrank.cli.console import STDIN, make_console, notify, report_cut_texts, stdin_lines, use_threads
 from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
@@ -113,7 +113,6 @@ def _result(reply: "Ranked") -> dict[str, Any]:
 
 
 def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -124,7 +123,7 @@ def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for number, reply in enumerate(ranked, 1):
         table.add_row(str(number), f"{reply.score:.4f}", Text(reply.id), Text(re.sub(r"\s+", " ", reply.text)))
-    Console().print(table)
+    make_console().print(table)
 
 
 def _documents(files: Sequence[Path], lines: bool | None) -> "Iterator[Candidate]":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import ProgressDisplay, console, notify, use_threads
+from polyrank.cli.console import ProgressDisplay, console, make_console, notify, use_threads
 from polyrank.cli.options import Changes, Device, Json, Overwrite, Resume, StartAgain
 from polyrank.errors import UsageError
 
@@ -88,15 +88,13 @@ def show_results(data: "DataConfig", results: "list[RunResult]", json_: bool) ->
 
 def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
     """Print the figures of the test part, with BM25 for comparison."""
-    from rich.console import Console
-
     from polyrank.evaluation import evaluate, summarise, table
     from polyrank.scorers.open import corpus_of, load
     from polyrank.training.data import read_lists
 
     examples = read_lists(data, "test")
     lexical = summarise(evaluate(load("bm25", corpus=corpus_of(examples)), examples))
-    Console().print(table([{"name": "bm25", **lexical}, *({"name": str(r.model), **r.test} for r in results)]))
+    make_console().print(table([{"name": "bm25", **lexical}, *({"name": str(r.model), **r.test} for r in results)]))
 
 
 def _show_spread(network: str, best: list[dict[str, float]]) -> None:
@@ -196,11 +194,9 @@ def quickstart(
     if json_:
         print(json.dumps(result.to_dict(), ensure_ascii=False))
         return
-    from rich.console import Console
-
     from polyrank.evaluation import table
 
-    out = Console()
+    out = make_console()
     out.print(table(result.summaries))
     for turns, answer in zip(QUESTIONS, result.answers, strict=True):
         out.print()

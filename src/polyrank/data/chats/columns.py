@@ -88,6 +88,7 @@ ID = words("id messageid tweetid msgid commentid postid uuid")
 REPLY_TO = words("inreplyto inreplytoid inresponseto inresponsetotweetid replyto replytoid parentid replytomessageid")
 PRIVATE = words("private isprivate internal isinternal internalnote")
 PUBLIC = words("public ispublic")
+DELETED = words("deleted isdeleted deletedat")
 FILES = words("attachments attachment files file photo photos media image images sticker audio video document")
 FROM_CUSTOMER = words("incoming isincoming inbound isinbound fromcustomer iscustomer")
 FROM_AGENT = words("fromagent isagent isstaff isadmin outgoing isoutgoing outbound isoutbound fromme isfromme")
@@ -158,6 +159,7 @@ class Columns:
     kind: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     reply_to: tuple[str, ...] = ()
@@ -219,6 +221,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         kind=tuple(usual(rest, KIND)),
         private=tuple(usual(rest, PRIVATE)),
         public=tuple(usual(rest, PUBLIC)),
+        deleted=tuple(usual(rest, DELETED)),
         files=tuple(usual(rest, FILES)),
         ids=tuple(usual(rest, ID)),
         reply_to=tuple(usual(rest, REPLY_TO)),
@@ -282,15 +285,15 @@ def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
         return name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
 
     found = sorted(filter(is_time, free), key=rank)
-    clocks = [each for each in free if each.clocks >= 0.8]
+    clock = [each for each in free if each.clocks >= 0.8][:1] if found and not found[0].has_clock else []
     for each in free:
-        if each.key in exact and each.n_distinct and each not in found:
+        if each.key in exact and each.n_distinct and each not in [*found, *clock]:
             value = next(filter(None, each.values), "")
             options.log.note(f"column {each.key!r} holds values that are not readable times, such as {value[:40]!r}")
     if not found:
         return []
-    if clocks and not found[0].has_clock:
-        return [found[0].key, clocks[0].key]
+    if clock:
+        return [found[0].key, clock[0].key]
     if len(found) > 1:
         options.log.note(f"also times: {listed(each.key for each in found[1:])} (choose a column with the option time)")
     return [found[0].key]

@@ -17,7 +17,7 @@ from polyrank.data.chats.columns import (
     words,
 )
 from polyrank.data.chats.files import File
-from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog, Rows
+from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog, Rows
 from polyrank.data.chats.profiles import falls
 from polyrank.data.chats.texts import plain
 from polyrank.data.chats.wrapping import N_LOOKED_AT, unwrapped
@@ -113,6 +113,8 @@ def message(row: Row, chosen: Columns, where: str, stream: str) -> Message | str
         or _flag(row, chosen.public) is False
     ):
         return NOTE
+    if _is_deleted(row, chosen.deleted):
+        return DELETED
     if kinds & SYSTEM_KINDS or any(kind.startswith(SYSTEM_GROUPS) for kind in kinds) or ("rid" in row and row.get("t")):
         return SYSTEM  # the last is Rocket.Chat's
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
@@ -167,6 +169,12 @@ def _scalar(row: Row, keys: Iterable[str | None]) -> str | None:
 def _flag(row: Row, keys: Iterable[str]) -> bool | None:
     word = str(_scalar(row, keys)).casefold()
     return True if word in TRUE else False if word in FALSE else None
+
+
+def _is_deleted(row: Row, keys: Iterable[str]) -> bool:
+    """Whether a column holds a true flag, or the time of the deletion."""
+    values = (str(row.get(key)).strip().casefold() for key in keys)
+    return any(value in TRUE or value[:1] in {*"123456789"} for value in values)
 
 
 def _role(row: Row, chosen: Columns) -> str | None:

@@ -32,7 +32,7 @@ PLACEHOLDER = re.compile(r"<[^<>\n]{3,60}>")
 ATTACHED = re.compile(r"\S[^\n]*\.\w{2,5} \([^()\n]{4,40}\)(?:\n(?P<caption>.*))?", re.DOTALL)
 REACTIONS = re.compile(r"^\(- .* -\)$", re.MULTILINE)  # below a message of signal-export
 PICTURE = re.compile(r"!\[[^\]\n]*\]\([^)\n]*\)")
-EDITED = re.compile("\\s*\u200e?<\\w+(?: \\w+){2,5}>$")
+EDITED = re.compile("\\s*\u200e?<\\w+(?: \\w+){2,5}[.。]?>$")
 GONE = re.compile(
     r"(?:this message was deleted|you deleted this message"
     r"|diese nachricht wurde gelöscht|du hast diese nachricht gelöscht"
