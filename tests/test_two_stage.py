@@ -117,7 +117,7 @@ def test_the_chosen_ensemble_is_the_best_on_validation() -> None:
     right = [(int(np.argmax(t)),) for t in truth]
     chosen, figures, _ = choose_ensemble(first, second, right, np.arange(200))
     assert isinstance(chosen, float)
-    assert figures["weight"] == max(figures.values()) > figures["alone"]
+    assert figures["weight"] == max(figures.values()) > figures["none"]
     assert figures["z-score"] > figures["raw"]  # raw follows only the larger scale
     useless = [np.zeros(20, np.float32) for _ in truth]
     assert choose_ensemble(useless, second, right, np.arange(200))[0] is None
@@ -132,8 +132,25 @@ def test_a_weight_is_chosen_if_one_stage_knows_more_than_the_other() -> None:
     right = [(int(row.argmax()),) for row in truth]
     chosen, figures, totals = choose_ensemble(first, second, right, np.arange(2000))
     assert chosen == pytest.approx(0.0025, rel=0.2)
-    assert figures["weight"] > max(figures[name] for name in ("alone", *SCALES))
+    assert figures["weight"] > max(figures[name] for name in ("none", *SCALES))
     assert figures["weight"] == np.mean(reciprocal_ranks(totals, right))
+
+
+def test_the_choice_of_an_ensemble_is_judged_by_halves() -> None:
+    """Each half is ranked with the ensemble that is best on the other half, so choosing does not flatter the figure."""
+    generator = np.random.default_rng(3)
+    first, second = (list(generator.normal(size=(40, 9)).astype(np.float32)) for _ in range(2))  # noise
+    right, dialogues = [(0,)] * 40, np.repeat(np.arange(20), 2)
+    _, figures, totals = choose_ensemble(first, second, right, dialogues)
+    expected = []
+    for side in (0, 1):
+        sums = {how: [combine(g, s, how) for g, s in zip(first, second, strict=True)] for how in SCALES}
+        ranks = {how: np.array(reciprocal_ranks(lists, right)) for how, lists in (sums | {"none": second}).items()}
+        how = max(ranks, key=lambda how: ranks[how][dialogues % 2 != side].mean())
+        expected.append(ranks[how][dialogues % 2 == side].mean())
+    judged = np.mean(reciprocal_ranks(totals, right))
+    assert judged == pytest.approx(np.mean(expected))
+    assert judged < max(figures.values())
 
 
 @given(
@@ -201,8 +218,8 @@ def test_an_ensemble_without_gain_is_not_chosen() -> None:
     first = [np.array([1.0, 0.0, 0.0], np.float32), np.array([0.0, 1.0], np.float32)]
     chosen, figures, _ = choose_ensemble(first, second, [(2,), (0, 1)], np.arange(2))
     assert chosen is None
-    assert figures == dict.fromkeys(("alone", *SCALES), (1 / 2 + 1) / 2)  # the first stage adds nothing
-    assert choose_ensemble([], [], [], np.arange(0)) == (None, dict.fromkeys(("alone", *SCALES), 0.0), [])
+    assert figures == dict.fromkeys(("none", *SCALES), (1 / 2 + 1) / 2)  # the first stage adds nothing
+    assert choose_ensemble([], [], [], np.arange(0)) == (None, dict.fromkeys(("none", *SCALES), 0.0), [])
 
 
 def test_ensembles_have_names_or_are_weights() -> None:

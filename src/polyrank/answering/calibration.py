@@ -56,7 +56,8 @@ def choose_settings(
     Returns:
         The settings, and figures: ``n_lacking``, the number of examples without a right answer in the index; the
         figures of ``choose_prior`` (``prior``); the mean reciprocal rank of each ensemble, and of the first stage
-        alone, of both and of their difference with 95% intervals (``stages``); and the precision/coverage curve.
+        alone, of both and of their difference with 95% intervals (``stages``; each half of the dialogues has the best
+        ensemble of the other half); and the precision/coverage curve.
 
     Raises:
         DataError: ``examples`` is empty, no candidate has a count, or no threshold is precise enough.

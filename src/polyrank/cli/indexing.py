@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks
+from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks, use_threads
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime
+from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads
 from polyrank.devices.distributed import on_rank_zero, process_group
 from polyrank.errors import ArtifactError, UsageError
 
@@ -64,6 +64,7 @@ def index_build(
     ] = "",
     overwrite: Overwrite = False,
     device: Device = "auto",
+    threads: Threads = None,
     backend: Runtime = "torch",
 ) -> None:
     """Encode candidates and write them as an index. With --overwrite, only new texts are encoded."""
@@ -77,6 +78,7 @@ def index_build(
     from polyrank.scorers.open import load_encoder
     from polyrank.storage.quantized import read_precision
 
+    use_threads(threads)
     kind = read_kind(ann) if remote is None else read_remote_kind(ann)
     stored, runtime = read_precision(precision), read_backend(backend)
     resolve_encoder(model, backend=runtime)
@@ -109,6 +111,7 @@ def index_add(
     replace: Annotated[bool, Option("--replace", help="Replace candidates with the same ids.")] = False,
     model: MovedModel = None,
     device: Device = "auto",
+    threads: Threads = None,
     backend: Runtime = "torch",
 ) -> None:
     """Add all candidates or, on an error, none. Searches that are running see the new candidates at once."""
@@ -119,6 +122,7 @@ def index_add(
     from polyrank.loading.models import read_backend
     from polyrank.scorers.open import encoder_of_index
 
+    use_threads(threads)
     runtime = read_backend(backend)
     with open_index(index) as opened:
         built_with = opened.model

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli.console import check_plot_path, notify, print_table, stdin_lines
+from polyrank.cli.console import check_plot_path, notify, print_table, stdin_lines, use_threads
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import Device, Json, Overwrite, existing_model
+from polyrank.cli.options import Device, Json, Overwrite, Threads, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
 from polyrank.errors import DataError
 
@@ -57,6 +57,7 @@ def intents_train(
     ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
+    threads: Threads = None,
     json_: Json = False,
 ) -> None:
     """Train a two-layer network on frozen encodings; the development part selects its sizes."""
@@ -66,6 +67,7 @@ def intents_train(
     from polyrank.frozen.intents.train_intents import check_share
     from polyrank.storage.durable import check_output
 
+    use_threads(threads)
     grid = intents.Grid(
         hidden_dim=tuple(numbers(hidden, int, "--hidden")),
         dropout=tuple(numbers(dropout, float, "--dropout")),
@@ -152,10 +154,12 @@ def intents_predict(
     k: Annotated[int, Option("-k", min=1, help="Number of intents to list.")] = 3,
     encoder: Annotated[str | None, Option(help="The encoder, if it has moved.")] = None,
     device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Predict the intent of each utterance; prints lines in a terminal, JSON in a pipe."""
     from polyrank.frozen.intents import load_intents
 
+    use_threads(threads)
     loaded = load_intents(classifier, encoder=encoder, device=device)
 
     def answer(utterance: str) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify
-from polyrank.cli.options import Device, Json, Overwrite, Speaker, existing_model
+from polyrank.cli.console import notify, use_threads
+from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
 
 
@@ -32,6 +32,7 @@ def map_(
     seed: Annotated[int, Option(min=0, help="Seed of the order of the pairs.")] = 1,
     overwrite: Overwrite = False,
     device: Device = "auto",
+    threads: Threads = None,
     json_: Json = False,
 ) -> None:
     """Fit a linear map of response vectors on a frozen encoder; use the result like any model."""
@@ -41,6 +42,7 @@ def map_(
     from polyrank.scorers.open import load_frozen
     from polyrank.training.data import load_data
 
+    use_threads(threads)
     check_map_path(output, replace=overwrite)
     config = MapConfig(
         lr=tuple(numbers(lr, float, "--lr")),

@@ -54,7 +54,7 @@ EnsembleName = Annotated[
 Threads = Annotated[
     int | None, Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: the number of idle cores.")
 ]
-AllThreads = Annotated[int | None, Option(min=1, help="CPU threads. Default: all cores.")]
+AllThreads = Annotated[int | None, Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: all cores.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace existing output of an earlier call.")]
 ContextTokens = Annotated[
     int | None, Option(min=4, help="For untuned and Hugging Face models: maximum tokens of a context.")

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from polyrank.cli.console import console, notify
+from polyrank.cli.console import console, notify, use_threads
 from polyrank.cli.examples import load_examples
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import Device, Json, Limit, MovedModel, NRetrieved, Overwrite, Plot, Rerank, Speaker
+from polyrank.cli.options import Device, Json, Limit, MovedModel, NRetrieved, Overwrite, Plot, Rerank, Speaker, Threads
 from polyrank.errors import ConfigError, UsageError
 
 pipeline_app = command_group("pipeline", "Combine retriever, re-ranker and threshold.")
@@ -63,6 +63,7 @@ def pipeline_create(
     plot: Plot = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Write a pipeline; with validation examples, choose its prior, ensemble and threshold on them."""
     from polyrank.answering.calibration import choose_settings, curve_of, lacking_text
@@ -74,6 +75,7 @@ def pipeline_create(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output, check_replaceable
 
+    use_threads(threads)
     check_replaceable(output, own_files=(PIPELINE.file,), replace=overwrite)
     check_output(plot, inputs=(index, output, valid), overwrite=overwrite)
     weight = _read_prior(prior)
@@ -205,6 +207,7 @@ def pipeline_test(
     overwrite: Overwrite = False,
     json_: Json = False,
     device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Measure how often a pipeline answers, and how often its answers are right."""
     from polyrank.answering.calibration import try_threshold
@@ -212,6 +215,7 @@ def pipeline_test(
     from polyrank.loading.answering import read_pipeline
     from polyrank.storage.durable import check_output
 
+    use_threads(threads)
     check_output(plot, inputs=(pipeline, data), overwrite=overwrite)
     config, _ = read_pipeline(pipeline)
     _check_model(model, config.retriever)

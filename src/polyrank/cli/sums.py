@@ -6,9 +6,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, print_table, report_cut_texts, track
+from polyrank.cli.console import notify, print_table, report_cut_texts, track, use_threads
 from polyrank.cli.examples import load_lists
-from polyrank.cli.options import Device, Json, Overwrite, Speaker
+from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads
 from polyrank.cli.progress import numbers
 from polyrank.errors import UsageError
 
@@ -33,6 +33,7 @@ def sum_(
     ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
+    threads: Threads = None,
     json_: Json = False,
 ) -> None:
     """Combine encoders into one whose score is the weighted sum of theirs; use the result like any model."""
@@ -40,6 +41,7 @@ def sum_(
     from polyrank.scorers.open import open_encoder
     from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, check_weights, save_sum
 
+    use_threads(threads)
     if (valid is None) == (weights is None):
         raise UsageError("give either --valid FILE, to choose the weights on, or --weights, such as --weights 1,0.7")
     for name, value in {"speaker": speaker, "max-valid": max_valid}.items():

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import ProgressDisplay, console, make_console, notify, use_threads
-from polyrank.cli.options import Changes, Device, Json, Overwrite, Resume, StartAgain
+from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite, Resume, StartAgain
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ def train(
     resume: Resume = False,
     overwrite: StartAgain = False,
     device: Device = "auto",
-    threads: Annotated[
-        int | None, Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: all cores.")
-    ] = None,
+    threads: AllThreads = None,
     json_: Json = False,
 ) -> None:
     """Train a model from a recipe. The best model goes to OUTPUT/model, metrics to OUTPUT/metrics.jsonl.

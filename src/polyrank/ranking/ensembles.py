@@ -59,7 +59,8 @@ def choose_ensemble(
     """The ensemble with the best mean reciprocal rank on validation lists, or None if the re-ranker alone wins.
 
     The choice is among all scales and the weight that makes the right replies most likely, see ``fit_weights``. To
-    judge the weight, each half of the dialogues is ranked with the one of the other half.
+    judge the weight, each half of the dialogues is ranked with the one of the other half; to judge the choice, with the
+    best ensemble of the other half.
 
     Args:
         retrieved: the retriever's scores, ``[n]`` for each list.
@@ -70,21 +71,32 @@ def choose_ensemble(
 
     Returns:
         The choice; the mean reciprocal rank of each scale, of the weight ("weight", if both stages have one) and of
-        the re-ranker alone ("alone"); and the total scores of each list that gave the best figure.
+        the re-ranker alone ("none"); and the total scores of each list, by which the choice is judged.
 
     >>> choose_ensemble([np.array([1.0, 0.0])], [np.array([0.4, 0.5])], [(0,)], np.array([0]))[0]
     'raw'
     """
-    totals = {"alone": list(reranked)} if alone else {}
+    totals = {"none": list(reranked)} if alone else {}
     for scale in SCALES:
         totals[scale] = [combine(g, s, scale) for g, s in zip(retrieved, reranked, strict=True)]
     weight = _weight_of_second(retrieved, reranked, relevant)
     if weight is not None:
         totals["weight"] = totals_by_halves((retrieved, reranked), relevant, dialogues)
-    figures = {how: _mean(reciprocal_ranks(lists, relevant)) for how, lists in totals.items()}
-    best = max(figures, key=lambda how: figures[how])
-    ensemble = weight if best == "weight" else read_ensemble("none" if best == "alone" else best)
-    return ensemble, figures, totals[best]
+    ranks = {how: np.array(reciprocal_ranks(lists, relevant), np.float64) for how, lists in totals.items()}
+
+    def best_of(lists: NDArray[np.bool_]) -> str:
+        return max(ranks, key=lambda how: _mean(ranks[how][lists]))
+
+    everything = np.ones(len(dialogues), np.bool_)
+    best, half = best_of(everything), dialogues % 2
+    judged = list(totals[best])
+    for side in (0, 1):
+        if (others := half != side).any():
+            how = best_of(others)
+            for number in np.flatnonzero(~others).tolist():
+                judged[number] = totals[how][number]
+    figures = {how: _mean(each) for how, each in ranks.items()}
+    return weight if best == "weight" else read_ensemble(best), figures, judged
 
 
 def _weight_of_second(
@@ -130,8 +142,8 @@ def reciprocal_ranks(lists: Sequence[NDArray[np.floating]], relevant: Sequence[S
     return [reciprocal_rank(placement_of(values, right)) for values, right in zip(lists, relevant, strict=True)]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else 0.0
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean()) if len(values) else 0.0
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
