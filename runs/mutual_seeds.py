@@ -1,4 +1,4 @@
-"""Compares two networks that learnt together with the same two that learnt apart, over several seeds.
+"""Compares two networks trained together with the same two trained apart, over several seeds.
 
     python runs/mutual_seeds.py FOLDER SEED ...
 
