@@ -212,6 +212,15 @@ def test_a_development_part_is_split_off() -> None:
     assert dev != split_off(pool, 0.1, seed=2)[1]
 
 
+def test_no_text_is_in_both_parts_even_with_several_intents() -> None:
+    shared = [Utterance(text, intent) for text in ("yes", "no", "ok") for intent in ("a", "b", None)]
+    pool = (*shared, *(Utterance(f"{intent} {i}", intent) for intent in ("a", "b") for i in range(10)))
+    for seed in range(5):
+        rest, part = split_off(pool, 0.5, seed=seed)
+        assert not {u.text for u in rest} & {u.text for u in part}
+        assert [sum(u.intent == name for u in part) for name in ("a", "b", None)] == [5, 5, 0]
+
+
 # encodings
 
 
