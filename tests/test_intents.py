@@ -439,6 +439,8 @@ def test_the_report_agrees_with_counting(tmp_path: Path) -> None:
     assert worst == sorted(worst, key=lambda row: -row["count"])
     plot_confusion(matrix, names, tmp_path / "all.svg")
     plot_confusion(confusion(labels, labels, 300), [str(i) for i in range(300)], tmp_path / "many.png", n_shown=2)
+    plot_confusion(matrix, names, tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "all.svg").read_bytes()
     assert (tmp_path / "all.svg").stat().st_size > 1000
     assert (tmp_path / "many.png").stat().st_size > 1000
     assert len(shown_intents(np.ones((300, 300), np.int64), 20)) == 20
