@@ -567,6 +567,8 @@ def test_impossible_settings_of_intents_are_refused(bi: Encoder) -> None:
         run(IntentSplits(utterances(), test=(Utterance("up", "fly"),)))
     with pytest.raises(DataError, match="no utterance in scope"):
         run(IntentSplits(utterances(), dev=outside()))
+    with pytest.raises(ConfigError, match="max_epochs = 0 is below 1; give at least 1"):
+        run(IntentSplits(utterances()), max_epochs=0)
 
 
 def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
