@@ -768,6 +768,14 @@ def test_predictions_are_probabilities_and_confidences(bi: Encoder) -> None:
             assert found.intent == (None if measure and want < threshold - 1e-6 else made.intents[order[0]])
 
 
+def test_no_texts_have_no_predictions(models: dict[str, Path]) -> None:
+    encoder = open_encoder(str(models["convert"]), device="cpu")
+    made = train_intents(IntentSplits(utterances(2)), encoder, encoder_name="x", grid=GRID, max_epochs=1).classifier
+    assert made.layer == "r"  # which has other dimensions than the final encoding
+    assert made.predict([]) == []
+    assert made.scores([]).shape == (0, 3)
+
+
 def test_scores_thousands_apart_are_probabilities_too(bi: Encoder) -> None:
     made = train_intents(IntentSplits(utterances(2)), bi, encoder_name="x", grid=GRID, max_epochs=1).classifier
     with torch.no_grad():
