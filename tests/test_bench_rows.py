@@ -391,6 +391,23 @@ def test_rows_of_training_with_a_peer(backbone: str) -> None:
     assert found["load"] == [round(value, 2) for value in found["load"]]
 
 
+@pytest.mark.deep
+def test_an_interrupted_measurement_leaves_no_files(
+    backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)  # so that TMPDIR is read again
+
+    def stop_at_the_second(step: str) -> None:
+        if step == f"starting {LIKE_LENGTHS}":
+            raise KeyboardInterrupt
+
+    pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
+    with pytest.raises(KeyboardInterrupt):
+        bench.bench_training(pairs, batch_size=2, repeats=1, backbone=backbone, progress=stop_at_the_second)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("tmp")]
+
+
 def test_a_process_starts_deaf_to_ctrl_c() -> None:
     before = signal.getsignal(signal.SIGINT)
     with _without_interrupts():

@@ -245,6 +245,29 @@ def test_an_error_of_another_program_is_an_error() -> None:
         client.candidate("router")
 
 
+@pytest.mark.parametrize(
+    ("code", "retry_after", "pauses"),
+    [
+        ("starting", "7", [7.0]),
+        ("starting", "²", [0.25]),
+        ("offline", "7", []),  # the first attempt may have made a part of the change, so a second may fail or miscount
+    ],
+)
+def test_only_refused_requests_are_repeated(
+    code: str, retry_after: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    body = f'{{"error": {{"message": "not now", "code": "{code}"}}}}'
+    with (
+        answering(503, body, **{"retry-after": retry_after}) as url,
+        polyrank.Client(url, retries=1) as client,
+        pytest.raises(polyrank.PolyrankError, match="not now"),
+    ):
+        client.models()
+    assert slept == pauses
+
+
 def test_a_silent_server_is_reported_with_the_reason() -> None:
     async def ask(url: str) -> None:
         async with polyrank.AsyncClient(url, timeout_s=0.05) as client:

@@ -182,6 +182,8 @@ def test_figures_alone_are_paired_by_seed() -> None:
     assert any("b against a: loss +0.450 ± 0.071 over 2 seeds, p = " in line for line in of_losses)
     assert rows[2]["metrics"] == {"R@1": 0.1}
     assert "against" not in rows[2]
+    without = compare_figures({"a": a, "c": {1: {"R@1": 0.1}, 2: {"R@1": 0.2}}}, ["loss"])
+    assert not any(line.startswith("c: ") for line in remarks(without))  # c has no loss
     with pytest.raises(UsageError, match="these runs have no MAP; choose R@1, loss"):
         compare_figures({"a": a}, ["MAP"])
 

@@ -448,6 +448,19 @@ def test_a_breakdown_by_hand() -> None:
     assert [(r["from"], r["to"], r["n_examples"]) for r in by_words] == [(3, 3, 1), (4, 5, 3), (6, None, 2)]
 
 
+def test_a_breakdown_passes_over_the_records_as_often_for_many_examples_as_for_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answerable, n_passes = Evaluation.answerable.fget, []
+    monkeypatch.setattr(Evaluation, "answerable", property(lambda self: (n_passes.append(1), answerable(self))[1]))
+    counts = []
+    for n in (10, 100):
+        n_passes.clear()
+        breakdown(Evaluation(tuple(outcomes(*(at(1 + i % 7) for i in range(n)))), "lists"))
+        counts.append(len(n_passes))
+    assert counts[0] == counts[1]
+
+
 def test_examples_are_paired_by_id_not_by_position() -> None:
     ranks = [1, 2, 1, 5, 1, 3, 2, 2]
     a = Evaluation(tuple(outcomes(*(at(rank) for rank in ranks))), "lists")

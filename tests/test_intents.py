@@ -212,6 +212,15 @@ def test_a_development_part_is_split_off() -> None:
     assert dev != split_off(pool, 0.1, seed=2)[1]
 
 
+def test_no_text_is_in_both_parts_even_with_several_intents() -> None:
+    shared = [Utterance(text, intent) for text in ("yes", "no", "ok") for intent in ("a", "b", None)]
+    pool = (*shared, *(Utterance(f"{intent} {i}", intent) for intent in ("a", "b") for i in range(10)))
+    for seed in range(5):
+        rest, part = split_off(pool, 0.5, seed=seed)
+        assert not {u.text for u in rest} & {u.text for u in part}
+        assert [sum(u.intent == name for u in part) for name in ("a", "b", None)] == [5, 5, 0]
+
+
 # encodings
 
 
@@ -430,6 +439,8 @@ def test_the_report_agrees_with_counting(tmp_path: Path) -> None:
     assert worst == sorted(worst, key=lambda row: -row["count"])
     plot_confusion(matrix, names, tmp_path / "all.svg")
     plot_confusion(confusion(labels, labels, 300), [str(i) for i in range(300)], tmp_path / "many.png", n_shown=2)
+    plot_confusion(matrix, names, tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "all.svg").read_bytes()
     assert (tmp_path / "all.svg").stat().st_size > 1000
     assert (tmp_path / "many.png").stat().st_size > 1000
     assert len(shown_intents(np.ones((300, 300), np.int64), 20)) == 20
@@ -556,6 +567,8 @@ def test_impossible_settings_of_intents_are_refused(bi: Encoder) -> None:
         run(IntentSplits(utterances(), test=(Utterance("up", "fly"),)))
     with pytest.raises(DataError, match="no utterance in scope"):
         run(IntentSplits(utterances(), dev=outside()))
+    with pytest.raises(ConfigError, match="max_epochs = 0 is below 1; give at least 1"):
+        run(IntentSplits(utterances()), max_epochs=0)
 
 
 def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
@@ -753,6 +766,14 @@ def test_predictions_are_probabilities_and_confidences(bi: Encoder) -> None:
             want = share.max() if measure is None else confidence(row[order], measure)
             assert found.confidence == pytest.approx(want, rel=1e-5)
             assert found.intent == (None if measure and want < threshold - 1e-6 else made.intents[order[0]])
+
+
+def test_no_texts_have_no_predictions(models: dict[str, Path]) -> None:
+    encoder = open_encoder(str(models["convert"]), device="cpu")
+    made = train_intents(IntentSplits(utterances(2)), encoder, encoder_name="x", grid=GRID, max_epochs=1).classifier
+    assert made.layer == "r"  # which has other dimensions than the final encoding
+    assert made.predict([]) == []
+    assert made.scores([]).shape == (0, 3)
 
 
 def test_scores_thousands_apart_are_probabilities_too(bi: Encoder) -> None:

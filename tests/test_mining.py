@@ -652,6 +652,15 @@ def test_other_answers_to_the_same_context_are_not_mined() -> None:
     assert [example.candidates for example in found.examples] == [("hold the button", "bye"), ("press reset", "bye")]
 
 
+def test_many_right_answers_leave_the_ranks_of_the_wrong_ones_full() -> None:
+    right = [f"reset button {number}" for number in range(60)]
+    asked = [Example(("how do i use the reset button",), (text,), (0,)) for text in right]
+    wrong = ["the button", "a button", "no button"]
+    found = mine(asked, from_pool(BM25(), [*right, *wrong]), HardNegatives(n_negatives=3, last_rank=3))
+    assert (found.n_short, found.mean_negatives) == (0, 3)
+    assert {example.candidates[1:] for example in found.examples} == {tuple(wrong)}
+
+
 def test_right_answers_may_be_named_by_id(tmp_path: Path) -> None:
     rows = [{"context": ["hello there"], "relevant_ids": ["r1"]}, {"context": ["bye"], "relevant_ids": ["r2"]}]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")

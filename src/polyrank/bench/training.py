@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from time import perf_counter
 from typing import Any
 
@@ -106,12 +106,14 @@ def bench_training(
     times: dict[str, list[float]] = {form: [] for form in forms}
     context = get_context("spawn")
     workers = {}
+    folders = TemporaryDirectory()  # here, because a process that is terminated does not delete its own
     try:
         for form, made in forms.items():
             progress(f"starting {form}")
             pipe, other_end = context.Pipe()
+            folder = Path(mkdtemp(dir=folders.name))
             process = context.Process(
-                target=_work, args=(made, list(examples), torch.get_num_threads(), other_end), daemon=True
+                target=_work, args=(made, list(examples), folder, torch.get_num_threads(), other_end), daemon=True
             )
             with _without_interrupts():  # this process handles Ctrl-C, and terminates the others
                 process.start()
@@ -131,6 +133,7 @@ def bench_training(
         for process, pipe in workers.values():
             pipe.close()  # which ends the process
             process.join()
+        folders.cleanup()
     usual = times.get(next(iter(peers), ""))
     dimension = json.loads((resolve_backbone(backbone).folder / "config.json").read_bytes())["hidden_size"]
     rows = [
@@ -170,24 +173,23 @@ def _answer(pipe: Connection, form: str) -> float:
         ) from error
 
 
-def _work(form: Form, examples: Sequence[Example], threads: int, pipe: Connection) -> None:
+def _work(form: Form, examples: Sequence[Example], folder: Path, threads: int, pipe: Connection) -> None:
     """Run in a process: train one epoch for every number received, and send back its seconds."""
     torch.set_num_threads(threads)
-    with TemporaryDirectory() as folder:
-        lengths, update = form.start(examples, Path(folder))
-        window = LENGTH_WINDOW if form.like_lengths else 1
-        update(range(form.batch_size))  # the first update allocates memory once
-        pipe.send(0.0)
-        while True:
-            try:
-                epoch = pipe.recv()
-            except EOFError:
-                return
-            order = BatchOrder(len(lengths), lengths, form.batch_size, seed=1, window=window).epoch(epoch)
-            started = perf_counter()
-            for batch in order:
-                update([int(i) for i in batch])
-            pipe.send(perf_counter() - started)
+    lengths, update = form.start(examples, folder)
+    window = LENGTH_WINDOW if form.like_lengths else 1
+    update(range(form.batch_size))  # the first update allocates memory once
+    pipe.send(0.0)
+    while True:
+        try:
+            epoch = pipe.recv()
+        except EOFError:
+            return
+        order = BatchOrder(len(lengths), lengths, form.batch_size, seed=1, window=window).epoch(epoch)
+        started = perf_counter()
+        for batch in order:
+            update([int(i) for i in batch])
+        pipe.send(perf_counter() - started)
 
 
 def _start(

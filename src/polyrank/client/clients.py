@@ -25,7 +25,7 @@ T = TypeVar("T")
 PAGE = 200  # candidates per page of a catalogue
 MAX_PAUSE_S = 10.0  # between two attempts, unless the server requests a longer pause
 MAX_TIMEOUT_S = 1e9  # sockets refuse much longer ones
-RETRIED = {429, 503}  # the server refused the request before it did any work
+RETRIED = {429, 503}
 
 
 def _request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
@@ -37,6 +37,19 @@ def _request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.R
         raise DataError(
             f"a value cannot be sent as JSON ({error}); use texts, finite numbers, lists and dicts"
         ) from error
+
+
+def _content(response: httpx.Response) -> Any:
+    """The JSON of an answer, or its text if it is not JSON."""
+    try:
+        return response.json()
+    except ValueError:
+        return response.text
+
+
+def _is_refusal(response: httpx.Response) -> bool:
+    """Whether the server refused the request before it did any work. "offline" may follow a part of a change."""
+    return response.status_code in RETRIED and calls.error_code(_content(response)) != "offline"
 
 
 class _Connection:
@@ -69,10 +82,7 @@ class _Connection:
 
     def _read(self, call: Call[T], response: httpx.Response) -> T:
         """The result of a call, or the exception for an error answer."""
-        try:
-            content = response.json()
-        except ValueError:
-            content = response.text
+        content = _content(response)
         if response.next_request is not None:
             target = str(response.next_request.url).removesuffix(call.path)
             raise UsageError(f"{self.url} redirects to {target}; give that URL to the client")
@@ -88,10 +98,10 @@ class _Connection:
 
     def _pause(self, attempt: int, response: httpx.Response | None) -> float | None:
         """Seconds until the next attempt; None: do not retry."""
-        if attempt >= self.retries or (response is not None and response.status_code not in RETRIED):
+        if attempt >= self.retries or not (response is None or _is_refusal(response)):
             return None
         seconds = "" if response is None else response.headers.get("retry-after", "")
-        return float(seconds) if seconds.isdigit() else min(0.25 * 2.0**attempt, MAX_PAUSE_S)
+        return float(seconds) if seconds.isdecimal() else min(0.25 * 2.0**attempt, MAX_PAUSE_S)
 
     def _lost(self, error: httpx.TransportError) -> OfflineError:
         return OfflineError(

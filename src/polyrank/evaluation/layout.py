@@ -135,8 +135,8 @@ def remarks(rows: Sequence[Row]) -> list[str]:
                 f"{name}: {row['n_unanswerable']} of {row['n_examples']} examples have no right answer and are not in"
                 " the figures"
             )
-        if "std" in row:
-            metric = next(iter(row["metrics"]))
+        if row.get("std"):
+            metric = next(iter(row["std"]))
             seeds = ", ".join(
                 f"{'unknown' if each['seed'] is None else each['seed']}: {_value_text(metric, each['metrics'][metric])}"
                 for each in row["by_seed"]

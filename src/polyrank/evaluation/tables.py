@@ -196,14 +196,15 @@ def breakdown(
     edges = EDGES[by] if edges is None else edges
     rows = []
     evaluations = _alike(_each(evaluation))
-    lengths = [_length(record, by) for record in evaluations[0].answerable]
+    records = evaluations[0].answerable
+    lengths = [_length(record, by) for record in records]
     by_seed = [metric_values([r.placement for r in each.answerable], (1,)) for each in evaluations]
     all_values = {name: np.mean([each[name] for each in by_seed], axis=0) for name in ("R@1", "MRR") if lengths}
     for low, high in zip(edges, [*edges[1:], None], strict=True):
         inside = [i for i, length in enumerate(lengths) if low <= length and (high is None or length < high)]
         if inside:
             values = {name: numbers[inside] for name, numbers in all_values.items()}
-            dialogues = dialogues_of([evaluations[0].answerable[i].id for i in inside], cluster)
+            dialogues = dialogues_of([records[i].id for i in inside], cluster)
             rows.append(
                 {
                     "from": low,

@@ -10,7 +10,7 @@ from polyrank.data.same_words import same_words
 from polyrank.errors import UsageError
 from polyrank.records import Context, Example
 
-SPARE = 20  # texts ranked beyond the last rank, because right answers and copies are dropped
+SPARE = 20  # texts ranked beyond the last rank, because copies and turns of the context are dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,8 @@ def mine(
     labelled = [(index, example) for index, example in enumerate(examples) if example.relevant]
     for start in progress(range(0, len(labelled), 32)):
         part = labelled[start : start + 32]
-        ranked = retrieve([example.query for _, example in part], settings.last_rank + SPARE)
+        n_right = max(len(right_of[example.query]) for _, example in part)
+        ranked = retrieve([example.query for _, example in part], settings.last_rank + n_right + SPARE)
         lists = [
             hard_candidates(row, right_of[example.query], settings, turns=example.context)
             for (_, example), row in zip(part, ranked, strict=True)

@@ -68,6 +68,8 @@ class IntentClassifier:
 
     def scores(self, texts: Sequence[str | Context]) -> Floats:
         """Raw scores ``[N, L]``, higher is better."""
+        if not len(texts):  # the number of dimensions of a layer is known only from its encodings
+            return np.zeros((0, len(self.intents)), np.float32)
         return self.scores_of(encode(self.encoder, texts, self.layer))
 
     def predict(self, texts: Sequence[str | Context], k: int = 3) -> list[Prediction]:

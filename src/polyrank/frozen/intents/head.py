@@ -149,8 +149,11 @@ def fit_head(
     Better means a higher accuracy, or the same with a lower loss. Weights, order and dropout depend only on the seed.
 
     Raises:
+        ConfigError: ``max_epochs`` is below 1.
         DivergedError: the loss is not finite.
     """
+    if max_epochs < 1:
+        raise ConfigError(f"max_epochs = {max_epochs} is below 1; give at least 1")
     vectors, labels = torch.from_numpy(train.vectors), torch.from_numpy(train.labels)
     dev_vectors, dev_labels = torch.from_numpy(dev.vectors), torch.from_numpy(dev.labels)
     with torch.random.fork_rng(devices=[]):

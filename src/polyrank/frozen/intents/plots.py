@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import MissingExtraError
+from polyrank.evaluation.plots import new_figure, save
 from polyrank.frozen.intents.reading import OUT_OF_SCOPE
 
 
@@ -16,19 +16,15 @@ def plot_confusion(matrix: NDArray[np.int64], intents: Sequence[str], path: Path
     Args:
         matrix: from ``confusion``, ``[L + 1, L + 1]``.
         intents: their L names.
-        path: .png or .svg.
+        path: .svg, .png or .pdf.
         n_shown: the maximum number of intents.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plots") from error
     shown = shown_intents(matrix, n_shown)
     names = [(*intents, OUT_OF_SCOPE)[i] for i in shown]
     part = matrix[np.ix_(shown, shown)]
     shares = 100 * part / np.maximum(matrix[shown].sum(1, keepdims=True), 1)
     size = 2.5 + 0.3 * len(shown)
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    figure = new_figure(size + 1, size)
     axes = figure.subplots()
     image = axes.imshow(shares, vmin=0, vmax=100, cmap="Blues")
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize="x-small")
@@ -39,7 +35,7 @@ def plot_confusion(matrix: NDArray[np.int64], intents: Sequence[str], path: Path
     title = f"the {len(shown)} most confused of {len(intents)} intents" if len(shown) < len(intents) else ""
     axes.set(xlabel="predicted", ylabel="intent", title=title)
     figure.colorbar(image, ax=axes, label="% of the intent's utterances", shrink=0.8)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def shown_intents(matrix: NDArray[np.int64], n_shown: int) -> list[int]:

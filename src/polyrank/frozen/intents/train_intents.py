@@ -4,6 +4,7 @@ Shapes: N utterances, D dimensions, L intents.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -56,8 +57,8 @@ def few_shot(utterances: Sequence[Utterance], n: int, *, seed: int) -> Utterance
 def split_off(utterances: Sequence[Utterance], share: float, *, seed: int) -> tuple[Utterances, Utterances]:
     """Split off a part: this share of each intent and of the out-of-scope utterances, at least one of each.
 
-    Returns the rest and the part. Copies of a text stay together, so no text is in both. An intent with a single text
-    keeps it in the rest.
+    Returns the rest and the part. Copies of a text stay together, so no text is in both. A text with several intents
+    and the single text of an intent stay in the rest.
 
     >>> rest, part = split_off([Utterance(text, "x") for text in "aabb"], 0.5, seed=1)
     >>> sorted({u.text for u in rest} & {u.text for u in part}), len(rest), len(part)
@@ -65,12 +66,14 @@ def split_off(utterances: Sequence[Utterance], share: float, *, seed: int) -> tu
     """
     outside = [i for i, utterance in enumerate(utterances) if utterance.intent is None]
     groups = [*_by_intent(utterances).values(), *([outside] if outside else [])]
+    n_groups = Counter(text for group in groups for text in {utterances[i].text for i in group})
     rows: set[int] = set()
     for number, group in enumerate(groups):
         copies: dict[str, list[int]] = {}
         for i in group:
-            copies.setdefault(utterances[i].text, []).append(i)
-        n = min(max(1, round(share * len(copies))), len(copies) - 1)
+            if n_groups[utterances[i].text] == 1:
+                copies.setdefault(utterances[i].text, []).append(i)
+        n = max(0, min(max(1, round(share * len(copies))), len(copies) - 1))
         firsts = [own[0] for own in copies.values()]
         rows.update(i for first in _shuffled(firsts, seed, number)[:n] for i in copies[utterances[first].text])
     rest = tuple(utterance for i, utterance in enumerate(utterances) if i not in rows)
