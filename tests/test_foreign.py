@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -17,9 +18,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import polyrank
 from polyrank import Context, load
+from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError, OfflineError, UsageError
 from polyrank.loading.folders import is_hugging_face
-from polyrank.models.artifacts import load_model
+from polyrank.models import new_model
+from polyrank.models.artifacts import load_model, save_model
+from polyrank.scorers.exported import export_to_sentence_transformers
+from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder, Scorer
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would query the hub for a local folder
@@ -526,3 +531,17 @@ def test_a_training_starts_from_any_encoder(architecture: str, kind: str, networ
     assert np.isfinite(together).all()
     alone = [float(scorer.score_pool(["wie geht es"], [text])[0, 0]) for text in texts]
     np.testing.assert_allclose(together[0], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["Bert", "Roberta"])
+def test_an_export_names_the_separator_of_its_vocabulary(architecture: str, network: Any, tmp_path: Path) -> None:
+    config = BiConfig(backbone=str(network(architecture)), shared_towers=True, reduction="mean", output_scale=1.0)
+    policy = TextPolicy(max_context_tokens=40, max_candidate_tokens=20)
+    save_model(tmp_path / "model", *new_model(config, policy, seed=1, sample=QUERIES))
+    export_to_sentence_transformers(tmp_path / "model", tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    (separator,) = re.findall(r"Join the turns of a context by `(.*)`", card)
+    encoder = load_encoder(tmp_path / "model", device="cpu", precision="fp32")
+    wanted = encoder.encode_contexts([QUERIES[:2]])[0][0]
+    found = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode([separator.join(QUERIES[:2])])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)

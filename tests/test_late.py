@@ -3,6 +3,7 @@
 import gc
 import json
 import shutil
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported.export import export_model
 from polyrank.scorers.in_int8 import check_int8, read_record
+from polyrank.scorers.kept import Kept
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.load import Precision, make_scorer
@@ -239,6 +241,24 @@ def test_threads_do_not_mix_what_they_read(deep_backbone: Path) -> None:
     for context, second, total in zip(contexts, expected, found, strict=True):
         np.testing.assert_allclose(total, first.score([context], LISTS[:1])[0] + second, atol=1e-6)
     assert sum(read) < len(contexts) / 2  # equal contexts of two threads at a time share one entry
+
+
+def test_threads_may_keep_arrays_at_once() -> None:
+    kept = Kept[int, np.ndarray](4_000)
+
+    def keep(seed: int) -> None:
+        for key, size in np.random.default_rng(seed).integers(1, 300, (20_000, 2)).tolist():
+            kept.add([(key % 50, np.zeros(size, np.uint8))])
+            kept.pop(size % 50)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(keep, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert kept.n_bytes == sum(array.nbytes for key in kept if (array := kept.get(key)) is not None)
 
 
 def test_only_joined_layers_and_the_head_are_trained(deep_backbone: Path) -> None:

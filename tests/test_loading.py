@@ -1,5 +1,6 @@
 """Names and paths are resolved to references once, before any file is opened."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.errors import ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
+from polyrank.loading.hub import connect_to_hub
 from polyrank.loading.models import absolute_name
 from polyrank.loading.recipes import load_recipe, resolve_recipe
 from polyrank.models import new_model
@@ -50,6 +52,24 @@ def test_a_download_that_fails_names_its_reason_and_the_remedy(monkeypatch: pyte
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(OfflineError, match=r"^cannot download hf:me/support from the Hub \(RuntimeError\); "):
         hub.hub_folder("hf:me/support")
+
+
+@pytest.mark.parametrize("variable", ["https_proxy", "all_proxy"])
+def test_behind_a_proxy_the_hub_need_not_be_reachable_directly(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    for name in ("https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        with pytest.raises(socket.gaierror):
+            connect_to_hub()
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        connect_to_hub()
+        monkeypatch.setenv("no_proxy", "hub.invalid")
+        with pytest.raises(socket.gaierror):
+            connect_to_hub()
 
 
 @pytest.mark.usefixtures("offline")

@@ -1,6 +1,7 @@
 """Networks and scoring compared with references from the formulas, and properties that published ports broke."""
 
 import dataclasses
+import json
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -285,9 +286,14 @@ def test_a_folder_records_mean_pooling(tiny_backbone: Path, tmp_path: Path) -> N
     assert resolve_backbone(str(tiny_backbone)) == BackboneRef(tiny_backbone, str(tiny_backbone), mean_pooled=False)
     (tmp_path / "model-00001-of-00002.safetensors").touch()
     (tmp_path / "1_Pooling").mkdir()
-    for said, mean in (("false", False), ("true", True)):
-        (tmp_path / "1_Pooling" / "config.json").write_text(f'{{"pooling_mode_mean_tokens": {said}}}', "utf-8")
-        assert resolve_backbone(str(tmp_path)).mean_pooled == mean
+    pooling = tmp_path / "1_Pooling" / "config.json"
+    for said, mean in (("_mean_tokens", False), ("_mean_tokens", True), ("", "cls"), ("", "mean"), ("", ["mean"])):
+        pooling.write_text(json.dumps({f"pooling_mode{said}": mean}), "utf-8")
+        assert resolve_backbone(str(tmp_path)).mean_pooled == (mean not in (False, "cls"))
+    for damaged in ("{", "[1]"):
+        pooling.write_text(damaged, "utf-8")
+        with pytest.raises(ArtifactError, match=r"1_Pooling/config\.json is damaged .*; download the model again"):
+            resolve_backbone(str(tmp_path))
     with pytest.raises(ArtifactError, match=r"has no \.safetensors weights"):
         resolve_backbone(str(tmp_path / "1_Pooling"))
 

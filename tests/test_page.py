@@ -428,6 +428,87 @@ def test_the_catalogue_is_filtered_exported_and_imported(watched: Watched, serve
     page.locator("#import-file").set_input_files(file)
     expect(page.locator("#catalogue-error")).to_contain_text("Line 2 is not a JSON object")
     expect(page.locator("#n-candidates")).to_have_text("0 of 7 replies")
+    assert page.locator("#import-file").input_value() == ""  # otherwise the corrected file could not be chosen again
+
+
+@pytest.mark.deep
+def test_a_late_answer_does_not_close_the_next_dialog(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url, "catalogue")
+    held: list[Any] = []
+    page.route("**/v1/candidates", lambda route: held.append(route))
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Edit r1").click()
+    with page.expect_request("**/v1/candidates"):
+        dialog.get_by_role("button", name="Save").click()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Edit r2").click()
+    dialog.get_by_label("Text").fill("a long text")
+    held[0].fulfill(json={"ids": ["r1"], "n_candidates": 7})
+    expect(page.locator("#toast")).to_have_text("Changed.")
+    expect(dialog.get_by_label("Text")).to_have_value("a long text")
+    expect(dialog).to_be_visible()
+
+
+@pytest.mark.deep
+def test_a_search_while_a_reply_is_removed(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url, "catalogue")
+    held: list[Any] = []
+    page.route("**/v1/candidates/remove", lambda route: held.append(route))
+    with page.expect_request("**/v1/candidates/remove"):
+        page.get_by_role("button", name="Remove r1").click()
+    page.get_by_label("Search").fill("r3")
+    expect(page.locator("#n-candidates")).to_have_text("1 of 7 replies")
+    held[0].fulfill(json={"n_removed": 1, "n_candidates": 6})
+    expect(page.locator("#toast")).to_have_text("Removed.")
+    expect(page.locator("#n-candidates")).to_have_text("1 of 6 replies")
+
+
+@pytest.mark.deep
+def test_waiting_for_a_server_ends_with_its_request(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    page.route("**/live", lambda _: None)  # never answers
+    begin = """async () => {
+        const { whenBack } = await import('/page/api.js');
+        const controller = new AbortController();
+        setTimeout(() => controller.abort(), 2500); // while the check waits for an answer
+        const late = new Promise((resolve) => setTimeout(resolve, 6000, 'still waits'));
+        return Promise.race([late, whenBack(controller.signal).catch((error) => error.name)]);
+    }"""
+    assert page.evaluate(begin) == "AbortError"
+
+
+@pytest.mark.deep
+def test_no_change_reaches_the_catalogue_of_another_model(watched: Watched, server: Running, tmp_path: Path) -> None:
+    page = watched.open(server.url, "catalogue")
+    expect(page.locator("#rows > li")).to_have_count(7)
+    imported: list[str] = []
+
+    def choose_another_model(route: Any) -> None:
+        body = route.request.post_data_json
+        imported.append(body["model"])
+        if len(imported) == 1:
+            page.evaluate(
+                "() => { const model = document.getElementById('model'); model.value = 'poly';"
+                " model.dispatchEvent(new Event('change')); }"
+            )
+        if len(imported) < 3:
+            route.fulfill(json={"ids": [], "n_candidates": 7})
+        else:
+            route.fulfill(status=409, json={"error": {"message": "an id exists already", "code": "exists"}})
+
+    page.route("**/v1/candidates", choose_another_model)
+    file = tmp_path / "many.txt"
+    file.write_text("".join(f"reply {i}\n\n" for i in range(250)), "utf-8")
+    page.locator("#import-file").set_input_files(file)
+    expect(page.locator("#catalogue-error")).to_have_text(
+        "The first 200 replies were added, the others were not. An id exists already"
+    )
+    assert imported == ["support"] * 3
+    page.route("**/v1/candidates?*", lambda route: route.abort())
+    page.get_by_label("Model").select_option("stages")
+    expect(page.locator("#catalogue-error")).to_contain_text("The server does not answer")
+    expect(page.locator("#rows > li")).to_have_count(0)
+    watched.problems.clear()  # the browser reports the refused requests
 
 
 def test_a_first_visit_offers_example_turns(watched: Watched, server: Running) -> None:

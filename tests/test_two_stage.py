@@ -60,6 +60,24 @@ def test_replies_outside_the_shortlist_follow_in_the_retrievers_order(n: int, en
         assert total[3] == total[4]  # copies have equal scores
 
 
+class Fixed(Letters):
+    """Scores by text."""
+
+    def __init__(self, **scores: float) -> None:
+        self.scores = scores
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        return [np.array([self.scores[text] for text in texts], np.float32) for texts in candidates]
+
+
+@pytest.mark.parametrize("worst", [-12.0, -1e9])
+def test_close_scores_outside_the_shortlist_do_not_become_ties(worst: float) -> None:
+    first = Fixed(a=0.9, b=0.8, c=0.5000002, d=0.5000001, e=0.5)
+    both = TwoStageScorer(first, Fixed(a=worst, b=3.0), n_retrieved=2)  # type: ignore[arg-type]
+    (scores,) = both.score(CONTEXTS[:1], [list("edcab")])
+    assert (np.diff(scores) > 0).all()
+
+
 def test_the_order_of_candidates_does_not_matter() -> None:
     both = TwoStageScorer(TfIdf().fit(TEXTS), Letters(), n_retrieved=3)
     order = np.random.default_rng(1).permutation(len(TEXTS))

@@ -39,7 +39,8 @@ def resolve_backbone(name: str, *, bare_hub_names: bool = True) -> BackboneRef:
 
     Raises:
         MissingExtraError: "embedded" is not installed.
-        ArtifactError: the embedded weights have an unexpected checksum, or the folder has no safetensors.
+        ArtifactError: the embedded weights have an unexpected checksum, the folder has no safetensors, or a file
+            is damaged.
         ConfigError: the folder does not exist, and the name does not mean the Hub.
         OfflineError: the model is on the Hub, has not been downloaded, and the network is not reachable.
     """
@@ -52,9 +53,18 @@ def resolve_backbone(name: str, *, bare_hub_names: bool = True) -> BackboneRef:
     else:
         raise ConfigError(f"folder {name} does not exist; give an existing model folder, or hf:OWNER/MODEL of the Hub")
     check_weights(folder)
-    pooling = folder / "1_Pooling" / "config.json"
-    mean = pooling.exists() and bool(json.loads(pooling.read_text("utf-8")).get("pooling_mode_mean_tokens"))
-    return BackboneRef(folder, name, mean)
+    return BackboneRef(folder, name, _is_mean_pooled(folder / "1_Pooling" / "config.json"))
+
+
+def _is_mean_pooled(path: Path) -> bool:
+    """Whether the config.json of a Pooling names the mean: as ``pooling_mode``, or by a switch in older files."""
+    if not path.exists():
+        return False
+    try:
+        settings = json.loads(path.read_bytes())
+        return settings.get("pooling_mode") in ("mean", ["mean"]) or bool(settings.get("pooling_mode_mean_tokens"))
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}); download the model again") from error
 
 
 def _embedded_folder() -> Path:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from polyrank.errors import OfflineError, UsageError
 
@@ -36,7 +37,7 @@ def hub_name(name: str, *, bare: bool = True) -> str | None:
 
 
 def connect_to_hub() -> None:
-    """Check in 3 seconds that the Hub can be reached, because huggingface_hub retries for minutes.
+    """Check in 3 seconds that the Hub can be reached, or else its proxy, because huggingface_hub retries for minutes.
 
     Raises:
         OSError: it cannot.
@@ -44,6 +45,9 @@ def connect_to_hub() -> None:
     from huggingface_hub import constants
 
     hub = urlsplit(constants.ENDPOINT)
+    proxies = getproxies()
+    if (proxy := proxies.get(hub.scheme) or proxies.get("all")) and not proxy_bypass(hub.hostname or ""):
+        hub = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
     port = hub.port or (443 if hub.scheme == "https" else 80)
     socket.create_connection((hub.hostname or "", port), timeout=3).close()
 

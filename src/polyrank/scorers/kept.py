@@ -1,5 +1,6 @@
 """Arrays in memory, up to a number of bytes."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +11,7 @@ A = TypeVar("A", bound=NDArray[Any])
 
 
 class Kept(Generic[K, A]):
-    """Arrays by key. If they exceed the limit, the oldest are dropped.
+    """Arrays by key, for several threads. If they exceed the limit, the oldest are dropped.
 
     Args:
         max_bytes: the limit.
@@ -25,6 +26,7 @@ class Kept(Generic[K, A]):
         self.max_bytes = max_bytes
         self._arrays: dict[K, A] = {}
         self.n_bytes = 0
+        self._lock = threading.RLock()
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._arrays)
@@ -35,15 +37,17 @@ class Kept(Generic[K, A]):
 
     def add(self, arrays: Iterable[tuple[K, A]]) -> None:
         """Keep arrays, also in place of earlier ones."""
-        for key, array in arrays:
-            self.pop(key)
-            self._arrays[key] = array
-            self.n_bytes += array.nbytes
-        while self.n_bytes > self.max_bytes:
-            self.pop(next(iter(self._arrays)))
+        with self._lock:
+            for key, array in arrays:
+                self.pop(key)
+                self._arrays[key] = array
+                self.n_bytes += array.nbytes
+            while self.n_bytes > self.max_bytes:
+                self.pop(next(iter(self._arrays)))
 
     def pop(self, key: K) -> A | None:
         """Remove and return the array; None if it was not kept."""
-        array = self._arrays.pop(key, None)
-        self.n_bytes -= 0 if array is None else array.nbytes
+        with self._lock:
+            array = self._arrays.pop(key, None)
+            self.n_bytes -= 0 if array is None else array.nbytes
         return array

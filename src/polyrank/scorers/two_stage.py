@@ -71,8 +71,7 @@ class TwoStageScorer(Scorer):
             total = dict(
                 zip([pool[i] for i in shortlist], total_score(values[shortlist], second, self.ensemble), strict=True)
             )
-            floor = min(total.values(), default=np.float32(0)) - 1 - values.max(initial=-np.inf)
-            rest = (values + floor).astype(np.float32)  # all below the worst of the shortlist
+            rest = _below(min(total.values(), default=np.float32(0)), values)
             results.append(np.array([total.get(text, low) for text, low in zip(pool, rest, strict=True)], np.float32))
         return results
 
@@ -82,6 +81,18 @@ def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
     last = {text: row for row, text in enumerate(texts)}
     rows = np.fromiter(last.values(), np.intp, len(last))
     return sorted(rows[top_rows_with_ties(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
+
+
+def _below(worst: np.float32, values: Floats) -> Floats:
+    """Scores ``[n]`` below ``worst`` in the order of ``values``, with the same ties however close they are.
+
+    >>> _below(np.float32(3), np.array([0.5, 0.50000006, 0.5], np.float32))
+    array([1., 2., 1.], dtype=float32)
+    """
+    ranks = np.unique(-values, return_inverse=True)[1]
+    step = max(1.0, 2.0 * float(np.spacing(np.abs(worst))))
+    result: Floats = (float(worst) - step * (ranks + 1) + 0.0 * values).astype(np.float32)  # NaN stays NaN
+    return result
 
 
 def join(first_stage: Scorer, reranker: Scorer) -> None:

@@ -40,10 +40,11 @@ class BackboneTexts(Texts):
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
         most_background = min(policy.max_background_tokens, policy.max_context_tokens // 2)
         self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens, most_background)
-        separator = subwords.tokenizer.token_to_id(policy.turn_separator)
-        if separator is None and policy.turn_separator == TextPolicy().turn_separator:
-            separator = subwords.end_id  # RoBERTa's </s>
-        self._separator = subwords.encode(policy.turn_separator) if separator is None else (int(separator),)
+        self.separator = policy.turn_separator
+        if self.separator == TextPolicy().turn_separator and subwords.tokenizer.token_to_id(self.separator) is None:
+            self.separator = subwords.names["end"]  # RoBERTa's </s>
+        token = subwords.tokenizer.token_to_id(self.separator)
+        self._separator = subwords.encode(self.separator) if token is None else (int(token),)
 
     def _turn(self, text: str, age: int) -> tuple[int, ...]:
         """The ids of a turn; ``age`` counts back from the last turn (0)."""

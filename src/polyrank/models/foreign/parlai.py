@@ -39,6 +39,10 @@ IF_GIVEN = {  # these values are ParlAI's defaults
     "polyencoder_type": "codes",
     "poly_attention_type": "basic",
     "codes_attention_type": "basic",
+    "polyencoder_attention_keys": "context",
+    "history_reversed": False,
+    "person_tokens": False,
+    "history_add_global_end_token": None,
 }
 SIZES = ("embedding_size", "ffn_size", "n_layers", "n_heads")
 LENGTHS = ("n_positions", "truncate", "text_truncate", "label_truncate", "poly_n_codes")

@@ -117,9 +117,9 @@ def _card(path: Path, texts: BackboneTexts) -> str:
     header = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity", *kept]
     _, *sections = re.split(r"^(?=## )", own[found.end() if found else 0 :], flags=re.MULTILINE)
     others = "".join(section for section in sections if not section.startswith("## How to load it"))
-    return USAGE.format(
-        header="\n".join(header), separator=texts.policy.turn_separator, n=texts.policy.max_context_tokens
-    ) + ("\n" + others.rstrip() + "\n" if others else "")
+    return USAGE.format(header="\n".join(header), separator=texts.separator, n=texts.policy.max_context_tokens) + (
+        "\n" + others.rstrip() + "\n" if others else ""
+    )
 
 
 def _length(texts: BackboneTexts) -> int:

@@ -77,6 +77,7 @@ async function errorOf(response) {
 
 function pause(seconds, signal) {
   return new Promise((resolve, reject) => {
+    signal?.throwIfAborted();
     const timer = setTimeout(resolve, seconds * 1000);
     signal?.addEventListener("abort", () => {
       clearTimeout(timer);

@@ -35,9 +35,11 @@ export function start(changed) {
   get("editor-form").addEventListener("submit", once(save));
 }
 
-/** Show the candidates of a model. */
+/** Use a model, whose candidates `load` shows. Rows of the last one would now change those of this one. */
 export function use(chosen) {
   model = chosen;
+  controller?.abort();
+  clear();
   get("toast").hidden = true;
 }
 
@@ -149,10 +151,10 @@ function folded(text) {
 
 const focusOn = (id, action) => shown.get(id)?.querySelector(`[aria-label^="${action}"]`)?.focus();
 
-let edited = null; // the candidate in the dialog; null: a new one
+let edited = {}; // a copy of the candidate in the dialog, without an id if it is new; each opening makes another
 
 function open(candidate) {
-  edited = candidate;
+  edited = { ...candidate };
   get("editor-title").textContent = candidate ? "Edit a reply" : "Add a reply";
   get("editor-text").value = candidate?.text ?? "";
   get("editor-id").value = candidate?.id ?? "";
@@ -165,17 +167,19 @@ function open(candidate) {
 }
 
 async function save() {
+  const own = edited;
+  const isNew = own.id === undefined;
   const candidate = { text: get("editor-text").value };
   const id = get("editor-id").value.trim();
-  if (id) candidate.id = edited ? edited.id : id;
+  if (id) candidate.id = isNew ? id : own.id;
   const metadata = read(get("editor-metadata").value);
   if (metadata === null) {
     sentence(get("editor-error"), 'The metadata is not a JSON object; write one such as {"team": "billing"}, or leave it empty.');
     return;
   }
   await attempt(async () => {
-    const saved = await add({ metadata: {}, ...candidate, ...(metadata && { metadata }) }, Boolean(edited));
-    get("editor").close();
+    const saved = await add({ metadata: {}, ...candidate, ...(metadata && { metadata }) }, !isNew);
+    if (edited === own) get("editor").close(); // the user may have opened the next one meanwhile
     const old = shown.get(saved.id);
     const row = rowOf(saved);
     row.classList.add("new");
@@ -183,7 +187,7 @@ async function save() {
     else get("rows").prepend(row);
     get("no-rows").hidden = true;
     count(nCandidates);
-    toast(edited ? "Changed." : "Added.");
+    toast(isNew ? "Added." : "Changed.");
     focusOn(saved.id, "Edit");
   }, get("editor-error"));
 }
@@ -216,7 +220,7 @@ function remove(candidate) {
     const undo = el("button", { type: "button", class: "plain", "aria-label": `Undo removing ${candidate.id}` }, "Undo");
     const gone = el("li", { class: "candidate removed" }, el("div", { class: "row under" }, "Removed ", el("code", { class: "quiet" }, candidate.id), el("span", { class: "actions" }, undo)));
     undo.addEventListener("click", once(() => restore(candidate, gone)));
-    shown.get(candidate.id).replaceWith(gone);
+    shown.get(candidate.id)?.replaceWith(gone); // a search may have replaced the list meanwhile
     shown.delete(candidate.id);
     count(answer.n_candidates);
     onChange();
@@ -237,10 +241,11 @@ function restore(candidate, gone) {
 
 /** Download all replies that match the search and the filter, as JSON lines. */
 function exportFile() {
+  const wanted = { model: model.id, limit: PAGE, ...chosen() }; // the user may change them meanwhile
   return attempt(async () => {
     const lines = [];
     for (let after = null; ; ) {
-      const query = new URLSearchParams({ model: model.id, limit: PAGE, ...chosen(), ...(after && { after }) });
+      const query = new URLSearchParams({ ...wanted, ...(after && { after }) });
       const page = await ask(`/v1/candidates?${query}`, { exact: true });
       for (const { id, text, metadata } of page.candidates) lines.push(JSON.stringify({ id, text, ...(Object.keys(metadata).length && { metadata }) }));
       after = page.next;
@@ -248,7 +253,7 @@ function exportFile() {
       toast(`${lines.length.toLocaleString("en")} replies read…`);
     }
     const url = URL.createObjectURL(new Blob(lines.map((line) => `${line}\n`), { type: "application/jsonl" }));
-    el("a", { href: url, download: `${model.id}.jsonl` }).click();
+    el("a", { href: url, download: `${wanted.model}.jsonl` }).click();
     URL.revokeObjectURL(url);
     toast(`${lines.length.toLocaleString("en")} replies exported.`);
   });
@@ -257,23 +262,25 @@ function exportFile() {
 /** Add the replies of a file: JSON lines with `text` and optional `id` and `metadata`, or one text per line. */
 function importFile() {
   const [file] = get("import-file").files;
+  const { id } = model; // the user may choose another one meanwhile
   return attempt(async () => {
     const candidates = repliesOf(await file.text(), file.name.endsWith(".jsonl"));
-    get("import-file").value = "";
     for (let first = 0; first < candidates.length; first += AT_ONCE) {
       const part = candidates.slice(first, first + AT_ONCE);
       try {
-        await ask("/v1/candidates", { body: { model: model.id, candidates: part, replace: false } });
+        await ask("/v1/candidates", { body: { model: id, candidates: part, replace: false } });
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
         await load();
-        throw new ApiError(`Lines 1 to ${first} were added, those from ${first + 1} were not. ${error.message}`);
+        onChange();
+        const added = first ? `The first ${first.toLocaleString("en")} replies were added, the others were not.` : "Nothing was added.";
+        throw new ApiError(`${added} ${error.message}`);
       }
       toast(`${Math.min(first + AT_ONCE, candidates.length).toLocaleString("en")} of ${candidates.length.toLocaleString("en")} replies added.`);
     }
     onChange();
     await load();
-  });
+  }).finally(() => (get("import-file").value = "")); // so that the same file can be chosen again, corrected
 }
 
 function repliesOf(text, isJson) {
