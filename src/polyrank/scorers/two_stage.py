@@ -91,7 +91,8 @@ def _below(worst: np.float32, values: Floats) -> Floats:
     """
     ranks = np.unique(-values, return_inverse=True)[1]
     step = max(1.0, 2.0 * float(np.spacing(np.abs(worst))))
-    result: Floats = (float(worst) - step * (ranks + 1) + 0.0 * values).astype(np.float32)  # NaN stays NaN
+    result: Floats = (float(worst) - step * (ranks + 1)).astype(np.float32)
+    result[np.isnan(values)] = np.nan
     return result
 
 
