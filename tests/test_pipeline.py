@@ -134,7 +134,7 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
 
     both = replace(config, reranker=str(models["cross"]), n_retrieved=6)
     tuned, seen = choose_settings(both, examples(), ensemble="auto")
-    assert {"alone", *SCALES} <= set(seen["ensembles"]) <= {"alone", "weight", *SCALES}
+    assert {"none", *SCALES} <= set(seen["ensembles"]) <= {"none", "weight", *SCALES}
     stages = seen["stages"]
     assert stages["both"]["mean"] == pytest.approx(max(seen["ensembles"].values()))
     assert stages["difference"]["mean"] == pytest.approx(stages["both"]["mean"] - stages["first"]["mean"])
@@ -143,7 +143,7 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
     with pytest.raises(DataError, match=r"0% right if .* lacks the right answers of 1 of 1 examples"):
         choose_settings(config, [Example(("the bill",), ("an outage",), (0,))], precision=0.5)
     best = max(seen["ensembles"], key=lambda name: seen["ensembles"][name])
-    assert tuned.ensemble == {"alone": None}.get(best, best) or (best == "weight" and float(tuned.ensemble or 0) > 0)
+    assert tuned.ensemble == {"none": None}.get(best, best) or (best == "weight" and float(tuned.ensemble or 0) > 0)
 
 
 def test_hidden_replies_are_never_right(models: dict[str, Path]) -> None:
@@ -404,7 +404,7 @@ def test_figures_of_ensembles_are_mean_reciprocal_ranks_over_all_examples(models
     _, seen = choose_settings(base, many(), ensemble="auto")
     del seen["ensembles"]["weight"]  # has one weight for each half of the examples
     for name, figure in seen["ensembles"].items():
-        both = make_retriever(replace(base, ensemble=None if name == "alone" else name))
+        both = make_retriever(replace(base, ensemble=None if name == "none" else name))
         ranks = []
         for example, ranked in zip(many(), both.respond([e.query for e in many()], 6), strict=True):
             (own,) = [reply.score for reply in ranked if is_right(example, reply)]
