@@ -199,6 +199,9 @@ def test_a_missing_export_or_library_is_named(
             with pytest.raises(MissingExtraError, match=rf'^{library} is .* pip install "polyrank\[{backend}\]"'):
                 export_model(path, backend)
     assert not (path / "backends").exists()
+    for precision in ("bf16", "fp16", "int8"):
+        with pytest.raises(UsageError, match=f"onnx does not compute in {precision}; use auto or fp32, or"):
+            load(path, backend="onnx", precision=precision)  # type: ignore[arg-type]  # one of three
 
 
 def test_sentence_transformers_loads_a_bi_encoder(tmp_path: Path, tiny_backbone: Path) -> None:

@@ -81,15 +81,19 @@ def load_exported(
         path: the model folder.
         backend: "onnx" or "openvino".
         device: "auto" or "cpu".
-        precision: "auto" is bf16 if the runtime and the processor support it.
+        precision: "auto" is bf16 if the runtime and the processor support it; "fp32", or "bf16" of "openvino".
 
     Raises:
-        UsageError: the export does not exist, or the device is not the CPU.
+        UsageError: the export does not exist, the device is not the CPU, or the runtime does not have the precision.
         MissingExtraError: the runtime is not installed.
         ArtifactError: the model or the export is damaged, or the export is of other weights.
     """
     if device not in ("auto", "cpu"):
         raise UsageError(f"backend {backend} computes on the CPU, not on {device}; use `device=cpu` or `backend=torch`")
+    if precision not in (known := ("auto", "fp32", "bf16") if backend == "openvino" else ("auto", "fp32")):
+        raise UsageError(
+            f"backend {backend} does not compute in {precision}; use {' or '.join(known)}, or `backend=torch`"
+        )
     artifact = load_model(path)
     folder = export_folder(path, backend)
     document = read_manifest(folder, model=path, backend=backend, fingerprint=artifact.fingerprint)
