@@ -2,8 +2,8 @@
 # Does mutual learning rank better than training apart? Both networks start from shipped:minilm; the re-ranker is a late
 # Cross-encoder. Three seeds, all test lists.
 #   DATA=folder THREADS=1 SETS="star sgd ubuntu-irc" SEEDS="1 2 3" bash runs/mutual_seeds.sh
-# Both networks first learn apart for STEPS batches of 16 lists, so that neither teaches the uniform distribution. From there they
-# learn apart (alpha = 0, which equals two plain trainings) or together for as many batches, on the same lists.
+# Both networks first train apart for STEPS batches of 16 lists, so that neither teaches the uniform distribution. From there they
+# train apart (alpha = 0, which equals two plain trainings) or together for as many batches, on the same lists.
 # A list has the reply and NEGATIVES others, drawn as often as they were said. The contexts are BUDGET pairs of the training part.
 # A stopped run resumes when you start it again.
 # Writes runs/work/mutual-seeds, and stores mutual-seeds/SET with runs/record.py.
@@ -34,21 +34,21 @@ for set in $SETS; do
       --set "reranker.train.init_from=$3" --set "output=$work/$1" --threads "$THREADS" --resume "${@:4}"
   }
 
-  judge() { # NAME MODEL LIMIT [OPTION ...]
+  judge() { # NAME MODEL [OPTION ...]
     [[ -e $work/$1.scores.jsonl ]] && return
-    polyrank evaluate "$2" "$DATA/$set/test.jsonl.gz" ${3:+--limit "$3"} --scores "$work/$1.scores.jsonl" --threads "$THREADS" \
-      --json "${@:4}" >"$work/$1.json"
+    polyrank evaluate "$2" "$DATA/$set/test.jsonl.gz" ${LIMIT:+--limit "$LIMIT"} --scores "$work/$1.scores.jsonl" \
+      --threads "$THREADS" --json "${@:3}" >/dev/null
   }
 
   learn first shipped:minilm shipped:minilm --set train.method.alpha=0
-  judge first "$work/first/retriever/model" "$LIMIT"
+  judge first "$work/first/retriever/model"
   for seed in $SEEDS; do
     for alpha in 0 1; do
       name=$alpha-$seed
       learn "$name" "$work/first/retriever/model" "$work/first/reranker/model" --set "train.method.alpha=$alpha" \
         --set "train.seeds=[$((seed + 1))]"
-      judge "$name-retriever" "$work/$name/retriever/model" "$LIMIT"
-      judge "$name-reranker" "$work/first/retriever/model" "$LIMIT" --rerank "$work/$name/reranker/model" --n-retrieved 25 \
+      judge "$name-retriever" "$work/$name/retriever/model"
+      judge "$name-reranker" "$work/first/retriever/model" --rerank "$work/$name/reranker/model" --n-retrieved 25 \
         --ensemble none
     done
   done
