@@ -8,9 +8,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from polyrank.cli.commands import app
+from polyrank.devices import choice
 from polyrank.errors import ConfigError, PolyrankError, UsageError
 
 WRONG = [
@@ -115,3 +117,21 @@ def test_a_wrong_option_is_refused_before_a_cluster_is_connected(
     assert isinstance(error, UsageError), error
     assert words in str(error)
     assert list(tmp_path.iterdir()) == [recipe]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "index build shipped:convert none -o out", "index add none none", "mine none --from bm25 -o out",
+        "sum none none -o out --weights 1,1", "map none --valid none -o out", "intents train none -o out",
+        "intents predict none", "pipeline create none -o out", "pipeline test none none",
+    ],
+)  # fmt: skip
+def test_threads_are_set_before_the_work(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice._load, "watched", choice._load.watched)  # restored after set_threads has changed it
+    before = torch.get_num_threads()
+    try:
+        refused = CliRunner().invoke(app, [*shlex.split(command), "--threads", str(before + 1)])
+        assert (refused.exit_code != 0, torch.get_num_threads()) == (True, before + 1), refused.output
+    finally:
+        torch.set_num_threads(before)

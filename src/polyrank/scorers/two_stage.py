@@ -86,8 +86,8 @@ def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
 def _below(worst: np.float32, values: Floats) -> Floats:
     """Scores ``[n]`` below ``worst`` in the order of ``values``, with the same ties however close they are.
 
-    >>> _below(np.float32(3), np.array([0.5, 0.50000006, 0.5, -np.inf], np.float32))
-    array([1., 2., 1., 0.], dtype=float32)
+    >>> _below(np.float32(3), np.array([0.5, 0.50000006, 0.5, -np.inf, np.nan], np.float32))
+    array([ 1.,  2.,  1.,  0., nan], dtype=float32)
     """
     ranks = np.unique(-values, return_inverse=True)[1]
     step = max(1.0, 2.0 * float(np.spacing(np.abs(worst))))
