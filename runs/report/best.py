@@ -32,7 +32,7 @@ MODELS = {
     "sum-more": "sum of both of these Bi-encoders and ConveRT of all pairs",
     "sum-late": "its 25 best, re-ranked by the late Cross-encoder",
     "scratch": "ConveRT from random weights, all pairs",
-    "counts": "how often a reply was said, alone",
+    "counts": "reply frequency alone",
     "sum-logq": "sum of both and of counts",
     "sum-logq-all": "sum of both and of counts",
     "sum-logq-more": "sum of the one trained further, of ConveRT and of counts",

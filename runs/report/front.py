@@ -36,13 +36,16 @@ def quality() -> str:
         "Poly-encoder, 64 codes": "{}/poly-64",
         "ConveRT, shipped": "convert/permissive-{}",
         f"{BACKBONE}, shipped": "general/{}/encoder",
-        "Bi-encoder, from the shipped one, more pairs": "best/{}/bi",
+        "Bi-encoder, trained from `shipped:minilm` on more pairs": "best/{}/bi",
     }
     results = {title: [read_if_there(file.format(name)) for name in SETS] for title, file in rows.items()}
     results[
-        "the same with [corrected frequencies](docs/training.md#replies-that-repeat) (star: 43,107; sgd: 78,662)"
+        "the same with [corrected frequencies](docs/training.md#replies-that-repeat) (star: 43,107 pairs; sgd: 78,662)"
     ] = [corrected(name) for name in SETS]
-    results["one or two of these and a ConveRT, [as one sum](docs/choosing.md#sums-of-encoders)"] = [*map(summed, SETS)]
+    results[
+        "[sum](docs/choosing.md#sums-of-encoders) of one or two such Bi-encoders and a ConveRT; on star and sgd also of"
+        " reply counts"
+    ] = [*map(summed, SETS)]
     known = [result for row in results.values() for result in row if result]
     widest = max(high - low for result in known for low, high in [result["intervals"]["R@1"]])
     counts = {result["n_examples"] for result in known}
@@ -51,8 +54,9 @@ def quality() -> str:
         for title, row in results.items()
     ]
     head = ["R@1, %", *(f"{name} (1 of {size})" for name, size in SETS.items())]
-    count = " or ".join(f"{n:,}" for n in sorted(counts))
-    note = f"{count} test examples each; 95% intervals of ±{percent(widest / 2)} at most if examples are independent. "
+    *few, most = (f"{n:,}" for n in sorted(counts))
+    note = f"Each result is from {', '.join(few)} or {most} test examples. Its 95% interval is at most"
+    note += f" ±{percent(widest / 2)} if examples are independent. "
     note += "The shipped models were trained on the training parts of star and ubuntu-irc, not on the other sets."
     return f"{table(head, cells, range(1, 5))}\n\n{note}"
 
@@ -76,29 +80,29 @@ def speed() -> str:
         [
             "ten best of 100,000, 64 codes, exact",
             f"{ms(scoring['fast']['ms'])} ms",
-            f"the papers' form {ms(scoring['papers']['ms'])} ms",
+            f"as in the papers: {ms(scoring['papers']['ms'])} ms",
         ],
         [
             "ten best of a million on disk, int8, 16 codes, exact",
             f"{ms(search['fast'])} ms",
-            f"all scored {ms(search['exact'])} ms",
+            f"scoring all: {ms(search['exact'])} ms",
         ],
-        ["one more candidate in that million, durable", f"{ms(search['add 1'])} ms", ""],
+        ["add a candidate to that million, durably", f"{ms(search['add 1'])} ms", ""],
         [
-            "text to the ten best of 100,000, Poly-64",
+            "encode a context, ten best of 100,000, Poly-64",
             f"{ms(respond['Poly-64'])} ms",
-            f"the papers' form {ms(respond['Poly-64, papers'])} ms",
+            f"as in the papers: {ms(respond['Poly-64, papers'])} ms",
         ],
         [
             "encode turns of chat",
             f"{encoded['per_second']:,.0f} per second",
-            f"sentence-transformers {per_second}",
+            f"sentence-transformers: {per_second}",
         ],
-        ["re-rank 100 by a Cross-encoder", f"{ms(ranked['ms'])} ms", f"sentence-transformers {rerank} ms"],
+        ["re-rank 100 by a Cross-encoder", f"{ms(ranked['ms'])} ms", f"sentence-transformers: {rerank} ms"],
         [
             "encode a context, re-rank 25 by a late Cross-encoder, on AVX2",
             f"{ms(both)} ms",
-            f"sentence-transformers' two models {ms(peer + whole)} ms",
+            f"sentence-transformers' two models: {ms(peer + whole)} ms",
         ],
     ]
     return table(["two cores with AMX", "polyrank", "compared with"], rows, (1,))
@@ -176,7 +180,7 @@ def weighting() -> str:
         "per distinct reply",
         "test lists",
         *(f'`"{kind}"`' for kind in KINDS),
-        '`"logq"` less `"as_said"`',
+        '`"logq"` minus `"as_said"`',
     ]
     return table(head, rows, range(1, 8))
 
@@ -212,10 +216,10 @@ def filters() -> str:
         times_of.setdefault(one["share"], {})[one["what"]] = ms(one["ms"])
     whats = ("first", "next", "after a change", "without")
     cells = [[f"{share:.1%}", *(known[what] for what in whats)] for share, known in times_of.items()]
-    head = ["match", "first", "next", "after adding one candidate", "without a filter"]
+    head = ["match", "first search", "next search", "after adding one candidate", "without a filter"]
     one = rows[0]
-    note = f"Milliseconds from a context of {one['m']} vectors to the texts of the ten best of {one['n']:,} in"
-    note += f" {one['form']}, {one['d']} dimensions: the first search with a filter, later ones, and so on"
+    note = f"Milliseconds to find the ten best of {one['n']:,} candidates in {one['form']} ({one['d']} dimensions)"
+    note += f" for a context of {one['m']} vectors, and to read their texts"
     note += f" ({machine('bench/filter')}, with other work on the machine; medians)."
     note += " Made by `python runs/timing/filters.py"
     note += f" -n {one['n']} -d {one['d']} -m {one['m']}`."

@@ -65,15 +65,15 @@ def starts() -> str:
     titles = {
         "pretraining/post/{}/plain": f'`backbone = "embedded"`, MiniLM, {few} pairs in batches sorted by length',
         "pretraining/post/{}/unsorted": "the same in random batches, as by default",
-        "pretraining/post/{}/contrastive": f"from `shipped:minilm` after its first pass, {few} pairs sorted by length",
+        "pretraining/post/{}/contrastive": f"from `shipped:minilm` after its first pass, {few} pairs in sorted batches",
         "best/{}/bi": "the same in random batches, with six times as many pairs (ubuntu-irc: ten)",
-        "best/{}/sum": "the sum of that and a ConveRT of the same pairs",
+        "best/{}/sum": "the sum of that encoder and a ConveRT trained on the same pairs",
     }
     results = {title: [read_if_there(name.format(one)) for one in sets] for name, title in titles.items()}
     results |= {
         "from `shipped:minilm`, [frequencies corrected](training.md#replies-that-repeat)"
         " (star: 43,107 pairs; sgd: 78,662)": [corrected(one) for one in sets],
-        "the sum of two such encoders, a ConveRT of all pairs from random weights, and counts": [
+        "the sum of two such encoders, a ConveRT trained from random weights on all pairs, and reply counts": [
             read_if_there(f"best/{one}/sum-four") for one in sets
         ],
     }

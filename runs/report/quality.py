@@ -19,7 +19,7 @@ from report.figures import (
 )
 
 SETS = {"star": 100, "ubuntu-irc": 100, "sgd": 100, "convai2-valid": 20}
-COUNTS = "how often a reply was said, alone"
+COUNTS = "reply frequency alone"
 SCORERS = {
     "bm25": "BM25",
     "untuned": f"{BACKBONE}, untuned",

@@ -16,11 +16,10 @@ def load() -> str:
         ]
         for one in result["rows"]
     ]
-    head = ["load", "requests", "answered in time, of capacity", "answered, ms", "refused, ms", "`/live`, ms"]
-    note = (
-        f"Requests of {result['request']} to {result['model']}, {result['capacity_per_s']:.0f} per second at capacity"
-    )
-    note += f" ({_where(result, 'load')}); medians and 99th percentiles. Clients do not wait for each other."
+    head = ["load", "requests", "answered in time, share of capacity", "answered, ms", "refused, ms", "`/live`, ms"]
+    note = f"Each request sends {result['request']} to {result['model']}; at capacity, the server answers"
+    note += f" {result['capacity_per_s']:.0f} requests per second ({_where(result, 'load')}). Times are medians and"
+    note += " 99th percentiles. Clients send requests without waiting for earlier answers."
     return f"{note}\n\n{table([*head, 's until normal'], rows, range(1, 7))}\n\n{faults()}"
 
 
@@ -53,10 +52,10 @@ def faults() -> str:
         [
             "slow connections, each with half a request",
             f"{slow['slow_connections']:,}",
-            f"99th percentile of the others {slow['p99_ratio']:.2f} times as long",
+            f"99th percentile of other requests: {slow['p99_ratio']:.2f} times as long",
         ],
     ]
-    took = f"A server of {start['model']} answers `/live` after {start['live_s']['median']:.1f} s and is ready after"
+    took = f"A server with {start['model']} answers `/live` after {start['live_s']['median']:.1f} s and is ready after"
     took += (
         f" {start['ready_s']['median']:.1f} s (median of {start['starts']} starts). It uses {memory['server_mb']:.0f}"
     )
@@ -80,10 +79,9 @@ def comparison() -> str:
         for one in result["rows"]
     ]
     head = ["route", "clients", "polyrank, per second", "typical", "ratio", "polyrank, ms", "typical, ms"]
-    note = (
-        "Compared with FastAPI around sentence-transformers, as usually written (`runs/peers/usual_app.py`), with the"
-    )
-    note += f" same networks and threads, taking turns ({machine('serving/peers')}, load {result['load_average']:.1f}):"
+    note = "Compared with a typical FastAPI server around sentence-transformers (`runs/peers/usual_app.py`), with the"
+    note += f" same networks and threads, measured alternately ({machine('serving/peers')}, load"
+    note += f" {result['load_average']:.1f}):"
     return f"{note}\n\n{table(head, rows, range(1, 7))}"
 
 
