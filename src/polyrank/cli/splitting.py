@@ -34,7 +34,7 @@ def split(
     seed: Annotated[int, Option(min=0, help="Seed of random choices.")] = 0,
     minutes: Annotated[
         float | None,
-        Option(min=0.1, help="Write train.minutes into the recipe: stop training after so many minutes."),
+        Option(min=0.1, help="Write train.minutes into the recipe: stop training after this many minutes."),
     ] = None,
     overwrite: Overwrite = False,
     skip_bad: SkipBad = False,

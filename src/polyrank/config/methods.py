@@ -29,13 +29,13 @@ class InBatchNegatives(TrainingMethod):
 
     Args:
         smoothing: share of the probability that is spread over the wrong candidates.
-        queue: number of candidates of earlier batches that are negatives too, with the vectors from then; 0: none.
+        queue: number of candidates of earlier batches to add as negatives, with the vectors of those batches; 0: none.
         negatives_weighting: how often a wrong response of the batch counts. "as_said": as often as it is in the data,
-            so that a model learns to score frequent responses lower than their probability. "logq": the log of its
-            count is subtracted from every candidate's score, right or wrong (Yi et al. 2019). "uniform": it stays a
-            negative with probability 1 / count, so that negatives are drawn uniformly from the distinct responses, and
-            there are fewer. The last two learn the log of the probability; they have no effect if no response repeats.
-            They hold the distinct responses in memory, also with ``data.cache``.
+            so that a model learns to score frequent responses lower than their probability. "logq": the log of a
+            candidate's count is subtracted from its score, right or wrong (Yi et al. 2019). "uniform": a response stays
+            a negative with probability 1 / count, so that negatives are drawn uniformly from the distinct responses,
+            and there are fewer. With the last two, scores learn the log of the probability; they have no effect if no
+            response repeats. They keep the distinct responses in memory, also with ``data.cache``.
 
     Source of ``negatives_weighting``: Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
         Recommendations (2019), eqs. 3 and 4; Ma and Collins, Noise Contrastive Estimation and Negative Sampling for

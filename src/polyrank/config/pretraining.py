@@ -109,7 +109,7 @@ class PretrainData(Settings):
     Args:
         train: file of dialogues or pairs (JSON lines, gzip, CSV or Parquet).
         valid: file for validation, which selects the best step; None: keep the network of the last step.
-        max_valid: use the first so many pairs of ``valid``.
+        max_valid: use at most this many pairs of ``valid``, from its start.
         skip_bad: count and skip bad rows instead of stopping.
         cache: folder for the texts as token ids, which runs may share; None: in the run's folder.
     """
@@ -129,14 +129,14 @@ class PretrainSteps(Updates):
         objectives: the losses of words and of pairs in alternation ("alternate"), both on the same batch ("joint", as
             in BERT), or one of them, "masked_lm" or "next_utterance".
         steps: number of updates.
-        minutes: stop after so many minutes and keep the best network so far; ``--resume`` continues, for as many
+        minutes: stop after this many minutes and keep the best network so far; ``--resume`` continues, for as many
             minutes again. None: no limit.
         batch_tokens: tokens in the batch of an update, padding included.
         micro_batch_tokens: tokens to compute at a time; the update is that of the whole batch. None: all at once.
         length_window: number of pairs to sort by length together; 1: no sorting.
         precision: as in ``[train]`` of other recipes.
-        evaluate_steps: validate every so many steps, and keep the network if it is the best so far.
-        checkpoint_steps: checkpoint every so many steps.
+        evaluate_steps: validate every N steps, and keep the network if it is the best so far.
+        checkpoint_steps: checkpoint every N steps.
         log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
         seed: of weights, order, masks and dropout.
     """

@@ -44,8 +44,8 @@ class DataConfig(Settings):
         kind: of ``train``: "pairs", "dialogues", "candidates"; None: inferred from its first row.
         speaker: for dialogues, the speaker whose turns are responses; "*": all speakers. None: the agents, if they can
             be recognized.
-        max_train: use a random subset of so many examples; None: all.
-        max_valid: use the first so many examples of ``valid``.
+        max_train: use a random subset of this many examples; None: all.
+        max_valid: use at most this many examples of ``valid``, from its start.
         valid_candidates: size of each list that is drawn for ``valid``; None: 20, or fewer if there are fewer
             responses.
         skip_bad: count and skip bad rows instead of stopping.

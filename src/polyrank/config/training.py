@@ -34,7 +34,7 @@ class NegativesConfig(Settings):
         weighting: how often "random" draws a response: "uniform", each distinct one equally, as in a catalogue, or
             "as_said", as often as the data repeat it, as in lists taken from conversations (always with
             ``data.cache``). With "uniform" the network also learns how frequent a reply is.
-        remine_epochs: for "mined": every so many epochs, from the first on, find the wrong responses that the network
+        remine_epochs: for "mined": every N epochs, from the first on, find the wrong responses that the network
             ranks highest (in a mutual training, the network that encodes).
         remine_ranks: first and last rank to draw mined negatives from, counted from 1 without right answers.
     """
@@ -129,7 +129,7 @@ class NetworkTraining(Updates):
         clip_embeddings_norm: maximum norm of the word embeddings' gradient, before ``clip_norm``; None: no limit.
         new_dropout: dropout before the linear layers of projections and heads; 0.1 in Tao et al. The default, 0, is
             that of the Poly-encoder paper's code.
-        early_stopping: stop after so many validations without a better R@1; None: never.
+        early_stopping: stop after this many validations without a better R@1; None: never.
     """
 
     moved: ClassVar[Mapping[str, str]] = {
@@ -177,13 +177,13 @@ class TrainConfig(NetworkTraining):
         chunk_size: texts (for a Cross-encoder: pairs) whose activations are in memory at once. The gradients are those
             of the whole batch, whatever its size, and each text is encoded twice; None: all at once.
         epochs: passes over the data.
-        max_steps: stop after so many steps; None: no limit.
-        minutes: stop the training of each seed after so many minutes and keep its best model so far; ``--resume``
+        max_steps: stop after this many steps; None: no limit.
+        minutes: stop the training of each seed after this many minutes and keep its best model so far; ``--resume``
             continues, for as many minutes again. None: no limit.
         precision: "fp32" (products in TF32 on GPUs that have it), "bf16" or "fp16" (autocast), or "auto": bf16 if the
             hardware supports it, else fp32. "fp16", with a loss scale, is for GPUs without bf16 such as T4 and V100.
         evaluate_per_epoch: validations (and checkpoints) per epoch.
-        checkpoint_steps: also checkpoint every so many steps; None: only at validations.
+        checkpoint_steps: also checkpoint every N steps; None: only at validations.
         length_window: number of batches to sort by length together, which reduces padding; 1: no sorting. None: 50 for
             lists; 1 for in-batch negatives, which would otherwise come from contexts of similar length and lower the
             accuracy.
