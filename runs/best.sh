@@ -28,6 +28,7 @@
 #   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
 #   cross: a Cross-encoder from BACKBONE, listwise on given wrong answers; mutual provides these
+#   given: a Bi-encoder, listwise on them; given-cross: its order, corrected by a Cross-encoder on the same lists
 # A stopped run resumes when you start it again.
 # Writes runs/work/best, and stores best/SET/MODEL with runs/record.py, over all test examples.
 set -euo pipefail
@@ -83,6 +84,8 @@ for set in $SETS; do
     mining=(--set train.negatives.n=1 --set 'train.negatives.sources=["mined"]'
       --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]')
     lengths=(--set text.max_context_tokens=64 --set text.max_candidate_tokens=128)
+    given=(--set 'train.negatives.sources=["given"]' --set train.negatives.n=3 --set text.max_candidate_tokens=32
+      --set train.dropout=0.0 --set train.checkpoint_steps=40)
     case $model in
       bi | bi-all)
         against=${all:+bi}
@@ -190,9 +193,17 @@ for set in $SETS; do
         continue ;;
       cross) # on each example's given candidates; dropout would need more epochs than two cores can run
         against=
-        learn "$set" cross cross --set "model.backbone=${BACKBONE:-embedded}" --set 'train.negatives.sources=["given"]' \
-          --set train.negatives.n=3 --set text.max_candidate_tokens=32 --set train.dropout=0.0 --set train.epochs=3 \
-          --set train.checkpoint_steps=40 ;;
+        learn "$set" cross cross --set "model.backbone=${BACKBONE:-embedded}" "${given[@]}" --set train.epochs=3 ;;
+      given)
+        against=
+        learn "$set" given bi "${given[@]}" --set train.init_from=shipped:minilm --set model.normalize=false \
+          --set train.method.kind=listwise --set train.batch_size=16 --set train.lr=1e-4 ;;
+      given-cross)
+        scorer=$work/given/model against=given
+        learn "$set" given-cross cross "${given[@]}" --set train.init_from=shipped:minilm --set model.reduction=mean \
+          --set train.method.kind=rerank --set "train.method.first_stage=$scorer" --set train.new_lr=1e-3 \
+          --set 'train.seeds=[2]' --set "train.epochs=$EPOCHS"
+        second=(--rerank "$work/given-cross/model" --n-retrieved 4 --ensemble raw) ;;
       *) echo "unknown model $model; the top of $0 lists them" >&2 && exit 2 ;;
     esac
     judge "$set" "$model" "$scorer" "$against"
