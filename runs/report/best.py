@@ -198,10 +198,10 @@ def _rises(results: dict[str, dict[str, Result | None]]) -> str:
 def _mutual() -> list[str]:
     """How models of the set mutual are trained and evaluated."""
     return [
-        """The Cross-encoder of mutual starts from MiniLM after [an hour of masked words and next
-        utterances](#post-training-on-dialogues-without-labels), three passes over the training part, in which every
-        context has one right answer and three that people wrote as wrong ones. The figures of mutual, whose test
-        answers are withheld, are of its dev part.""",
+        """mutual: the Cross-encoder starts from MiniLM after [an hour of masked words and next
+        utterances](#post-training-on-dialogues-without-labels), for three passes over the training part. Every context
+        there has one right answer and three that people wrote as wrong ones. The test answers are withheld, so R@1 is
+        that of the dev part.""",
     ]
 
 
