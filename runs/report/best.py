@@ -114,8 +114,8 @@ def best() -> str:
         ),
         """Evaluation: R@1 of all test examples with 95% intervals; on medquad, hits@1 of the first 1,000 test
         questions. Intervals are over dialogues for the models in fp32 (except on medquad) and for the ConveRT of all
-        pairs of self-dialogue. The last columns are the row of the same set that a model is compared with, and the paired
-        difference in R@1, then in MRR. Commands (`bash runs/best.sh` with these settings):""",
+        pairs of self-dialogue. The last columns are the row of the same set that a model is compared with, and the
+        paired difference in R@1, then in MRR. Commands (`bash runs/best.sh` with these settings):""",
         listed(
             """`MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all logq-more scratch counts
             sum-logq sum-logq-all sum-logq-more bi-wide sum-wide joint bi-more uniform distilled poly-64 cross
@@ -148,11 +148,11 @@ def weights() -> list[str]:
         f"""How must a late Cross-encoder's wrong answers be drawn? As they occur in use. On self-dialogue, the best
         weight of its scores is {said["weight"]:.2f} if wrong answers are drawn as often as they were said, and
         {uniform["weight"]:.2f} if they come from the distinct replies (`LATE=9600 DRAW=uniform`; {said["n"]} dev
-        lists). The latter gives frequent replies high scores, and in these lists they are not right more often. Command:
-        `python runs/second_weight.py FIRST SECOND DATA/self-dialogue/dev.jsonl.gz --limit 400`.""",
+        lists). The latter gives frequent replies high scores, and in these lists they are not right more often.
+        Command: `python runs/second_weight.py FIRST SECOND DATA/self-dialogue/dev.jsonl.gz --limit 400`.""",
         f"""On sgd, a second stage does not help, although the Bi-encoder has seen only a quarter of the pairs
-        (`SETS=sgd MODELS=late LATE=8000 DRAW=as_said`). The second stage's best weight is {sgd["weight"]:.2f}. With weight 1, R@1
-        falls from {100 * sgd["R@1_first"]:.1f} to {100 * sgd["R@1_both"]:.1f}. These figures are of {sgd["n"]:,} dev
+        (`SETS=sgd MODELS=late LATE=8000 DRAW=as_said`). The second stage's best weight is {sgd["weight"]:.2f}. With
+        weight 1, R@1 falls from {100 * sgd["R@1_first"]:.1f} to {100 * sgd["R@1_both"]:.1f}. These figures are of {sgd["n"]:,} dev
         lists (`--limit {sgd["n"]}`); the second stage was not evaluated on test data.""",
     ]
 
