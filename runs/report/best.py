@@ -148,12 +148,12 @@ def weights() -> list[str]:
         f"""How must a late Cross-encoder's wrong answers be drawn? As they occur in use. On self-dialogue, the best
         weight of its scores is {said["weight"]:.2f} if wrong answers are drawn as often as they were said, and
         {uniform["weight"]:.2f} if they come from the distinct replies (`LATE=9600 DRAW=uniform`; {said["n"]} dev
-        lists). The latter gives frequent replies high scores, and in these lists they are not right more often.
+        lists). Such a re-ranker gives frequent replies high scores, and in these lists they are not right more often.
         Command: `python runs/second_weight.py FIRST SECOND DATA/self-dialogue/dev.jsonl.gz --limit 400`.""",
         f"""On sgd, a second stage does not help, although the Bi-encoder has seen only a quarter of the pairs
         (`SETS=sgd MODELS=late LATE=8000 DRAW=as_said`). The second stage's best weight is {sgd["weight"]:.2f}. With
-        weight 1, R@1 falls from {100 * sgd["R@1_first"]:.1f} to {100 * sgd["R@1_both"]:.1f}. These figures are of {sgd["n"]:,} dev
-        lists (`--limit {sgd["n"]}`); the second stage was not evaluated on test data.""",
+        weight 1, R@1 falls from {100 * sgd["R@1_first"]:.1f} to {100 * sgd["R@1_both"]:.1f}. These figures are of
+        {sgd["n"]:,} dev lists (`--limit {sgd["n"]}`); the second stage was not evaluated on test data.""",
     ]
 
 

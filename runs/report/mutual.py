@@ -88,8 +88,8 @@ def _earlier() -> list[str]:
             the same, apart or together, with 64 + 32 tokens, bf16 on one core with AMX. Where the paper has projections
             and a tanh head, the Bi-encoder uses the mean of outputs and the Cross-encoder a linear head on the first
             output.""",
-            f"""Bi-encoder, R@1 of the first 1,000 test examples, together instead of apart: {instead(many["star"])} on star and
-            {instead(many["ubuntu-irc"])} on ubuntu-irc.""",
+            f"""Bi-encoder, R@1 of the first 1,000 test examples, together instead of apart: {instead(many["star"])} on
+            star and {instead(many["ubuntu-irc"])} on ubuntu-irc.""",
             f"Cross-encoder, R@1 of 300 examples: changed by {cross[0]} on star and {cross[1]} on ubuntu-irc.",
             f"""Loss of the Bi-encoder on held-out lists of star: {loss[1]:.2f} instead of {loss[0]:.2f}. Mutual
             learning makes scores less extreme.""",
