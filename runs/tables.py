@@ -63,16 +63,23 @@ INTRODUCTION = """<!-- written by runs/tables.py -->
 
 # Results
 
-All results come from two cores of server CPUs, within budgets far below what the models can use: quality in fp32 on the
-second machine, unless stated otherwise. [runs/results](../runs/results) holds the output of the commands;
-`python runs/tables.py` writes this page from it, so no result is typed by hand. Negative results are included.
+All results come from two cores of server CPUs, within budgets far below what the models can use. Quality is measured in
+fp32 on the second machine below (AVX-512), unless a section states otherwise. [runs/results](../runs/results) holds the
+output of the commands. `python runs/tables.py` writes this page from it, so no result is typed by hand. Negative
+results are included. Each section states the question and the main result, then how it was measured, then limitations.
 
-95% intervals and p values treat the test examples as independent, except where a text states otherwise. Examples of one
-dialogue are similar, so `polyrank evaluate` now resamples dialogues; most figures here are older, and their intervals
-are too narrow. The stored results hold no ranks of single examples, so that only running the models again would widen
-them. The table below shows by how much, for R@1 of two models and for their difference (`python runs/intervals.py
-DATA`): of the older tests, those with p above 0.005 may be chance. p values are not adjusted for their number either:
-of tests without a true difference, one in twenty falls below 0.05."""
+- "58.8 (55.8-61.8)" is a result and its 95% interval. After a semicolon, "-0.6, p = 0.28" is a paired difference in
+  points and its p value; "[-1.4, 0.1]" is the difference's 95% interval.
+- "R@1 of 100" ranks the right reply among 100 candidates. "128 + 48 tokens" are the most tokens of a context and of a
+  candidate. "One seed" means that a result does not show how much trainings differ.
+- Intervals and p values treat test examples as independent, unless a section states that they are over dialogues.
+  Examples of one dialogue are similar, so intervals over examples can be too narrow. `polyrank evaluate` now resamples
+  dialogues, but most results here are older. They do not hold the rank of each example, so only running the models
+  again would correct the intervals.
+- The table below compares both kinds of intervals for the R@1 of two models and for their difference (`python
+  runs/intervals.py DATA`). Of the older tests, those with p above 0.005 may be chance.
+- p values are not adjusted for the number of tests: of tests without a true difference, one in twenty
+  falls below 0.05."""
 MACHINES = ("bench/amx/scoring", "bench/avx512/scoring")
 
 

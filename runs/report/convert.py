@@ -1,6 +1,6 @@
 """ConveRT from scratch, and its ablations."""
 
-from report.figures import BACKBONE, change, percent, read, read_if_there, section, share, table
+from report.figures import BACKBONE, change, listed, percent, read, read_if_there, section, share, table
 
 SETS = ("self-dialogue", "sgd", "star", "ubuntu-irc")
 MODELS = {
@@ -52,18 +52,23 @@ def convert() -> str:
     gains = ", ".join(f"{change(value)} on {name}" for name, value in turns.items())
     return section(
         "ConveRT from scratch",
-        """Two layers of 256 dimensions, 8- and 16-bit weights. The first two were trained on 320,000 pairs of
-        self-dialogue,
-        sgd, star and ubuntu-irc (2,500 steps of 128, half an epoch, one seed; fine-tuning is 150 steps of 256). The
-        shipped one has more subwords and was trained for three passes on all but sgd (5,319 steps of 256; the best step
-        by R@1 of 150 validation lists), including the training parts of these sets. R@1 among 100, first 1,000 test
-        examples, 95% intervals, in fp32. Made by `bash runs/convert.sh` and `PARTS=permissive bash
-        runs/convert.sh`; the paper's network takes tens of thousands of larger steps.""",
+        f"""How well does a small ConveRT trained from scratch rank? The shipped one is {change(chat)} points from
+        untuned MiniLM on open chat (self-dialogue) and {change(star)} on star. On sgd, on which it was not trained, its
+        R@1 is {percent(r1("convert/permissive-sgd"))}; fine-tuning raises it to
+        {percent(r1("convert/shipped-tuned-sgd"))}. On ubuntu-irc, the most technical set, its R@1 is still low. Several
+        contexts instead of one change R@1 by {gains}.""",
+        listed(
+            "Networks: two layers of 256 dimensions, 8- and 16-bit weights. The shipped one has more subwords.",
+            """Single- and multi-context: trained on 320,000 pairs of self-dialogue, sgd, star and ubuntu-irc (2,500
+            steps of 128, half an epoch, one seed).""",
+            """Shipped: trained for three passes on all these sets but sgd, including their training parts (5,319 steps
+            of 256; the best step by R@1 of 150 validation lists).""",
+            "Fine-tuning: 150 steps of 256.",
+            "Evaluation: R@1 among 100, first 1,000 test examples, 95% intervals, in fp32.",
+            "Commands: `bash runs/convert.sh` and `PARTS=permissive bash runs/convert.sh`.",
+        ),
         table(["scorer", *SETS], rows),
-        f"""Several contexts instead of one change R@1 by {gains}. The shipped one is {change(chat)} points from untuned
-        MiniLM on open chat and {change(star)} on star. On sgd, on which it was not trained, fine-tuning raises it
-        from {percent(r1("convert/permissive-sgd"))} to {percent(r1("convert/shipped-tuned-sgd"))}. On
-        ubuntu-irc, the most technical set, its R@1 is still low.""",
+        "The paper's network takes tens of thousands of larger steps.",
         table(["model", "parameters", "megabytes", "in fp32"], size_rows, (1, 2, 3)),
     )
 
@@ -77,13 +82,14 @@ def ablations() -> str:
     rounded, exact = rounding["R@1"]["float16"], rounding["R@1"]["none"]
     return section(
         "What a part of ConveRT is worth",
-        """A short training of a single-context network, 320 steps of 128, one seed; differences of three points and
-        less may be chance. Made by `PARTS=ablations ABLATION_STEPS=320 bash runs/convert.sh`.""",
+        f"""Which parts of ConveRT matter in a short training? Only different initial weights of both sides lower R@1 by
+        more than three points, on two sets: {_changes("sides")}. Equal initial weights are not in the paper. One
+        reduction head is better on all three sets: {_changes("e")}. Networks without skips change R@1 by
+        {_changes("f")}.""",
+        """Each variant is a single-context network, trained for 320 steps of 128 with one seed. Differences of three
+        points and less may be chance. Command: `PARTS=ablations ABLATION_STEPS=320 bash runs/convert.sh`.""",
         table(["variant", *sets], rows),
-        f"""Differences from the full model: without skips {_changes("f")}; with one reduction head
-        {_changes("e")}, better on all three; with different initial weights {_changes("sides")}, the only
-        change that lowers R@1 by more than three points, on two sets. Equal initial weights are not in the paper.
-        Rounding has no measurable cost: for one fine-tuned model on star, with and without rounding, R@1 is
-        {percent(rounded)} and {percent(exact)} of {rounding["n_examples"]:,} examples, and the same reply is first
-        in {percent(rounding["same_first"])}% (`runs/convert_rounding.py`).""",
+        f"""Rounding has no measurable cost. For one fine-tuned model on star, R@1 of {rounding["n_examples"]:,}
+        examples is {percent(rounded)} with rounding and {percent(exact)} without, and the same reply is first in
+        {percent(rounding["same_first"])}% (`runs/convert_rounding.py`).""",
     )

@@ -41,10 +41,11 @@ def crashes() -> str:
     ]
     return section(
         "Crashes",
-        f"""An index under a scripted workload (create, add, replace, remove, snapshot, compact, rebuild), with
-        vectors in fp32, bf16 or int8. A violation is a lost acknowledged change, a removed candidate that
-        reappears, or an unreadable index. On {machine("crash")}. Made by `python runs/crash.py`, which lists its parts
-        and outcomes [here](../runs/results/crash.jsonl).""",
+        f"""Does an index survive crashes? There were {result["violations"]} violations in {cases["in all"]:,} cases. A
+        violation is a lost acknowledged change, a removed candidate that reappears, or an unreadable index.""",
+        f"""The index is under a scripted workload (create, add, replace, remove, snapshot, compact, rebuild), with
+        vectors in fp32, bf16 or int8. On {machine("crash")}. Command: `python runs/crash.py`, which lists its parts and
+        outcomes [here](../runs/results/crash.jsonl).""",
         table(
             ["event", "cases", "where"],
             [[what, f"{cases[name]:,}", where] for name, what, where in rows]
@@ -74,20 +75,20 @@ def interrupts() -> str:
     )
     return section(
         "Interrupts and kills",
-        f"""Ctrl-C and SIGTERM at random moments of every long command, {signals["interrupts"]:,} in total. The command
-        must end with 130 or 143, or with 0 when its work is done, print one line, leave only complete files, and
-        succeed when it is run again. Violations: {signals["violations"]}. "Cold" commands include the start of their
-        interpreter. On {machine("interrupts")}. Made by `python runs/interrupts.py`.""",
+        f"""Can you interrupt a long command at any moment? {signals["interrupts"]:,} commands received Ctrl-C or
+        SIGTERM at random moments, with {signals["violations"]} violations. The command must end with 130 or 143, or
+        with 0 when its work is done, print one line, leave only complete files, and succeed when it is run again.""",
+        f"""On {machine("interrupts")}. Command: `python runs/interrupts.py`.""",
         table(["command", "signals", "outcomes", "violations"], rows, (1, 3)),
-        f"""Trainings are killed (kill -9) at random moments, resumed with `--resume` until they end, and compared with
-        uninterrupted ones: {killed}. The streamed one is a ConveRT from `data.cache` in two processes, one or both of
-        which are killed. Made by `python runs/kills.py`.""",
+        f"""Trainings were killed (kill -9) at random moments, resumed with `--resume` until they ended, and compared
+        with uninterrupted ones: {killed}. The streamed training is a ConveRT from `data.cache` in two processes, one or
+        both of which are killed. Command: `python runs/kills.py`.""",
     )
 
 
 def faults() -> str:
     return section(
         "Mutation testing",
-        """Single faults are injected into the code one at a time, and the tests must detect them: [the table by
-        package, and each surviving fault](../runs/results/mutants.md). Made by `python runs/mutants.py`.""",
+        """Do the tests detect faults in the code? Single faults are injected into the code one at a time: [the table by
+        package, and each surviving fault](../runs/results/mutants.md). Command: `python runs/mutants.py`.""",
     )

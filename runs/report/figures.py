@@ -119,9 +119,30 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[in
 
 def prose(text: str) -> str:
     """A paragraph, wrapped."""
-    return textwrap.fill(" ".join(text.split()), 130, break_long_words=False, break_on_hyphens=False)
+    return _wrapped(text)
+
+
+def listed(*items: str) -> str:
+    """A list with one bullet per item, wrapped.
+
+    >>> print(listed("Training: one pass.", "Command: `bash runs/real.sh`."))
+    - Training: one pass.
+    - Command: `bash runs/real.sh`.
+    """
+    return "\n".join(_wrapped(item, "- ", "  ") for item in items)
+
+
+def _wrapped(text: str, first: str = "", later: str = "") -> str:
+    return textwrap.fill(
+        " ".join(text.split()),
+        130,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def section(title: str, *parts: str) -> str:
-    """A title, and paragraphs and tables below it."""
-    return "\n\n".join([f"## {title}", *(part if part.startswith("|") else prose(part) for part in parts)])
+    """A title, and paragraphs, lists and tables below it."""
+    return "\n\n".join([f"## {title}", *(part if part.startswith(("|", "- ")) else prose(part) for part in parts)])

@@ -10,6 +10,7 @@ from report.figures import (
     Result,
     change,
     compared,
+    listed,
     p_value,
     percent,
     read,
@@ -24,9 +25,9 @@ POST = {
     "plain": f"{BACKBONE}, original",
     "post": "post-trained on the dialogues: masked words, next utterance",
     "contrastive": "**post-trained in batches: first pass of `shipped:minilm`**",
-    "sum": "the same, summed with `shipped:convert`, against the same",
-    "unsorted": f"{BACKBONE}, original, batches not sorted by length",
-    "queue": "the same, and the 512 latest candidates as negatives, against the same",
+    "sum": "the row above, summed with `shipped:convert`; compared with the row above",
+    "unsorted": f"{BACKBONE}, original, random batches",
+    "queue": "the row above, with the 512 latest candidates as negatives; compared with the row above",
 }
 SCRATCH = {
     "bi": "Bi-encoder, first output",
@@ -41,19 +42,31 @@ def post_training() -> str:
     """Equal fine-tuning, from MiniLM and from MiniLM pre-trained further on the dialogues."""
     if not (results := _results("post", POST, ("star", "sgd", "ubuntu-irc"))):
         return ""
+    lower, higher, random = (
+        ", ".join(
+            f"{change(row[key]['against']['difference'])} on {name}" for name, row in results.items() if key in row
+        )
+        for key in ("post", "contrastive", "unsorted")
+    )
     return section(
         "Post-training on dialogues without labels",
-        f"""MiniLM's pre-training continues on the training dialogues of star, sgd and ubuntu-irc:
-        {_pretraining("post")}. Then Bi-encoders
-        of each corpus start from it and from the original MiniLM, trained in the same way on the same
-        {_pairs("post", results)} pairs (one pass, batches of 64, one seed, bf16); and from the first
-        pass of `shipped:minilm`, which was trained to pick the next turn among those of
-        its batch, on the dialogues of star, ubuntu-irc and self-dialogue,
-        and is one network for both sides.
-        R@1 of all test examples with 95% intervals; after a semicolon the paired difference from the first row, then
-        that of MRR. Unless stated, batches are sorted by length (`length_window = 50`, formerly the
-        default), so that in-batch negatives have contexts of similar length; the row with random batches shows what
-        that costs, and why the default changed. Made by `STAGES=post bash runs/pretraining.sh`.""",
+        f"""Does MiniLM rank better if it is first trained on dialogues without labels? It depends on the task.
+        Continuing its pre-training (masked words, next utterance) changes R@1 by {lower}. Training it to pick the next
+        turn among those of its batch changes R@1 by {higher}. Random batches instead of sorted ones change R@1 by
+        {random}, which is why the default changed.""",
+        "Bi-encoders of each corpus start from one of three models:",
+        listed(
+            "the original MiniLM",
+            f"""MiniLM with continued pre-training on the training dialogues of star, sgd and ubuntu-irc:
+            {_pretraining("post")}""",
+            """the first pass of [`shipped:minilm`](#one-encoder-for-several-corpora), which was trained in batches on
+            the dialogues of star, ubuntu-irc and self-dialogue, and is one network for both sides""",
+        ),
+        f"""They are trained in the same way on the same {_pairs("post", results)} pairs (one pass, batches of 64, one
+        seed, bf16). Unless a row states otherwise, batches are sorted by length (`length_window = 50`, formerly the
+        default), so that in-batch negatives have contexts of similar length. The table shows R@1 of all test examples
+        with 95% intervals. After a semicolon: the paired difference from the first row, then that of MRR. Command:
+        `STAGES=post bash runs/pretraining.sh`.""",
         _table(results, POST),
     )
 
@@ -91,18 +104,17 @@ def from_scratch() -> str:
 
     return section(
         "A small BERT from scratch",
-        f"""Four layers of 256 and 16,000 subwords, trained on the training dialogues of four corpora:
-        {_pretraining("scratch")}. Then the papers' models start from it, each trained on the same
-        {_pairs("scratch", results)} pairs
-        (one pass, one seed, bf16). R@1 of all test examples with 95% intervals; after a semicolon the paired
-        difference from the Bi-encoder by the first output, then that of MRR. Made by `STAGES=scratch BUDGET=10240 bash
+        f"""Does the papers' order of Bi-, Poly- and Cross-encoder appear from a network that was not trained for means?
+        No: the Bi-encoder by the first output, with which pre-training predicted next utterances, is the best on
+        {" and ".join(results)}. Compared with it, 64 codes are {below("poly-64")} points (significant on both),
+        means of outputs {below("bi-mean")}, and the Cross-encoder {below("cross")}.""",
+        f"""The network has four layers of 256 and 16,000 subwords. It is pre-trained on the training dialogues of four
+        corpora: {_pretraining("scratch")}. The papers' models then start from it, each trained on the same
+        {_pairs("scratch", results)} pairs (one pass, one seed, bf16). The Cross-encoder is trained with four random
+        candidates. The table shows R@1 of all test examples with 95% intervals. After a semicolon: the paired
+        difference from the Bi-encoder by the first output, then that of MRR. Command: `STAGES=scratch BUDGET=10240 bash
         runs/pretraining.sh`.""",
         _table(results, SCRATCH),
-        f"""The papers' order of Bi-, Poly- and Cross-encoder does not appear. The Bi-encoder that uses the first
-        output,
-        with which pre-training predicted next utterances, is the best on both sets. Compared with it, 64 codes are
-        {below("poly-64")} points (significant on both), means of outputs {below("bi-mean")}, and the Cross-encoder,
-        which is trained with four random candidates, {below("cross")}.""",
     )
 
 

@@ -9,6 +9,7 @@ from report.figures import (
     change,
     compared,
     gain,
+    listed,
     p_value,
     percent,
     read,
@@ -62,24 +63,27 @@ def response_selection() -> str:
     tests = [read(f"{name}/poly-64")["against"] for name in SETS]
     peer = read("star/sentence-transformers-matched")["against"]
     random = {name: read(f"pretraining/post/{name}/unsorted")["against"] for name in ("star", "sgd", "ubuntu-irc")}
+    n_random = read("pretraining/post/star/unsorted.fit")["n_examples"]
     return section(
         "Response selection",
-        """R@1 of the first 1,000 test examples of each set with 95% bootstrap intervals; after a semicolon, the
-        paired difference from the Bi-encoder of that column and its p value. All start from the embedded MiniLM and
-        are trained for one pass on the same 11,520 pairs (180 steps of 64 sorted by length, no dropout, one seed, 128 +
-        48 tokens; convai2-valid has 5,470 pairs), in fp32. MAP is trained on 1,920 pairs with
-        encodings computed once.
-        Made by `THREADS=1 bash runs/real.sh`, `bash runs/maps.sh` and `python
-        runs/peers/sentence_transformers_bi.py matched star --length-window 50`.""",
+        f"""Does a Poly-encoder rank better than a Bi-encoder after the same short training? Not measurably: on the four
+        sets, its R@1 differs by {change(min(test["difference"] for test in tests))} to
+        {change(max(test["difference"] for test in tests))} points, and the smallest p value is
+        {min(test["p"] for test in tests):.2g}. On star, the Bi-encoder is {percent(-peer["difference"])} points above
+        sentence-transformers with left truncation and polyrank's learning rate ({p_value(peer["p"])}).""",
+        listed(
+            """Training: the trained models start from the embedded MiniLM. They train for one pass on the same 11,520
+            pairs (180 steps of 64 sorted by length; convai2-valid has 5,470 pairs), with 128 + 48 tokens, no dropout
+            and one seed, in fp32. MAP is trained on 1,920 pairs with encodings computed once.""",
+            """Evaluation: R@1 of the first 1,000 test examples of each set with 95% bootstrap intervals. After a
+            semicolon: the paired difference from the Bi-encoder of the same column, and its p value.""",
+            """Commands: `THREADS=1 bash runs/real.sh`, `bash runs/maps.sh` and `python
+            runs/peers/sentence_transformers_bi.py matched star --length-window 50`.""",
+        ),
         _responses(),
-        f"""The Poly-encoder does not measurably differ from the Bi-encoder: its differences lie between
-        {change(min(test["difference"] for test in tests))} and {change(max(test["difference"] for test in tests))}
-        points, and the smallest p value is {min(test["p"] for test in tests):.2g}. Codes start near zero, where a
-        Poly-encoder is its mean-pooling Bi-encoder, and so short a training hardly separates them. On star the
-        Bi-encoder is {percent(-peer["difference"])} points above sentence-transformers with left truncation and
-        polyrank's
-        learning rate ({p_value(peer["p"])}). These batches are sorted by length, formerly the default; random ones
-        changed R@1 by
+        f"""Codes start near zero, where a Poly-encoder is its mean-pooling Bi-encoder. So short a training hardly
+        separates the two. The batches are sorted by length, which was the default. Random batches changed the R@1 of a
+        Bi-encoder of {n_random:,} pairs by
         {", ".join(f"{change(one['difference'])} on {key} ({p_value(one['p'])})" for key, one in random.items())}
         ([post-training](#post-training-on-dialogues-without-labels)).""",
     )
@@ -93,19 +97,30 @@ def a_sixth() -> str:
     on_convai2 = read("short/convai2-valid/cross")["against"]
     return section(
         "A sixth of the pairs",
-        """1,920 pairs (30 steps of 64 sorted by length, the backbone's dropout of 0.1), and sentence-transformers on
-        the same examples; Cross-encoders are evaluated on 200 test examples. Made by `NAME=short BUDGET=1920
-        DROPOUT=0.1 bash runs/real.sh`,
-        `python runs/peers/sentence_transformers_bi.py default star --budget 1920 --length-window 50 --name short`
-        (and `matched star ... --dropout 0.1`), and `python runs/peers/sentence_transformers_cross.py default star
-        --length-window 50 --limit 200 --name short`.""",
+        f"""Which model is best with a sixth of the pairs of [response selection](#response-selection)? No number of
+        codes makes a measurable difference. The Cross-encoder is below the Bi-encoder on every
+        set (on convai2-valid with {p_value(on_convai2["p"])}), so the papers' order of Bi-, Poly- and Cross-encoder
+        does not appear.""",
+        """On star, sentence-transformers was trained on the same examples. Its paired differences from polyrank's
+        models are:""",
+        listed(
+            f"""with its defaults (cosine x 20, right-hand truncation, learning rate 5e-5), from the Bi-encoder:
+            {gain(default)}""",
+            f"with left truncation and polyrank's learning rate, from the Bi-encoder: {gain(matched)}",
+            f"its Cross-encoder, from polyrank's Cross-encoder: {gain(cross)}",
+        ),
+        """The models were trained on 1,920 pairs (30 steps of 64 sorted by length) with the backbone's dropout of 0.1.
+        Cross-encoders are evaluated on 200 test examples. After a semicolon: the paired difference from the Bi-encoder
+        of the same column. Commands:""",
+        listed(
+            "`NAME=short BUDGET=1920 DROPOUT=0.1 bash runs/real.sh`",
+            """`python runs/peers/sentence_transformers_bi.py default star --budget 1920 --length-window 50
+            --name short`, and `matched star ... --dropout 0.1`""",
+            """`python runs/peers/sentence_transformers_cross.py default star --length-window 50 --limit 200
+            --name short`""",
+        ),
         _responses("short/"),
-        f"""On star, sentence-transformers with its defaults (cosine x 20, right-hand truncation, learning rate
-        5e-5) is {gain(default)}, from the Bi-encoder, and with left truncation and polyrank's learning
-        rate {gain(matched)}; its Cross-encoder is {gain(cross)}, from polyrank's. No number of
-        codes makes a measurable difference at this budget, and the papers' order of Bi-, Poly- and Cross-encoder does
-        not appear: the Cross-encoder is below the Bi-encoder, on convai2-valid with
-        {p_value(on_convai2["p"])}. A likely reason is that MiniLM was trained to compare means of outputs, and a
+        """A likely reason for the Cross-encoder's result is that MiniLM was trained to compare means of outputs, and a
         Cross-encoder must learn to compare from scratch.""",
     )
 
@@ -127,37 +142,41 @@ def frozen_codes() -> str:
     plain = [[name, percent(value), "", "", ""] for name, value in result.items() if isinstance(value, float)]
     return section(
         "What codes can learn",
-        f"""The transformer of the Bi-encoder of 30,720 pairs of star is frozen. Contexts become several fixed vectors,
-        or only the attention is trained, for {result["steps"]} steps on {result["n_train"]:,} pairs that the Bi-encoder
-        was not trained on; R@1 among 100 of {result["n_test"]:,} test examples, the paired difference from the mean,
-        and the
-        loss on held-out pairs. Made by `python runs/frozen_codes.py runs/work/best/star/bi/model TRAIN TEST 30720
-        agent`.""",
+        """Can codes improve a trained Bi-encoder whose transformer is frozen? In a network that was trained for its
+        mean, codes do not measurably raise R@1, and context vectors that do differ from the mean lower it.""",
+        f"""The Bi-encoder was trained on 30,720 pairs of star. Contexts become several fixed vectors, or only the
+        attention is trained, for {result["steps"]} steps on {result["n_train"]:,} pairs that the Bi-encoder was not
+        trained on. The table shows R@1 among 100 of {result["n_test"]:,} test examples, the paired difference from the
+        mean, and the loss on held-out pairs. Command: `python runs/frozen_codes.py runs/work/best/star/bi/model TRAIN
+        TEST 30720 agent`.""",
         table(["context vectors", "R@1", "difference", "loss before", "loss after"], [*plain, *rows], (1, 3, 4)),
-        f"""In a network that was trained for its mean, codes gain nothing measurable, and vectors that do differ lower
-        R@1. The last softmax multiplies the products by a number: with 0 the score is their mean, with 1 a
-        Poly-encoder's, and with larger ones it approaches the largest product. When trained, the number became
-        {heat:.2f}.""",
+        f"""The temperature is a number by which the last softmax multiplies the products. With 0 the score is the mean
+        of the products, with 1 it is a Poly-encoder's score, and with larger numbers it approaches the largest product.
+        Training changed the temperature to {heat:.2f}.""",
     )
 
 
 def starting() -> str:
     """The recipe that users get, on the sample, by initial model."""
-    titles = {"minilm": "`shipped:minilm`", "embedded": f"{BACKBONE}, untuned", "convert": "`shipped:convert`"}
+    titles = {"minilm": "`shipped:minilm`", "embedded": f"untuned {BACKBONE}", "convert": "`shipped:convert`"}
     results = {start: read_if_there(f"quickstart/{start}") for start in titles}
-    rows = []
+    rows, trained = [], {}
     for start, result in results.items():
         if result:
             bm25, before, after = result["summaries"]
+            trained[start] = after["metrics"]["MRR"]
             rows.append([titles[start], *(share(one, "MRR") for one in (before, after)), share(after)])
     if not rows:
         return ""
     return section(
         "What the quickstart starts from",
-        f"""The recipe that `polyrank split` writes and `polyrank quickstart` trains by, on the sample's
-        1,147 pairs: {bm25["n_examples"]} held-out contexts, each among all {bm25["n_candidates"]} replies of the
-        catalogue, one seed, 95% intervals; BM25's MRR is {share(bm25, "MRR")}. polyrank uses the
-        first of these that is installed. Made by `polyrank quickstart --start shipped:minilm --json`, and so on.""",
+        f"""Which initial model suits the quickstart? After training, MRR is
+        {", ".join(f"{percent(mrr)} from {titles[start]}" for start, mrr in trained.items())}. BM25's MRR is
+        {share(bm25, "MRR")}. polyrank uses the first of these models that is installed.""",
+        f"""Each model is trained by the recipe that `polyrank split` writes and `polyrank quickstart` uses, on the
+        sample's 1,147 pairs, with one seed. {bm25["n_examples"]} held-out contexts are each ranked among all
+        {bm25["n_candidates"]} replies of the catalogue, with 95% intervals. Command: `polyrank quickstart --start
+        shipped:minilm --json`, and so on.""",
         table(["start", "MRR before", "MRR after", "R@1 after"], rows, (1, 2, 3)),
     )
 
@@ -170,10 +189,13 @@ def two_encoders() -> str:
     other = tests["ensemble against reranker-start"]
     return section(
         "Two encoders at once",
-        f"""On star, R@1 among 100 of {both["n_examples"]:,} test examples: the Bi-encoder of 11,520 pairs, the
-        included ConveRT, and the sum of their z-scores, a scale chosen on
-        {both["n_validation"]} validation lists. The first step of `bash runs/mutual_encoders.sh`; for your own data
-        use `polyrank evaluate my-run/model test.jsonl --rerank shipped:convert --ensemble z-score`.""",
+        f"""Does the sum of two encoders rank better than each of them? On star it does: {gain(one)} compared with the
+        Bi-encoder, and {gain(other)} compared with ConveRT. The two encoders differ in vocabulary, network and training
+        data.""",
+        f"""The encoders are the Bi-encoder of 11,520 pairs and the included ConveRT. The sum adds their z-scores, a
+        scale chosen on {both["n_validation"]} validation lists. R@1 is among 100 candidates, of
+        {both["n_examples"]:,} test examples. Command: the first step of `bash runs/mutual_encoders.sh`. For your own
+        data, use `polyrank evaluate my-run/model test.jsonl --rerank shipped:convert --ensemble z-score`.""",
         table(
             ["scorer", "R@1", "MRR"],
             [
@@ -181,8 +203,6 @@ def two_encoders() -> str:
                 for name, result in (("Bi-encoder", bi), ("ConveRT, shipped", convert), ("**both, summed**", both))
             ],
         ),
-        f"""They differ in words, network and data, and the sum is better than either: {gain(one)} against the
-        Bi-encoder, {gain(other)} against ConveRT.""",
     )
 
 
@@ -214,13 +234,16 @@ def intents() -> str:
     counts = ", ".join(f"{full[name]['n_test']:,} of {name}" for name in sets)
     return section(
         "Intents on frozen encodings",
-        f"""Accuracy in percent on the test parts ({counts}), mean and standard deviation over the seeds (their
-        number after the semicolon). Made by `bash runs/intents.sh`.""",
+        f"""How accurate are intent classifiers on frozen encodings? With all training utterances, MiniLM's accuracy is
+        {", ".join(f"{percent(full[name]['accuracy'])}% on {name}" for name in sets)}. No other encoder and no
+        pair of encoders has a higher mean for the same number of utterances.""",
+        f"""The table shows accuracy in percent on the test parts ({counts}): mean and standard deviation over the
+        seeds, and after a semicolon the number of seeds. Command: `bash runs/intents.sh`.""",
         table(["encoder", "training utterances", *sets], rows, (2, 3, 4)),
-        f"""clinc150 has {outside["n_out_of_scope"]:,} further utterances out of scope. With MiniLM and all training
-        utterances,
-        {percent(outside["recall"])}% of them are rejected, {percent(outside["precision"])}% of the rejected ones are
-        out of scope, and {percent(outside["in_scope_accuracy"])}% of the others still get their intent.""",
+        f"""clinc150 has {outside["n_out_of_scope"]:,} further utterances that are out of scope. With MiniLM and all
+        training utterances, {percent(outside["recall"])}% of them are rejected. {percent(outside["precision"])}% of the
+        rejected utterances are out of scope, and {percent(outside["in_scope_accuracy"])}% of the utterances in scope
+        still get their intent.""",
     )
 
 

@@ -1,13 +1,13 @@
 """Libraries from the same initial encoder and pairs, as runs/same_start.sh measures them."""
 
-from report.figures import compared, read_if_there, section, share, table
+from report.figures import compared, listed, percent, read_if_there, section, share, table
 
 SETS = ("star", "sgd", "ubuntu-irc")
 MODELS = {
     "bi": "polyrank",
     "bi-logq": 'polyrank, `negatives_weighting = "logq"`',
     "sentence-transformers-matched": "sentence-transformers, MultipleNegativesRankingLoss",
-    "sentence-transformers-distinct": "the same, no text twice in a batch",
+    "sentence-transformers-distinct": "sentence-transformers, the same loss, no text twice in a batch",
     "sentence-transformers-guided": "sentence-transformers, GISTEmbedLoss guided by the initial encoder",
     "pylate-colbert": "PyLate's ColBERT, contrastive loss over the batch, all token vectors of both sides",
 }
@@ -25,16 +25,28 @@ def same_start() -> str:
         rows.append([title, *texts])
     if not there:
         return ""
+    found = {model: read_if_there(f"same/star/{model}") for model in MODELS}
+    tests = {model: compared(one["against"]) for model, one in found.items() if one and "against" in one}
     return section(
         "The same start and pairs in three libraries",
-        """All start from `shipped:minilm`, exported for the others, which was trained on star's training part too. They
-        are trained for one pass on the same 3,840 pairs in the same 60 batches of 64 (without repeated texts: 50 other
-        batches, which leave some pairs out), with the learning rate, warm-up, truncation on the left and dropout (none)
-        of polyrank's recipe; nothing was tuned for the other libraries. R@1 of all test examples with 95% intervals;
-        after a semicolon the paired difference from polyrank's first row. Losses of sentence-transformers are of
-        cosines times 20. PyLate adds a projection to 128 dimensions, which starts at random; it keeps a vector of each
-        token, where the others keep one of each text. In fp32 on one busy core of an AMD EPYC (AVX2). Made by
-        `THREADS=1 bash runs/same_start.sh` and `THREADS=1 MODELS=colbert PYLATE=python-with-pylate bash
-        runs/same_start.sh`:""",
+        f"""Do polyrank, sentence-transformers and PyLate train equally good models from the same encoder and pairs? On
+        star, polyrank's Bi-encoder has an R@1 of {percent((found["bi"] or {})["metrics"]["R@1"])}. Compared with it,
+        sentence-transformers' MultipleNegativesRankingLoss is {tests["sentence-transformers-matched"]}, PyLate's
+        ColBERT {tests["pylate-colbert"]}, and polyrank's `"logq"` {tests["bi-logq"]}.""",
+        listed(
+            "Start: `shipped:minilm`, exported for the other libraries. It was trained on star's training part too.",
+            """Training: one pass over the same 3,840 pairs in the same 60 batches of 64. Without repeated texts, there
+            are 50 other batches, which leave some pairs out.""",
+            """Settings: learning rate, warm-up, truncation on the left and dropout (none) are those of polyrank's
+            recipe. Nothing was tuned for the other libraries.""",
+            """sentence-transformers: its losses are of cosines times 20.""",
+            """PyLate: ColBERT adds a projection to 128 dimensions, which starts at random. It keeps a vector of each
+            token, where the other models keep one vector of each text.""",
+            """Evaluation: R@1 of all test examples with 95% intervals over dialogues. After a semicolon: the paired
+            difference from the first row.""",
+            """Machine: fp32 on one busy core of an AMD EPYC (AVX2).""",
+            """Commands: `THREADS=1 bash runs/same_start.sh` and `THREADS=1 MODELS=colbert PYLATE=python-with-pylate
+            bash runs/same_start.sh`.""",
+        ),
         table(["model", *(f"{name} (1 of 100)" for name in there)], rows),
     )

@@ -1,6 +1,6 @@
 """Speed; all compared forms take turns in one run."""
 
-from report.figures import described, machine, ms, percent, row, section, table, times
+from report.figures import described, listed, machine, ms, percent, row, section, table, times
 
 AMX, BARE, AVX = "bench/amx/scoring", "bench/amx/scoring-without-loops", "bench/avx512/scoring"
 AVX2, VNNI = "bench/avx2/scoring", "bench/avx512-vnni/scoring"
@@ -27,26 +27,37 @@ def scoring() -> str:
     amd = [row("bench/avx512-vnni/flushed", what="wide", m=360, form=form) for form in ("papers", "papers, flushed")]
     return section(
         "Speed: the ten best of 100,000",
-        f"""Vectors of 768 dimensions, milliseconds, and in parentheses how many times as fast as the papers' form
-        (attention weights, attended vectors, products; chunked). `plain` computes every score in fp32;
-        `exact` is exact search, which returns the same. (In the data files, `exact` is the plain scan and `fast` exact
-        search.) First with the compiled loops of `kernels/` ({machine(AMX)}), then without them, then with them on
-        the other machine ({machine(AVX)}). Made by `polyrank bench
-        scoring`; [data](../runs/results/bench.jsonl).""",
+        f"""How fast is exact search among 100,000 candidates? For vectors like a trained Poly-encoder's, it is
+        {_ratios(AMX)} times as fast as the papers' form on AMX, {_ratios(BARE)} times without compiled loops, and
+        {_ratios(AVX)} times on AVX-512.""",
+        listed(
+            """Vectors have 768 dimensions. Times are milliseconds; in parentheses, how many times as fast as the
+            papers' form (attention weights, attended vectors, products; chunked).""",
+            """`plain` computes every score in fp32. `exact` is exact search, which returns the same. (In the data
+            files, `exact` is the plain scan and `fast` exact search.)""",
+            f"""Machines: first with the compiled loops of `kernels/` ({machine(AMX)}), then without them, then with
+            them on the other machine ({machine(AVX)}).""",
+            "Command: `polyrank bench scoring`; [data](../runs/results/bench.jsonl).",
+        ),
         table(["vectors", "context vectors", *forms], rows, range(1, 11)),
-        f"""The ratios of wide logits overstate the methods. There, the papers' form has attention weights below 1e-38,
-        denormal numbers, which may slow those processors (not measured). The same operations on vectors
-        without structure produce none and take {ms(usual)} ms on AMX. Compared with these, the plain scan of wide
-        logits
-        is {times(wide[0])} times as fast and exact search {times(wide[1])} times. On the third machine below (AMD),
-        flushing denormal numbers to zero has no effect beyond the noise of a busy machine ({ms(amd[0]["ms"])} ms with
-        them, {ms(amd[1]["ms"])} without). `polyrank bench scoring` prints both.""",
-        f"""On AVX-512 without bf16 the plain scan is sometimes faster than exact search for vectors without
-        structure. At {plain["d"]} dimensions with {plain["m"]} trained vectors (`--growth 1000000`), a million
-        candidates take {ms(plain["ms"])} ms plain and {ms(exact["ms"])} ms exact on AMX ({times(exact["ratio"])}
-        times as fast as the papers' form), and a search needs {exact["peak_mb"]:.0f} MB in addition to
-        the int8 copy, which is made once.""",
+        f"""The ratios of wide logits overstate the methods. With these logits, the papers' form has attention weights
+        below 1e-38, denormal numbers, which may slow those processors (not measured). The same operations on vectors
+        without structure produce none and take {ms(usual)} ms on AMX. Compared with this time, the plain scan of wide
+        logits is {times(wide[0])} times as fast and exact search {times(wide[1])} times. On the third machine below
+        (AMD), flushing denormal numbers to zero has no effect beyond the noise of a busy machine ({ms(amd[0]["ms"])} ms
+        with them, {ms(amd[1]["ms"])} without). `polyrank bench scoring` prints both.""",
+        """On AVX-512 without bf16, the plain scan is sometimes faster than exact search for vectors without
+        structure.""",
+        f"""A million candidates of {plain["d"]} dimensions with {plain["m"]} trained vectors (`--growth 1000000`) take
+        {ms(plain["ms"])} ms plain and {ms(exact["ms"])} ms exact on AMX ({times(exact["ratio"])} times as fast as the
+        papers' form). A search needs {exact["peak_mb"]:.0f} MB in addition to the int8 copy, which is made once.""",
     )
+
+
+def _ratios(name: str, form: str = "fast") -> str:
+    """How many times as fast exact search is for a trained Poly-encoder's vectors: the least and the most."""
+    found = [row(name, what="trained", m=m, form=form)["ratio"] for m in (16, 64, 360)]
+    return f"{times(min(found))} to {times(max(found))}"
 
 
 def registers() -> str:
@@ -62,10 +73,13 @@ def registers() -> str:
     forms = [f"{where}: {form}" for where in ("AVX2", "AVX-512") for form in ("papers'", "plain", "exact", "by")]
     return section(
         "Speed: the same in registers of AVX2 and AVX-512",
-        f"""The compiled loops have a form for every kind of registers. As above, on one thread of a third machine
-        ({described(VNNI)[0]}, AVX-512 with VNNI, no AMX), first limited to AVX2 (`polyrank bench scoring
-        --instructions avx2`, which limits torch and its libraries too), then with all instructions. Other work kept its
-        cores busy several times over, so only the ratios are meaningful; forms take turns.""",
+        f"""Do the compiled loops help with other registers? They have a form for every kind. For vectors like a trained
+        Poly-encoder's, exact search is {_ratios(AVX2, "exact")} times as fast as the papers' form with AVX2, and
+        {_ratios(VNNI, "exact")} times with AVX-512.""",
+        f"""The measurement is as above, on one thread of a third machine ({described(VNNI)[0]}, AVX-512 with VNNI, no
+        AMX). It is first limited to AVX2 (`polyrank bench scoring --instructions avx2`, which limits torch and its
+        libraries too), then uses all instructions. Other work kept the cores busy several times over, so only the
+        ratios are meaningful; forms take turns.""",
         table(["vectors", "context vectors", *forms], rows, (1, 2, 3, 4, 6, 7, 8)),
     )
 
@@ -87,11 +101,14 @@ def million() -> str:
     built, best = row("bench/amx/search", what="build"), row("bench/amx/search", what="fast")
     return section(
         "Speed: a million candidates on disk",
-        f"""{built["n"]:,} candidates of {built["d"]} dimensions in int8 with their texts,
-        {built["bytes"] / 1e9:.1f} GB, {built["m"]} context vectors; milliseconds on the same two machines. Made by
-        `python runs/timing/search.py -n 1000000 -m 16 --precision int8`.""",
+        f"""How fast is an index on disk? Exact search finds the ten best of {built["n"]:,} candidates in
+        {ms(best["ms"])} ms on AMX, compared with {cells("exact")[0]} ms if every score is computed.""",
+        f"""The candidates have {built["d"]} dimensions in int8, with their texts, {built["bytes"] / 1e9:.1f} GB, and
+        contexts {built["m"]} vectors. Times are milliseconds on the same two machines as in [the ten best of
+        100,000](#speed-the-ten-best-of-100000). Command: `python runs/timing/search.py -n 1000000 -m 16 --precision
+        int8`.""",
         table(["what", "AMX", "AVX-512"], [[title, *cells(what)] for what, title in titles.items()], (1, 2)),
-        f"""Exact search scores {best["n_scored"]} candidates in full on AMX. They are
+        f"""Exact search scores {best["n_scored"]} candidates in full on AMX. Its ten best hold
         {percent(best["recall_at_10"])}% of the ten best in fp32, because stored vectors are rounded.""",
     )
 
@@ -113,13 +130,16 @@ def answers() -> str:
     def faster(name: str) -> list[str]:
         return [times(row(name, n=100_000, form=kind)["papers_ratio"]) if kind != "Cross" else "" for kind in kinds]
 
+    poly = row(small, n=100_000, form="Poly-64")
     return section(
         "Speed: from text to the ten best",
-        f"""In the shape of the Poly-encoder paper's Table 5: a context of 100 words through MiniLM, then candidates
-        of 384 dimensions; milliseconds, with the context's encoding in parentheses. Then a network of
-        BERT-base's size and 768 dimensions (`--backbone base`, random weights). The papers' form is all in fp32
-        with attended vectors. The Cross-encoder's times are extrapolated from a part. On {machine(small)}. Made by
-        `polyrank bench respond`.""",
+        f"""How long does an answer take from text to the ten best? With MiniLM and 100,000 candidates, a Poly-encoder
+        of 64 codes takes {ms(poly["ms"])} ms, {times(poly["papers_ratio"])} times as fast as the papers' form.""",
+        f"""The table has the shape of the Poly-encoder paper's Table 5: a context of 100 words through MiniLM, then
+        candidates of 384 dimensions. Then follows a network of BERT-base's size with 768 dimensions (`--backbone base`,
+        random weights). Times are milliseconds, with the context's encoding in parentheses. The papers' form is all in
+        fp32 with attended vectors. The Cross-encoder's times are extrapolated from a part. On {machine(small)}.
+        Command: `polyrank bench respond`.""",
         table(
             ["", *kinds],
             [
@@ -159,6 +179,7 @@ def peers() -> str:
     train = {one: row("bench/amx/train", form=one) for one in (library, f"{package}, like lengths")}
     slow = row("bench/avx512/train", form=f"{package}, like lengths")
     trained = train[f"{package}, like lengths"]
+    bulk = row("bench/amx/encode", what="bulk", form=package)
     convert = row("bench/avx512/encode", what="context", form="runs/work/convert/multi/model")
     rows = [
         ["encode 1,000 turns of chat, per second", *cells("bulk", "per_second")],
@@ -176,51 +197,65 @@ def peers() -> str:
     ]
     return section(
         "Speed: against sentence-transformers",
-        f"""The same MiniLM in sentence-transformers 6.2 and polyrank. In parentheses: times as fast as the library's
-        default and, after the slash, as the library with bf16 weights; polyrank and OpenVINO use bf16
-        automatically. On {machine("bench/amx/encode")}; the last column is on {machine("bench/avx512/encode")}.
-        Made by `python runs/peers/speed.py encode POOL --backend onnx --backend openvino` and `python
-        runs/peers/speed.py train DATA --limit 256`.""",
+        f"""How fast is polyrank compared with sentence-transformers 6.2 for the same MiniLM? On AMX, it encodes turns
+        {times(bulk["ratio"])} times as fast as the library's default. It trains {times(trained["ratio"])} times as fast
+        as the library in bf16, on batches of similar length.""",
+        f"""In parentheses: times as fast as the library's default and, after the slash, as the library with bf16
+        weights. polyrank and OpenVINO use bf16 automatically. On {machine("bench/amx/encode")}; the last column is on
+        {machine("bench/avx512/encode")}. Commands: `python runs/peers/speed.py encode POOL --backend onnx --backend
+        openvino` and `python runs/peers/speed.py train DATA --limit 256`.""",
         table(
             ["what", "sentence-transformers", "in bf16", "polyrank", "OpenVINO", "ONNX", "polyrank, AVX-512"],
             rows,
             range(1, 7),
         ),
-        late(library, package),
-        training(library, package),
+        *late(library, package),
+        *training(library, package),
         f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16, and polyrank
         refused it. A multi-context ConveRT encodes a context {times(convert["ratio"])} times as fast as the library's
         MiniLM on AVX-512 alone.""",
     )
 
 
-def late(library: str, package: str) -> str:
-    """Re-ranking by a late Cross-encoder, whose candidates are read in advance."""
+def late(library: str, package: str) -> list[str]:
+    """Re-ranking by a late Cross-encoder, whose candidates are encoded in advance."""
     there, joined = "bench/avx2/late", "late Cross-encoder"
     forms = (library, package, f"{package} int8", joined, f"{joined} int8", f"Bi-encoder and {joined}")
     usual, cross, narrow, own, fastest, both = (row(there, what="rerank", form=form) for form in forms)
     one, peer = (row(there, what="context", form=form)["ms"] for form in (package, library))
-    return f"""Re-ranking {usual["n"]} replies of star for a context of 100 words on {machine(there)}:
-        {ms(usual["ms"])} ms by the library's Cross-encoder, {ms(cross["ms"])} by polyrank's ({times(cross["ratio"])}
-        times), {ms(narrow["ms"])} in int8 ({times(narrow["ratio"])}), {ms(own["ms"])} by a late Cross-encoder that
-        keeps the replies ({times(own["ratio"])}), and {ms(fastest["ms"])} by that in int8 ({times(fastest["ratio"])}).
-        Two stages, a Bi-encoder and the late Cross-encoder that starts from it, read the context once: {ms(both["ms"])}
-        ms, of which the Bi-encoder alone takes {ms(one)}, so re-ranking adds {ms(both["ms"] - one)}. The library's
-        encoder and Cross-encoder take {ms(peer + usual["ms"])}. Made by `python runs/peers/speed.py encode POOL --limit
-        300 --pairs 25 --precision int8 --repeats 15`."""
+    return [
+        f"""Re-ranking {usual["n"]} replies of star for a context of 100 words on {machine(there)} (`python
+        runs/peers/speed.py encode POOL --limit 300 --pairs 25 --precision int8 --repeats 15`; in parentheses, times as
+        fast as the library's Cross-encoder):""",
+        listed(
+            f"the library's Cross-encoder: {ms(usual['ms'])} ms",
+            f"""polyrank's Cross-encoder: {ms(cross["ms"])} ms ({times(cross["ratio"])}), in int8 {ms(narrow["ms"])} ms
+            ({times(narrow["ratio"])})""",
+            f"""a late Cross-encoder that keeps the replies: {ms(own["ms"])} ms ({times(own["ratio"])}), in int8
+            {ms(fastest["ms"])} ms ({times(fastest["ratio"])})""",
+            f"""two stages, a Bi-encoder and the late Cross-encoder that starts from it, which read the context once:
+            {ms(both["ms"])} ms. The Bi-encoder alone takes {ms(one)} ms, so re-ranking adds {ms(both["ms"] - one)}. The
+            library's encoder and Cross-encoder take {ms(peer + usual["ms"])} ms.""",
+        ),
+    ]
 
 
-def training(library: str, package: str) -> str:
+def training(library: str, package: str) -> list[str]:
     """Batches of 64 compared with sentence-transformers, and 512 contexts at once in the memory of 64."""
     there = "bench/avx512-vnni/train"
     usual, random, alike = (row(there, form=form) for form in (library, package, f"{package}, like lengths"))
     many = {form: row("bench/train-cache", form=form)["ms"] for form in (package, f"{package}, like lengths")}
     cached = row("bench/train-cache", form=f"{package}, like lengths, 512 in chunks")["ms"]
     longer = [f"{cached / ms:.2f}" for ms in many.values()]
-    return f"""Training in batches of 64, all in bf16, on {machine(there)}: {usual["per_second"]:.1f} pairs a second by
-        a plain loop around the library's model and loss, {random["per_second"]:.1f} by polyrank on random batches
-        ({times(random["ratio"])} times) and {alike["per_second"]:.1f} on batches of similar length
-        ({times(alike["ratio"])} times). 512 contexts at once, in chunks of 64 through the gradient cache, take
-        {longer[0]} times as long per pair as random batches of 64, and {longer[1]} times as long as batches of similar
-        length. Made by `python runs/peers/speed.py train DATA --limit 256 --batch 64` and `polyrank bench train DATA
-        --batch 64 --cache 512 --limit 512`."""
+    return [
+        f"""Training in batches of 64, all in bf16, on {machine(there)} (`python runs/peers/speed.py train DATA --limit
+        256 --batch 64`):""",
+        listed(
+            f"a plain loop around the library's model and loss: {usual['per_second']:.1f} pairs a second",
+            f"polyrank on random batches: {random['per_second']:.1f} ({times(random['ratio'])} times)",
+            f"polyrank on batches of similar length: {alike['per_second']:.1f} ({times(alike['ratio'])} times)",
+        ),
+        f"""512 contexts at once, in chunks of 64 through the gradient cache, take {longer[0]} times as long per pair as
+        random batches of 64, and {longer[1]} times as long as batches of similar length (`polyrank bench train DATA
+        --batch 64 --cache 512 --limit 512`).""",
+    ]
