@@ -378,6 +378,19 @@ def test_why_starts_with_the_largest_share_even_of_a_special_token(watched: Watc
     assert "Most comes from turn 2 (+0.700)." in page.evaluate(begin, [[0.1, 0.7], 0.2])
 
 
+def test_why_shows_the_weight_of_each_part_of_a_sum(watched: Watched, server: Running) -> None:
+    sum_of = """async names => {
+        const { explained } = await import('/page/why.js');
+        const text = { text: "hi", share: 1, tokens: [] };
+        const part = { score: 1, turns: [text], background: [], rest: 0, candidate: text };
+        const parts = Object.fromEntries(names.map((name, i) => [name, { ...part, weight: [1, 0.25, null][i] }]));
+        return [...explained({ ...part, parts }).querySelectorAll(":scope > h4")].map(one => one.textContent);
+    }"""
+    page = watched.open(server.url)
+    titles = ["Part: 1 bi (weight 1)", "Part: 2 count (weight 0.25)", "Part: 3 other"]
+    assert page.evaluate(sum_of, ["1 bi", "2 count", "3 other"])[-3:] == titles
+
+
 @pytest.mark.deep
 def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server: Running) -> None:
     page = watched.open(server.url, "catalogue")
