@@ -96,9 +96,9 @@ def test_pages_find_zero_characters(tmp_path: Path) -> None:
     odd = Candidate("odd", "Zero\0Down%")
     build(tmp_path / "index", [*POOL, odd])
     with open_catalogue(tmp_path / "index") as index:
-        for words in (["\0"], ["\0down"], ["ZERO\0", ""]):
+        for words in (["\0"], ["\0down"], ["ZERO\0", ""], ["DOWN%"]):
             assert index.page(words=words).candidates == (odd,), words
-        for words in (["\0_"], ["\0", "wifi"]):
+        for words in (["\0_"], ["\0", "wifi"], ["o%"], ["d_wn"]):
             assert index.page(words=words).candidates == (), words
         assert index.page(words=[""]) == index.page()
 
