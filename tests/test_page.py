@@ -444,6 +444,40 @@ def test_the_catalogue_is_filtered_exported_and_imported(watched: Watched, serve
     assert page.locator("#import-file").input_value() == ""  # otherwise the corrected file could not be chosen again
 
 
+def test_an_edit_does_not_replace_that_of_another_user(watched: Watched, server: Running) -> None:
+    def save(text: str) -> None:
+        with server.client() as client:
+            rows = [{"id": "shared", "text": text, "metadata": {"team": "other"}}]
+            client.post("/v1/candidates", json={"candidates": rows, "replace": True}).raise_for_status()
+
+    save("one")
+    page = watched.open(server.url, "catalogue")
+    page.get_by_role("button", name="Edit shared").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Text").fill("mine")
+    save("theirs")
+    dialog.get_by_role("button", name="Save").click()
+    changed = 'to “theirs” with the metadata {"team":"other"}. Save again to replace it.'
+    expect(dialog.locator("#editor-error")).to_contain_text(changed)
+    with server.client() as client:
+        assert client.get("/v1/candidates/shared").json()["text"] == "theirs"
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        assert client.get("/v1/candidates/shared").json()["text"] == "mine"
+        page.get_by_role("button", name="Edit shared").click()
+        client.delete("/v1/candidates/shared")
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.locator("#editor-error")).to_contain_text(
+            "removed this reply meanwhile. Save again to restore it"
+        )
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        assert client.get("/v1/candidates/shared").json()["text"] == "mine"
+        client.delete("/v1/candidates/shared")
+    assert all("412" in problem or "404" in problem for problem in watched.problems)
+    watched.problems.clear()  # the browser's log of refused requests
+
+
 @pytest.mark.deep
 def test_a_late_answer_does_not_close_the_next_dialog(watched: Watched, server: Running) -> None:
     page = watched.open(server.url, "catalogue")
