@@ -106,7 +106,11 @@ def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
         assert two == "two"
         assert client.respond("the outage is over", k=1, allow_echo=True).ranked[0].id == one
         assert one not in [reply.id for reply in client.respond("The outage is over!").ranked]
-        assert client.add([{"id": "two", "text": "bye"}], replace=True) == ["two"]
+        before = client.candidate("two")
+        assert before is not None
+        assert client.add([{"id": "two", "text": "bye"}], replace=True, previous=[before]) == ["two"]
+        with pytest.raises(DataError, match="'two' was changed or removed after you read it"):
+            client.add([{"id": "two", "text": "see you"}], replace=True, previous=[before])
         stored = client.candidate("two")
         assert stored is not None
         assert stored.text == "bye"

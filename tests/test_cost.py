@@ -82,8 +82,10 @@ def test_the_cost_is_that_of_all_steps_and_validations(
     examples, valid = (list(read_examples(task[name]).examples) for name in ("train", "valid"))
     state = torch.random.get_rng_state()
     times = iter([0.0, 4.0, 4.0, 5.0, 5.0, 6.0, 6.0, 7.0, 7.0, 10.0])
-    cost = measure_cost(plan, examples, valid, seed=1, device=CPU, clock=times.__next__)
+    said: list[str] = []
+    cost = measure_cost(plan, examples, valid, seed=1, device=CPU, progress=said.append, clock=times.__next__)
     assert cost is not None
+    assert said == [*(f"timing batch {number} of 4" for number in (1, 2, 3, 4)), "timing the validation"]
     assert (cost.n_steps, cost.per_second, cost.seconds) == (45, 8, 45 + 10 * 3)
     assert cost.memory is None or cost.memory > 10_000_000
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -166,11 +168,17 @@ def test_the_command_says_what_training_costs(tiny_backbone: Path, task: dict[st
 
 @pytest.mark.deep
 def test_split_says_what_training_costs_and_limits_it(
-    write_rows: Callable[[str, list[dict[str, Any]]], Path], tmp_path: Path
+    write_rows: Callable[[str, list[dict[str, Any]]], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"context": [f"my {i}"], "response": f"hello {i % 50}"} for i in range(1400)]
-    done = run("split", write_rows("rows.jsonl", rows), "-o", tmp_path / "split", "--minutes", "0.5")
+    file = write_rows("rows.jsonl", rows)
+    done = run("split", file, "-o", tmp_path / "split", "--minutes", "0.5")
     assert done.returncode == 0, done.stderr
+    assert "timing a few batches of training: this takes seconds, or minutes if the machine is busy" in done.stderr
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    drawn = run("split", file, "-o", tmp_path / "drawn").stderr
+    assert "loading the model" in drawn
+    assert "timing the validation" in drawn
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("training: ")]
     assert "examples/s, validations included" in line
     assert load_recipe(tmp_path / "split" / "recipe.toml").train.minutes == 0.5

@@ -480,7 +480,9 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     why = explain(both, context, REPLY)
     check_form(why, context, REPLY)
     check_sums(why, float(both.score([context], [[REPLY]])[0][0]))
-    assert list(why.parts) == ["1", "2 other"]
+    assert {name: part.weight for name, part in why.parts.items()} == {"1": 1.0, "2 other": 0.4}
+    assert why.weight is None
+    assert Explanation.from_dict(json.loads(json.dumps(why.as_dict()))) == why
     assert shares_of(why.parts["2 other"]) == pytest.approx(shares_of(explain(bi, context, REPLY)))
     parts = explain(poly, context, REPLY), explain(bi, context, REPLY)
     for mine, first, second in zip(why.turns, *(part.turns for part in parts), strict=True):
@@ -534,10 +536,12 @@ def test_both_stages_are_explained(tiny_backbone: Path, ensemble: Any) -> None:
         why = explain(stages, context, reply.text)
         assert why.score == pytest.approx(reply.score, rel=1e-4)
         assert {name: part.score for name, part in why.parts.items()} == pytest.approx(reply.stages, rel=1e-4)
-        assert why.parts == {
+        assert {name: replace(part, weight=None) for name, part in why.parts.items()} == {
             "retriever": explain(first, context, reply.text),
             "reranker": explain(second, context, reply.text),
         }
+        weights = {"raw": [1, 1], 0.5: [1, 0.5]}.get(ensemble, [None, None])
+        assert [part.weight for part in why.parts.values()] == weights
         if ensemble is None:
             assert (why.turns, why.candidate) == (why.parts["reranker"].turns, why.parts["reranker"].candidate)
         elif ensemble in ("raw", 0.5):
@@ -676,7 +680,13 @@ def test_the_command_prints_parts_of_parts(index: Path, tmp_path: Path) -> None:
     write_pipeline(tmp_path / "both", config)
     said = run("explain", tmp_path / "both", "my wifi is down", "--reply", "wifi is down").stdout
     titles = [line.split(" ", 1)[1] for line in said.splitlines() if re.match(r"\d+\.\d{4} ", line)]
-    assert titles == ["wifi is down", "retriever", "retriever: 1", "retriever: 2 count", "reranker"]
+    parts = [
+        "retriever (weight 1)",
+        "retriever: 1 (weight 1)",
+        "retriever: 2 count (weight 0.5)",
+        "reranker (weight 2)",
+    ]
+    assert titles == ["wifi is down", *parts]
     assert said.count("weighted sum of its shares in the parts") == 2
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
-from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
-from polyrank.index import LocalWriter, open_catalogue, open_index, write_index
+from polyrank.errors import ArtifactError, DataError, LockedError, MissingExtraError, UsageError
+from polyrank.index import LocalWriter, open_catalogue, open_index, verify_index, write_index
 from polyrank.models.scoring import scores
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25
@@ -96,9 +96,9 @@ def test_pages_find_zero_characters(tmp_path: Path) -> None:
     odd = Candidate("odd", "Zero\0Down%")
     build(tmp_path / "index", [*POOL, odd])
     with open_catalogue(tmp_path / "index") as index:
-        for words in (["\0"], ["\0down"], ["ZERO\0", ""]):
+        for words in (["\0"], ["\0down"], ["ZERO\0", ""], ["DOWN%"]):
             assert index.page(words=words).candidates == (odd,), words
-        for words in (["\0_"], ["\0", "wifi"]):
+        for words in (["\0_"], ["\0", "wifi"], ["o%"], ["d_wn"]):
             assert index.page(words=words).candidates == (), words
         assert index.page(words=[""]) == index.page()
 
@@ -232,6 +232,34 @@ def test_only_an_index_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds other files"):
         write_index(tmp_path / "thesis", [], np.zeros((0, 8), np.float32), fingerprint="f", model="m", overwrite=True)
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
+
+
+def test_an_index_that_another_process_makes_meanwhile_keeps_its_changes(tmp_path: Path) -> None:
+    def slow() -> Iterator[np.ndarray]:
+        build(tmp_path / "i")  # another process is faster
+        with LocalWriter(tmp_path / "i") as writer:
+            add_to_index(writer, Hashed(), [Candidate("new", "acknowledged")])
+        yield Hashed().encode_candidates([c.text for c in POOL])
+
+    def replace(vectors: Iterable[np.ndarray]) -> None:
+        write_index(tmp_path / "i", POOL, vectors, fingerprint="f" * 64, model="m", overwrite=True)
+
+    with pytest.raises(LockedError, match=r"another process has made .* meanwhile; run it again to replace it"):
+        replace(slow())
+    with open_index(tmp_path / "i") as index:
+        assert [c.id for _, c in index.iter_candidates()] == [*(c.id for c in POOL), "new"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["i"]
+    replace([Hashed().encode_candidates([c.text for c in POOL])])
+
+
+def test_an_empty_folder_becomes_one_index(tmp_path: Path) -> None:
+    def slow() -> Iterator[np.ndarray]:
+        with pytest.raises(LockedError, match="is being written to"):
+            build_index(tmp_path, Hashed(), POOL, model="m", overwrite=True)
+        yield Hashed().encode_candidates([c.text for c in POOL])
+
+    write_index(tmp_path, POOL, slow(), fingerprint="f" * 64, model="m", overwrite=True)
+    assert verify_index(tmp_path) == []
 
 
 def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:

@@ -378,6 +378,19 @@ def test_why_starts_with_the_largest_share_even_of_a_special_token(watched: Watc
     assert "Most comes from turn 2 (+0.700)." in page.evaluate(begin, [[0.1, 0.7], 0.2])
 
 
+def test_why_shows_the_weight_of_each_part_of_a_sum(watched: Watched, server: Running) -> None:
+    sum_of = """async names => {
+        const { explained } = await import('/page/why.js');
+        const text = { text: "hi", share: 1, tokens: [] };
+        const part = { score: 1, turns: [text], background: [], rest: 0, candidate: text };
+        const parts = Object.fromEntries(names.map((name, i) => [name, { ...part, weight: [1, 0.25, null][i] }]));
+        return [...explained({ ...part, parts }).querySelectorAll(":scope > h4")].map(one => one.textContent);
+    }"""
+    page = watched.open(server.url)
+    titles = ["Part: 1 bi (weight 1)", "Part: 2 count (weight 0.25)", "Part: 3 other"]
+    assert page.evaluate(sum_of, ["1 bi", "2 count", "3 other"])[-3:] == titles
+
+
 @pytest.mark.deep
 def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server: Running) -> None:
     page = watched.open(server.url, "catalogue")
@@ -429,6 +442,40 @@ def test_the_catalogue_is_filtered_exported_and_imported(watched: Watched, serve
     expect(page.locator("#catalogue-error")).to_contain_text("Line 2 is not a JSON object")
     expect(page.locator("#n-candidates")).to_have_text("0 of 7 replies")
     assert page.locator("#import-file").input_value() == ""  # otherwise the corrected file could not be chosen again
+
+
+def test_an_edit_does_not_replace_that_of_another_user(watched: Watched, server: Running) -> None:
+    def save(text: str) -> None:
+        with server.client() as client:
+            rows = [{"id": "shared", "text": text, "metadata": {"team": "other"}}]
+            client.post("/v1/candidates", json={"candidates": rows, "replace": True}).raise_for_status()
+
+    save("one")
+    page = watched.open(server.url, "catalogue")
+    page.get_by_role("button", name="Edit shared").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Text").fill("mine")
+    save("theirs")
+    dialog.get_by_role("button", name="Save").click()
+    changed = 'to “theirs” with the metadata {"team":"other"}. Save again to replace it.'
+    expect(dialog.locator("#editor-error")).to_contain_text(changed)
+    with server.client() as client:
+        assert client.get("/v1/candidates/shared").json()["text"] == "theirs"
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        assert client.get("/v1/candidates/shared").json()["text"] == "mine"
+        page.get_by_role("button", name="Edit shared").click()
+        client.delete("/v1/candidates/shared")
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog.locator("#editor-error")).to_contain_text(
+            "removed this reply meanwhile. Save again to restore it"
+        )
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        assert client.get("/v1/candidates/shared").json()["text"] == "mine"
+        client.delete("/v1/candidates/shared")
+    assert all("412" in problem or "404" in problem for problem in watched.problems)
+    watched.problems.clear()  # the browser's log of refused requests
 
 
 @pytest.mark.deep

@@ -886,6 +886,8 @@ def test_changes_are_counted_and_keep_their_order(script: Script, folder: Path, 
             writer.snapshot("copy")
         with pytest.raises(LockedError, match="is being written to"):
             RemoteWriter(folder)
+        with pytest.raises(LockedError, match="is being written to"):
+            write(folder, pool, np.ones((len(pool), 5), np.float32), overwrite=True)
     with pytest.raises(ArtifactError, match="encoder"):
         RemoteWriter(folder, fingerprint="e" * 64)
     RemoteWriter(folder).close()  # the lock is free

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -125,6 +126,27 @@ def test_an_added_candidate_is_available_to_the_next_request(client: httpx.Clien
     assert client.delete(f"/v1/candidates/{id_}").json()["removed"] == 1
     assert client.delete(f"/v1/candidates/{id_}").json()["removed"] == 0
     assert client.get(f"/v1/candidates/{id_}").status_code == 404
+
+
+def test_a_change_by_another_user_is_not_lost(client: httpx.Client) -> None:
+    def save(text: str, previous: dict[str, Any]) -> httpx.Response:
+        body = {"candidates": [{"id": "shared", "text": text}], "replace": True, "previous": [previous]}
+        return client.post("/v1/candidates", json=body)
+
+    client.post("/v1/candidates", json={"candidates": [{"id": "shared", "text": "one"}]})
+    read = client.get("/v1/candidates/shared").json()
+    assert save("mine", read).status_code == 200
+    assert save("mine", read).status_code == 200  # a repeated request
+    refused = save("theirs", read)
+    message = "candidate 'shared' was changed or removed after you read it; read it again"
+    error = {"message": message, "type": "conflict_error", "param": "previous", "code": "changed"}
+    assert (refused.status_code, refused.json()) == (412, {"error": error})
+    assert client.get("/v1/candidates/shared").json()["text"] == "mine"
+    assert save("theirs", {**read, "text": "mine", "metadata": {"a": 1}}).status_code == 412
+    assert save("theirs", {**read, "text": "mine"}).status_code == 200
+    client.delete("/v1/candidates/shared")
+    assert save("mine", {**read, "text": "theirs"}).status_code == 412
+    assert client.get("/v1/candidates/shared").status_code == 404
 
 
 def test_the_catalogue_page_by_page(client: httpx.Client) -> None:

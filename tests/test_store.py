@@ -22,6 +22,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
 from polyrank.index import Index, LocalWriter, open_catalogue, open_index, read_filter, verify_index, write_index
 from polyrank.index.checks import as_vectors, candidate_faults, refuse, vector_faults
+from polyrank.index.local import matrix as matrix_module
 from polyrank.index.local import store
 from polyrank.index.local import writer as writer_module
 from polyrank.index.local.checked import CHECKED
@@ -663,6 +664,37 @@ def test_small_additions_do_not_copy_a_large_one(tmp_path: Path) -> None:
         assert len(content(index)) == 73
 
 
+def refresh_matrix(index: Index) -> None:
+    """Refresh the index before and after the verification of a compaction's matrix; its candidates are the same."""
+    assert not index.refresh()
+    for thread in threading.enumerate():
+        if thread.name == "polyrank-verification":
+            thread.join()
+    assert not index.refresh()
+
+
+def test_searches_do_not_wait_for_the_verification_of_a_new_matrix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, released = small(tmp_path / "i"), threading.Event()
+    with LocalWriter(path) as writer, open_index(path) as index:
+        writer.add([candidate("a")], vector(40)[None])
+        index.refresh()
+        verified = matrix_module.verified
+        monkeypatch.setattr(matrix_module, "verified", lambda *part: released.wait(10) and verified(*part))
+        writer.compact()
+        assert not index.refresh()
+        assert index.info()["blocks"] == [3, 1]
+        writer.add([candidate("b")], vector(41)[None])
+        writer.remove(["c0"])
+        assert index.refresh()
+        assert len(content(index)) == 4
+        released.set()
+        refresh_matrix(index)
+        assert index.info()["blocks"] == [4, 1]
+        assert len(content(index)) == 4
+
+
 def test_an_open_index_uses_the_matrix_of_a_compaction(tmp_path: Path) -> None:
     """Rows in memory and removed rows go, also those that filters have kept."""
     path, condition = small(tmp_path / "i", 30, "int8"), read_filter("version >= 0")
@@ -675,7 +707,7 @@ def test_an_open_index_uses_the_matrix_of_a_compaction(tmp_path: Path) -> None:
         old = weakref.ref(index.blocks()[0].vectors)
         view, want = index.view(condition), content(index)
         writer.compact()
-        assert not index.refresh()  # its candidates are the same
+        refresh_matrix(index)
         assert not catalogue.refresh()
         assert [type(block.vectors) for block in index.blocks()] == [PackedVectors]
         assert (index.info()["blocks"], index.blocks()[0].alive) == ([30], None)
@@ -698,7 +730,7 @@ def test_an_open_index_continues_if_a_new_matrix_is_damaged(tmp_path: Path) -> N
         writer.compact()
         (vectors,) = path.glob("matrix-*/vectors.npy")
         vectors.write_bytes(vectors.read_bytes()[:-1] + b"x")
-        assert not index.refresh()
+        refresh_matrix(index)
         assert content(index) == want
         writer.remove(["a"])
         assert index.refresh()

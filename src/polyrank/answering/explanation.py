@@ -1,7 +1,7 @@
 """Explanations of a score: the share of each text, word or token. Plain records, ready for JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -121,6 +121,7 @@ class Explanation:
         vectors: of a Poly-encoder, the largest weight first.
         parts: of a sum of encoders, by number and name; of a prior, "2 count"; of two stages, "retriever" and
             "reranker".
+        weight: of this part's score in the sum that it belongs to; None: it is not a part of a sum.
     """
 
     score: float
@@ -132,6 +133,7 @@ class Explanation:
     candidate: CandidateShare
     vectors: tuple[VectorShare, ...] = ()
     parts: dict[str, "Explanation"] = field(default_factory=dict)
+    weight: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The explanation as dictionaries, lists and numbers."""
@@ -247,7 +249,7 @@ def sum_explanations(score: float, parts: Sequence[tuple[str, float, Explanation
         background,
         sum(weight * part.rest for part, weight in zip(each, weights, strict=True)),
         candidate,
-        parts={name: part for name, _, part in parts},
+        parts={name: replace(part, weight=weight) for name, weight, part in parts},
     )
 
 

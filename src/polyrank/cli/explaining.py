@@ -105,7 +105,8 @@ def _draw(explanation: "Explanation") -> None:
 def _draw_parts(out: "Console", parts: "Mapping[str, Explanation]", whole: str = "") -> None:
     for name, part in parts.items():
         out.print()
-        out.print(f"{part.score:.4f}", _plain(f"{whole}{name}"), style="bold")
+        weight = "" if part.weight is None else f" (weight {part.weight:.4g})"
+        out.print(f"{part.score:.4f}", _plain(f"{whole}{name}{weight}"), style="bold")
         _draw_one(out, part)
         _draw_parts(out, part.parts, f"{whole}{name}: ")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, print_table
+from polyrank.cli.console import console, notify, print_table
 from polyrank.cli.options import Json, Overwrite, SkipBad, Speaker
 
 if TYPE_CHECKING:
@@ -86,10 +86,16 @@ def _report_cost(recipe: Path, parts: "Split") -> None:
 
     plan = resolve_recipe(recipe)
     train = plan.recipe.train
-    notify("timing a few batches of training")
-    cost = measure_cost(
-        plan, parts.train.examples, parts.valid.examples, seed=train.seeds[0], device=choose_device("auto")
-    )
+    notify("timing a few batches of training: this takes seconds, or minutes if the machine is busy")
+    with console().status("loading the model") as status:
+        cost = measure_cost(
+            plan,
+            parts.train.examples,
+            parts.valid.examples,
+            seed=train.seeds[0],
+            device=choose_device("auto"),
+            progress=status.update,
+        )
     if cost is not None:
         notify(f"training: {cost.describe(train.minutes)}")
 

@@ -105,10 +105,15 @@ def score(context: ContextLike, candidates: Sequence[str], *, model: str | None)
     return Call("POST", "/v1/score", lambda answer: list(map(float, answer["scores"])), body)
 
 
-def add(candidates: Iterable[CandidateLike], *, replace: bool, model: str | None) -> Call[list[str]]:
+def add(
+    candidates: Iterable[CandidateLike], *, replace: bool, previous: Iterable[CandidateLike], model: str | None
+) -> Call[list[str]]:
     """Add candidates; they are on disk when the server answers."""
-    rows = [{"id": one.id, "text": one.text, "metadata": one.metadata} for one in pool_of(candidates)]
-    body = {"candidates": rows, "replace": replace} | _given(model=model)
+    new, known = (
+        [{"id": one.id, "text": one.text, "metadata": one.metadata} for one in pool_of(side)]
+        for side in (candidates, previous)
+    )
+    body = {"candidates": new, "replace": replace} | _given(previous=known or None, model=model)
     return Call("POST", "/v1/candidates", lambda answer: list(answer["ids"]), body)
 
 
@@ -164,6 +169,7 @@ def models() -> Call[list[ServedModel]]:
 
 _ERRORS: dict[int, type[PolyrankError]] = {
     409: LockedError,
+    412: DataError,
     422: DataError,
     429: ResourceError,
     500: ArtifactError,

@@ -170,9 +170,23 @@ class Client(_Connection, Closing):
         """Raw scores of the candidates, in their order; higher is better."""
         return self._send(calls.score(context, candidates, model=model))
 
-    def add(self, candidates: Iterable[CandidateLike], *, replace: bool = False, model: str | None = None) -> list[str]:
-        """Add all candidates or, on an error, none; returns their ids. See ``polyrank.Pipeline.add``."""
-        return self._send(calls.add(candidates, replace=replace, model=model))
+    def add(
+        self,
+        candidates: Iterable[CandidateLike],
+        *,
+        replace: bool = False,
+        previous: Iterable[CandidateLike] = (),
+        model: str | None = None,
+    ) -> list[str]:
+        """Add all candidates or, on an error, none; returns their ids. See ``polyrank.Pipeline.add``.
+
+        Args:
+            candidates: to add.
+            replace: whether candidates with the same ids are replaced.
+            previous: candidates as ``candidate`` returned them; a DataError if another user has changed one since.
+            model: name of the index or pipeline.
+        """
+        return self._send(calls.add(candidates, replace=replace, previous=previous, model=model))
 
     def remove(self, ids: Sequence[str], *, model: str | None = None) -> int:
         """Remove candidates; returns how many were in the catalogue."""
@@ -282,10 +296,15 @@ class AsyncClient(_Connection):
         return await self._send(calls.score(context, candidates, model=model))
 
     async def add(
-        self, candidates: Iterable[CandidateLike], *, replace: bool = False, model: str | None = None
+        self,
+        candidates: Iterable[CandidateLike],
+        *,
+        replace: bool = False,
+        previous: Iterable[CandidateLike] = (),
+        model: str | None = None,
     ) -> list[str]:
         """See ``Client.add``."""
-        return await self._send(calls.add(candidates, replace=replace, model=model))
+        return await self._send(calls.add(candidates, replace=replace, previous=previous, model=model))
 
     async def remove(self, ids: Sequence[str], *, model: str | None = None) -> int:
         """See ``Client.remove``."""

@@ -173,7 +173,8 @@ def write_index(
     Raises:
         DataError: names the first five invalid candidates by position; nothing is written.
         UsageError: ``path`` already exists, the kind of inner-product index is unknown, or its library is missing.
-        LockedError: another process is writing to the index that would be replaced.
+        LockedError: another process is writing to the index that would be replaced, or has made one at ``path``
+            meanwhile.
         ResourceError: the disk is full; an earlier index is intact.
         OfflineError: the server does not answer.
     """

@@ -43,7 +43,7 @@ COMPUTING = frozenset(
         "/v1/embed", "/v2/embed", "/embed", "/v1/candidates",
     }
 )  # fmt: skip
-STATUSES = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
+STATUSES = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 500, 503, 504, 507)
 
 
 def create_app(

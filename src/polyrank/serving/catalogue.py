@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from polyrank.index import Index, IndexWriter, open_catalogue, open_writer
 from polyrank.records import Candidate
+from polyrank.serving.errors import HttpError, shown
 
 T = TypeVar("T")
 
@@ -41,18 +42,41 @@ class Catalogue:
             return look(index)
 
     def add(
-        self, candidates: Sequence[Candidate], vectors: Any, *, replace: bool, fingerprint: str | None = None
+        self,
+        candidates: Sequence[Candidate],
+        vectors: Any,
+        *,
+        replace: bool,
+        previous: Sequence[Candidate] = (),
+        fingerprint: str | None = None,
     ) -> int:
         """Add candidates, all or none; identical ones are skipped. Returns how many the index then has.
 
+        Args:
+            candidates: to add.
+            vectors: theirs.
+            replace: whether candidates with the same ids are replaced.
+            previous: candidates as the client read them.
+            fingerprint: of the encoder that made the vectors.
+
         Raises:
+            HttpError: one of ``previous`` was changed or removed since; nothing was added.
             DataError, LockedError, ResourceError: nothing was added.
             ArtifactError: the index now belongs to another encoder.
         """
         with self._mutex:
             writer = self._open(fingerprint)
-            known = writer.find([candidate.id for candidate in candidates])
+            known = writer.find([candidate.id for candidate in (*candidates, *previous)])
             new = [row for row, candidate in enumerate(candidates) if not candidate.is_same(known.get(candidate.id))]
+            as_given = {candidate.id for candidate in candidates} - {candidates[row].id for row in new}
+            for candidate in previous:
+                if candidate.id not in as_given and not candidate.is_same(known.get(candidate.id)):
+                    raise HttpError(
+                        412,
+                        f"candidate {shown(candidate.id)} was changed or removed after you read it; read it again",
+                        param="previous",
+                        code="changed",
+                    )
             writer.add([candidates[row] for row in new], vectors[new], replace=replace)
             return len(writer)
 

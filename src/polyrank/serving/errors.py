@@ -34,6 +34,7 @@ TYPES = {
     405: "invalid_request_error",
     408: "timeout_error",
     409: "conflict_error",
+    412: "conflict_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
     422: "invalid_request_error",

@@ -112,6 +112,12 @@ class NewCandidate(Request):
     metadata: dict[str, Any] = Field({}, description="JSON to store with it, for filters and clients.")
 
 
+class KnownCandidate(NewCandidate):
+    """A candidate of the catalogue, as a client read it."""
+
+    id: Id
+
+
 class AddRequest(Request):
     """Candidates to add, all or none."""
 
@@ -119,6 +125,9 @@ class AddRequest(Request):
     candidates: Annotated[list[NewCandidate], Field(fail_fast=True)] = Field(description="May be empty.")
     replace: bool = Field(
         False, description="Whether candidates with the same ids are replaced; otherwise they are an error."
+    )
+    previous: Annotated[list[KnownCandidate], Field(fail_fast=True)] = Field(
+        [], description="Candidates as you read them: refused with 412 if one was changed or removed since."
     )
 
 

@@ -82,6 +82,7 @@ def measure_cost(
     seed: int,
     device: torch.device,
     run: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Cost | None:
     """Measure what a training, or the rest of one, will cost. Mining of negatives is not included.
@@ -93,6 +94,7 @@ def measure_cost(
         seed: of the run.
         device: where to compute.
         run: the folder of the run to resume; None: a new run.
+        progress: called with what is done next.
         clock: the time in seconds.
 
     Returns:
@@ -126,7 +128,8 @@ def measure_cost(
         dtype = choose_dtype(train.precision, device)
         states = [TrainState(learner, n_steps, device, dtype) for learner in learners]
         source = ExampleBatches(sample, step, train, seed)
-        per_step, n_of_step = _time_updates(states, ExampleStep(step, train.loss), source, clock)
+        per_step, n_of_step = _time_updates(states, ExampleStep(step, train.loss), source, progress, clock)
+        progress("timing the validation")
         scorers = [judged(made, ranker.scorer, train) for ranker in rankers]
         pairs = zip(rankers, scorers, strict=True)
         checking = sum(_time_validation(*pair, valid, clock) for pair in pairs) if valid else 0.0
@@ -154,12 +157,14 @@ def _time_updates(
     states: Sequence[TrainState],
     step: ExampleStep,
     source: ExampleBatches,
+    progress: Callable[[str], None],
     clock: Callable[[], float],
 ) -> tuple[float, float]:
     """Seconds and examples of an update."""
     times: list[float] = []
     sizes: list[int] = []
     for number in range(TRIED_BATCHES):
+        progress(f"timing batch {number + 1} of {TRIED_BATCHES}")
         began, batch = clock(), source.batch(number)
         losses = step.losses(batch, number)
         for state in states:

@@ -7,6 +7,7 @@ they reflect, and SHA-256s. No torch.
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -129,6 +130,28 @@ def open_matrix(path: Path) -> Matrix:
         with verified(path, ANN, document) as stream, suppress(MissingExtraError):  # without the library, searches scan
             ann = read_ann(stream.read())
     return Matrix(Block(_as_vectors(values, scales), rows), ann, document["change"], int(document["digest"]))
+
+
+class Verification(threading.Thread):
+    """Opens a matrix while searches use an earlier one.
+
+    Attributes:
+        path: of the matrix.
+        matrix: set at the end; None: it is damaged, or a writer has replaced it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(name="polyrank-verification", daemon=True)
+        self.path = path
+        self.matrix: Matrix | None = None
+        try:
+            self.start()
+        except RuntimeError:  # no thread can be started
+            self.run()
+
+    def run(self) -> None:
+        with suppress(OSError, ArtifactError):
+            self.matrix = open_matrix(self.path)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

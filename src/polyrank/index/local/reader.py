@@ -24,7 +24,7 @@ from polyrank.index.local.ann import Ann
 from polyrank.index.local.counts import RowCounts
 from polyrank.index.local.filtered import FilteredViews, View
 from polyrank.index.local.lock import acknowledged_change, check_acknowledged
-from polyrank.index.local.matrix import REMEDY, open_matrix
+from polyrank.index.local.matrix import REMEDY, Matrix, Verification, open_matrix
 from polyrank.index.local.store import (
     FILE,
     Meta,
@@ -66,6 +66,7 @@ class LocalIndex(Index):
     def __init__(self, path: AnyPath, *, searched: bool = True) -> None:
         self.path, self._searched = Path(path), searched
         self._lock = threading.Lock()
+        self._verification: Verification | None = None
         self.opening = 1
         connection, self._state = self._open()
         self._use(connection)
@@ -205,7 +206,8 @@ class LocalIndex(Index):
     def refresh(self) -> bool:
         """See ``Index``. Takes microseconds and returns False if nothing changed.
 
-        After a compaction it verifies the new matrix, which takes about a second per GB, and uses it.
+        A thread verifies a compaction's matrix, which takes about a second per GB, before ``refresh`` uses it. A reader
+        that missed the change before the compaction waits for it.
         """
         with self._lock:
             immutable = isinstance(self._connection, ReadConnection)
@@ -221,7 +223,8 @@ class LocalIndex(Index):
                 self._state = state
                 self.opening += 1  # last: a thread that reads it before taking a view has this opening, or is refused
                 return True
-            if self._version(self._connection) == self._state.version:
+            verified = self._verification is not None and not self._verification.is_alive()
+            if self._version(self._connection) == self._state.version and not verified:
                 return False
             previous = self._state
             now = self._load(self._connection, previous)
@@ -264,43 +267,52 @@ class LocalIndex(Index):
         with transaction(connection, self.path, write=False):
             meta = read_meta(connection, self.path)
             check_acknowledged(self.path, meta.change, expected)
-            if previous is not None and (previous.meta.change, previous.meta.matrix) == (meta.change, meta.matrix):
+            if previous is not None and (previous.meta.change, previous.matrix) == (meta.change, meta.matrix):
                 return replace(previous, meta=meta, version=version)
             if not self._searched:
-                return _State(meta, ((), ()), version, FilteredViews(self.path), RowCounts(self.path))
+                return _State(meta, meta.matrix, ((), ()), version, FilteredViews(self.path), RowCounts(self.path))
             view = self._loaded_blocks(meta, previous, rebuild)
             view.update(connection, self.path, meta)
         indexes = (view.ann, *(None for _ in view.blocks[1:])) if view.blocks else ()
         views = tuple(view.blocks), indexes
-        return _State(meta, views, version, FilteredViews(self.path), RowCounts(self.path))
+        return _State(meta, view.matrix, views, version, FilteredViews(self.path), RowCounts(self.path))
 
     def _loaded_blocks(self, meta: Meta, previous: "_State | None", rebuild: bool) -> "_BlockUpdate":
         """The blocks to update: those of a matrix that was written since the previous state, otherwise its own."""
         if previous is None or previous.meta.change < meta.matrix_change:  # removals since then are not listed
+            self._verification = None
             return self._from_matrix(meta, rebuild)
-        if previous.meta.matrix != meta.matrix:
-            # replaces rows in memory and removed rows; without a sound matrix, the previous blocks can still be updated
-            with suppress(FileNotFoundError, ArtifactError):
-                return self._from_matrix(meta, rebuild=False)
+        name = previous.matrix
+        if name != meta.matrix:  # the new one replaces rows in memory and removed rows
+            if self._verification is None or self._verification.path.name != meta.matrix:
+                self._verification = Verification(self.path / meta.matrix)
+            if not self._verification.is_alive():
+                matrix, self._verification, name = self._verification.matrix, None, meta.matrix
+                with suppress(ArtifactError):  # without a sound matrix, the previous blocks can still be updated
+                    if matrix is not None:
+                        return self._of_matrix(matrix, meta)
         blocks, indexes = previous.view
         index = indexes[0] if indexes else None
-        return _BlockUpdate(list(blocks), previous.meta.change, previous.meta.digest, index)
+        return _BlockUpdate(name, list(blocks), previous.meta.change, previous.meta.digest, index)
 
     def _from_matrix(self, meta: Meta, rebuild: bool) -> "_BlockUpdate":
-        nothing = _BlockUpdate([], 0, 0)
+        nothing = _BlockUpdate(meta.matrix, [], 0, 0)
         if not meta.matrix:
             return nothing
         try:
-            matrix = open_matrix(self.path / meta.matrix)
+            return self._of_matrix(open_matrix(self.path / meta.matrix), meta)
         except FileNotFoundError:
             if not rebuild:
                 raise
             return nothing
+
+    def _of_matrix(self, matrix: Matrix, meta: Meta) -> "_BlockUpdate":
         block = matrix.block
         fits = not len(block.rows) or block.vectors.shape == (len(block.rows), meta.dimension)
         if matrix.change != meta.matrix_change or not fits:
             raise ArtifactError(f"{self.path / meta.matrix} belongs to another index; {REMEDY}")
-        return _BlockUpdate([block] if len(block.rows) else [], matrix.change, matrix.digest, matrix.ann)
+        blocks = [block] if len(block.rows) else []
+        return _BlockUpdate(meta.matrix, blocks, matrix.change, matrix.digest, matrix.ann)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +321,7 @@ class _State:
 
     Args:
         meta: as of that change.
+        matrix: name of the matrix that the view contains; that of ``meta`` may still be verified.
         view: blocks, and the inner-product index of each.
         version: SQLite's number of the commit that was read.
         filtered: filtered views, kept across changes of one opening.
@@ -317,6 +330,7 @@ class _State:
     """
 
     meta: Meta
+    matrix: str
     view: View
     version: int
     filtered: FilteredViews
@@ -327,8 +341,8 @@ class _State:
 class _BlockUpdate:
     """Blocks as of one change, brought to a later one by ``update``."""
 
-    def __init__(self, blocks: list[Block], change: int, digest: int, ann: Ann | None = None) -> None:
-        self.blocks, self.change, self.digest = blocks, change, digest
+    def __init__(self, matrix: str, blocks: list[Block], change: int, digest: int, ann: Ann | None = None) -> None:
+        self.matrix, self.blocks, self.change, self.digest = matrix, blocks, change, digest
         self.ann = ann  # of the first block
 
     def update(self, connection: sqlite3.Connection, path: Path, meta: Meta) -> None:

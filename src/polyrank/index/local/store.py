@@ -275,11 +275,12 @@ def page(
     """See ``polyrank.index.Index.page``; inside the caller's transaction."""
     n_live = read_meta(connection, path).n
     try:
-        sought = [_holding(word) for word in words if word.encode()]
+        sought = [word for word in words if word.encode()]
     except UnicodeEncodeError:  # no stored text contains a lone surrogate
         return Page((), None, n_live)
-    condition = " AND ".join(["row > ?", *(holds for holds, _ in sought)])
-    values = [after, *(value for _, value in sought for _ in range(2))]
+    holds = "(instr(lower(text), lower(?)) OR instr(lower(id), lower(?)))"  # LIKE reads a text up to its first NUL
+    condition = " AND ".join(["row > ?", *(holds for _ in sought)])
+    values = [after, *(word for word in sought for _ in range(2))]
     if filter is not None:
         condition, values = f"{condition} AND {filter.where}", [*values, *filter.bound]
     size = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"  # length alone counts up to a NUL
@@ -290,14 +291,6 @@ def page(
     rows = [row for (row, _), n_bytes in zip(found, before, strict=False) if n_bytes < PAGE_BYTES][:n]
     candidates = tuple(row.candidate for row in read_rows(connection, path, rows))
     return Page(candidates, rows[-1] if len(rows) < len(found) else None, n_live)
-
-
-def _holding(word: str) -> tuple[str, str]:
-    """The condition that the text or the id contains a word, and the value of its two places."""
-    if "\0" in word:  # where a pattern of LIKE ends
-        return "(instr(lower(text), lower(?)) OR instr(lower(id), lower(?)))", word
-    literal = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return "(text LIKE ? ESCAPE '\\' OR id LIKE ? ESCAPE '\\')", f"%{literal}%"
 
 
 def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:

@@ -73,11 +73,13 @@ def write_local(
     elif not checked:
         check_candidates(candidates)
     with ExitStack() as guard:
-        if overwrite and (target / FILE).exists():
+        if locked := overwrite and target.exists():
             lock.hold(guard, target)
         meta = Meta(fingerprint, model, dimension=0, change=1, ann=kind, precision=precision)
-        with new_folder(target, replace=overwrite, own_files=INDEX_FILES) as folder:
+        with new_folder(target, replace=locked, own_files=INDEX_FILES) as folder:
             _write(folder, candidates, vectors, meta)
+            if overwrite and not locked and target.exists():  # it may hold changes
+                raise LockedError(f"another process has made {target} meanwhile; run it again to replace it")
 
 
 def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vectors], meta: Meta) -> None:

@@ -19,7 +19,8 @@ REMOTE = DocumentKind(
     missing="build one with polyrank index build --remote",
     remedy="build it again with polyrank index build --remote, or restore the file",
 )
-FOLDER_FILES = (REMOTE.file, "writer.lock")  # every file in the folder of a remote index
+LOCK = "writer.lock"
+FOLDER_FILES = (REMOTE.file, LOCK)  # every file in the folder of a remote index
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from polyrank.index.checks import (
     vector_faults,
 )
 from polyrank.index.protocol import IndexWriter, check_fingerprint
-from polyrank.index.remote.address import FOLDER_FILES, Address, read_address, write_address
+from polyrank.index.remote.address import FOLDER_FILES, LOCK, Address, read_address, write_address
 from polyrank.index.remote.columns import Columns, read_field
 from polyrank.index.remote.connection import TIMEOUT_S
 from polyrank.index.remote.kinds import KINDS, build_settings, read_kind
@@ -67,11 +67,8 @@ class RemoteWriter(IndexWriter):
         self.path = Path(path)
         with ExitStack() as resources:
             read_address(self.path)
-            try:
-                self._lock = self.path / FOLDER_FILES[1]
-                self._descriptor = resources.enter_context(lock.hold(self._lock, f"{self.path} is being written to"))
-            except OSError as error:
-                raise unwritable(self.path, error) from error
+            self._lock = self.path / LOCK
+            self._descriptor = _hold_lock(resources, self.path)
             self._index = resources.enter_context(RemoteIndex(self.path, timeout_s=timeout_s))
             check_fingerprint(self._index.fingerprint, fingerprint, self.path)
             self._resources = resources.pop_all()
@@ -149,6 +146,13 @@ class RemoteWriter(IndexWriter):
         self._resources.close()
 
 
+def _hold_lock(resources: ExitStack, path: Path) -> int:
+    try:
+        return resources.enter_context(lock.hold(path / LOCK, f"{path} is being written to"))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def write_remote(
     path: AnyPath,
     address: Address,
@@ -178,6 +182,7 @@ def write_remote(
         DataError: names the first five invalid candidates by position; nothing is left behind.
         UsageError: the path or the name is taken, the kind is unknown, ``partition_by`` is not a field, no
             candidates were passed, or the server loses rows of divided collections.
+        LockedError: another process is writing to the index that would be replaced.
         OfflineError: the server does not answer.
     """
     kind, columns = KINDS[read_kind(ann)], Columns(read_field(partition_by))
@@ -188,7 +193,10 @@ def write_remote(
         raise UsageError(f"{address} cannot be built from 0 candidates; pass at least one")
     parts = iter([vectors] if isinstance(vectors, np.ndarray) else vectors)
     collection = f"{address.collection[:246]}_{os.urandom(4).hex()}"  # Milvus's limit is 255 characters
-    with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
+    with ExitStack() as resources:
+        if overwrite and target.exists():  # a writer's changes would be lost with the old collection
+            _hold_lock(resources, target)
+        server = resources.enter_context(closing(MilvusCollection(address, timeout_s=timeout_s)))
         server.check_offered(ann, shards=shards, replicas=replicas)
         old = server.alias()
         if old is not None and not overwrite:

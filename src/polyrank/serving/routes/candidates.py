@@ -1,6 +1,7 @@
 """``/v1/candidates``: the catalogue of an index or a pipeline, which can change while it is searched."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -16,7 +17,15 @@ from polyrank.serving.guard import SMALL_BODY
 from polyrank.serving.responses import MEDIA_TYPE
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import EmbedTask
-from polyrank.serving.wire import AddAnswer, AddRequest, CandidateRow, CandidatesAnswer, RemoveAnswer, RemoveRequest
+from polyrank.serving.wire import (
+    AddAnswer,
+    AddRequest,
+    CandidateRow,
+    CandidatesAnswer,
+    NewCandidate,
+    RemoveAnswer,
+    RemoveRequest,
+)
 
 
 class _AnyText(PathConvertor):
@@ -38,7 +47,7 @@ async def add(payload: AddRequest, request: Request, server: CurrentServer) -> A
 
     name = server.resolve_name(payload.model, "candidates")
     texts = [candidate.text for candidate in payload.candidates]
-    candidates = [Candidate(one.id or text_id(one.text), one.text, dict(one.metadata)) for one in payload.candidates]
+    candidates, previous = _records(payload.candidates), _records(payload.previous)
     n_bytes = int(request.headers.get("content-length", SMALL_BODY + 1))
     await server.off_loop(n_bytes, check_candidates, candidates, server.limits.metadata_bytes)
     tokens = [server.tokens(name, [text], "candidate") for text in texts]
@@ -47,9 +56,13 @@ async def add(payload: AddRequest, request: Request, server: CurrentServer) -> A
     fingerprint = embedded[0].fingerprint
     catalogue = server.catalogue(name)
     n = await server.run_blocking(
-        lambda: catalogue.add(candidates, vectors, replace=payload.replace, fingerprint=fingerprint)
+        lambda: catalogue.add(candidates, vectors, replace=payload.replace, previous=previous, fingerprint=fingerprint)
     )
     return AddAnswer(ids=[candidate.id for candidate in candidates], n_candidates=n)
+
+
+def _records(rows: Sequence[NewCandidate]) -> list[Candidate]:
+    return [Candidate(row.id or text_id(row.text), row.text, dict(row.metadata)) for row in rows]
 
 
 @router.post("/v1/candidates/remove", summary="Remove candidates, all in one change")

@@ -151,10 +151,10 @@ function folded(text) {
 
 const focusOn = (id, action) => shown.get(id)?.querySelector(`[aria-label^="${action}"]`)?.focus();
 
-let edited = {}; // a copy of the candidate in the dialog, without an id if it is new; each opening makes another
+let edited = {}; // the candidate in the dialog: its id, unless it is new, and `previous`, as it was read; each opening makes another
 
 function open(candidate) {
-  edited = { ...candidate };
+  edited = { id: candidate?.id, previous: candidate ? [candidate] : [] };
   get("editor-title").textContent = candidate ? "Edit a reply" : "Add a reply";
   get("editor-text").value = candidate?.text ?? "";
   get("editor-id").value = candidate?.id ?? "";
@@ -178,7 +178,7 @@ async function save() {
     return;
   }
   await attempt(async () => {
-    const saved = await add({ metadata: {}, ...candidate, ...(metadata && { metadata }) }, !isNew);
+    const saved = await add({ metadata: {}, ...candidate, ...(metadata && { metadata }) }, !isNew, own.previous).catch((error) => explain(error, own));
     if (edited === own) get("editor").close(); // the user may have opened the next one meanwhile
     const old = shown.get(saved.id);
     const row = rowOf(saved);
@@ -205,9 +205,23 @@ function read(text) {
   }
 }
 
-/** Add a candidate; returns it with its id. */
-async function add(candidate, replace) {
-  const answer = await ask("/v1/candidates", { body: { model: model.id, candidates: [candidate], replace } });
+/** Explain that another user has changed or removed a reply meanwhile. The next save replaces what is there now. */
+async function explain(error, own) {
+  if (error.status !== 412) throw error;
+  const query = new URLSearchParams({ model: model.id });
+  const now = await ask(`/v1/candidates/${encodeURIComponent(own.id)}?${query}`, { exact: true }).catch((missing) => {
+    if (missing.status !== 404) throw missing;
+    return null;
+  });
+  own.previous = now ? [now] : [];
+  if (!now) throw new ApiError("Another user has removed this reply meanwhile. Save again to restore it with your text.");
+  const metadata = Object.keys(now.metadata).length ? ` with the metadata ${JSON.stringify(now.metadata)}` : "";
+  throw new ApiError(`Another user has changed this reply meanwhile, to “${now.text}”${metadata}. Save again to replace it.`);
+}
+
+/** Add a candidate; returns it with its id. The server refuses if one of `previous` has changed meanwhile. */
+async function add(candidate, replace, previous = []) {
+  const answer = await ask("/v1/candidates", { body: { model: model.id, candidates: [candidate], replace, previous } });
   nCandidates = answer.n_candidates;
   onChange();
   return { ...candidate, id: answer.ids[0] };

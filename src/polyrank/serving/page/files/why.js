@@ -26,8 +26,13 @@ export function explained(why, level = 4) {
     { class: "why" },
     el("p", { class: "why-total" }, "Score ", el("strong", {}, number(why.score)), ". ", summary(why, stages)),
     stages ? null : sides(why, level),
-    parts.map(([name, part]) => [el(`h${level}`, {}, PARTS[name] ?? `Part: ${name}`), explained(part, Math.min(level + 1, 6))]),
+    parts.map(([name, part]) => [el(`h${level}`, {}, title(name, part.weight)), explained(part, Math.min(level + 1, 6))]),
   );
+}
+
+/** The heading of a part. A part of a sum has a weight. */
+function title(name, weight) {
+  return `${PARTS[name] ?? `Part: ${name}`}${weight == null ? "" : ` (weight ${Number(weight.toPrecision(4))})`}`;
 }
 
 function sides(why, level) {
