@@ -203,10 +203,10 @@ def _mutual() -> list[str]:
     """How models of the set mutual are trained and evaluated."""
     return [
         """mutual: every context has one right answer and three that people wrote as wrong ones. The Bi-encoder and the
-        Cross-encoder that corrects its scores start from `shipped:minilm` and are trained for one pass over the training
-        part, in fp32 on one core of an AMD EPYC (AVX2). The Cross-encoder alone starts from MiniLM after [an hour of
-        masked words and next utterances](#post-training-on-dialogues-without-labels), and is trained for three passes.
-        The test answers are withheld, so R@1 is that of the dev part.""",
+        Cross-encoder that corrects its scores start from `shipped:minilm` and are trained for one pass over the
+        training part, in fp32 on one core of an AMD EPYC (AVX2). The Cross-encoder alone starts from MiniLM after [an
+        hour of masked words and next utterances](#post-training-on-dialogues-without-labels), and is trained for three
+        passes. The test answers are withheld, so R@1 is that of the dev part.""",
     ]
 
 
