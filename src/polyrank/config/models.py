@@ -79,7 +79,7 @@ class ConvertText(Settings):
     Args:
         max_context_tokens: budget of the immediate context (the last turn), in subwords; its end is kept.
         max_candidate_tokens: budget of a candidate; its start is kept.
-        max_earlier_tokens: budget of all earlier turns together; the newest are kept.
+        max_earlier_tokens: with ``model.multi_context``: budget of all earlier turns together; the newest are kept.
         max_earlier_turns: maximum number of earlier turns.
         number_prefixes: put "0", "1", ... before the earlier turns, 0 before the newest, as for DSTC7.
         background: put persona lines and other facts after the earlier turns ("after"), or ignore them ("drop").
