@@ -38,6 +38,7 @@ evaluate() { # NAME SETS [FOLDER]
 }
 
 everything=(--set "data.train=$PWD/$WORK/data/train.jsonl.gz" --set data.speaker=reply --set "data.valid=$PWD/$WORK/data/valid.jsonl.gz")
+alone=(--set model.multi_context=false --set text.max_earlier_tokens=60) # 60: the default
 tune() { # MODEL SET
   local name=$1 model=$1 data=(--set "data.train=$DATA/$2/train.dialogues.jsonl.gz")
   [[ $1 == shipped:* ]] && name=shipped || model=$WORK/$1/model
@@ -59,13 +60,13 @@ for part in $PARTS; do
       train permissive convert "${everything[@]//$WORK\/data/$WORK\/permissive-data}" --set train.epochs=3 \
         --set train.batch_size=256 --set text.min_count=25
       ;;
-    single) train single convert "${everything[@]}" --set "train.max_steps=$STEPS" --set model.multi_context=false ;;
+    single) train single convert "${everything[@]}" --set "train.max_steps=$STEPS" "${alone[@]}" ;;
     tuned)
       for model in $TUNED; do for set in $SETS; do tune "$model" "$set"; done; done
       continue
       ;;
     ablations)
-      short=("${everything[@]}" --set "train.max_steps=$ABLATION_STEPS" --set train.method.scale_steps=$((ABLATION_STEPS / 8)) --set model.multi_context=false)
+      short=("${everything[@]}" --set "train.max_steps=$ABLATION_STEPS" --set train.method.scale_steps=$((ABLATION_STEPS / 8)) "${alone[@]}")
       train ablation-none convert "${short[@]}"
       train ablation-b convert "${short[@]}" --set model.relative_bias=false
       train ablation-d convert "${short[@]}" --set text.n_buckets=1

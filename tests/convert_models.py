@@ -57,6 +57,8 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def make(seed: int = 1, policy: ConvertText = POLICY, **changes: Any) -> tuple[Convert, ConvertTexts, ConvertConfig]:
     config = dataclasses.replace(TINY, **changes)
+    if not config.multi_context:
+        policy = dataclasses.replace(policy, max_earlier_tokens=ConvertText().max_earlier_tokens)
     model, texts, resolved = new_model(config, policy, seed=seed, sample=(), corpus=CORPUS)
     assert isinstance(model, Convert)
     assert isinstance(texts, ConvertTexts)

@@ -194,7 +194,7 @@ def test_any_changed_setting_changes_the_fingerprint(poly: tuple[Any, Texts, Any
     policies = {
         "max_context_tokens": 31, "max_candidate_tokens": 11, "max_background_tokens": 7, "turn_separator": "[EOT]",
         "new_tokens": ("[EOT]",), "speaker_prefixes": ("a: ",), "background": "after", "close_last_turn": True,
-        "share_pair_budget": False, "start_candidate_of_pair": True,
+        "share_pair_budget": False, "start_candidate_of_pair": True, "max_earlier_turns": 3,
     }  # fmt: skip
     settings = {
         "reduction": "sqrt_n", "reduction_tokens": 9, "shared_towers": False, "projection_dim": 5, "output_scale": 3.0,

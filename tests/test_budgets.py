@@ -88,6 +88,18 @@ def test_turns_lose_tokens_from_the_oldest_on(make: Make, budget: int, expected:
 
 
 @pytest.mark.parametrize(
+    ("most", "expected"),
+    [(0, "< p | e f |"), (1, "< p | c d | e f |"), (2, "< p | a b | c d | e f |"), (9, "< p | a b | c d | e f |")],
+)
+def test_the_number_of_turns_is_limited(make: Make, most: int, expected: str) -> None:
+    """The background is not a turn, and turns beyond the limit are not reported as cut."""
+    texts = make(max_earlier_turns=most)
+    assert shown(texts, texts.context_ids(Context(("a b", "c d", "e f"), ("p",)))) == expected
+    assert shown(texts, texts.context_ids(Context((), ("p",)))) == "< p |"
+    assert not texts.cut
+
+
+@pytest.mark.parametrize(
     ("separator", "budget", "expected"),
     [
         ("[EOT]", 8, "< b / c d / e |"),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,19 @@ def test_the_best_model_is_chosen_by_validation_not_training_loss(tmp_path: Path
     assert ends[0] < ends[1]
 
 
-def test_early_stopping_needs_validation_examples(tmp_path: Path, write_rows: Write) -> None:
-    plan = recipe(write_rows("train.jsonl", rows(1)), None, tmp_path / "run", early_stopping=2)
-    with pytest.raises(ConfigError, match=r"early_stopping = 2 counts validations; .* data\.valid"):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"early_stopping": 2}, "early_stopping = 2"),
+        ({"schedule": "plateau", "plateau_patience": 2}, "schedule.patience = 2"),
+        ({"schedule": "plateau", "plateau_factor": 0.5}, "schedule.factor = 0.5"),
+    ],
+)
+def test_settings_that_need_validations_are_refused_without_them(
+    settings: dict[str, Any], message: str, tmp_path: Path, write_rows: Write
+) -> None:
+    plan = recipe(write_rows("train.jsonl", rows(1)), None, tmp_path / "run", **settings)
+    with pytest.raises(ConfigError, match=rf"^train\.{re.escape(message)} needs validations; give .* data\.valid"):
         train(plan, device="cpu")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 

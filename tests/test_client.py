@@ -9,6 +9,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -253,6 +255,16 @@ def test_an_error_of_another_program_is_an_error() -> None:
     ("code", "retry_after", "pauses"),
     [
         ("starting", "7", [7.0]),
+        ("starting", "0", [0.25]),
+        ("starting", "86400", [60.0]),
+        ("starting", "9" * 400, [60.0]),
+        ("starting", "Fri, 31 Dec 9999 23:59:59 GMT", [60.0]),
+        ("starting", "Wed, 21 Oct 2015 07:28:00 GMT", [0.25]),
+        ("starting", "Fri, 31 Dec 9999 23:59:59 -0000", [0.25]),  # without a time zone
+        ("starting", "Fri, 31 Dec 99999 23:59:59 GMT", [0.25]),
+        ("starting", f"Fri, 31 Dec 2100 23:59:59 +{'9' * 20}", [0.25]),
+        ("starting", "-7", [0.25]),
+        ("starting", "soon", [0.25]),
         ("starting", "²", [0.25]),
         ("offline", "7", []),  # the first attempt may have made a part of the change, so a second may fail or miscount
     ],
@@ -270,6 +282,21 @@ def test_only_refused_requests_are_repeated(
     ):
         client.models()
     assert slept == pauses
+
+
+@pytest.mark.parametrize(("timeout_s", "longest"), [(0.5, 10.0), (15, 15)])
+def test_the_longest_requested_pause_depends_on_the_timeout(
+    timeout_s: float, longest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=9), usegmt=True)
+    with answering(429, "{}", **{"retry-after": "30"}) as busy, answering(429, "{}", **{"retry-after": soon}) as later:
+        for url in (busy, later):
+            with polyrank.Client(url, timeout_s=timeout_s, retries=1) as client, pytest.raises(ResourceError):
+                client.models()
+    assert slept[0] == longest
+    assert 5 < slept[1] <= 9
 
 
 def test_a_silent_server_is_reported_with_the_reason() -> None:

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from convert_models import ABLATIONS, BATCH, CONTEXTS, CORPUS, OTHERS, POLICY, REPLIES, TINY, Array, make, step_of
-from polyrank.config.models import BiConfig, ConvertConfig, TextPolicy
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.convert.quantization import from_eight_bits
+from polyrank.models.start import start_model
 from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
@@ -227,7 +228,39 @@ def test_a_vocabulary_with_other_buckets_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v.json"
     path.write_bytes(learn_subwords(CORPUS, min_count=3, n_buckets=9).to_bytes())
     with pytest.raises(ConfigError, match="n_buckets = 4"):
-        make(policy=dataclasses.replace(POLICY, vocabulary=str(path)))
+        make(policy=ConvertText(n_buckets=4, vocabulary=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "message"),
+    [
+        ({}, {"vocabulary": "v.json", "min_count": 4}, "min_count = 4 .* text.vocabulary = v.json is given; leave out"),
+        ({}, {"vocabulary": "v.json", "vocabulary_size": 9}, "vocabulary_size = 9 .* is given; leave out one of"),
+        ({}, {"vocabulary": "v.json", "count_repeats": True}, "count_repeats = true .* is given; leave out one of"),
+        ({}, {"vocabulary_size": 9, "min_count": 4}, "min_count = 4 .* text.vocabulary_size = 9 decides; leave out"),
+        ({"multi_context": False}, {"max_earlier_tokens": 9}, "max_earlier_tokens = 9 .*; set it to true, or leave"),
+        ({"multi_context": False}, {"max_earlier_turns": 1}, "max_earlier_turns = 1 .* model.multi_context = false;"),
+        ({"multi_context": False}, {"number_prefixes": True}, "number_prefixes = true .* model.multi_context = false"),
+        ({"multi_context": False}, {"background": "after"}, 'background = "after" .* model.multi_context = false;'),
+    ],
+)
+def test_text_settings_without_effect_are_refused(model: dict[str, Any], text: dict[str, Any], message: str) -> None:
+    config = dataclasses.replace(TINY, **model)
+    with pytest.raises(ConfigError, match=rf"^text\.{message}"):
+        new_model(config, ConvertText(**text), seed=1, sample=(), corpus=CORPUS)
+
+
+def test_a_start_has_its_own_vocabulary_and_settings(tmp_path: Path) -> None:
+    """Settings inherited from the start are accepted, also those that the new model does not use."""
+    model, texts, config = make()
+    save_model(tmp_path / "m", model, texts, config)
+    alone = dataclasses.replace(config, multi_context=False, combination="mean")
+    start_model(alone, texts.policy, seed=1, sample=(), start=tmp_path / "m")
+    for name, value, shown in (("min_count", 7, "7"), ("vocabulary_size", 9, "9"), ("count_repeats", True, "true")):
+        with pytest.raises(ConfigError, match=rf"^text\.{name} = {shown} has .* train\.init_from has its own vocab"):
+            start_model(
+                config, dataclasses.replace(texts.policy, **{name: value}), seed=1, sample=(), start=tmp_path / "m"
+            )
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from convert_models import BATCH, CORPUS, POLICY, TINY, make, step_of
 from polyrank.config.checked import parse_value
 from polyrank.config.methods import ConvertMethod
-from polyrank.config.models import ConvertConfig
+from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.config.recipe import DataConfig, Recipe, recipe_from_dict
 from polyrank.config.training import CONVERT_PRETRAINING
 from polyrank.data import read_examples
@@ -274,7 +274,7 @@ def test_fine_tuning_starts_from_weights_and_vocabulary(task: dict[str, Path], t
 
 def test_an_initial_model_determines_the_vocabulary(task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(task, tmp_path / "run", init_from="shipped:convert")
-    text = dataclasses.replace(POLICY, vocabulary=str(tmp_path / "other.json"))
+    text = ConvertText(vocabulary=str(tmp_path / "other.json"))
     with pytest.raises(ConfigError, match=r"other\.json, but train\.init_from has"):
         train(dataclasses.replace(plan, text=text), device="cpu")
 

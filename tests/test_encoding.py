@@ -22,7 +22,7 @@ from polyrank.models.first_output import FirstOutput
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.load import make_scorer, saved_scorer, untuned_scorer
+from polyrank.scorers.load import _fingerprint, make_scorer, saved_scorer, untuned_scorer
 from polyrank.scorers.network import inference
 from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, load_subwords, pad
@@ -470,4 +470,15 @@ def test_an_untuned_backbones_fingerprint_covers_all_settings_of_its_vectors(
     assert fingerprint("same", policy) == fingerprint("moved", policy) == same
     others = {fingerprint(name, policy) for name in ("weight", "words", "first")}
     others |= {fingerprint("same"), fingerprint("same", dataclasses.replace(policy, turn_separator=" . "))}
-    assert len(others - {same}) == 5
+    others.add(fingerprint("same", dataclasses.replace(policy, max_earlier_turns=3)))
+    assert len(others - {same}) == 6
+
+
+def test_a_setting_of_a_later_version_keeps_the_fingerprint_of_an_untuned_backbone(mean_pooled_backbone: Path) -> None:
+    """Indexes that were built before ``max_earlier_turns`` existed accept the backbone."""
+    scorer = untuned_scorer(str(mean_pooled_backbone), device="cpu", precision="fp32")
+    keys = [field.name for field in dataclasses.fields(TextPolicy) if field.name != "max_earlier_turns"]
+    now = _fingerprint("cosine", {}, scorer.texts, scorer.model)
+    values = [getattr(scorer.texts.policy, key) for key in keys]
+    scorer.texts.policy = dataclasses.make_dataclass("Earlier", keys)(*values)
+    assert _fingerprint("cosine", {}, scorer.texts, scorer.model) == now

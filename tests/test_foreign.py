@@ -242,7 +242,7 @@ def test_a_context_that_is_too_long_keeps_its_end_and_its_prompt(network: Any, t
     start, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     assert found.texts.context_ids(Context(turns)) == [start, *prompt, *end, sep]
     assert [str(cut) for cut in found.cut] == ["1 context did not fit into 10 tokens, so its start was not read"]
-    with pytest.raises(ConfigError, match="leaves no tokens after a prompt"):
+    with pytest.raises(ConfigError, match="leaves too few tokens after a prompt"):
         load(folder, max_context_tokens=4)
 
 
@@ -285,6 +285,28 @@ def test_a_pair_with_a_prompt_scores_like_its_library(network: Any, tmp_path: Pa
     folder = saved(model, tmp_path / "m")
     found = load(folder, device="cpu").score(QUERIES[:1], [DOCUMENTS])[0]
     np.testing.assert_allclose(found, model.predict([(QUERIES[0], text) for text in DOCUMENTS]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("words", [1, 5, 6, 7, 8, 9, 10, 11, 12, 13])
+def test_a_pair_keeps_its_prompt_and_both_texts_share_the_rest(words: int, network: Any, tmp_path: Path) -> None:
+    folder = network("Bert", "ForSequenceClassification", num_labels=1, max_position_embeddings=16)
+    prompt = "red " * words
+    model = CrossEncoder(str(folder), device="cpu", prompts={"q": prompt}, default_prompt_name="q")
+    folder = saved(model, tmp_path / "m")
+    if words > 11:  # of 16 tokens, 3 are boundaries
+        with pytest.raises(ConfigError, match=f"= 16 leaves too few tokens after a prompt of {words} tokens; raise"):
+            load(folder, device="cpu")
+        return
+    found: Any = load(folder, device="cpu")
+    red, light, down = (found.texts.subwords.encode(word)[0] for word in ("red", "light", "down"))
+    for n_left, n_right in ((1, 1), (1, 50), (50, 1), (50, 50)):
+        ids, segments = found.texts.pair_ids(Context(("light " * n_left,)), "down " * n_right)
+        counts = ids.count(red), ids.count(light), ids.count(down)
+        rest = 13 - words
+        wanted = {(1, 1): (1, 1), (1, 50): (1, rest - 1), (50, 1): (rest - 1, 1)}
+        assert counts == (words, *wanted.get((n_left, n_right), (rest - rest // 2, rest // 2)))
+        assert len(ids) == len(segments) == sum(counts) + 3 <= 16
+    assert np.isfinite(found.score([("light " * 50,)], [["down " * 50]])).all()
 
 
 def test_a_decoder_whose_last_token_is_the_vector(tokenizers: dict[str, Path], tmp_path: Path) -> None:

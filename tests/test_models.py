@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.backbones import BackboneRef, resolve_backbone
+from polyrank.loading.recipes import load_recipe
 from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, new_model
+from polyrank.models.artifacts import save_model
 from polyrank.models.backbone import empty_backbone
 from polyrank.models.build import fit_output_scale, resolve
 from polyrank.models.pretrained import max_positions
@@ -109,7 +111,8 @@ def test_poly_with_one_vector_equals_the_bi_encoder(tiny_backbone: Path, codes: 
 
 @pytest.mark.parametrize("reduction", ["first", "mean", "mean_of_first", "sqrt_n"])
 def test_reductions_ignore_padding(tiny_backbone: Path, reduction: Any) -> None:
-    model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), reduction=reduction, reduction_tokens=3))
+    own: Any = {"reduction_tokens": 3} if reduction == "mean_of_first" else {}
+    model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), reduction=reduction, **own))
     together = model.encode_candidates(texts.candidates(REPLIES))
     for i, reply in enumerate(REPLIES):
         torch.testing.assert_close(
@@ -166,6 +169,17 @@ def test_code_initialisations(tiny_backbone: Path) -> None:
     assert abs(float(codes.mean())) < 0.002
     with pytest.raises(ConfigError, match=r"code_std = 0\.5 has no effect, .*; set model\.code_init = "):
         make(tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64, code_std=0.5))
+
+
+def test_reduction_tokens_of_another_reduction_are_refused(tiny_backbone: Path, tmp_path: Path) -> None:
+    first = BiConfig(backbone=str(tiny_backbone), reduction="mean_of_first", reduction_tokens=3)
+    save_model(tmp_path / "m", *new_model(first, POLICY, seed=1, sample=REPLIES))
+    for reduction in (None, "mean"):
+        with pytest.raises(ConfigError, match=r"reduction_tokens = 3 has no .* \"(first|mean)\"; set \"mean_of"):
+            make(tiny_backbone, dataclasses.replace(first, reduction=reduction))
+    tables = {"output": str(tmp_path / "run"), "train": {"init_from": str(tmp_path / "m")}}
+    for own, inherited in (({}, 3), ({"reduction": "mean"}, 16)):  # another reduction does not inherit them
+        assert load_recipe({"model": {"kind": "bi", **own}, **tables}).model.reduction_tokens == inherited
 
 
 @pytest.mark.parametrize("projection_dim", [None, 8])

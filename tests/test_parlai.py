@@ -81,6 +81,18 @@ def test_a_file_without_codes_can_start_a_training(changed: Callable[..., Path],
     assert first.fingerprint == second.fingerprint
 
 
+@pytest.mark.parametrize(("size", "n_turns"), [(2, 2), (1, 1), (20, 4), (-1, 4), (0, 4), (None, 4)])
+def test_the_history_has_the_size_of_the_settings(
+    changed: Callable[..., Path], tmp_path: Path, size: int | None, n_turns: int
+) -> None:
+    import_parlai(changed("bi", history_size=size, text_truncate=60), tmp_path / "out")
+    import_parlai(changed("bi", text_truncate=60), tmp_path / "whole")
+    found, whole = (load_model(tmp_path / name).texts for name in ("out", "whole"))
+    turns = CONTEXTS[1].turns
+    assert len(turns) == 4
+    assert found.context_ids(Context(turns)) == whole.context_ids(Context(turns[-n_turns:]))
+
+
 def test_scaled_embeddings_without_segments_are_equivalent(changed: Callable[..., Path], tmp_path: Path) -> None:
     """Words divided by sqrt(D) that ParlAI multiplies by it, and the segment's vector within the positions."""
     model = changed("bi", embeddings_scale=True, n_segments=0)
@@ -129,6 +141,7 @@ def test_weights_in_sixteen_bits_are_read(changed: Callable[..., Path], tmp_path
         ("bi", {"n_heads": 3}, "which n_heads = 3 does not divide"),
         ("bi", {"dropout": 2.0}, "has dropout = 2.0, not from 0 to 1"),
         ("bi", {"n_positions": "4"}, "has n_positions = '4', not a number"),
+        ("bi", {"history_size": "4"}, "has history_size = '4', not a number"),
         ("bi", {"output_scaling": None}, "has output_scaling = None"),
         ("poly", {"poly_n_codes": "x"}, "has poly_n_codes = 'x', not a number"),
         ("bi", {"n_layers": 1}, "n_layers is 1, and the file has more layers"),

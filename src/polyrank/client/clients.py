@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Self, TypeVar
 
 try:
@@ -23,7 +25,7 @@ from polyrank.storage.closing import Closing
 
 T = TypeVar("T")
 PAGE = 200  # candidates per page of a catalogue
-MAX_PAUSE_S = 10.0  # between two attempts, unless the server requests a longer pause
+MAX_PAUSE_S = 10.0  # between two attempts, unless the server requests a longer pause and timeout_s allows it
 MAX_TIMEOUT_S = 1e9  # sockets refuse much longer ones
 RETRIED = {429, 503}
 
@@ -52,6 +54,15 @@ def _is_refusal(response: httpx.Response) -> bool:
     return response.status_code in RETRIED and calls.error_code(_content(response)) != "offline"
 
 
+def _retry_after(response: httpx.Response) -> float:
+    """The pause in seconds that a server requests, as a number or as a date; 0 if it requests none."""
+    text = response.headers.get("retry-after", "")
+    try:
+        return float(text) if text.isdecimal() else (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+    except (TypeError, ValueError, OverflowError):  # an invalid date, or one without a time zone
+        return 0.0
+
+
 class _Connection:
     """The settings and the retry policy of both clients; see ``Client`` for the arguments."""
 
@@ -73,6 +84,7 @@ class _Connection:
                 f"url = {url!r} is not valid ({error}); give a URL such as http://127.0.0.1:8600"
             ) from error
         self.url, self.retries = url.rstrip("/"), retries
+        self._most_s = max(timeout_s, MAX_PAUSE_S)
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}".encode()}
         timeout = httpx.Timeout(timeout_s, pool=None)  # requests that wait for a free connection are not late
         self._settings: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers}
@@ -100,8 +112,9 @@ class _Connection:
         """Seconds until the next attempt; None: do not retry."""
         if attempt >= self.retries or not (response is None or _is_refusal(response)):
             return None
-        seconds = "" if response is None else response.headers.get("retry-after", "")
-        return float(seconds) if seconds.isdecimal() else min(0.25 * 2.0**attempt, MAX_PAUSE_S)
+        if response is not None and (wanted := _retry_after(response)) > 0:
+            return min(wanted, self._most_s)
+        return min(0.25 * 2.0**attempt, MAX_PAUSE_S)
 
     def _lost(self, error: httpx.TransportError) -> OfflineError:
         return OfflineError(
@@ -116,7 +129,9 @@ class Client(_Connection, Closing):
         url: of the server, such as "http://127.0.0.1:8600".
         api_key: a key from the server's key file.
         timeout_s: seconds to wait for the server in each step: to connect, to send, and to receive.
-        retries: how often to repeat a request that a busy server refused or that did not reach the server.
+        retries: how often to repeat a request that a busy server refused or that did not reach the server. The client
+            first waits as long as the server requests (``Retry-After``), but at most ``timeout_s``, or 10 seconds if
+            that is longer.
 
     Raises:
         UsageError: an argument is invalid, or the key is not authorized.

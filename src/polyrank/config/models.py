@@ -45,6 +45,7 @@ class TextPolicy(Settings):
         max_context_tokens: budget of a context in tokens, special ones included.
         max_candidate_tokens: budget of a candidate in tokens, special ones included.
         max_background_tokens: most tokens of background (its start is kept) inside the context's budget.
+        max_earlier_turns: maximum number of turns before the last one; None: as many as the context's budget allows.
         turn_separator: text between two turns. A special token of the vocabulary becomes that token. If the vocabulary
             has no "[SEP]", "[SEP]" means the token that ends a text.
         new_tokens: tokens to add to the vocabulary, such as "[EOT]" for a separator or prefix. Their embeddings start
@@ -63,6 +64,7 @@ class TextPolicy(Settings):
     max_context_tokens: int = 360
     max_candidate_tokens: int = 72
     max_background_tokens: NonNegativeInt = 120
+    max_earlier_turns: NonNegativeInt | None = None
     turn_separator: str = "[SEP]"
     new_tokens: tuple[str, ...] = ()
     close_last_turn: bool = False
@@ -79,7 +81,7 @@ class ConvertText(Settings):
     Args:
         max_context_tokens: budget of the immediate context (the last turn), in subwords; its end is kept.
         max_candidate_tokens: budget of a candidate; its start is kept.
-        max_earlier_tokens: budget of all earlier turns together; the newest are kept.
+        max_earlier_tokens: with ``model.multi_context``: budget of all earlier turns together; the newest are kept.
         max_earlier_turns: maximum number of earlier turns.
         number_prefixes: put "0", "1", ... before the earlier turns, 0 before the newest, as for DSTC7.
         background: put persona lines and other facts after the earlier turns ("after"), or ignore them ("drop").

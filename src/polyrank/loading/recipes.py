@@ -198,6 +198,8 @@ def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str
         spent = SCALES[:2]
     else:  # the targets that the stored scale was fitted to no longer apply
         spent = SCALES[1:] if merged["model"].get(SCALES[0]) is not None else ()
+    if {**merged["model"], **model}.get("reduction") != "mean_of_first":
+        spent += ("reduction_tokens",)
     merged["text"].pop("vocabulary", None)  # the model folder contains its subwords; the original file may be gone
     return {**merged, "model": {name: value for name, value in merged["model"].items() if name not in spent}}
 

@@ -63,6 +63,12 @@ def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
             "model.normalize = true makes scores match_self_score times a cosine; leave out output_scale and"
             " match_output_std"
         )
+    reduction = changes.get("reduction", config.reduction)
+    if reduction != "mean_of_first" and config.reduction_tokens != BiConfig().reduction_tokens:
+        raise ConfigError(
+            f"model.reduction_tokens = {config.reduction_tokens} has no effect, because model.reduction ="
+            f' "{reduction}"; set "mean_of_first", or leave it out'
+        )
     if (mean_pooled or config.normalize) and all(value is None for value in fits):
         changes["match_self_score"] = 20.0
     if isinstance(config, PolyConfig):

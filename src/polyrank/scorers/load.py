@@ -195,7 +195,8 @@ def foreign_scorer(
 
 def _fingerprint(kind: str, settings: Mapping[str, Any], texts: Texts, model: nn.Module) -> str:
     """A digest of everything that determines the scores of a model without a sealed config.json."""
-    digest = hashlib.sha256(kind.encode() + json.dumps([settings, asdict(texts.policy)], sort_keys=True).encode())
+    policy = {key: value for key, value in asdict(texts.policy).items() if value is not None}  # new keys change nothing
+    digest = hashlib.sha256(kind.encode() + json.dumps([settings, policy], sort_keys=True).encode())
     digest.update(texts.subwords.to_bytes())
     for _, weight in sorted(model.state_dict().items()):
         digest.update(weight.contiguous().numpy().tobytes())

@@ -55,8 +55,9 @@ class BackboneTexts(Texts):
         """The last ``budget`` ids of the joined turns; goes backwards, so old turns beyond the budget cost nothing."""
         parts: list[Sequence[int]] = []  # newest first
         n_ids = n_read = 0
-        closes = self.policy.close_last_turn
-        for age, turn in enumerate(reversed(context.turns)):
+        closes, most = self.policy.close_last_turn, self.policy.max_earlier_turns
+        turns = context.turns if most is None else context.turns[-most - 1 :]
+        for age, turn in enumerate(reversed(turns)):
             if age or closes:
                 parts.append(self._separator)
                 n_ids += len(self._separator)
@@ -65,7 +66,7 @@ class BackboneTexts(Texts):
             n_read += 1
             if n_ids >= budget:
                 break
-        if n_ids > budget or n_read < len(context.turns):
+        if n_ids > budget or n_read < len(turns):
             self.cut.contexts.add(hash(context))
         ids = list(chain.from_iterable(reversed(parts)))
         return ids[n_ids - min(n_ids, max(budget, 0)) :]

@@ -56,9 +56,9 @@ class TemplateTexts(BackboneTexts):
         self.pair, self.segments = pair, segments
         self.max_pair_tokens, self.prompts = max_pair_tokens, prompts
         for prompt, name in zip(prompts, ("max_context_tokens", "max_candidate_tokens"), strict=True):
-            n, budget = len(subwords.encode(prompt)) + self._n_special, getattr(policy, name)
-            if n >= budget:
-                raise ConfigError(f"{name} = {budget} leaves no tokens after a prompt of {n} tokens; raise it")
+            n, budget = len(subwords.encode(prompt)), getattr(policy, name)
+            if n and n + sum(map(len, pair)) + 2 > budget:  # 2: one for each text of a pair
+                raise ConfigError(f"{name} = {budget} leaves too few tokens after a prompt of {n} tokens; raise it")
 
     @property
     def key(self) -> str:
@@ -99,13 +99,13 @@ class TemplateTexts(BackboneTexts):
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """Context and candidate between their boundary tokens, and the segments.
 
-        As in its own library, a pair that is too long loses tokens of the longer text.
+        As in its own library, a pair that is too long loses tokens of the longer text, but none of the prompt.
         """
-        n_special = sum(map(len, self.pair))
+        n_special, n_prompt = sum(map(len, self.pair)), len(self.subwords.encode(self.prompts[0]))
         budget = self.max_pair_tokens - n_special
         left = self._context(context, min(budget, self.policy.max_context_tokens - n_special))
         whole = self.subwords.encode(self.prompts[1] + candidate)
-        most = min(self.policy.max_candidate_tokens - n_special, max(budget - len(left), budget // 2))
+        most = min(self.policy.max_candidate_tokens - n_special, max(budget - len(left), (budget - n_prompt) // 2))
         right = self._start(whole, most)
         if len(left) > budget - len(right):
             left = self._context(context, budget - len(right))

@@ -15,6 +15,7 @@ from typing import Any
 
 from polyrank.config.models import NETWORKS
 from polyrank.config.recipe import Recipe, recipe_to_dict
+from polyrank.config.schedules import PLATEAU, PlateauSchedule
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
 from polyrank.errors import ConfigError, UsageError
@@ -136,11 +137,8 @@ def train(
         distributed.on_rank_zero(partial(_check_folders, plan, resume, overwrite))
         data = plan.recipe.data
         train_examples, valid_examples = load_data(data, examples, valid, notify)
-        if not valid_examples and (patience := plan.recipe.train.early_stopping) is not None:
-            raise ConfigError(
-                f"train.early_stopping = {patience} counts validations; give their examples as data.valid, or leave it"
-                " out"
-            )
+        if not valid_examples:
+            _check_unvalidated(plan)
         if plan.recipe.train.negatives is None and (n := n_given(train_examples)):
             notify(
                 f"{n:,} of {len(train_examples):,} training examples come with wrong candidates, which are not trained"
@@ -176,6 +174,20 @@ def train(
         _check_int8(plan, results, valid_examples)
         distributed.on_rank_zero(lambda: _write_cards(plan, results, parts, len(train_examples)))
     return results
+
+
+def _check_unvalidated(plan: TrainingPlan) -> None:
+    """Refuse settings that need validations in a training without them."""
+    for network, where in zip(plan.networks, ("train", "reranker.train"), strict=False):
+        settings: dict[str, tuple[object, object]] = {"early_stopping": (network.train.early_stopping, None)}
+        if isinstance(schedule := network.train.schedule, PlateauSchedule):
+            settings["schedule.patience"] = (schedule.patience, PLATEAU.patience)
+            settings["schedule.factor"] = (schedule.factor, PLATEAU.factor)
+        for key, (value, usual) in settings.items():
+            if value != usual:
+                raise ConfigError(
+                    f"{where}.{key} = {value} needs validations; give their examples as data.valid, or leave it out"
+                )
 
 
 def _check_int8(plan: TrainingPlan, results: Sequence[RunResult], valid: Sequence[Example]) -> None:

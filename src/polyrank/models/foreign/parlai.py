@@ -45,7 +45,7 @@ IF_GIVEN = {  # these values are ParlAI's defaults
     "history_add_global_end_token": None,
 }
 SIZES = ("embedding_size", "ffn_size", "n_layers", "n_heads")
-LENGTHS = ("n_positions", "truncate", "text_truncate", "label_truncate", "poly_n_codes")
+LENGTHS = ("n_positions", "truncate", "text_truncate", "label_truncate", "history_size", "poly_n_codes")
 SHARES = ("dropout", "attention_dropout")
 MODULES = {  # modules of a layer: ParlAI's name and BERT's
     "attention.q_lin": "attention.self.query",
@@ -223,9 +223,11 @@ def _policy(settings: dict[str, Any], longest: int) -> TextPolicy:
         n = settings.get(name) or settings.get("truncate") or -1  # -1: ParlAI does not cut
         return n if n > 0 else longest
 
+    n_turns = settings.get("history_size") or -1  # -1: ParlAI keeps all turns
     return TextPolicy(
         max_context_tokens=min(budget("text_truncate") + 2, longest),
         max_candidate_tokens=min(budget("label_truncate"), longest),
+        max_earlier_turns=n_turns - 1 if n_turns > 0 else None,
         turn_separator=settings.get("delimiter", "\n").replace("\n", NEWLINE),
         share_pair_budget=False,
         start_candidate_of_pair=True,
