@@ -28,7 +28,7 @@
 #   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
 #   cross: a Cross-encoder from BACKBONE, listwise on given wrong answers; mutual provides these
-#   given: a Bi-encoder, listwise on them; given-cross: its order, corrected by a Cross-encoder on the same lists
+#   given: a Bi-encoder, listwise on them; given-2, given-3: with other seeds; sum-given: of the three, with equal weights
 # A stopped run resumes when you start it again.
 # Writes runs/work/best, and stores best/SET/MODEL with runs/record.py, over all test examples.
 set -euo pipefail
@@ -194,16 +194,14 @@ for set in $SETS; do
       cross) # on each example's given candidates; dropout would need more epochs than two cores can run
         against=
         learn "$set" cross cross --set "model.backbone=${BACKBONE:-embedded}" "${given[@]}" --set train.epochs=3 ;;
-      given)
-        against=
-        learn "$set" given bi "${given[@]}" --set train.init_from=shipped:minilm --set model.normalize=false \
-          --set train.method.kind=listwise --set train.batch_size=16 --set train.lr=1e-4 ;;
-      given-cross)
-        scorer=$work/given/model against=given
-        learn "$set" given-cross cross "${given[@]}" --set train.init_from=shipped:minilm --set model.reduction=mean \
-          --set train.method.kind=rerank --set "train.method.first_stage=$scorer" --set train.new_lr=1e-3 \
-          --set 'train.seeds=[2]' --set "train.epochs=$EPOCHS"
-        second=(--rerank "$work/given-cross/model" --n-retrieved 4 --ensemble raw) ;;
+      given | given-2 | given-3)
+        against= seed=1
+        [[ $model == *-* ]] && against=given seed=${model#given-}
+        learn "$set" "$model" bi "${given[@]}" --set train.init_from=shipped:minilm --set model.normalize=false \
+          --set train.method.kind=listwise --set train.batch_size=16 --set train.lr=1e-4 --set "train.seeds=[$seed]" ;;
+      sum-given)
+        scorer=$work/sum-given against=given
+        polyrank sum "$work"/given{,-2,-3}/model -o "$scorer" --weights 1,1,1 --overwrite ;;
       *) echo "unknown model $model; the top of $0 lists them" >&2 && exit 2 ;;
     esac
     judge "$set" "$model" "$scorer" "$against"
