@@ -204,12 +204,13 @@ def _rises(results: dict[str, dict[str, Result | None]]) -> str:
 def _mutual() -> list[str]:
     """How models of the set mutual are trained and evaluated."""
     return [
-        """mutual: every context has one right answer and three that people wrote as wrong ones. All models are trained on
-        these lists of four (`method.kind = "listwise"`). The Bi-encoders start from `shipped:minilm`, in batches of 16
-        contexts, for one pass over the training part, in fp32 on one core of an AMD EPYC (AVX2). The Cross-encoder
+        """mutual: every context has one right answer and three that people wrote as wrong ones. All models are trained
+        on these lists of four (`method.kind = "listwise"`). The Bi-encoders start from `shipped:minilm`, in batches of
+        16 contexts, for one pass over the training part, in fp32 on one core of an AMD EPYC (AVX2). The Cross-encoder
         starts from MiniLM after [an hour of masked words and next
         utterances](#post-training-on-dialogues-without-labels), for three passes, so it does not show which kind of
-        model is better. The test answers are withheld, so R@1 is that of the dev part. No setting of the Bi-encoders was chosen on it.""",
+        model is better. The test answers are withheld, so R@1 is that of the dev part. No setting of the Bi-encoders
+        was chosen on it.""",
     ]
 
 
