@@ -99,7 +99,7 @@ def make_step(
     if settings.negatives is not None:
         drawn, most = settings.negatives, None
         if method.corrects is not None:  # a small set has fewer wrong responses
-            drawn, most = replace(drawn, n=max(drawn.n, _count_distinct(_responses(examples), N_DRAWN + 1) - 1)), N_POOL
+            drawn, most = replace(drawn, n=max(drawn.n, count_distinct(_responses(examples), N_DRAWN + 1) - 1)), N_POOL
         negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder, n_pool=most, notify=notify)
     match method:
         case InBatchMethod():
@@ -252,7 +252,7 @@ def make_negatives(
                     )
                 return GivenNegatives(settings.n, seed, settings.redraw, right)
             case "random":
-                n_distinct = _count_distinct(pool, settings.n + 1)
+                n_distinct = count_distinct(pool, settings.n + 1)
                 if n_distinct <= settings.n and any(n_given(example) < settings.n for example in examples):
                     raise DataError(
                         f"{n_distinct} distinct responses are too few to draw {settings.n} negatives from; lower"
@@ -283,10 +283,10 @@ def _responses(examples: Sequence[Example], *, distinct: bool = True) -> Sequenc
     return list(dict.fromkeys(responses)) if distinct else responses
 
 
-def _count_distinct(texts: Iterable[str], most: int) -> int:
+def count_distinct(texts: Iterable[str], most: int) -> int:
     """The number of distinct texts, counted up to ``most``.
 
-    >>> _count_distinct(["yes", "yes", "no", "maybe"], 2)
+    >>> count_distinct(["yes", "yes", "no", "maybe"], 2)
     2
     """
     known: set[str] = set()
