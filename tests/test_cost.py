@@ -144,6 +144,19 @@ def test_each_method_can_be_measured(
     assert cost.seconds > 45 * 8 / cost.per_second
 
 
+@pytest.mark.parametrize("sources", [["mined"], ["mined", "given"]])
+def test_fewer_mined_negatives_than_requested_are_measured_too(
+    sources: list[str], tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    """A training mines what there is, so its forecast must not refuse the data: 12 responses, 15 negatives."""
+    negatives = {"n": 15, "sources": sources, "remine_epochs": 1}
+    plan = tables(task, tiny_backbone, tmp_path / "run", method={"kind": "listwise"}, negatives=negatives)
+    examples = list(read_examples(task["train"]).examples)
+    cost = measure_cost(resolve_recipe(plan), examples, [], seed=1, device=CPU)
+    assert cost is not None
+    assert cost.n_steps == 45
+
+
 def test_the_sentence_names_the_way_to_cut_a_long_training() -> None:
     def said(seconds: float, minutes: float | None = None) -> str:
         return Cost(n_steps=9, per_second=2.0, seconds=seconds, memory=None).describe(minutes)

@@ -35,7 +35,6 @@ from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
-from polyrank.ranking.top import rows_best_first
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf
@@ -112,12 +111,6 @@ def test_an_encoders_pool_is_searched_and_encoded_once(tiny_backbone: Path) -> N
             assert len(set(answer[row])) == len(answer[row])
             np.testing.assert_allclose([score_of[text] for text in answer[row]], best[: len(answer[row])], rtol=1e-5)
         assert [len(answer[row]) for answer in found] == [1, 7, 140]
-
-
-@given(st.lists(st.sampled_from([0.0, 1.0, 2.5, -3.0]), max_size=30), st.integers(1, 40))
-def test_rows_are_best_first_at_any_number_that_is_read(values: list[float], n: int) -> None:
-    array = np.array(values, np.float32)
-    assert list(rows_best_first(array, n)) == np.argsort(-array, kind="stable").tolist()
 
 
 def test_same_words_by_hand() -> None:
@@ -268,6 +261,20 @@ def test_a_network_in_training_mines_its_highest_ranked(
     )
 
 
+def test_a_mining_searches_a_pool_that_it_encodes_once(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scoring the whole pool for each context in turn takes four times as long."""
+    examples, pool, model, texts = in_training(tiny_backbone, task)
+    assert len(examples) > 32, "of several batches"
+    calls: list[int] = []
+    encode = EncoderScorer.encode_candidates
+    monkeypatch.setattr(EncoderScorer, "encode_candidates", lambda self, each: calls.append(1) or encode(self, each))
+    plan = HardNegatives(n_negatives=3, last_rank=3)
+    MinedNegatives(examples, EncoderScorer(model, texts), pool, plan, every=1, folder=tmp_path)(0, examples[0], 0)
+    assert calls == [1]
+
+
 def test_negatives_are_mined_from_the_ranks_of_the_settings(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -366,6 +373,14 @@ def test_in_training_no_right_answer_of_the_same_context_is_mined(tmp_path: Path
         assert found(1, TWICE[1], epoch) == ["Press reset!", "hold the button", "call us"]
         assert found(2, TWICE[2], epoch) == ["call us", "hi there", "hi"]
         assert found(3, TWICE[3], epoch) == ["Press reset!", "hold the button", "hi there"]  # its background differs
+
+
+def test_in_training_many_right_answers_leave_the_ranks_of_the_wrong_ones_full(tmp_path: Path) -> None:
+    examples = [Example(("hi",), (f"answer {number}",), (0,)) for number in range(150)]
+    pool, scorer = [*(example.candidates[0] for example in examples), "bye", "thanks"], Fixed()
+    plan = HardNegatives(n_negatives=2, last_rank=2)
+    found = MinedNegatives(examples, scorer, pool, plan, every=1, folder=tmp_path)  # type: ignore[arg-type]  # a double
+    assert found(0, examples[0], 0) == ["bye", "thanks"]
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 2), (2, 2), (2, 4), (3, 9)])

@@ -104,6 +104,27 @@ def test_a_start_on_another_backbone_needs_the_requested_one(tiny_backbone: Path
         )
 
 
+@pytest.mark.parametrize("goal", GOALS)
+def test_a_start_with_other_words_is_refused(tiny_backbone: Path, tmp_path: Path, goal: str) -> None:
+    """All shapes are equal, so nothing else would reveal that the embeddings belong to other words."""
+    trained(STARTS["bi"], tiny_backbone, tmp_path / "model", OTHER_TURNS)
+    other = tmp_path / "other"
+    shutil.copytree(tiny_backbone, other)
+    file = other / "tokenizer.json"
+    file.write_text(file.read_text("utf-8").replace('"wifi"', '"tea"'), "utf-8")
+    with pytest.raises(PolyrankError, match="has another vocabulary than the backbone"):
+        start_model(on(GOALS[goal], other), OTHER_TURNS, seed=1, sample=REPLIES, start=tmp_path / "model")
+
+
+def test_a_start_on_a_copy_of_its_backbone_is_accepted(tiny_backbone: Path, tmp_path: Path) -> None:
+    source = trained(STARTS["bi"], tiny_backbone, tmp_path / "model", OTHER_TURNS)
+    copied = shutil.copytree(tiny_backbone, tmp_path / "copy")
+    others = dataclasses.replace(OTHER_TURNS, new_tokens=("[EOT]",), turn_separator="[EOT]")
+    model = start_model(on(STARTS["bi"], copied), others, seed=1, sample=REPLIES, start=tmp_path / "model")[0]
+    name = "context_tower.backbone.network.embeddings.word_embeddings.weight"
+    assert torch.equal(model.state_dict()[name], source.state_dict()[name])
+
+
 def test_a_start_provides_its_added_tokens(tiny_backbone: Path, tmp_path: Path) -> None:
     source = trained(STARTS["bi"], tiny_backbone, tmp_path / "model", OTHER_TURNS)
     config = CrossConfig(backbone=str(tiny_backbone))

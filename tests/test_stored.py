@@ -15,6 +15,7 @@ import polyrank
 from convert_models import make
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.training import NegativesConfig
 from polyrank.data import mapped_examples, read_examples, write_examples
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_stored
 from polyrank.errors import ConfigError, DataError
@@ -27,6 +28,7 @@ from polyrank.text import BackboneTexts, ConvertTexts, SumTexts, Texts, learn_su
 from polyrank.training import ranker, stored_tokens, train
 from polyrank.training.data import load_data
 from polyrank.training.inputs import in_batch
+from polyrank.training.methods import make_negatives
 from polyrank.training.stored_tokens import open_tokens
 from train_settings import train_config
 
@@ -148,6 +150,16 @@ def test_negatives_from_a_pool_with_duplicates_are_distinct() -> None:
     negatives = RandomNegatives(["a"] * 50 + ["b", "c"], 3, seed=1)
     assert sorted(negatives(0, Example(("x",), ("y",), (0,)), 0)) == ["a", "b", "c"]
     assert sorted(negatives(0, Example(("x",), ("a",), (0,)), 0)) == ["b", "c"]
+
+
+def test_too_few_distinct_responses_on_disk_are_refused_like_in_memory(tmp_path: Path) -> None:
+    """Else every list would be drawn from all responses, in search of one more."""
+    rows = [Example((f"question {i}",), (f"canned {i % 4}",), (0,)) for i in range(40)]
+    write_examples(tmp_path / "train.jsonl", rows)
+    for data in (rows, stored(tmp_path / "train.jsonl")):
+        with pytest.raises(DataError, match="4 distinct responses are too few to draw 4 negatives"):
+            make_negatives([], NegativesConfig(n=4), data, seed=1, folder=tmp_path)
+        assert len(make_negatives([], NegativesConfig(n=3), data, seed=1, folder=tmp_path)(0, data[0], 0)) == 3
 
 
 def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:

@@ -82,6 +82,23 @@ def test_uniform_equals_cross_entropy_over_the_kept_ones(tiny_backbone: Path) ->
     assert round(next_loss("uniform", tiny_backbone, 3)[0].item(), 5) == losses[3], "a resumed run must draw the same"
 
 
+def test_an_update_does_not_visit_all_counts() -> None:
+    """Data may have millions of distinct responses; an update needs those of its batch."""
+
+    class Counts(dict[str, int]):
+        n_visits = 0
+
+        def values(self) -> Any:
+            self.n_visits += 1
+            return super().values()
+
+    counts = Counts(SAID)
+    draws = UniformDraws(counts, seed=1)
+    for number in range(3):
+        draws(torch.zeros(1, 4), torch.ones(1, 4, dtype=torch.bool), REPLIES, number)
+    assert counts.n_visits == 1
+
+
 def test_large_seeds_draw_too() -> None:
     allowed = torch.ones(1, 4, dtype=torch.bool)
     draws = [UniformDraws(SAID, seed)(torch.zeros(1, 4), allowed, REPLIES, 3)[1] for seed in (2**31, 2**33, 2**62)]

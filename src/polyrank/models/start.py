@@ -38,7 +38,7 @@ def start_model(
         The model, its tokenized text policy, and the resolved configuration to save.
 
     Raises:
-        ConfigError: the weights do not fit the model.
+        ConfigError: the weights do not fit the model, or belong to another vocabulary.
     """
     trained = None if start is None else load_model(start, dropout=dropout)
     model, texts, resolved = new_model(
@@ -53,6 +53,11 @@ def start_model(
     )
     if trained is not None:
         copied = transfer_weights(model, trained.model, f"{start}", same_words=_begins_with(texts, trained.texts))
+        if copied & _word_tables(model) and _has_other_words(texts, trained.texts):
+            raise ConfigError(
+                f"{start} has another vocabulary than the backbone, so its embeddings belong to other words; leave"
+                " model.backbone out, or start from a model on that backbone"
+            )
         resolved = _with_scale(model, texts, resolved, config, sample, keeps="context_tower.scale" in copied)
     return model, texts, resolved
 
@@ -94,6 +99,14 @@ def _begins_with(texts: Texts, start: Texts) -> bool:
         return False
     own, others = (each.subwords.tokenizer.get_vocab() for each in (texts, start))
     return others.items() <= own.items()
+
+
+def _has_other_words(texts: Texts, start: Texts) -> bool:
+    """Whether two backbones' vocabularies differ; tokens that were added to them do not count."""
+    if not isinstance(texts, BackboneTexts) or not isinstance(start, BackboneTexts):
+        return False
+    own, others = (each.subwords.tokenizer.get_vocab(with_added_tokens=False) for each in (texts, start))
+    return own != others
 
 
 def transfer_weights(model: Network, trained: Network, where: str, *, same_words: bool = False) -> frozenset[str]:

@@ -6,7 +6,7 @@ them, so a run that resumes in the middle of an epoch has the same ones.
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,8 @@ from polyrank.config.models import NETWORKS
 from polyrank.devices import distributed
 from polyrank.errors import ArtifactError
 from polyrank.negatives.hard import SPARE, HardNegatives, choose, collect_right_answers, hard_candidates
-from polyrank.ranking.top import rows_best_first
-from polyrank.records import Example
+from polyrank.negatives.mine import Retrieve, from_pool
+from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.storage.durable import write_file
 
@@ -109,15 +109,25 @@ class MinedNegatives:
         self.notify(f"mining wrong responses for {len(self.examples):,} examples among {len(self.pool):,} responses")
         row_of = {text: row for row, text in enumerate(self.pool)}
         self.scorer.forget()
+        retrieve = from_pool(self.scorer, self.pool)
         for start in range(0, len(self.examples), 32):
             part = self.examples[start : start + 32]
-            for offset, values in enumerate(self.scorer.score_pool([e.query for e in part], self.pool)):
+            first = retrieve([example.query for example in part], self.settings.last_rank + SPARE)
+            for offset, texts in enumerate(first):
                 index, example = start + offset, part[offset]
                 right = self._rights[example.query]
-                ranked = (self.pool[i] for i in rows_best_first(values, self.settings.last_rank + SPARE))
+                ranked = self._further(retrieve, example.query, texts)
                 wrong = hard_candidates(ranked, right, self.settings, turns=example.context)
                 negatives = choose(wrong, self.settings, epoch, index)
                 rows[index, : len(negatives)] = [row_of[text] for text in negatives]
         self.scorer.forget()
         torch.clear_autocast_cache()  # else training would use cached weights that were cast without a gradient
         return rows
+
+    def _further(self, retrieve: Retrieve, query: Context, texts: Sequence[str]) -> Iterator[str]:
+        """All of the pool, best first, if so many are read: right answers and their copies may fill the first ranks."""
+        yield from texts
+        while len(texts) < len(self.pool):
+            n = len(texts)
+            texts = retrieve([query], 4 * n)[0]
+            yield from texts[n:]

@@ -3,8 +3,6 @@
 NumPy only.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,18 +30,3 @@ def top_rows(values: Floats, k: int) -> list[int]:
     rows = top_rows_with_ties(values, k)  # sorting only these is much faster than sorting all
     best: list[int] = rows[np.argsort(-values[rows], kind="stable")][:k].tolist()
     return best
-
-
-def rows_best_first(values: Floats, n: int) -> Iterator[int]:
-    """All rows of ``values`` ``[N]``, best first; the lower row first if values are equal.
-
-    Args:
-        values: scores.
-        n: how many rows the caller probably reads; only a caller that reads more waits for a full sort.
-
-    >>> list(rows_best_first(np.array([1, 3, 2, 2], np.float32), 2))
-    [1, 2, 3, 0]
-    """
-    yield from top_rows(values, n)
-    if n < len(values):
-        yield from np.argsort(-values, kind="stable")[n:].tolist()

@@ -23,9 +23,10 @@ from polyrank.records import Example
 from polyrank.scorers.protocols import Scorer
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.fitting import ExampleBatches, ExampleStep, check_steps, count_steps, phased
+from polyrank.training.inputs import response_of
 from polyrank.training.learner import TrainState, explain_out_of_memory
 from polyrank.training.loop import TIMED_STEPS, duration
-from polyrank.training.methods import make_ranker, make_step
+from polyrank.training.methods import count_distinct, make_ranker, make_step
 from polyrank.training.ranker import Ranker, make_learner, validation_figures
 from polyrank.training.rerank import judged
 
@@ -103,7 +104,7 @@ def measure_cost(
     Raises:
         ResourceError: a batch does not fit into memory.
     """
-    train = _without_mining(plan.recipe.train)
+    train = _without_mining(plan.recipe.train, examples)
     n_steps, per_epoch = count_steps(train, len(examples))
     resumes = run is not None and (run / CHECKPOINT).exists()
     done = int(read_progress(run / CHECKPOINT)["step"]) if run is not None and resumes else 0
@@ -140,12 +141,15 @@ def measure_cost(
     return Cost(n_steps=n_steps - done, per_second=n_of_step / per_step, seconds=seconds, memory=memory)
 
 
-def _without_mining(train: TrainConfig) -> TrainConfig:
+def _without_mining(train: TrainConfig, examples: Sequence[Example]) -> TrainConfig:
+    """The settings with random negatives in place of mined ones, of which there may be fewer than ``n``."""
     negatives = train.negatives
     if negatives is None or negatives.remine_epochs is None:
         return train
-    others = tuple(source for source in negatives.order if source != "mined") or ("random",)
-    return replace(train, negatives=replace(negatives, sources=others, remine_epochs=None, remine_ranks=(1, 50)))
+    others, n = tuple(source for source in negatives.order if source != "mined"), negatives.n
+    if "random" not in others:
+        others, n = (*others, "random"), max(1, count_distinct(map(response_of, examples), n + 1) - 1)
+    return replace(train, negatives=replace(negatives, n=n, sources=others, remine_epochs=None, remine_ranks=(1, 50)))
 
 
 def _sample(examples: Sequence[Example]) -> Sequence[Example]:

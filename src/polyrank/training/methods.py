@@ -1,6 +1,6 @@
 """Building the networks and the training step that a recipe's settings describe."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ def make_step(
     if settings.negatives is not None:
         drawn, most = settings.negatives, None
         if method.corrects is not None:  # a small set has fewer wrong responses
-            drawn, most = replace(drawn, n=max(drawn.n, min(N_DRAWN, len(_responses(examples)) - 1))), N_POOL
+            drawn, most = replace(drawn, n=max(drawn.n, count_distinct(_responses(examples), N_DRAWN + 1) - 1)), N_POOL
         negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder, n_pool=most, notify=notify)
     match method:
         case InBatchMethod():
@@ -252,9 +252,10 @@ def make_negatives(
                     )
                 return GivenNegatives(settings.n, seed, settings.redraw, right)
             case "random":
-                if len(pool) <= settings.n and any(n_given(example) < settings.n for example in examples):
+                n_distinct = count_distinct(pool, settings.n + 1)
+                if n_distinct <= settings.n and any(n_given(example) < settings.n for example in examples):
                     raise DataError(
-                        f"{len(pool)} distinct responses are too few to draw {settings.n} negatives from; lower"
+                        f"{n_distinct} distinct responses are too few to draw {settings.n} negatives from; lower"
                         " train.negatives.n"
                     )
                 return RandomNegatives(drawn, settings.n, seed, settings.redraw, right)
@@ -280,3 +281,17 @@ def _responses(examples: Sequence[Example], *, distinct: bool = True) -> Sequenc
         return StoredResponses(examples)
     responses = [response for example in examples if (response := example.response) is not None]
     return list(dict.fromkeys(responses)) if distinct else responses
+
+
+def count_distinct(texts: Iterable[str], most: int) -> int:
+    """The number of distinct texts, counted up to ``most``.
+
+    >>> count_distinct(["yes", "yes", "no", "maybe"], 2)
+    2
+    """
+    known: set[str] = set()
+    for text in texts:
+        known.add(text)
+        if len(known) == most:
+            break
+    return len(known)

@@ -11,7 +11,7 @@ section 3.2, https://arxiv.org/abs/1809.01812
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 from typing import Protocol
 
@@ -70,11 +70,14 @@ class UniformDraws:
 
     counts: Mapping[str, int]
     seed: int
+    least: int = field(init=False)  # of all counts, which are too many to compare at every update
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "least", min(self.counts.values()))
 
     def __call__(self, values: Tensor, allowed: Tensor, texts: Sequence[str], number: int) -> tuple[Tensor, Tensor]:
         """The scores unchanged, and the mask with fewer negatives."""
-        least = min(self.counts.values())
-        chance = torch.tensor([least / self.counts[text] for text in texts])
+        chance = torch.tensor([self.least / self.counts[text] for text in texts])
         generator = torch.Generator().manual_seed(((self.seed << 32) + number) % 2**63)
         stays = torch.rand(len(texts), generator=generator) < chance
         return values, allowed & stays.to(allowed.device)
