@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import openpyxl
@@ -558,6 +559,15 @@ def test_slack(write: Write, tmp_path: Path, form: str) -> None:
     }
     assert found.report.left_out == {"system line": 1, "attachment": 1}
     assert talk(import_chats(source, agent="u2"))["help:1"] == [("agent", "lunch?"), ("customer", "yes")]
+
+
+def test_the_time_to_read_slack_grows_with_the_number_of_files(write: Write, tmp_path: Path) -> None:
+    slack_files(write)
+    for number in range(3000):
+        write(f"export/quiet{number}/2024-05-02.json", "[]")
+    started = perf_counter()
+    assert len(import_chats(tmp_path / "export").dialogues) == 3
+    assert perf_counter() - started < 15
 
 
 def test_one_day_of_slack(write: Write, tmp_path: Path) -> None:
