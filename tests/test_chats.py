@@ -19,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.data import Chats, import_chats, read_examples, write_dialogues
+from polyrank.data.chats.messages import Message
+from polyrank.data.chats.threads import threaded
 from polyrank.data.chats.times import order_of_dates, read_time
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from processes import run
@@ -766,6 +768,19 @@ def test_replies_refer_to_messages_of_their_own_file(write: Write, tmp_path: Pat
     found = talk(import_chats(tmp_path / "all"))
     assert list(found) == ["x/1", "x/2", "y/1", "y/2"]
     assert all(answer == f"to {question}" for (_, question), (_, answer) in found.values())
+
+
+def test_a_long_chain_of_replies_is_followed_once() -> None:
+    numbers = [*range(1, 2000)]
+    chain = [Message("", "", "Ann", "hi", id=str(n), answers=(str(n - 1),)) for n in [*numbers, *reversed(numbers)]]
+    started = perf_counter()
+    assert {message.conversation for message in threaded(chain)} == {"0"}
+    assert perf_counter() - started < 5
+
+
+def test_messages_that_answer_each_other_are_one_conversation() -> None:
+    circle = [Message("", "", "Ann", "hi", id=one, answers=(other,)) for one, other in ("ab", "bc", "ca")]
+    assert len({message.conversation for message in threaded(circle)}) == 1
 
 
 # from messages to dialogues
