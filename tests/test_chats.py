@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import openpyxl
@@ -18,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.data import Chats, import_chats, read_examples, write_dialogues
+from polyrank.data.chats.messages import Message
+from polyrank.data.chats.threads import threaded
 from polyrank.data.chats.times import order_of_dates, read_time
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from processes import run
@@ -560,6 +563,15 @@ def test_slack(write: Write, tmp_path: Path, form: str) -> None:
     assert talk(import_chats(source, agent="u2"))["help:1"] == [("agent", "lunch?"), ("customer", "yes")]
 
 
+def test_the_time_to_read_slack_grows_with_the_number_of_files(write: Write, tmp_path: Path) -> None:
+    slack_files(write)
+    for number in range(3000):
+        write(f"export/quiet{number}/2024-05-02.json", "[]")
+    started = perf_counter()
+    assert len(import_chats(tmp_path / "export").dialogues) == 3
+    assert perf_counter() - started < 15
+
+
 def test_one_day_of_slack(write: Write, tmp_path: Path) -> None:
     slack_files(write)
     found = import_chats(tmp_path / "export/help/2024-05-02.json")
@@ -756,6 +768,19 @@ def test_replies_refer_to_messages_of_their_own_file(write: Write, tmp_path: Pat
     found = talk(import_chats(tmp_path / "all"))
     assert list(found) == ["x/1", "x/2", "y/1", "y/2"]
     assert all(answer == f"to {question}" for (_, question), (_, answer) in found.values())
+
+
+def test_a_long_chain_of_replies_is_followed_once() -> None:
+    numbers = [*range(1, 2000)]
+    chain = [Message("", "", "Ann", "hi", id=str(n), answers=(str(n - 1),)) for n in [*numbers, *reversed(numbers)]]
+    started = perf_counter()
+    assert {message.conversation for message in threaded(chain)} == {"0"}
+    assert perf_counter() - started < 5
+
+
+def test_messages_that_answer_each_other_are_one_conversation() -> None:
+    circle = [Message("", "", "Ann", "hi", id=one, answers=(other,)) for one, other in ("ab", "bc", "ca")]
+    assert len({message.conversation for message in threaded(circle)}) == 1
 
 
 # from messages to dialogues
@@ -961,7 +986,9 @@ def test_times_of_many_forms(value: Any, order: Any, expected: str) -> None:
     assert found.isoformat() == expected
 
 
-@pytest.mark.parametrize("value", ["noon", "10:15", "12", -5, 1e300, True, "2024-13-45", "May"])
+@pytest.mark.parametrize(
+    "value", ["noon", "10:15", "12", -5, 1e300, pytest.param(10**400, id="1e400"), True, "2024-13-45", "May"]
+)
 def test_values_that_are_not_times(value: Any) -> None:
     with pytest.raises(ValueError, match=r"is not a|has no date"):
         read_time(value, "day")

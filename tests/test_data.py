@@ -306,6 +306,9 @@ def test_bad_csv_records_keep_their_lines(tmp_path: Path) -> None:
     assert loaded.report.messages[0] == f"{path}:4: 1 cells, but the header names 2; check its commas and quotes"
     assert loaded.report.messages[1].startswith(f"{path}:5: byte 1 of the line is not UTF-8")
     assert loaded.report.messages[2].startswith(f"{path}:6: not CSV: ")
+    path.write_bytes(b"context,response\ra,b\r")  # lines as old versions of Excel for Mac end them
+    with pytest.raises(DataError, match=r"x\.csv:1: not CSV: .*; end its lines with LF or CRLF"):
+        read_examples(path)
     with pytest.raises(DataError, match=r"x\.csv:2: unknown kind of row: .* and has question, answer"):
         read_examples(written(path, "question,answer", "a,b"))
     with pytest.raises(DataError, match=r"x\.csv:1: two columns have the same name"):

@@ -405,6 +405,25 @@ def test_a_pipeline_changes_the_index_to_which_a_link_was_changed(tmp_path: Path
         assert len(index) == 28
 
 
+def test_a_full_disk_when_a_writer_closes_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The changes are durable, so a caller that saw an error would believe that they failed."""
+    resource = pytest.importorskip("resource")
+    numbered(tmp_path / "i", 1)
+    more = [Candidate(f"n{i}", "text" * 100) for i in range(100)]
+    writer = LocalWriter(tmp_path / "i")
+    writer.add(more, np.ones((100, Hashed.dimension), np.float32))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "i/candidates.db").stat().st_size, limits[1]))
+    try:
+        writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "all changes are durable" in caplog.text
+    assert verify_index(tmp_path / "i") == []
+    with LocalWriter(tmp_path / "i") as again:
+        assert len(again) == 130
+
+
 def test_threads_make_the_first_changes_of_a_pipeline(tmp_path: Path) -> None:
     """Each would open its own writer, and all but one would be refused by the lock of the first."""
     numbered(tmp_path / "i", 1, 60)

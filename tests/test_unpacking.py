@@ -2,11 +2,13 @@
 
 import gzip
 import io
+import random
 import re
 import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 
 import polars
 import pyarrow
@@ -203,3 +205,12 @@ def test_compressed_files_are_read_completely() -> None:
     assert gunzipped(Path("a"), gzip.compress(text) + gzip.compress(b"end") + b"\0\0", 2**30) == text + b"end"
     with pytest.raises(EOFError):
         gunzipped(Path("a"), gzip.compress(text)[:-20], 2**30)
+
+
+@pytest.mark.parametrize("n_members", [1, 150])
+def test_the_time_to_unpack_grows_with_the_size(n_members: int) -> None:
+    data = random.Random(0).randbytes(150 * 2**20 // n_members)
+    members = gzip.compress(data, 0) * n_members
+    started = perf_counter()
+    assert gunzipped(Path("a"), members, 2**30) == data * n_members
+    assert perf_counter() - started < 12

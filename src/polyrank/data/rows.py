@@ -265,7 +265,10 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                raise row_error(path, start, f"not CSV: {error}; check its quotes") from error
+                remedy = "check its quotes"
+                if "new-line" in str(error):
+                    remedy = "end its lines with LF or CRLF, not with CR, and quote cells of several lines"
+                raise row_error(path, start, f"not CSV: {error}; {remedy}") from error
             if broken:
                 raise broken[0]
             if header and cells and len(cells) != len(header):

@@ -6,15 +6,14 @@ This module knows encodings and file formats; it does not know what a conversati
 import codecs
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
 from polyrank.data.chats import sqlite_tables
 from polyrank.data.chats.csv_records import csv_rows
 from polyrank.data.chats.json_files import json_rows
-from polyrank.data.chats.members import Member
+from polyrank.data.chats.members import Member, Members
 from polyrank.data.chats.messages import ReadOptions, Rows
 from polyrank.data.chats.unpacking import check_size
 from polyrank.data.chats.workbooks import sheet_rows
@@ -70,7 +69,7 @@ class File:
 
     member: Member
     options: ReadOptions
-    others: Sequence[Member] = ()
+    others: Members = field(default_factory=Members)
 
     @property
     def path(self) -> Path:

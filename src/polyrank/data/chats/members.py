@@ -4,7 +4,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -44,6 +44,13 @@ class Member:
         if self.place:
             return self.place
         return folder if folder and NAMELESS.fullmatch(name) else Path(name).stem or "chat"
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The files of a path, compared by identity, so that readers can cache what follows from all of them."""
+
+    files: Sequence[Member] = ()
 
 
 def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES) -> list[Member]:

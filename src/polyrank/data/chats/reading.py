@@ -9,7 +9,7 @@ from polyrank.data.chats.files import File
 from polyrank.data.chats.line_kakaotalk import line_kakaotalk
 from polyrank.data.chats.mail import mail
 from polyrank.data.chats.mattermost import mattermost
-from polyrank.data.chats.members import members
+from polyrank.data.chats.members import Members, members
 from polyrank.data.chats.messages import Message, Messages, ReadOptions
 from polyrank.data.chats.nested import conversations
 from polyrank.data.chats.slack import slack
@@ -55,8 +55,8 @@ def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Iterator[M
         DataError: a file is damaged, has no known form, or has a bad row.
         UsageError: a file does not have the form or the column of the options.
     """
-    parts = members(path, options.log.note, options.max_bytes)
-    for member in parts:
+    parts = Members(members(path, options.log.note, options.max_bytes))
+    for member in parts.files:
         try:
             yield from options.log.count(_messages(File(member, options, parts), forms))
         except RecursionError as error:

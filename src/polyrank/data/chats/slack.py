@@ -5,7 +5,7 @@ import re
 from functools import lru_cache
 
 from polyrank.data.chats.files import File
-from polyrank.data.chats.members import Member
+from polyrank.data.chats.members import Members
 from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog, ReadOptions
 from polyrank.data.values import Row, object_of, text_of
 from polyrank.errors import DataError
@@ -17,7 +17,7 @@ MARKUP = re.compile(r"<([@#!]?)([^<>|]+)(?:\|([^<>]*))?>")
 
 def slack(file: File) -> Messages | None:
     """Each channel is a stream, and each thread a conversation; only the files of days hold messages."""
-    days = [other for other in file.others if DAY.fullmatch(other.path.name)]
+    days = _has_days(file.others)
     if days and not DAY.fullmatch(file.path.name):
         return iter(()) if file.path.suffix == ".json" else None
     if days and not file.data.strip(b" \r\n\t[]"):
@@ -28,15 +28,22 @@ def slack(file: File) -> Messages | None:
 
 
 def _messages(file: File) -> Messages:
-    names = _names(tuple(other for other in file.others if other.path.name == "users.json"))
-    channel = file.path.parent.name if len(file.others) > 1 else file.stem
+    names = _names(file.others)
+    channel = file.path.parent.name if len(file.others.files) > 1 else file.stem
     for number, row in file.objects:
         yield _message(f"{file.path}:{number}", channel, row, names)
 
 
 @lru_cache(maxsize=1)
-def _names(members: tuple[Member, ...]) -> dict[str, str]:
+def _has_days(export: Members) -> bool:
+    """Whether the files are an export: a file is named by its day."""
+    return any(DAY.fullmatch(member.path.name) for member in export.files)
+
+
+@lru_cache(maxsize=1)
+def _names(export: Members) -> dict[str, str]:
     """Names of the users of an export by id; bad entries are left out."""
+    members = (member for member in export.files if member.path.name == "users.json")
     people = (File(member, ReadOptions(log=ReadLog(skip_bad=True))) for member in members)
     return {str(row.get("id")): _name(row) for each in people for _, row in each.objects}
 

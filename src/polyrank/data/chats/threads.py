@@ -18,15 +18,20 @@ def threaded(messages: Iterable[Message]) -> Iterator[Message]:
     for message in held:
         if message.id:
             answered.setdefault(message.stream, {})[message.id] = message.answers
+    firsts: dict[str, dict[str, str]] = {stream: {} for stream in answered}
     for message in held:
         if message.id and message.conversation is None:
-            message = replace(message, conversation=_first(message.id, answered[message.stream]))
+            first = _first(message.id, answered[message.stream], firsts[message.stream])
+            message = replace(message, conversation=first)
         yield message
 
 
-def _first(id_: str, answered: dict[str, tuple[str, ...]]) -> str:
-    seen = {id_}
-    while answers := [each for each in answered.get(id_, ()) if each not in seen]:
+def _first(id_: str, answered: dict[str, tuple[str, ...]], firsts: dict[str, str]) -> str:
+    """The first message of a chain. ``firsts`` keeps it for each message of the chain, so none is passed twice."""
+    chain = {id_}
+    while id_ not in firsts and (answers := [each for each in answered.get(id_, ()) if each not in chain]):
         id_ = next((each for each in reversed(answers) if each in answered), answers[0])
-        seen.add(id_)
-    return id_
+        chain.add(id_)
+    first = firsts.get(id_, id_)
+    firsts |= dict.fromkeys(chain, first)
+    return first

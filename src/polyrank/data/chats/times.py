@@ -6,6 +6,7 @@ day, else by the order of the rows.
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import pairwise
@@ -67,7 +68,8 @@ def read_time(value: Any, order: DateOrder) -> datetime | None:
         case date():
             return datetime.combine(value, time())
     if is_number(value):
-        return _from_number(float(value))
+        with suppress(OverflowError):  # an integer that is too large for a float
+            return _from_number(float(value))
     raise ValueError(f"{str(value)[:40]!r} is not a time; write times as 2024-01-31T21:15:00")
 
 

@@ -1,5 +1,6 @@
 """Unpack compressed files within limits, because a few kilobytes may unpack to more than the memory holds."""
 
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ MAX_RATIO = 200  # of its size to that of the compressed file, above FREE_BYTES;
 FREE_BYTES = 2**26
 PIECE = 2**20
 GZIP = 31  # zlib's wbits for gzip
+PADDING = re.compile(rb"\0*")  # after a member
 
 
 def gunzipped(path: Path, data: bytes, max_bytes: int) -> bytes:
@@ -22,18 +24,19 @@ def gunzipped(path: Path, data: bytes, max_bytes: int) -> bytes:
         zlib.error, EOFError: the data are damaged.
     """
     parts: list[bytes] = []
-    n, n_packed = 0, len(data)
-    while data:
+    n = at = 0
+    while at < len(data):
         stream = zlib.decompressobj(GZIP)
         while not stream.eof:
-            part = stream.decompress(data, PIECE)
-            data = stream.unconsumed_tail
+            packed = data[at : at + PIECE]  # given all data, each call would copy what is left
+            part = stream.decompress(packed, PIECE)
+            at += len(packed) - len(stream.unused_data if stream.eof else stream.unconsumed_tail)
             n += len(part)
-            check_unpacked(path, n, n_packed, max_bytes)
+            check_unpacked(path, n, len(data), max_bytes)
             parts.append(part)
-            if not part and not data and not stream.eof:
+            if not part and not packed and not stream.eof:
                 raise EOFError("it is truncated")
-        data = stream.unused_data.lstrip(b"\0")
+        at = PADDING.match(data, at).end()  # type: ignore[union-attr]  # matches anything
     return b"".join(parts)
 
 

@@ -318,11 +318,14 @@ class LocalWriter(IndexWriter):
             lock.write_lock_file(folder, self._meta.change)
 
     def close(self) -> None:
-        """Wait for a running compaction, write SQLite's log into the file, and release the lock."""
+        """Wait for a running compaction, write SQLite's log into the file, and release the lock.
+
+        A full disk at this point is not the caller's concern, because all changes are durable; it is logged.
+        """
         if not self._release.alive:
             return
         try:
-            if (failure := self._join_compaction()) is not None:  # not the caller's concern: all changes are durable
+            if (failure := self._join_compaction()) is not None:
                 _log.warning("%s: rebuilding its matrix failed; polyrank tries again later: %s", self.path, failure)
             with self._mutex, store.sqlite_errors(self.path):
                 self._connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")  # for readers in a transaction
@@ -330,6 +333,8 @@ class LocalWriter(IndexWriter):
                 meta = store.read_meta(self._connection, self.path)
                 if not busy and self.is_current and not is_checked(self.path, meta):
                     record_check(self.path, meta)
+        except ResourceError as error:
+            _log.warning("%s: all changes are durable, but its log stays: %s", self.path, error)
         finally:
             self._release()
 
