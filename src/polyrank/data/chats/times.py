@@ -127,7 +127,12 @@ def _english(word: re.Match[str]) -> str:
     return MONTHS.get(start[:4]) or MONTHS.get(start[:3]) or word[0]
 
 
-ZONES = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "CET": 1, "CEST": 2}
+ZONES = {  # hours from UTC; CST is that of Chicago, IST of India, BST of London
+    "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "AKST": -9, "HST": -10,
+    "BRT": -3, "WET": 0, "WEST": 1, "BST": 1, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "MSK": 3, "SAST": 2, "WAT": 1,
+    "EAT": 3, "IST": 5.5, "PKT": 5, "SGT": 8, "HKT": 8, "JST": 9, "KST": 9, "AEST": 10, "AEDT": 11, "NZST": 12,
+    "NZDT": 13,
+}  # fmt: skip
 
 
 def _zone(name: str | None, seconds: int | None) -> tzinfo | None:
