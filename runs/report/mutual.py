@@ -51,8 +51,8 @@ def mutual_learning() -> str:
             """Command: `bash runs/mutual_seeds.sh`.""",
         ),
         table(["", *there], rows),
-        f"""The Bi-encoder's differences by seed, with the p of a t-test over seeds: {seeds}. On sgd, the
-        interval excludes a gain of 1 point. The re-ranker alone is far worse than the Bi-encoder, so it is not a better
+        f"""The Bi-encoder's differences by seed, with the p of a t-test over seeds: {seeds}. On sgd and ubuntu-irc, the
+        intervals exclude a gain of 1 point. The re-ranker alone is far worse than the Bi-encoder, so it is not a better
         teacher. Whether softer targets alone help as much was not tested. All these Bi-encoders are far below those
         trained in batches ([more pairs](#more-pairs-and-two-encoders-as-one)).""",
         *_earlier(),
