@@ -37,6 +37,7 @@ def test_scoring_compares_forms_that_agree() -> None:
     assert all(row["max_abs_error"] < 1e-3 for row in table["rows"] if row["what"] != "wide")
 
 
+@pytest.mark.deep
 def test_scoring_as_on_an_older_processor() -> None:
     """In a new process, since torch selects its instructions once."""
     pytest.importorskip("polyrank_kernels")

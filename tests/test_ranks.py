@@ -184,6 +184,7 @@ def in_lists(model: Any, batch: Lists) -> tuple[Tensor, Tensor]:
     return listwise_loss(values, batch.allowed), values.abs().max()
 
 
+@pytest.mark.deep
 def test_losses_differ_from_those_of_one_process_only_by_the_shapes_of_products(
     tiny_backbone: Path, tmp_path: Path
 ) -> None:
