@@ -198,8 +198,11 @@ class Client(_Connection, Closing):
         Args:
             candidates: to add.
             replace: whether candidates with the same ids are replaced.
-            previous: candidates as ``candidate`` returned them; a DataError if another user has changed one since.
+            previous: candidates as ``candidate`` returned them.
             model: name of the index or pipeline.
+
+        Raises:
+            DataError: a candidate is invalid, or one of ``previous`` was changed or removed since; nothing is added.
         """
         return self._send(calls.add(candidates, replace=replace, previous=previous, model=model))
 

@@ -6,7 +6,7 @@ Most vectors are in the memory-mapped matrix; rows added since are in blocks in 
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from polyrank.errors import ArtifactError
 from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter, rows_where
 from polyrank.index.local import store
-from polyrank.index.local.ann import Ann
+from polyrank.index.local.blocks import BlockUpdate
 from polyrank.index.local.counts import RowCounts
 from polyrank.index.local.filtered import FilteredViews, View
 from polyrank.index.local.lock import acknowledged_change, check_acknowledged
@@ -28,15 +28,12 @@ from polyrank.index.local.matrix import REMEDY, Matrix, Verification, open_matri
 from polyrank.index.local.store import (
     FILE,
     Meta,
-    check_rows,
     connect,
     read_meta,
     read_rows,
     reading,
-    removed_rows,
     row_numbers,
     scan_all_rows,
-    scan_rows,
     sqlite_errors,
     transaction,
 )
@@ -45,8 +42,6 @@ from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
 from polyrank.storage.sqlite import ReadConnection, log_size
-
-MAX_BLOCKS = 8  # above this number, blocks of added rows are joined
 
 
 class LocalIndex(Index):
@@ -277,7 +272,7 @@ class LocalIndex(Index):
         views = tuple(view.blocks), indexes
         return _State(meta, view.matrix, views, version, FilteredViews(self.path), RowCounts(self.path))
 
-    def _loaded_blocks(self, meta: Meta, previous: "_State | None", rebuild: bool) -> "_BlockUpdate":
+    def _loaded_blocks(self, meta: Meta, previous: "_State | None", rebuild: bool) -> BlockUpdate:
         """The blocks to update: those of a matrix that was written since the previous state, otherwise its own."""
         if previous is None or previous.meta.change < meta.matrix_change:  # removals since then are not listed
             self._verification = None
@@ -293,10 +288,10 @@ class LocalIndex(Index):
                         return self._of_matrix(matrix, meta)
         blocks, indexes = previous.view
         index = indexes[0] if indexes else None
-        return _BlockUpdate(name, list(blocks), previous.meta.change, previous.meta.digest, index)
+        return BlockUpdate(name, list(blocks), previous.meta.change, previous.meta.digest, index)
 
-    def _from_matrix(self, meta: Meta, rebuild: bool) -> "_BlockUpdate":
-        nothing = _BlockUpdate(meta.matrix, [], 0, 0)
+    def _from_matrix(self, meta: Meta, rebuild: bool) -> BlockUpdate:
+        nothing = BlockUpdate(meta.matrix, [], 0, 0)
         if not meta.matrix:
             return nothing
         try:
@@ -306,13 +301,13 @@ class LocalIndex(Index):
                 raise
             return nothing
 
-    def _of_matrix(self, matrix: Matrix, meta: Meta) -> "_BlockUpdate":
+    def _of_matrix(self, matrix: Matrix, meta: Meta) -> BlockUpdate:
         block = matrix.block
         fits = not len(block.rows) or block.vectors.shape == (len(block.rows), meta.dimension)
         if matrix.change != meta.matrix_change or not fits:
             raise ArtifactError(f"{self.path / meta.matrix} belongs to another index; {REMEDY}")
         blocks = [block] if len(block.rows) else []
-        return _BlockUpdate(meta.matrix, blocks, matrix.change, matrix.digest, matrix.ann)
+        return BlockUpdate(meta.matrix, blocks, matrix.change, matrix.digest, matrix.ann)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,64 +331,6 @@ class _State:
     filtered: FilteredViews
     counts: RowCounts
     file: tuple[int, ...] = ()
-
-
-class _BlockUpdate:
-    """Blocks as of one change, brought to a later one by ``update``."""
-
-    def __init__(self, matrix: str, blocks: list[Block], change: int, digest: int, ann: Ann | None = None) -> None:
-        self.matrix, self.blocks, self.change, self.digest = matrix, blocks, change, digest
-        self.ann = ann  # of the first block
-
-    def update(self, connection: sqlite3.Connection, path: Path, meta: Meta) -> None:
-        """Add the rows that were added after ``change``, and mark those removed."""
-        last = max((int(block.rows[-1]) for block in self.blocks if len(block.rows)), default=0)
-        self._remove(removed_rows(connection, path, self.change))
-        rows, vectors = [], []
-        for row in scan_rows(connection, path, after=last):
-            rows.append(row.row)
-            vectors.append(row.vector)
-            self.digest += int.from_bytes(row.digest, "little")
-        if rows:
-            self.blocks.append(Block(from_rows(vectors, meta.precision), np.array(rows, np.int64)))
-        n = sum(len(block.rows) if block.alive is None else int(block.alive.sum()) for block in self.blocks)
-        check_rows(path, meta, n, self.digest)
-        if len(self.blocks) > MAX_BLOCKS:
-            start = _first_to_join([len(block.rows) for block in self.blocks])
-            self.blocks[start:] = [_joined(self.blocks[start:])]
-
-    def _remove(self, removed: dict[int, int]) -> None:
-        """Mark the removed rows of each block; rows that were added and removed since are in no block."""
-        gone = np.array(sorted(removed), np.int64)
-        for number, block in enumerate(self.blocks):
-            at = np.searchsorted(block.rows, gone)
-            hit = (at < len(block.rows)) & (block.rows[np.minimum(at, len(block.rows) - 1)] == gone)
-            if hit.any():
-                alive = np.ones(len(block.rows), np.bool_) if block.alive is None else block.alive.copy()
-                alive[at[hit]] = False
-                self.blocks[number] = replace(block, alive=alive)
-                self.digest -= sum(removed[int(row)] for row in gone[hit])
-
-
-def _first_to_join(sizes: Sequence[int]) -> int:
-    """The first block, except the matrix, that is not larger than all later ones together; otherwise the last but one.
-
-    A block is copied when it about doubles, so many small additions copy few vectors.
-
-    >>> _first_to_join([90, 3, 1, 1, 1]), _first_to_join([90, 30, 1, 1, 1]), _first_to_join([90, 10, 5, 3, 1])
-    (1, 2, 3)
-    """
-    last = len(sizes) - 2
-    return next((i for i in range(1, last) if sizes[i] <= sum(sizes[i + 1 :])), last)
-
-
-def _joined(blocks: Sequence[Block]) -> Block:
-    """The live rows of several blocks as one."""
-    take: Callable[[Block], Any] = lambda block: slice(None) if block.alive is None else block.alive  # noqa: E731
-    return Block(
-        np.concatenate([block.vectors[take(block)] for block in blocks]),
-        np.concatenate([block.rows[take(block)] for block in blocks]),
-    )
 
 
 def _file_identity(path: Path, *, immutable: bool = False) -> tuple[int, ...]:
