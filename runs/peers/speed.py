@@ -3,11 +3,13 @@
 python runs/peers/speed.py encode POOL [--limit N] [--pairs N] [--repeats N] [--backend onnx ...] [--precision int8 ...]
     [--model FOLDER ...]
 python runs/peers/speed.py train DATA [--limit N] [--batch N] [--speaker NAME]
+Both: [--device cpu or cuda] [--backbone FOLDER] [--threads N]
 """
 
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.util import batch_to_device
 
 from polyrank.bench import bench_encoding, bench_training
 from polyrank.bench.encoding import Peer
@@ -26,22 +29,21 @@ from polyrank.loading.models import read_backend
 from polyrank.records import Example
 
 NAME = "sentence-transformers"
-DTYPE = choose_dtype("auto", torch.device("cpu"))
 
 
-def peers() -> dict[str, Peer]:
+def peers(backbone: str, device: str) -> dict[str, Peer]:
     """The library's encoder and Cross-encoder on polyrank's backbone: by default, and in bf16 where that is fast."""
     forms: dict[str, dict[str, Any]] = {NAME: {}}
-    if torch.bfloat16 == DTYPE:
+    if choose_dtype("auto", torch.device(device)) == torch.bfloat16:
         forms[f"{NAME} bf16"] = {"model_kwargs": {"dtype": torch.bfloat16}}
-    return {name: peer(options) for name, options in forms.items()}
+    return {name: peer(backbone, device, options) for name, options in forms.items()}
 
 
-def peer(options: dict[str, Any]) -> Peer:
+def peer(backbone: str, device: str, options: dict[str, Any]) -> Peer:
     """The library's two models, loaded with ``options``."""
-    folder = str(resolve_backbone("embedded").folder)
-    encoder = SentenceTransformer(folder, device="cpu", **options)
-    cross = CrossEncoder(folder, num_labels=1, device="cpu", **options)
+    folder = str(resolve_backbone(backbone).folder)
+    encoder = SentenceTransformer(folder, device=device, **options)
+    cross = CrossEncoder(folder, num_labels=1, device=device, **options)
 
     def encode(texts: Sequence[str]) -> Any:
         return np.asarray(encoder.encode(list(texts), normalize_embeddings=True, show_progress_bar=False), np.float32)
@@ -52,10 +54,11 @@ def peer(options: dict[str, Any]) -> Peer:
     return Peer(encode, rank)
 
 
-def learner(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]:
+def learner(examples: Sequence[Example], folder: Path, *, backbone: str, device: str) -> tuple[list[int], Update]:
     """A plain loop around the library's model and loss."""
     del folder
-    model = SentenceTransformer(str(resolve_backbone("embedded").folder), device="cpu")
+    dtype = choose_dtype("auto", torch.device(device))
+    model = SentenceTransformer(str(resolve_backbone(backbone).folder), device=device)
     model.max_seq_length = POLICY.max_context_tokens
     loss_of = MultipleNegativesRankingLoss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
@@ -64,8 +67,9 @@ def learner(examples: Sequence[Example], folder: Path) -> tuple[list[int], Updat
     def update(batch: Sequence[int]) -> None:
         model.train()
         sides = zip(*(pairs[i] for i in batch), strict=True)
-        with torch.autocast("cpu", DTYPE, enabled=torch.float32 != DTYPE):
-            loss = loss_of([model.preprocess(list(side)) for side in sides], torch.empty(0))
+        with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+            inputs = [batch_to_device(model.preprocess(list(side)), torch.device(device)) for side in sides]
+            loss = loss_of(inputs, torch.empty(0))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -86,6 +90,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, action="append", default=[])
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--speaker")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backbone", default="embedded")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     if options.threads:
@@ -100,12 +106,15 @@ def main() -> None:
             backends=backends,
             precisions=options.precision,
             models=options.model,
-            peers=peers(),
+            backbone=options.backbone,
+            device=options.device,
+            peers=peers(options.backbone, options.device),
         )
     else:
         examples = [e for e in read_examples(options.data, speaker=options.speaker).examples if e.response is not None]
         examples = examples[:: max(1, len(examples) // options.limit)][: options.limit]
-        table = bench_training(examples, batch_size=options.batch, peers={NAME: learner})
+        place = {"backbone": options.backbone, "device": options.device}
+        table = bench_training(examples, batch_size=options.batch, peers={NAME: partial(learner, **place)}, **place)
     print(json.dumps(table))
 
 

@@ -71,6 +71,7 @@ def bench_encoding(
     precisions: Sequence[Precision] = (),
     models: Sequence[Path] = (),
     backbone: str = "embedded",
+    device: str = "auto",
     peers: Mapping[str, Peer] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -85,6 +86,7 @@ def bench_encoding(
         precisions: further precisions of the same network.
         models: folders of other models, to time on the same texts.
         backbone: "embedded", a folder or hf:OWNER/MODEL.
+        device: of polyrank's networks in torch: "auto", "cpu", "cuda" or "mps".
         peers: other libraries by name, the reference first.
         progress: called with the name of the next step.
 
@@ -102,26 +104,27 @@ def bench_encoding(
     for backend in backends:
         check_installed(backend)
     progress("loading")
-    encoder, exact = untuned_scorer(backbone, POLICY), untuned_scorer(backbone, POLICY, precision="fp32")
+    untuned, saved = partial(untuned_scorer, backbone, POLICY, device=device), partial(saved_scorer, device=device)
+    encoder, exact = untuned(), untuned_scorer(backbone, POLICY, device="cpu", precision="fp32")
     encoders: dict[str, EncoderScorer] = {"polyrank": encoder}
     crosses: dict[str, CrossScorer] = {}
     left_out: list[str] = []
     with TemporaryDirectory() as folder:
         bi = _saved(Path(folder) / "bi", BiConfig(backbone=backbone, shared_towers=True, output_scale=1.0))
         cross = _saved(Path(folder) / "cross", CrossConfig(backbone=backbone))
-        for name, precision in (("polyrank", "auto"), ("exact", "fp32")):
-            _add_scorer(name, saved_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
+        _add_scorer("polyrank", saved(cross), encoders, crosses)
+        _add_scorer("exact", saved_scorer(cross, device="cpu", precision="fp32"), encoders, crosses)
         try:
             late = _saved(Path(folder) / "late", LateConfig(backbone=backbone))
-            crosses |= {LATE: saved_scorer(late)}  # type: ignore[dict-item]
-            crosses |= {f"{LATE} {name}": saved_scorer(late, precision=name) for name in precisions}  # type: ignore[misc]
-            first, second = saved_scorer(bi), saved_scorer(late)
+            crosses |= {LATE: saved(late)}  # type: ignore[dict-item]
+            crosses |= {f"{LATE} {name}": saved(late, precision=name) for name in precisions}  # type: ignore[misc]
+            first, second = saved(bi), saved(late)
             join(first, second)
         except ConfigError as error:  # it is not a BERT
             left_out.append(f"{LATE}: {error}")
         for name in precisions:
-            encoders[f"polyrank {name}"] = untuned_scorer(backbone, POLICY, precision=name)
-            _add_scorer(f"polyrank {name}", saved_scorer(cross, precision=name), encoders, crosses)
+            encoders[f"polyrank {name}"] = untuned(precision=name)
+            _add_scorer(f"polyrank {name}", saved(cross, precision=name), encoders, crosses)
         for backend in backends:
             progress(f"exporting to {backend}")
             for model in (bi, cross):
@@ -132,7 +135,7 @@ def bench_encoding(
                     continue
                 _add_scorer(f"polyrank {backend}", load_exported(model, backend), encoders, crosses)
     for model in models:
-        _add_scorer(str(model), saved_scorer(model), encoders, crosses)
+        _add_scorer(str(model), saved(model), encoders, crosses)
     exact_cross = crosses.pop("exact")
     context = long_context(texts, n_words)
     distinct, shortlist = list(dict.fromkeys(texts)), list(texts[:n_pairs])

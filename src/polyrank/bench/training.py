@@ -26,7 +26,7 @@ import torch
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import LENGTH_WINDOW, NetworkTraining
-from polyrank.devices.choice import choose_dtype, keep_freed_memory
+from polyrank.devices.choice import choose_device, choose_dtype, keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import EncoderNetwork, new_model
@@ -36,7 +36,6 @@ from polyrank.training.learner import Learner, TrainState, next_loss
 from polyrank.training.steps import InBatchStep
 
 POLICY = TextPolicy(max_context_tokens=128, max_candidate_tokens=128)
-CPU = torch.device("cpu")
 LIKE_LENGTHS = "polyrank, like lengths"
 Update = Callable[[Sequence[int]], None]
 Start = Callable[[Sequence[Example], Path], tuple[list[int], Update]]
@@ -65,10 +64,11 @@ def bench_training(
     large_batch: int | None = None,
     repeats: int = 3,
     backbone: str = "embedded",
+    device: str = "auto",
     peers: Mapping[str, Start] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Time an epoch of in-batch training from a backbone, shared towers, AdamW, on the CPU.
+    """Time an epoch of in-batch training from a backbone, shared towers, AdamW.
 
     Args:
         examples: pairs of a context and a response.
@@ -76,6 +76,7 @@ def bench_training(
         large_batch: also train with so many contexts per update, in chunks of ``batch_size`` texts.
         repeats: rounds; in each, every form trains for one epoch.
         backbone: "embedded", a folder or hf:OWNER/MODEL.
+        device: of polyrank's forms: "auto", "cpu", "cuda" or "mps".
         peers: other libraries by name, the reference first; functions that a new process can import.
         progress: called with the name of the next step.
 
@@ -90,7 +91,7 @@ def bench_training(
     """
     if len(examples) < batch_size or batch_size < 2 or repeats < 1:
         raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
-    own = partial(_start, backbone=backbone)
+    own = partial(_start, backbone=backbone, device=device)
     forms = {"polyrank": Form(own, batch_size), LIKE_LENGTHS: Form(own, batch_size, like_lengths=True)}
     if large_batch is not None:
         if not batch_size < large_batch <= len(examples):
@@ -189,19 +190,23 @@ def _work(form: Form, examples: Sequence[Example], folder: Path, threads: int, p
         started = perf_counter()
         for batch in order:
             update([int(i) for i in batch])
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # a GPU may still compute the last update
         pipe.send(perf_counter() - started)
 
 
 def _start(
-    examples: Sequence[Example], folder: Path, backbone: str, chunk_size: int | None = None
+    examples: Sequence[Example], folder: Path, backbone: str, device: str, chunk_size: int | None = None
 ) -> tuple[list[int], Update]:
     keep_freed_memory()
+    place = choose_device(device)
     config = BiConfig(backbone=backbone, shared_towers=True, output_scale=1.0)
     model, texts, _ = new_model(config, POLICY, seed=0, sample=())
     assert isinstance(model, EncoderNetwork), "a Bi-encoder is an encoder"
-    step, settings = InBatchStep(model, texts, CPU, chunk_size=chunk_size), NetworkTraining(lr=5e-5)
+    model.to(place)
+    step, settings = InBatchStep(model, texts, place, chunk_size=chunk_size), NetworkTraining(lr=5e-5)
     learner = Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None)
-    trainee = TrainState(learner, 1, CPU, choose_dtype("auto", CPU))
+    trainee = TrainState(learner, 1, place, choose_dtype("auto", place))
 
     def update(batch: Sequence[int]) -> None:
         trainee.update(next_loss(step([(i, examples[i]) for i in part], 0) for part in (batch,)))

@@ -73,6 +73,7 @@ def bench_encode(
     precision: Annotated[list[str] | None, Option(help="Also time weights in fp32, bf16 or int8. Repeatable.")] = None,
     model: Annotated[list[Path] | None, Option(help="Also time another model folder. Repeatable.")] = None,
     repeats: Annotated[int, Option(min=1, help="Rounds.")] = 3,
+    device: Device = "auto",
     threads: AllThreads = None,
     instructions: Instructions = None,
     json_: Json = False,
@@ -97,6 +98,7 @@ def bench_encode(
             backends=runtimes,
             precisions=precisions,
             models=model or (),
+            device=device,
             progress=status.update,
         )
     _show(result, json_, plot, by="n")
@@ -116,6 +118,7 @@ def bench_train(
         Option("--host", help="Time only the preparation of batches, in microseconds per pair."),
     ] = False,
     repeats: Annotated[int, Option(min=1, help="Rounds.")] = 3,
+    device: Device = "auto",
     threads: AllThreads = None,
     json_: Json = False,
     plot: Plot = None,
@@ -138,7 +141,7 @@ def bench_train(
             result = bench.bench_host(some, batch_size=batch, repeats=repeats, progress=status.update)
         else:
             result = bench.bench_training(
-                some, batch_size=batch, large_batch=cache, repeats=repeats, progress=status.update
+                some, batch_size=batch, large_batch=cache, repeats=repeats, device=device, progress=status.update
             )
     _show(result, json_, plot, by="n")
 
