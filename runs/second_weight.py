@@ -19,18 +19,22 @@ from polyrank.data import read_examples
 from polyrank.scorers.open import load, load_encoder
 
 N_BEST = 25
+AT_A_TIME = 50
 
 
 def main(first: str, second: str, lists: Path, limit: int | None) -> dict[str, float]:
     """Score the lists by both stages, and fit a and w."""
     encoder, reranker = load_encoder(first), load(second)
     examples, both, right = read_examples(lists).examples[:limit], [], []
-    for example in examples:
-        (scores,) = encoder.score([example.query], [example.candidates])
-        best = np.argsort(-scores, kind="stable")[:N_BEST]
-        (more,) = reranker.score([example.query], [[example.candidates[i] for i in best]])
-        both.append(np.stack([scores[best], more], axis=1))
-        right.append([i in example.relevant for i in best.tolist()])
+    for start in range(0, len(examples), AT_A_TIME):
+        some = examples[start : start + AT_A_TIME]
+        queries = [example.query for example in some]
+        scored = encoder.score(queries, [example.candidates for example in some])
+        bests = [np.argsort(-scores, kind="stable")[:N_BEST] for scores in scored]
+        shown = [[example.candidates[i] for i in best] for example, best in zip(some, bests, strict=True)]
+        for example, scores, best, more in zip(some, scored, bests, reranker.score(queries, shown), strict=True):
+            both.append(np.stack([scores[best], more], axis=1))
+            right.append([i in example.relevant for i in best.tolist()])
     values, is_right = torch.tensor(np.array(both), dtype=torch.float64), torch.tensor(right)
     found = is_right.any(1)
     target = is_right[found].int().argmax(1)

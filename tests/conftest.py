@@ -19,6 +19,10 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
 # Results must not depend on the machine; tests of bf16 set it explicitly.
 os.environ.setdefault("POLYRANK_PRECISION", "fp32")
 
+# nor on a GPU, which computes in TF32; only test_cuda.py uses one
+if not os.environ.get("POLYRANK_TEST_GPU"):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # gRPC, which a remote index's client loads, would restart its threads in a forked child (preexec_fn) and log to its
 # stderr.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

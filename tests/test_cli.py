@@ -501,6 +501,23 @@ def test_a_bug_exits_with_1_and_requests_a_report(run_here: RunHere, monkeypatch
     assert "Traceback" not in run_here("rank", "bm25")[2]
 
 
+class Full:
+    """A stream of a machine whose GPU has no free memory."""
+
+    @property
+    def buffer(self) -> io.BytesIO:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 48.00 MiB.")
+
+
+def test_full_memory_of_a_gpu_is_explained(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Full())
+    code, out, err = run_here("rank", "bm25")
+    assert (code, out) == (5, "")
+    assert err == (
+        "error: out of memory; use smaller batches or text budgets, or stop other programs that use this memory\n"
+    )
+
+
 def test_texts_are_printed_as_they_are(
     trained: dict[str, Path], run_here: RunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,7 @@
 """On a real NVIDIA GPU: trainings, scores, indexes and searches agree with those of the CPU.
 
+    POLYRANK_TEST_GPU=1 pytest -n 2 tests/test_cuda.py
+
 Products of fp32 are in TF32 there, with 10 bits of mantissa, and sums have another order.
 """
 
@@ -29,7 +31,7 @@ from shared_fixtures import WORDS
 from test_ranks import KINDS, curve, recipe
 from test_simulated_device import assert_equal, blocks_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU, or POLYRANK_TEST_GPU is not set")
 
 CONTEXTS = [["hello", "my wifi is down"], ["my bill is too high"], [" ".join(WORDS)], ["hi"]]
 REPLIES = [f"{word} {' '.join(WORDS[: number % 5])}" for number, word in enumerate(WORDS)]

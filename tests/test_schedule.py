@@ -520,6 +520,7 @@ def test_records_of_steps_that_will_be_made_again_are_dropped(tmp_path: Path) ->
         torch.OutOfMemoryError("CUDA out of memory."),
         RuntimeError("[enforce fail] not enough memory: you tried to allocate 9 bytes"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         MemoryError(),
     ],
 )

@@ -17,6 +17,9 @@
 Each message names the value, the limit and the fix in one sentence.
 """
 
+FULL_MEMORY = ("out of memory", "not enough memory", "allocate memory", "alloc_failed")
+"""Words of torch's errors: of CUDA, two of the CPU's allocator, and of CUDA's libraries."""
+
 
 class PolyrankError(Exception):
     """The root of the tree: catch it to catch every error that polyrank raises on purpose."""
@@ -91,3 +94,15 @@ class OfflineError(PolyrankError):
     """A download is necessary and the network is not reachable."""
 
     exit_code = 8
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of the machine or of a GPU is full; libraries raise several.
+
+    >>> [is_out_of_memory(error) for error in (MemoryError(), RuntimeError("CUDA out of memory"), KeyError())]
+    [True, True, False]
+    """
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in text for words in FULL_MEMORY)
+    )

@@ -43,7 +43,7 @@ from polyrank.cli import (
 from polyrank.cli.arguments import take_options
 from polyrank.cli.console import print_error, silence_other_ranks
 from polyrank.cli.help import Group, add_command
-from polyrank.errors import PolyrankError, ResourceError, UsageError
+from polyrank.errors import PolyrankError, ResourceError, UsageError, is_out_of_memory
 from polyrank.storage.durable import DISK_TROUBLE
 
 
@@ -163,9 +163,10 @@ def run() -> int:
         if error.errno in DISK_TROUBLE:
             return _fail(f"cannot use {name}: {reason}; free some space or repair the disk", ResourceError.exit_code)
         return _fail(f"cannot use {name}: {reason}; check the path and its permissions", UsageError.exit_code)
-    except MemoryError:
-        return _fail("out of memory; use smaller batches or text budgets", ResourceError.exit_code)
     except Exception as error:
+        if is_out_of_memory(error):
+            fix = "use smaller batches or text budgets, or stop other programs that use this memory"
+            return _fail(f"out of memory; {fix}", ResourceError.exit_code)
         hint = "" if _settings["debug"] else "; run it again as: polyrank --debug ..."
         return _fail(f"internal error, please report it: {type(error).__name__}: {error}{hint}", 1)
 

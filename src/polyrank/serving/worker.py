@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyrank.config.serving import ServingSettings
-from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.errors import ArtifactError, PolyrankError, UsageError, is_out_of_memory
 from polyrank.serving.log import name_of
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
 from polyrank.storage.time_limit import TimeLimit, limit_searches
@@ -64,11 +64,12 @@ def run_worker(connection: Connection, setup: Setup) -> None:
         started = Started({name: one.info() for name, one in served.items()})
     except PolyrankError as error:
         started = Started(exit_code=error.exit_code, error=str(error))
-    except (OSError, MemoryError) as error:
-        message = f"cannot open the models: {error}; free some memory or disk, or repair the file"
-        started = Started(exit_code=5, error=message)
     except Exception as error:  # from libraries; only the user who started the server gets this message
-        started = Started(exit_code=1, error=f"cannot open the models: {type(error).__name__}: {error}")
+        if isinstance(error, OSError) or is_out_of_memory(error):
+            message = f"cannot open the models: {error}; free some memory or disk, or repair the file"
+            started = Started(exit_code=5, error=message)
+        else:
+            started = Started(exit_code=1, error=f"cannot open the models: {type(error).__name__}: {error}")
     with suppress(EOFError, ConnectionError):  # the server has closed the pipe or ended, maybe during the start
         connection.send(started)
         while not started.exit_code:

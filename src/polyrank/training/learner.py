@@ -15,7 +15,7 @@ from torch import Tensor
 from polyrank.config.training import NetworkTraining
 from polyrank.devices import distributed
 from polyrank.devices.choice import fast_products
-from polyrank.errors import ResourceError
+from polyrank.errors import ResourceError, is_out_of_memory
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
 from polyrank.training.exchange import summed_gradients
@@ -243,10 +243,7 @@ def explain_out_of_memory(message: str) -> Iterator[None]:
     """Turn running out of memory into a ResourceError with this message."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise ResourceError(message) from error
-    except RuntimeError as error:
-        # the words of CUDA, and the two of the CPU allocator
-        if any(words in str(error).lower() for words in ("out of memory", "not enough memory", "allocate memory")):
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
             raise ResourceError(message) from error
         raise

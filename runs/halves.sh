@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Both stages learn from all pairs of a corpus. A second stage learns nothing from pairs that its first stage was trained on. So a
+# Bi-encoder is trained on each half of the pairs, and one Cross-encoder corrects the first on the second half, then the second on the
+# first half. It then re-ranks the 25 best of the Bi-encoder of all pairs, with a weight from dev lists.
+#   DATA=folder SETS="star sgd ..." STEPS=updates PAIRS=pairs MINUTES=minutes PARALLEL=1 bash runs/halves.sh
+# STEPS: the most updates of a Bi-encoder of all pairs, and three times those of a half. PAIRS: of each half, for the Cross-encoder.
+# MINUTES: limit of each of its two trainings. PARALLEL=1 runs trainings side by side, for a GPU. A stopped run resumes when you start
+# it again. Writes runs/work/halves, and stores halves/SET/MODEL with runs/record.py, over all test lists (mutual: its dev lists):
+#   all, passes: a Bi-encoder of one pass over all pairs, and of four with dropout, whose best version dev lists choose
+#   sum: of both, a ConveRT and reply counts, with weights from dev lists; mutual: of both
+#   all-cross, sum-cross: their 25 best, re-ranked
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. runs/corpora.sh
+DATA=$(realpath "${DATA:-../shared/data}")
+SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue mutual}
+STEPS=${STEPS:-3500}
+PAIRS=${PAIRS:-14000}
+PARALLEL=${PARALLEL:-}
+START=${START:-shipped:minilm}
+BACKBONE=${BACKBONE:-embedded} # of START
+
+go() { # COMMAND ...: now, or beside the next ones until "ended"
+  if [[ $PARALLEL ]]; then
+    "$@" &
+    started+=($!)
+  else
+    "$@"
+  fi
+}
+ended() {
+  for process in "${started[@]}"; do wait "$process"; done
+  started=()
+}
+learn() { # MODEL RECIPE TRAIN [OPTION ...]
+  [[ -e $work/$1/result.json ]] && return
+  polyrank train "runs/recipes/$2.toml" "${data[@]}" --set "data.train=$3" --set "output=$work/$1" --resume "${@:4}" >"$work/$1.log" 2>&1
+}
+judge() { # MODEL SCORER AGAINST [OPTION ...]
+  polyrank evaluate "$2" "$test" --scores "$work/$1.scores.jsonl" --overwrite --json ${3:+--against "$work/$3.scores.jsonl"} "${@:4}" \
+    >"$work/$1.json" 2>"$work/$1.err"
+  python3 runs/record.py "halves/$set/$1" "$work/$1.json"
+  echo "$set $1 $(cut -c1-150 "$work/$1.json")"
+}
+cross() { # the two trainings of the Cross-encoder, once the Bi-encoder of the first half exists
+  learn cross-first cross "$work/second.jsonl" "${correct[@]}" --set "train.init_from=$work/first/model" \
+    --set "train.method.first_stage=$work/first/model"
+  [[ $PARALLEL ]] && wait "${started[0]}" # second
+  learn cross cross "$work/first.jsonl" "${correct[@]}" --set "train.init_from=$work/cross-first/model" --set 'train.seeds=[2]' \
+    --set "train.method.first_stage=$work/second/model"
+}
+weigh() { # MODEL SCORER: the weight of the Cross-encoder that is best on dev lists
+  python3 runs/second_weight.py "$2" "$work/cross/model" "$dev" --limit 3000 >"$work/$1-weight.json" 2>"$work/$1-weight.err"
+  python3 runs/record.py "halves/$set/$1-weight" "$work/$1-weight.json"
+}
+judge_both() { # MODEL SCORER: its 25 best, re-ranked with that weight, which is at least 0.01
+  judge "$1-cross" "$2" "$1" --rerank "$work/cross/model" --n-retrieved 25 \
+    --ensemble "$(python3 -c 'import json, sys; print(round(max(json.load(open(sys.argv[1]))["weight"], 0.01), 3))' "$work/$1-weight.json")"
+}
+
+run() { # SET
+  set=$1 work=$PWD/runs/work/halves/$1 test=$DATA/$1/test.jsonl.gz dev=$DATA/$1/dev.jsonl.gz
+  started=()
+  mkdir -p "$work"
+  training_data "$set"
+  pairs=$(realpath "${data[1]#data.train=}")
+  data=("${data[@]:2}") # the speaker
+  if [[ $set == mutual ]]; then # its test answers are withheld; 888 training lists serve for choices
+    test=$dev dev=$work/valid.jsonl
+    zcat "$pairs" | tail -n 888 >"$dev"
+    zcat "$pairs" | head -n -888 >"$work/pairs.jsonl"
+    pairs=$work/pairs.jsonl
+  fi
+  zcat -f "$pairs" >"$work/whole.jsonl"
+  n=$(wc -l <"$work/whole.jsonl")
+  head -n $((n / 2)) "$work/whole.jsonl" >"$work/first.jsonl" # contiguous: neighbours may come from one conversation
+  tail -n +$((n / 2 + 1)) "$work/whole.jsonl" >"$work/second.jsonl"
+
+  most=$PAIRS # of a corpus of pairs, at most two passes
+  [[ $pairs != *dialogues* ]] && most=$((PAIRS < n ? PAIRS : n))
+  common=(--set "model.backbone=$BACKBONE" --set train.checkpoint_steps=1000 --set train.dropout=0.0)
+  bi=("${common[@]}" --set train.length_window=1 --set "train.init_from=$START" --set train.method.negatives_weighting=logq
+    --set model.normalize=false)
+  correct=("${common[@]}" --set train.length_window=1 --set train.new_lr=1e-3 --set train.method.kind=rerank
+    --set "train.max_steps=$((most / 16))" ${MINUTES:+--set "train.minutes=$MINUTES"})
+  wrong=(--set train.negatives.n=9 --set train.negatives.weighting=as_said)
+  passes=(--set train.epochs=4 --set train.dropout=0.1 --set "data.valid=$dev" --set data.max_valid=1000 --set train.evaluate_per_epoch=2)
+  [[ $set == convai2-valid ]] && bi+=(--set train.epochs=2) passes+=(--set train.epochs=8 --set train.evaluate_per_epoch=1)
+  if [[ $set == mutual ]]; then # its lists come with three wrong answers
+    wrong=(--set 'train.negatives.sources=["given"]' --set train.negatives.n=3 --set text.max_context_tokens=192)
+    bi=("${common[@]}" --set "train.init_from=$START" --set train.method.kind=listwise --set train.batch_size=16 --set train.lr=1e-4)
+    bi+=("${wrong[@]}" --set model.normalize=false)
+  fi
+  correct+=("${wrong[@]}")
+
+  half=(--set "train.max_steps=$((STEPS / 3))") whole=(--set "train.max_steps=$STEPS")
+  go learn second bi "$work/second.jsonl" "${bi[@]}" "${half[@]}" --set 'train.seeds=[3]'
+  learn first bi "$work/first.jsonl" "${bi[@]}" "${half[@]}" --set 'train.seeds=[2]'
+  go learn all bi "$pairs" "${bi[@]}" "${whole[@]}"
+  go learn passes bi "$pairs" "${bi[@]}" "${passes[@]}" "${whole[@]}" --set 'train.seeds=[4]'
+  parts=("$work/all/model" "$work/passes/model")
+  case $set in
+    mutual) ;;
+    ubuntu-irc | convai2-valid)
+      go learn convert convert-tune "$pairs" --set train.init_from=shipped:convert --set train.epochs=3
+      parts+=("$work/convert/model") ;;
+    *)
+      go learn convert convert "$pairs" --set text.min_count=10 --set train.epochs=3 --set "data.valid=$dev" --set data.max_valid=500
+      go polyrank popularity "$pairs" --speaker "${data[1]#data.speaker=}" -o "$work/counts" --overwrite
+      parts+=("$work/convert/model" "$work/counts") ;;
+  esac
+  cross
+  ended
+  go polyrank sum "${parts[@]}" -o "$work/sum" --valid "$dev" --overwrite
+  go judge all "$work/all/model" ""
+  go judge passes "$work/passes/model" ""
+  go weigh all "$work/all/model"
+  ended
+  go judge sum "$work/sum" all
+  go weigh sum "$work/sum"
+  go judge_both all "$work/all/model"
+  ended
+  judge_both sum "$work/sum"
+}
+
+started=()
+for one in $SETS; do go run "$one"; done
+ended
