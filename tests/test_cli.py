@@ -501,7 +501,7 @@ def test_a_bug_exits_with_1_and_requests_a_report(run_here: RunHere, monkeypatch
     assert "Traceback" not in run_here("rank", "bm25")[2]
 
 
-class Full:
+class Full(io.StringIO):
     """A stream of a machine whose GPU has no free memory."""
 
     @property
