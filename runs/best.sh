@@ -28,6 +28,7 @@
 #   shipped: shipped:minilm, without further training
 #   library: sentence-transformers, on as many pairs as bi
 #   cross: a Cross-encoder from BACKBONE, listwise on given wrong answers; mutual provides these
+#   third, third-2: logq from the third pass of shipped:minilm (runs/encoder.sh); sum-third: of both and convert
 #   given: a Bi-encoder, listwise on them; given-2, given-3: with other seeds; sum-given: of the three, with equal weights
 # A stopped run resumes when you start it again.
 # Writes runs/work/best, and stores best/SET/MODEL with runs/record.py, over all test examples.
@@ -93,6 +94,11 @@ for set in $SETS; do
       logq | logq-all)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set train.method.negatives_weighting=logq ;;
+      third | third-2)
+        against= seed=1
+        [[ $model == *-* ]] && against=third seed=2
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$PWD/runs/work/encoder/third/model" "${few[@]}" \
+          --set train.method.negatives_weighting=logq --set "train.seeds=[$seed]" ;;
       logq-more)
         against=$FROM
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/$FROM/model" --set train.lr=1.5e-4 \
@@ -123,12 +129,13 @@ for set in $SETS; do
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
           --set "train.epochs=$EPOCHS" ;;
-      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more | sum-four | sum-both)
+      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more | sum-four | sum-both | sum-third)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
         [[ $model == sum-four ]] && against=${AGAINST:-$FROM} parts=("$work"/{"$FROM",logq-more,scratch,counts}/model) lists=3000
         [[ $model == sum-both ]] && against=sum-seeds parts=("$work"/{bi,bi-2,bi-both,convert}/model) lists=2000
+        [[ $model == sum-third ]] && against=third parts=("$work"/{third,third-2,convert}/model) lists=2000
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
         [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists

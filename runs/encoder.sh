@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A general encoder: one MiniLM for both sides, trained on three corpora, evaluated on these and on others.
-# Its weights are a mixture with MiniLM's original ones; the share is chosen on development lists of sets outside its training data.
+# Its weights are a mixture of three: MiniLM's original ones, those of the first two passes, and those of the third, which needs a GPU.
+# The shares are chosen on development lists of sets outside its training data.
 #   DATA=folder THREADS=2 LIMIT=examples SETS="star sgd ..." bash runs/encoder.sh
 # A stopped run resumes when you start it again. Writes runs/work/encoder, puts the model into models/, and stores general/SET/MODEL
 # with runs/record.py: for the trained encoder, the untuned one, BM25, the shipped ConveRT, and the sum of the trained encoder and
@@ -12,7 +13,7 @@ THREADS=${THREADS:-2}
 LIMIT=${LIMIT:-1000}
 SETS=${SETS:-star ubuntu-irc self-dialogue sgd convai2-valid medquad mutual}
 MODELS=${MODELS:-bm25 untuned encoder convert sum}
-SHARE=${SHARE:-0.5} # of the trained weights, by runs/mixtures.py
+SHARE=${SHARE:-0.5 0.25} # of the weights of the second and third pass, by runs/mixtures.py
 WORK=runs/work/encoder
 RUN=${RUN:-$WORK/run}
 
@@ -25,12 +26,27 @@ COSINE=${COSINE:-$WORK/cosine}
   --set "train.init_from=$PWD/$RUN/model" --set model.normalize=true --set train.length_window=1 --set data.max_train=38_400 \
   --set train.lr=1e-4 --set 'train.seeds=[2]' --set train.evaluate_per_epoch=2 --threads "$THREADS" --resume
 
+read -r second third <<<"$SHARE"
+AVERAGE=$WORK/average THIRD=$WORK/third
 pip show -q polyrank-models 2>/dev/null || pip install -q -e models
 python runs/record.py general/training "$RUN/result.json"
 python runs/record.py general/cosine "$COSINE/result.json"
 polyrank curves "$RUN" -o runs/results/general-curves.svg --overwrite
 python runs/record.py --has general/mixtures || python runs/mixtures.py "$COSINE/model" "$DATA" 0 0.3 0.5 0.7 1
-python runs/ship.py "$COSINE/model" minilm --more --half --tokens 128 --share "$SHARE"
+if [[ ! -e $AVERAGE ]]; then
+  python runs/ship.py "$COSINE/model" minilm --more --half --tokens 128 --share "$second"
+  cp -r models/polyrank_models/minilm "$AVERAGE"
+  rm "$AVERAGE/README.md"
+fi
+# third pass, from that average: twice over more pairs, with longer texts and corrected frequencies
+[[ -e $WORK/third.jsonl.gz ]] || { python runs/convert_data.py "$DATA" "$WORK/more" star ubuntu-irc self-dialogue:8800 &&
+  mv "$WORK/more/train.jsonl.gz" "$WORK/third.jsonl.gz"; }
+[[ -e $THIRD/result.json ]] || polyrank train runs/recipes/encoder.toml --set "output=$PWD/$THIRD" --set "data.train=$WORK/third.jsonl.gz" \
+  --set "train.init_from=$PWD/$AVERAGE" --set model.normalize=true --set train.length_window=1 --set data.max_train=300_000 \
+  --set train.epochs=2 --set train.lr=1e-4 --set train.evaluate_per_epoch=3 --set train.method.negatives_weighting=logq \
+  --set text.max_context_tokens=128 --set text.max_candidate_tokens=64 --threads "$THREADS" --resume
+python runs/record.py --has general/third || python runs/mixtures.py "$THIRD/model" "$DATA" 0 0.25 0.5 1 --earlier "$AVERAGE" --name third
+python runs/ship.py "$THIRD/model" minilm --more --half --tokens 128 --share "$third" --earlier "$AVERAGE"
 # whether it ranks in int8 as in fp32: on validation lists of the sample and of a corpus that it was not trained on
 { cat src/polyrank/sample/valid.jsonl; zcat "$DATA/convai2-valid/dev.jsonl.gz"; } >"$WORK/int8.jsonl"
 polyrank export models/polyrank_models/minilm --to int8 --valid "$WORK/int8.jsonl"

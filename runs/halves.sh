@@ -20,7 +20,7 @@ PARALLEL=${PARALLEL:-}
 START=${START:-shipped:minilm}
 BACKBONE=${BACKBONE:-embedded} # of START
 
-go() { # COMMAND ...: now, or beside the next ones until "ended"
+go() { # COMMAND ...: now, or during the next ones until "ended"
   if [[ $PARALLEL ]]; then
     "$@" &
     started+=($!)

@@ -1,16 +1,17 @@
-"""Interpolates between a backbone's weights and the trained ones; scores mixtures on sets outside the training data.
+"""Interpolates between trained weights and earlier ones; scores mixtures on sets outside the training data.
 
-    python runs/mixtures.py RUN/model DATA 0.4 0.6 0.8 1
+    python runs/mixtures.py RUN/model DATA 0.4 0.6 0.8 1 [--earlier MODEL] [--name NAME]
 
-Stores general/mixtures with runs/record.py: R@1 for each share of the trained weights on the first 300 dev lists of
-sgd and convai2-valid, on 600 of mutual's training lists, and on 500 dev questions of medquad, whose pool holds their
-answers and a fifth of all others.
+The earlier weights are the backbone's, or those of another model. Stores general/NAME with runs/record.py: R@1 for
+each share of the trained weights on the first 300 dev lists of sgd and convai2-valid, on 600 of mutual's training
+lists, and on 500 dev questions of medquad, whose pool holds their answers and a fifth of all others.
 
 Source: Wortsman et al., Robust fine-tuning of zero-shot models (2022), https://arxiv.org/abs/2109.01903.
 """
 
 import argparse
 import dataclasses
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +29,18 @@ from polyrank.records import Example
 from polyrank.scorers.load import make_scorer
 from polyrank.text import Texts
 
-RESULT = "general/mixtures"
 
-
-def mix(trained: Artifact, share: float) -> None:
-    """Replace the transformer's weights by ``share`` of them plus ``1 - share`` of the backbone's."""
+def mix(trained: Artifact, share: float, earlier: Path | None = None) -> None:
+    """Replace the transformer's weights by ``share`` of them plus ``1 - share`` of the earlier ones."""
     assert isinstance(trained.model, BiEncoder)
-    start = load_backbone(resolve_backbone(trained.config.backbone).folder).state_dict()  # type: ignore[union-attr]
+    if earlier is None:
+        starts = [load_backbone(resolve_backbone(trained.config.backbone).folder).state_dict()]  # type: ignore[union-attr]
+    else:
+        other = load_model(earlier).model
+        assert isinstance(other, BiEncoder)
+        starts = [trunk.state_dict() for trunk in other.trunks()]
     with torch.no_grad():
-        for trunk in trained.model.trunks():
+        for trunk, start in zip(trained.model.trunks(), cycle(starts), strict=False):
             for name, weight in trunk.state_dict().items():
                 if weight.is_floating_point():
                     weight.lerp_(start[name].to(weight), 1 - share)
@@ -74,12 +78,15 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("shares", type=float, nargs="+")
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--earlier", type=Path)
+    parser.add_argument("--name", default="mixtures")
     options = parser.parse_args()
+    result = f"general/{options.name}"
     torch.set_num_threads(1)
     examples, rows = lists(options.data), []
     for share in options.shares:
         trained = load_model(options.trained)
-        mix(trained, share)
+        mix(trained, share, options.earlier)
         scorer = make_scorer(
             trained.model, with_tokens(trained, options.trained, options.tokens), device="cpu", precision="auto"
         )
@@ -87,10 +94,10 @@ def main() -> None:
         rows.append({"share": share, **{name: round(float(value), 4) for name, value in found.items()}})
         rows[-1]["mean"] = round(float(np.mean(list(found.values()))), 4)
         print(rows[-1], flush=True)
-    known = record.read(RESULT)["rows"] if record.has(RESULT) else []
+    known = record.read(result)["rows"] if record.has(result) else []
     rows += [row for row in known if row["share"] not in options.shares]
     rows.sort(key=lambda row: float(row["share"]))
-    record.write(RESULT, {"rows": rows})
+    record.write(result, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Copies a trained model into the package, without the paths of the machine that trained it.
 
     python runs/ship.py runs/work/convert/permissive/model convert
-    python runs/ship.py runs/work/encoder/cosine/model minilm --more --half --tokens 128 --share 0.5
+    python runs/ship.py runs/work/encoder/third/model minilm --more --half --tokens 128 --share 0.25
+        --earlier runs/work/encoder/average
 
 The model card, README.md, is written by hand and stays in the folder.
 """
@@ -25,7 +26,8 @@ def main() -> None:
     parser.add_argument("--more", action="store_true", help="copy into the package of larger models")
     parser.add_argument("--half", action="store_true", help="store the weights in 16 bits")
     parser.add_argument("--tokens", type=int, help="maximum per context and per candidate; default: as in training")
-    parser.add_argument("--share", type=float, help="share of the trained weights in a mixture with the backbone's")
+    parser.add_argument("--share", type=float, help="share of the trained weights in a mixture with earlier ones")
+    parser.add_argument("--earlier", type=Path, help="a model with the earlier weights; default: the backbone")
     options = parser.parse_args()
     trained = load_model(options.trained)
     recipe = trained.metadata["recipe"]
@@ -39,7 +41,7 @@ def main() -> None:
     if options.tokens is not None:
         texts = with_tokens(trained, options.trained, options.tokens)
     if options.share is not None:
-        mix(trained, options.share)
+        mix(trained, options.share, options.earlier)
         metadata["share"] = options.share
     folder = (MORE if options.more else SHIPPED) / options.name
     card = folder / "README.md"

@@ -17,6 +17,7 @@ from report.figures import described, machine, table
 from report.frequencies import weighting_from_scratch
 from report.front import BLOCKS
 from report.general import general
+from report.halves import halves
 from report.intervals import wider
 from report.mutual import mutual_learning
 from report.pretraining import from_scratch, post_training
@@ -40,6 +41,7 @@ SECTIONS = (
     post_training,
     from_scratch,
     best,
+    halves,
     same_start,
     ranking,
     convert,

@@ -19,6 +19,7 @@ from report.figures import (
     times,
 )
 from report.general import read_sets, unread_sets
+from report.halves import passes
 from report.pretraining import starts
 from report.quality import COUNTS, SETS
 from report.scaling import growth, paper_costs, streamed
@@ -42,6 +43,9 @@ def quality() -> str:
     results[
         "the same with [corrected frequencies](docs/training.md#replies-that-repeat) (star: 43,107 pairs; sgd: 78,662)"
     ] = [corrected(name) for name in SETS]
+    results["the same over all pairs, with dropout and [several passes](docs/results.md#both-stages-on-all-pairs)"] = [
+        *map(passes, SETS)
+    ]
     results[
         "[sum](docs/choosing.md#sums-of-encoders) of one or two such Bi-encoders and a ConveRT; on star and sgd also of"
         " reply counts"
@@ -136,6 +140,13 @@ def stages() -> str:
             title = f"{name}, a sum" if first in trained else name
             pairs = [f"{fit['n_examples']:,}" for fit in fits]
             rows.append([title, n, *pairs, share(one), share(two), compared(two["against"])])
+    for name, size in (("ubuntu-irc", 100), ("convai2-valid", 20)):
+        one, two = (read_if_there(f"halves/{name}/{kind}") for kind in ("all", "all-cross"))
+        if one and two:
+            fits = {kind: read(f"halves/{name}/{kind}.fit") for kind in ("all", "cross-first", "cross")}
+            seen = [fits["all"]["n_examples"], fits["cross-first"]["n_examples"] + fits["cross"]["n_examples"]]
+            cells = [*(f"{n:,}" for n in seen), share(one), share(two), compared(two["against"])]
+            rows.append([f"{name}, all pairs for both", f"{min(25, size)} of {size}", *cells])
     titles = ["R@1, %", "re-ranked", "pairs of the first stage", "of the second", "one stage", "two", "difference"]
     return table(titles, rows, (1, 2, 3))
 

@@ -1,6 +1,6 @@
 """Speed; all compared forms take turns in one run."""
 
-from report.figures import described, listed, machine, ms, percent, row, section, table, times
+from report.figures import described, listed, machine, ms, percent, read, row, section, table, times
 
 AMX, BARE, AVX = "bench/amx/scoring", "bench/amx/scoring-without-loops", "bench/avx512/scoring"
 AVX2, VNNI = "bench/avx2/scoring", "bench/avx512-vnni/scoring"
@@ -211,6 +211,7 @@ def peers() -> str:
         ),
         *late(library, package),
         *training(library, package),
+        *on_a_gpu(library, package),
         f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16, and polyrank
         refused it. A multi-context ConveRT encodes a context {times(convert["ratio"])} times as fast as the library's
         MiniLM on AVX-512 alone.""",
@@ -258,4 +259,30 @@ def training(library: str, package: str) -> list[str]:
         f"""512 contexts at once, in chunks of 64 through the gradient cache, take {longer[0]} times as long per pair as
         random batches of 64, and {longer[1]} times as long as batches of similar length (`polyrank bench train DATA
         --batch 64 --cache 512 --limit 512`).""",
+    ]
+
+
+def on_a_gpu(library: str, package: str) -> list[str]:
+    """The same on a GPU, with random weights of MiniLM's size."""
+    there = "bench/h100/encode"
+    whats = ("bulk", "context", "rerank")
+    usual, bf16, own = (
+        [row(there, what=what, form=form) for what in whats] for form in (library, f"{library} bf16", package)
+    )
+    joined = row(there, what="rerank", form="late Cross-encoder")
+
+    def than(number: int) -> str:
+        ratios = (one[number]["ms"] / own[number]["ms"] for one in (usual, bf16))
+        return " / ".join(times(ratio) for ratio in ratios)
+
+    return [
+        f"""On an {read(there)["machine"]["gpu"]}, with sentence-transformers 6.0, random weights of MiniLM's size and
+        both libraries' own batches (`python runs/peers/speed.py encode POOL --limit 2000 --device cuda --backbone
+        FOLDER`; in parentheses, times as fast as the library's default and as the library with bf16 weights):""",
+        listed(
+            f"encode {own[0]['n']:,} turns of chat: {own[0]['per_second']:,.0f} a second ({than(0)})",
+            f"encode one context of 100 words: {ms(own[1]['ms'])} ms ({than(1)})",
+            f"""re-rank {own[2]["n"]} candidates by a Cross-encoder: {ms(own[2]["ms"])} ms ({than(2)}), by a late one
+            that keeps the candidates: {ms(joined["ms"])} ms""",
+        ),
     ]

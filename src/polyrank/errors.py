@@ -97,7 +97,7 @@ class OfflineError(PolyrankError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the memory of the machine or of a GPU is full; libraries raise several.
+    """Whether an error means that the memory of the machine or of a GPU is full; libraries raise several.
 
     >>> [is_out_of_memory(error) for error in (MemoryError(), RuntimeError("CUDA out of memory"), KeyError())]
     [True, True, False]
