@@ -357,6 +357,14 @@ def test_too_few_examples_to_train_on(wrong: dict[str, int]) -> None:
         bench.bench_training(pairs, **wrong)  # type: ignore[arg-type]
 
 
+def test_a_device_that_is_not_there_is_refused_before_any_work(backbone: str) -> None:
+    pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
+    with pytest.raises(UsageError, match="device 'mars' is unknown"):
+        bench.bench_training(pairs, batch_size=2, backbone=backbone, device="mars")
+    with pytest.raises(UsageError, match="device 'mars' is unknown"):
+        bench.bench_encoding(TEXTS[:4], n_pairs=4, backbone=backbone, device="mars")
+
+
 def multiply(examples: Sequence[Example], _folder: Path) -> tuple[list[int], Any]:
     """Another library, as ``bench_training`` starts it in a new process."""
     numbers = torch.ones(100, 100)

@@ -96,7 +96,7 @@ def bench_encoding(
         fp32; None for other networks), and ``left_out``, the refused exports and the reasons.
 
     Raises:
-        UsageError: there are too few texts.
+        UsageError: there are too few texts, or the device is not available.
         MissingExtraError: a backend's runtime is not installed.
     """
     if len(texts) < n_pairs or n_pairs < 1 or repeats < 1:

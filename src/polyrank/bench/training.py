@@ -86,12 +86,13 @@ def bench_training(
         divided by this; None without peers) and ``per_second``.
 
     Raises:
-        UsageError: there are fewer examples than a batch needs, or the large batch is too small or too large.
+        UsageError: there are fewer examples than a batch needs, the large batch is too small or too large, or the
+            device is not available.
         ResourceError: a process died.
     """
     if len(examples) < batch_size or batch_size < 2 or repeats < 1:
         raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
-    own = partial(_start, backbone=backbone, device=device)
+    own = partial(_start, backbone=backbone, device=str(choose_device(device)))
     forms = {"polyrank": Form(own, batch_size), LIKE_LENGTHS: Form(own, batch_size, like_lengths=True)}
     if large_batch is not None:
         if not batch_size < large_batch <= len(examples):
