@@ -71,7 +71,7 @@ class RandomNegatives:
             rows = sample_negatives(
                 len(self.pool), (), n_drawn, seed=self.seed, epoch=epoch if self.redraw else 0, index=position
             )
-            drawn = dict.fromkeys(self.pool[int(i)] for i in rows)
+            drawn = dict.fromkeys(map(self.pool.__getitem__, rows.tolist()))
             # a turn of the context is never suggested as a reply, so it teaches nothing as a negative
             texts = [text for text in drawn if text not in right and text not in example.context][: self.n_negatives]
             if len(texts) == self.n_negatives or n_drawn == len(self.pool):
