@@ -51,7 +51,11 @@ def quality() -> str:
         " reply counts"
     ] = [*map(summed, SETS)]
     known = [result for row in results.values() for result in row if result]
-    widest = max(high - low for result in known for low, high in [result["intervals"]["R@1"]])
+    widest = {
+        name: max(high - low for row in results.values() if row[i] for low, high in [row[i]["intervals"]["R@1"]])
+        for i, name in enumerate(SETS)
+    }
+    few_logs = percent(widest.pop("ubuntu-irc") / 2)
     counts = {result["n_examples"] for result in known}
     cells = [
         [title, *(percent(result["metrics"]["R@1"]) if result else "" for result in row)]
@@ -60,7 +64,7 @@ def quality() -> str:
     head = ["R@1, %", *(f"{name} (1 of {size})" for name, size in SETS.items())]
     *few, most = (f"{n:,}" for n in sorted(counts))
     note = f"Each result is from {', '.join(few)} or {most} test examples. Its 95% interval is at most"
-    note += f" ±{percent(widest / 2)} if examples are independent. "
+    note += f" ±{percent(max(widest.values()) / 2)}, and ±{few_logs} on ubuntu-irc, whose lists come from a few logs. "
     note += "The shipped models were trained on the training parts of star and ubuntu-irc, not on the other sets."
     return f"{table(head, cells, range(1, 5))}\n\n{note}"
 

@@ -1,15 +1,9 @@
 """Both stages on all pairs of a corpus, on a GPU, from runs/halves.sh."""
 
+from report import best
 from report.figures import Result, compared, gain, listed, read_if_there, section, share, table
 
-SETS = {
-    "star": "1 of 100",
-    "sgd": "1 of 100",
-    "ubuntu-irc": "1 of 100",
-    "self-dialogue": "1 of 100",
-    "convai2-valid": "1 of 20",
-    "mutual": "1 of 4",
-}
+SETS = {name: size for name, size in best.SETS.items() if name != "medquad"}
 MODELS = ("all", "passes", "sum", "all-cross", "sum-cross")
 
 
