@@ -28,9 +28,11 @@ go() { # COMMAND ...: now, or during the next ones until "ended"
     "$@"
   fi
 }
-ended() {
-  for process in "${started[@]}"; do wait "$process"; done
+ended() { # waits for all, also if one fails
+  local failed=0
+  for process in "${started[@]}"; do wait "$process" || failed=$?; done
   started=()
+  return "$failed"
 }
 learn() { # MODEL RECIPE TRAIN [OPTION ...]
   [[ -e $work/$1/result.json ]] && return
