@@ -8,7 +8,7 @@
 # it again. Writes runs/work/halves, and stores halves/SET/MODEL with runs/record.py, over all test lists (mutual: its dev lists):
 #   all, passes: a Bi-encoder of one pass over all pairs, and of four with dropout, whose best version dev lists choose
 #   sum: of both, a ConveRT and reply counts, with weights from dev lists; mutual: of both
-#   all-cross, sum-cross: their 25 best, re-ranked
+#   all-cross, sum-cross: their 25 best, re-ranked; unseen: the losses of both stages on pairs that neither has seen
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . runs/corpora.sh
@@ -78,13 +78,11 @@ run() { # SET
   head -n $((n / 2)) "$work/whole.jsonl" >"$work/first.jsonl" # contiguous: neighbours may come from one conversation
   tail -n +$((n / 2 + 1)) "$work/whole.jsonl" >"$work/second.jsonl"
 
-  most=$PAIRS # of a corpus of pairs, at most two passes
-  [[ $pairs != *dialogues* ]] && most=$((PAIRS < n ? PAIRS : n))
   common=(--set "model.backbone=$BACKBONE" --set train.checkpoint_steps=1000 --set train.dropout=0.0)
   bi=("${common[@]}" --set train.length_window=1 --set "train.init_from=$START" --set train.method.negatives_weighting=logq
     --set model.normalize=false)
   correct=("${common[@]}" --set train.length_window=1 --set train.new_lr=1e-3 --set train.method.kind=rerank
-    --set "train.max_steps=$((most / 16))" ${MINUTES:+--set "train.minutes=$MINUTES"})
+    --set "train.max_steps=$((PAIRS / 16))" ${MINUTES:+--set "train.minutes=$MINUTES"})
   wrong=(--set train.negatives.n=9 --set train.negatives.weighting=as_said)
   passes=(--set train.epochs=4 --set train.dropout=0.1 --set "data.valid=$dev" --set data.max_valid=1000 --set train.evaluate_per_epoch=2)
   [[ $set == convai2-valid ]] && bi+=(--set train.epochs=2) passes+=(--set train.epochs=8 --set train.evaluate_per_epoch=1)
@@ -113,6 +111,11 @@ run() { # SET
   esac
   cross
   ended
+  python3 runs/unseen.py "$work"/cross{-first,}/metrics.jsonl >"$work/unseen.json"
+  python3 runs/record.py "halves/$set/unseen" "$work/unseen.json"
+  for model in first second all passes convert cross-first cross; do
+    [[ ! -e $work/$model/result.json ]] || python3 runs/record.py "halves/$set/$model.fit" "$work/$model/result.json"
+  done
   go polyrank sum "${parts[@]}" -o "$work/sum" --valid "$dev" --overwrite
   go judge all "$work/all/model" ""
   go judge passes "$work/passes/model" ""

@@ -22,6 +22,8 @@ def main(files: list[Path]) -> dict[str, float | int | list[float]]:
             row for line in file.read_text("utf-8").splitlines() if "first_stage_loss" in (row := json.loads(line))
         ]
         rows += [row for row in steps[len(steps) // 2 :] if row["n_found"]]
+    if not rows:
+        raise SystemExit("no list of the later updates holds the right answer; train for more updates")
     n, first, both = (np.array([row[key] for row in rows]) for key in ("n_found", "first_stage_loss", "loss"))
     mean = [float(np.average(values, weights=n)) for values in (first, both)]
     error = 1.96 * float(np.sqrt((n**2 * (both - first - (mean[1] - mean[0])) ** 2).sum()) / n.sum())
