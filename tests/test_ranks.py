@@ -511,6 +511,7 @@ def test_mined_negatives_are_the_same(runs: dict[int, Path], task: dict[str, Pat
     assert again[1].stderr.startswith("process 2 of 2: error: ")
 
 
+@pytest.mark.deep
 def test_other_commands_refuse_several_processes(tmp_path: Path) -> None:
     for command in (["respond", tmp_path], ["index", "info", tmp_path]):
         for result in run_together(2, *command):
