@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.data import Chats, import_chats, read_examples, write_dialogues
+from polyrank.data.chats.mail import unquoted
 from polyrank.data.chats.messages import Message
 from polyrank.data.chats.threads import threaded
 from polyrank.data.chats.times import order_of_dates, read_time
@@ -775,6 +776,13 @@ def test_a_long_chain_of_replies_is_followed_once() -> None:
     chain = [Message("", "", "Ann", "hi", id=str(n), answers=(str(n - 1),)) for n in [*numbers, *reversed(numbers)]]
     started = perf_counter()
     assert {message.conversation for message in threaded(chain)} == {"0"}
+    assert perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("line", ["<someone@example.org>, " * 20_000, "On " + "x wrote " * 20_000])
+def test_long_lines_of_mails_take_linear_time(line: str) -> None:
+    started = perf_counter()
+    assert unquoted(f"hello\n{line}\nbye") == f"hello\n{line.rstrip()}\nbye"
     assert perf_counter() - started < 5
 
 

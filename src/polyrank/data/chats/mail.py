@@ -22,9 +22,10 @@ MAIL_HEADERS = re.compile(rb"(?im)^(?:from|message-id|received|mime-version|retu
 ID = re.compile(r"<([^<>\s]+)>")
 QUOTED = re.compile(r"^\s*>")
 WROTE = r"(?:wrote|schrieb|a écrit|escribió|ha scritto|schreef|escreveu|skrev)"
-ABOVE_QUOTE = re.compile(  # "On Monday, Ann wrote:", over up to three lines
-    rf"^[ \t]*(?:(?:On|Am|Le|El|Il|Op|Em|Den)\b[^\n]*(?:\n(?!>)[^\n]*?)?|[^\n]*<[^<>\s]+>[^\n]*?)"
-    rf"{WROTE}[^\n]*(?:\n(?!>)[^\n]{{0,80}})?:[ \t]*$",
+ABOVE_QUOTE = re.compile(  # "On Monday, Ann wrote:", over up to three lines, of limited length to take linear time
+    rf"^[ \t]*(?:(?:On|Am|Le|El|Il|Op|Em|Den)\b[^\n]{{0,300}}(?:\n(?!>)[^\n]{{0,300}}?)?"
+    rf"|[^\n]{{0,300}}<[^<>\s]{{1,300}}>[^\n]{{0,300}}?)"
+    rf"{WROTE}[^\n]{{0,300}}(?:\n(?!>)[^\n]{{0,80}})?:[ \t]*$",
     re.MULTILINE,
 )
 DATED = re.compile(r"\d:\d\d|\b20\d\d\b|@")
