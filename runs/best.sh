@@ -40,7 +40,8 @@ THREADS=${THREADS:-2}
 BUDGET=${BUDGET:-30720}
 SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
-START=${START:-shipped:minilm} # stored figures except those of convai2-valid: runs/work/encoder/run/model, its first pass
+# stored figures: runs/work/encoder/run/model, its first pass; where docs/results.md names shipped:minilm, runs/work/encoder/average
+START=${START:-shipped:minilm}
 MORE=${MORE:-48000}        # pairs of logq-more
 FROM=${FROM:-logq}
 AGAINST=${AGAINST:-}       # the part that sum-four is compared with; FROM, if it is empty

@@ -41,7 +41,7 @@ fi
 # third pass, from that average: twice over more pairs, with longer texts and corrected frequencies
 [[ -e $WORK/third.jsonl.gz ]] || { python runs/convert_data.py "$DATA" "$WORK/more" star ubuntu-irc self-dialogue:8800 &&
   mv "$WORK/more/train.jsonl.gz" "$WORK/third.jsonl.gz"; }
-[[ -e $THIRD/result.json ]] || polyrank train runs/recipes/encoder.toml --set "output=$PWD/$THIRD" --set "data.train=$WORK/third.jsonl.gz" \
+[[ -e $THIRD/result.json ]] || polyrank train runs/recipes/encoder.toml --set "output=$PWD/$THIRD" --set "data.train=$PWD/$WORK/third.jsonl.gz" \
   --set "train.init_from=$PWD/$AVERAGE" --set model.normalize=true --set train.length_window=1 --set data.max_train=300_000 \
   --set train.epochs=2 --set train.lr=1e-4 --set train.evaluate_per_epoch=3 --set train.method.negatives_weighting=logq \
   --set text.max_context_tokens=128 --set text.max_candidate_tokens=64 --threads "$THREADS" --resume

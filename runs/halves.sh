@@ -17,7 +17,7 @@ SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue mutual}
 STEPS=${STEPS:-3500}
 PAIRS=${PAIRS:-14000}
 PARALLEL=${PARALLEL:-}
-START=${START:-shipped:minilm}
+START=${START:-shipped:minilm} # stored figures: runs/work/encoder/average, before its third pass
 BACKBONE=${BACKBONE:-embedded} # of START
 
 go() { # COMMAND ...: now, or during the next ones until "ended"

@@ -124,6 +124,15 @@ def task(write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> dict[str, P
     return {"train": write_rows("train.jsonl", pairs), "valid": write_rows("valid.jsonl", lists)}
 
 
+@pytest.fixture
+def uneven_task(task: dict[str, Path], write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> dict[str, Path]:
+    """The toy task with contexts of different lengths."""
+    rows = [json.loads(line) for line in task["train"].read_text("utf-8").splitlines()]
+    for number, row in enumerate(rows):
+        row["context"][0] = " ".join([row["context"][0]] * (1 + number % 4))
+    return {**task, "train": write_rows("uneven.jsonl", rows)}
+
+
 @pytest.fixture(scope="session")
 def word_task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A learnable toy task of eight words: training pairs, and validation and test lists; nobody may change it."""

@@ -6,10 +6,7 @@ Products of fp32 are in TF32 there, with 10 bits of mantissa, and sums have anot
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,13 +20,12 @@ from polyrank.errors import ResourceError
 from polyrank.index import Block, open_index
 from polyrank.records import Candidate
 from polyrank.scorers.open import load, load_encoder
-from polyrank.search import search
 from polyrank.storage.quantized import Precision, pack
 from polyrank.training import train
 from polyrank.training.pretraining import pretrain
 from shared_fixtures import WORDS
 from test_ranks import KINDS, curve, recipe
-from test_simulated_device import assert_equal, blocks_of
+from test_simulated_device import assert_searched_as_by_the_cpu, blocks_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU, or POLYRANK_TEST_GPU is not set")
 
@@ -38,27 +34,20 @@ REPLIES = [f"{word} {' '.join(WORDS[: number % 5])}" for number, word in enumera
 TF32, BF16 = 5e-3, 5e-2
 
 
-@pytest.fixture
-def uneven(task: dict[str, Path], write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> dict[str, Path]:
-    """The task with contexts of different lengths."""
-    rows = [json.loads(line) for line in task["train"].read_text("utf-8").splitlines()]
-    for number, row in enumerate(rows):
-        row["context"][0] = " ".join([row["context"][0]] * (1 + number % 4))
-    return {**task, "train": write_rows("uneven.jsonl", rows)}
-
-
 def losses(folder: Path) -> list[float]:
     return [value for what, value in curve(folder) if not what.endswith(("R@1", "MRR"))]
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_training_and_its_scores_agree_with_the_cpus(
-    name: str, uneven: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+    name: str, uneven_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     for folder, place, precision in (("cpu", "cpu", "fp32"), ("gpu", "cuda", "fp32"), ("half", "cuda", "bf16")):
         work = tmp_path / folder
-        train(recipe("cross", uneven, tiny_backbone, work / "teacher", max_steps=1), device="cpu")
-        plan = recipe(name, uneven, tiny_backbone, work / name, max_steps=4, epochs=1, precision=precision, lr=0.05)
+        train(recipe("cross", uneven_task, tiny_backbone, work / "teacher", max_steps=1), device="cpu")
+        plan = recipe(
+            name, uneven_task, tiny_backbone, work / name, max_steps=4, epochs=1, precision=precision, lr=0.05
+        )
         train(plan, device=place)
     expected = losses(tmp_path / "cpu" / name)
     assert losses(tmp_path / "gpu" / name) == pytest.approx(expected, rel=TF32)
@@ -78,13 +67,13 @@ def test_a_training_and_its_scores_agree_with_the_cpus(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_training_resumed_equals_a_whole_one(
-    precision: str, uneven: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+    precision: str, uneven_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """With dropout; a few of the GPU's sums have no fixed order."""
     changes = {"optimizer": "adamw", "lr": 1e-3, "epochs": 1, "dropout": 0.3, "precision": precision}
-    train(recipe("poly", uneven, tiny_backbone, tmp_path / "whole", max_steps=6, **changes), device="cuda")
+    train(recipe("poly", uneven_task, tiny_backbone, tmp_path / "whole", max_steps=6, **changes), device="cuda")
     for n_steps in (4, 6):
-        plan = recipe("poly", uneven, tiny_backbone, tmp_path / "resumed", max_steps=n_steps, **changes)
+        plan = recipe("poly", uneven_task, tiny_backbone, tmp_path / "resumed", max_steps=n_steps, **changes)
         train(plan, device="cuda", resume=True)
     whole, resumed = (dict(curve(tmp_path / folder)) for folder in ("whole", "resumed"))
     steps = [f" {step} " for step in range(1, 7)]
@@ -92,27 +81,29 @@ def test_a_training_resumed_equals_a_whole_one(
 
 
 def test_a_training_moves_between_the_gpu_and_the_cpu(
-    uneven: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+    uneven_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     changes = {"optimizer": "adamw", "lr": 1e-3, "epochs": 1}
-    train(recipe("poly", uneven, tiny_backbone, tmp_path / "cpu", max_steps=6, **changes), device="cpu")
+    train(recipe("poly", uneven_task, tiny_backbone, tmp_path / "cpu", max_steps=6, **changes), device="cpu")
     for place, n_steps in (("cuda", 4), ("cpu", 5), ("cuda", 6)):
-        train(recipe("poly", uneven, tiny_backbone, tmp_path / "moved", max_steps=n_steps, **changes), device=place,
-              resume=True)  # fmt: skip
+        plan = recipe("poly", uneven_task, tiny_backbone, tmp_path / "moved", max_steps=n_steps, **changes)
+        train(plan, device=place, resume=True)
     steps = [f" {step} " for step in range(1, 7)]
     found, expected = (dict(curve(tmp_path / folder)) for folder in ("moved", "cpu"))
     assert [found[step] for step in steps] == pytest.approx([expected[step] for step in steps], rel=TF32)
 
 
-def test_a_batch_that_does_not_fit_is_explained(uneven: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_batch_that_does_not_fit_is_explained(
+    uneven_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(1e-5)
     try:
         with pytest.raises(ResourceError, match="batch_size"):
-            train(recipe("poly", uneven, tiny_backbone, tmp_path / "run", max_steps=1), device="cuda")
+            train(recipe("poly", uneven_task, tiny_backbone, tmp_path / "run", max_steps=1), device="cuda")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    train(recipe("poly", uneven, tiny_backbone, tmp_path / "run", max_steps=1), device="cuda", resume=True)
+    train(recipe("poly", uneven_task, tiny_backbone, tmp_path / "run", max_steps=1), device="cuda", resume=True)
 
 
 def test_a_pretraining_agrees_with_the_cpus(task: dict[str, Path], tmp_path: Path) -> None:
@@ -140,22 +131,12 @@ def test_a_pretraining_agrees_with_the_cpus(task: dict[str, Path], tmp_path: Pat
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize(("n", "d", "n_vectors"), [(6000, 16, 1), (6000, 16, 40), (100_000, 384, 4)])
 def test_a_search_returns_the_cpus_answer(n: int, d: int, n_vectors: int, precision: Precision) -> None:
-    generator = np.random.default_rng(n_vectors)
-    contexts = generator.normal(size=(20, n_vectors, d)).astype(np.float32) * 0.1 + 1
-    contexts[3] *= 30  # products of hundreds
-    contexts[4] = 1e-3
-    mask = np.ones((20, n_vectors), np.bool_)
-    mask[:, 1:] = generator.random((20, n_vectors - 1)) < 0.7
     if n > 6000:
-        blocks = [Block(pack(generator.normal(size=(n, d)).astype(np.float32), precision), np.arange(n))]
+        vectors = np.random.default_rng(1).normal(size=(n, d)).astype(np.float32)
+        blocks = [Block(pack(vectors, precision), np.arange(n))]
     else:
         blocks = blocks_of(precision, n=n, d=d)
-    for k in (1, 10, 500):
-        found = search(contexts, mask, blocks, k, device="cuda")
-        assert_equal(found, search(contexts, mask, blocks, k))
-        assert all(result.ways[0] == "device" and result.exact for result in found)
-    few = [replace(block, alive=np.arange(len(block.rows)) % 1000 == 0) for block in blocks]
-    assert_equal(search(contexts, mask, few, 10, device="cuda"), search(contexts, mask, few, 10))
+    assert_searched_as_by_the_cpu(blocks, n_vectors)
 
 
 def test_an_index_answers_as_the_cpus(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 import polyrank
 
@@ -939,6 +940,33 @@ def test_exports_are_not_given_a_gpu(tiny_encoders: dict[str, Path], backend: st
     assert (started.exit_code, started.error) == (
         2, f"backend {backend} computes on the CPU, not on {device}; use `device=cpu` or `backend=torch`"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (
+            RuntimeError("CUDA out of memory."),
+            5,
+            "cannot open the models: CUDA out of memory.; free some memory or disk",
+        ),
+        (RuntimeError("another fault"), 1, "cannot open the models: RuntimeError: another fault"),
+    ],
+)
+def test_a_fault_of_a_library_while_models_are_opened_is_reported(
+    name: str, error: Exception, code: int, message: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    own, theirs = Pipe()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signal, "signal", lambda *_: None)
+        patch.setattr(torch.nn.Module, "to", fail)
+        run_worker(theirs, Setup.of({"m": name}, BASIC))
+    started: Started = own.recv()
+    assert started.exit_code == code
+    assert started.error.startswith(message)
 
 
 def test_a_stopped_server_leaves_no_threads(name: str, tmp_path: Path) -> None:

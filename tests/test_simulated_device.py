@@ -1,6 +1,5 @@
 """Computations on a simulated device: no mixed devices, few waits, and the CPU's results."""
 
-import json
 import shutil
 import signal
 import threading
@@ -119,6 +118,23 @@ def assert_equal(some: Sequence[Result], others: Sequence[Result]) -> None:
         assert one.exact == other.exact
 
 
+def assert_searched_as_by_the_cpu(blocks: Sequence[Block], n_vectors: int) -> None:
+    """20 contexts, of large and small products too, in all candidates and in few."""
+    d = blocks[0].vectors.shape[1]
+    generator = np.random.default_rng(n_vectors)
+    contexts = generator.normal(size=(20, n_vectors, d)).astype(np.float32) * 0.1 + 1
+    contexts[3] *= 30  # products of hundreds
+    contexts[4] = 1e-3
+    mask = np.ones((20, n_vectors), np.bool_)
+    mask[:, 1:] = generator.random((20, n_vectors - 1)) < 0.7
+    for k in (1, 10, 500):
+        on_device = search(contexts, mask, blocks, k, device="cuda")
+        assert_equal(on_device, search(contexts, mask, blocks, k))
+        assert all(result.ways[0] == "device" and result.exact for result in on_device)
+    few = [replace(block, alive=np.arange(len(block.rows)) % 1000 == 0) for block in blocks]
+    assert_equal(search(contexts, mask, few, 10, device="cuda"), search(contexts, mask, few, 10))
+
+
 SEARCHED = {(4, "fp32"), (1, "bf16"), (2, "int8")}  # each once; the rest are deep
 
 
@@ -133,19 +149,7 @@ SEARCHED = {(4, "fp32"), (1, "bf16"), (2, "int8")}  # each once; the rest are de
 def test_a_search_on_a_device_returns_the_cpus_answer(
     n_vectors: int, precision: Precision, device: SimulatedDevice, free: Free
 ) -> None:
-    generator = np.random.default_rng(n_vectors)
-    contexts = generator.normal(size=(20, n_vectors, 16)).astype(np.float32) * 0.1 + 1
-    contexts[3] *= 30  # products of hundreds
-    contexts[4] = 1e-3
-    mask = np.ones((20, n_vectors), np.bool_)
-    mask[:, 1:] = generator.random((20, n_vectors - 1)) < 0.7
-    blocks = blocks_of(precision)
-    for k in (1, 10, 500):
-        on_device = search(contexts, mask, blocks, k, device="cuda")
-        assert_equal(on_device, search(contexts, mask, blocks, k))
-        assert all(result.ways[0] == "device" and result.exact for result in on_device)
-    few = [replace(block, alive=np.arange(len(block.rows)) % 1000 == 0) for block in blocks]
-    assert_equal(search(contexts, mask, few, 10, device="cuda"), search(contexts, mask, few, 10))
+    assert_searched_as_by_the_cpu(blocks_of(precision), n_vectors)
 
 
 def test_a_device_keeps_a_block_and_waits_a_few_times_for_each_context(device: SimulatedDevice, free: Free) -> None:
@@ -313,24 +317,19 @@ def test_a_training_on_a_device_equals_the_cpus(
 
 
 def test_a_training_without_padding_equals_the_cpus(
-    task: dict[str, Path],
+    uneven_task: dict[str, Path],
     tiny_backbone: Path,
     tmp_path: Path,
     device: SimulatedDevice,
-    write_rows: Callable[[str, list[dict[str, Any]]], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Losses are equal up to rounding, and a step waits no more often than with padding."""
     waits = {}
-    rows = [json.loads(line) for line in task["train"].read_text("utf-8").splitlines()]
-    for number, row in enumerate(rows):
-        row["context"][0] = " ".join([row["context"][0]] * (1 + number % 4))
-    task = {**task, "train": write_rows("uneven.jsonl", rows)}
     with varlen_kernels(monkeypatch) as attended:
         for place, n_steps in (("cpu", 4), ("cuda", 2), ("cuda", 4)):
             before = device.waits.total()
             folder = tmp_path / f"{place}{n_steps}"
-            train(recipe("poly", task, tiny_backbone, folder, max_steps=n_steps, epochs=1), device=place)
+            train(recipe("poly", uneven_task, tiny_backbone, folder, max_steps=n_steps, epochs=1), device=place)
             waits[place, n_steps] = device.waits.total() - before
             assert bool(attended) == (place == "cuda")
     assert (waits["cuda", 4] - waits["cuda", 2]) / 2 <= WAITS.get("poly", 2)

@@ -84,11 +84,12 @@ def general() -> str:
             """First average: half of the trained weights and half of MiniLM's ([Wortsman et
             al.](https://arxiv.org/abs/2109.01903)).""",
             f"""Third pass, from that average: about twice over 260,000 pairs of the same corpora, with 128 + 64 tokens
-            and corrected frequencies (3,385 steps of 128, the best of {third["n_steps"]:,} by the same dev lists, on an
-            NVIDIA H100 that was busy with other trainings, {third["seconds"] / 60:.0f} minutes; its time ended before
-            the last 11% of the pass).""",
+            and corrected frequencies, on an NVIDIA H100 that was busy with other trainings. It stopped after
+            {third["seconds"] / 60:.0f} minutes, {third["n_steps"]:,} of {third["planned_steps"]:,} steps of 128; the
+            same dev lists chose the version of step {third["best_step"]:,}.""",
             f"""Second average: {kept:.0%} of the weights of the third pass and the rest the first average's. In other
-            sections, trainings and sums from `shipped:minilm` still use the first average.""",
+            sections, except that of the quickstart, trainings and sums from `shipped:minilm` start from the first
+            average.""",
         ),
         """The shares of both averages have the best mean R@1 on lists of other sets: the first 300 dev lists of sgd and
         convai2-valid, 600 of mutual's training lists, and 500 dev questions of medquad among a fifth of the answers. A

@@ -23,15 +23,15 @@ def halves() -> str:
         "Both stages on all pairs",
         f"""Does a Cross-encoder help that has corrected its first stage only on pairs which that stage had not seen? On
         such pairs it lowers the loss on all six sets, from {least} to {most}. On test lists it changes R@1 of the
-        Bi-encoder by: {gains}. {_listed_names(missing)} were trained but not evaluated with two stages, because the
-        time on the GPU ended.""",
+        Bi-encoder by: {gains}. On {_listed_names(missing)}, two stages were trained but not evaluated: the GPU's memory
+        was full, then its time ended.""",
         """More passes help where replies repeat: four with dropout instead of one raise R@1 on star and sgd, and lower
         it on ubuntu-irc and convai2-valid, where one was best.""",
         listed(
             """Both stages use all pairs. A Bi-encoder is trained on each half. A Cross-encoder corrects the first
-            Bi-encoder on up to 14,000 pairs of the second half, then the second one on as many of the first half (at
-            most 1.9 minutes each, so its first training ended early on four sets), in one pass. It re-ranks the 25 best
-            of the Bi-encoder of all pairs.""",
+            Bi-encoder on up to 14,000 pairs of the second half, then, with its head at zero again, the second one on as
+            many of the first half (at most 1.9 minutes each, so its first training ended early on four sets), in one
+            pass. It re-ranks the 25 best of the Bi-encoder of all pairs.""",
             """The score is g + w s. Up to 3,000 dev lists choose w by maximum likelihood, and 500 the weights of a
             sum.""",
             """Lists have the nine best of 300 wrong answers, drawn as often as they were said; a list without the right
@@ -43,7 +43,8 @@ def halves() -> str:
             pairs; on star, sgd and self-dialogue also of reply counts; on mutual of both alone.""",
             """bf16 on one NVIDIA H100, all sets side by side in six minutes; one seed. Intervals are over dialogues,
             except on mutual, whose dev part is judged (888 training lists serve for choices).""",
-            "Command: `PARALLEL=1 MINUTES=1.9 bash runs/halves.sh`; [data](../runs/results/halves.jsonl).",
+            """Command: `START=runs/work/encoder/average PARALLEL=1 MINUTES=1.9 bash runs/halves.sh`;
+            [data](../runs/results/halves.jsonl).""",
         ),
         table(
             ["R@1, %", "one pass", "four passes", "sum", "w", "one pass, re-ranked", "w of the sum", "sum, re-ranked"],
