@@ -2,13 +2,14 @@
 # Both stages learn from all pairs of a corpus. A second stage learns nothing from pairs that its first stage was trained on. So a
 # Bi-encoder is trained on each half of the pairs, and one Cross-encoder corrects the first on the second half, then the second on the
 # first half. It then re-ranks the 25 best of the Bi-encoder of all pairs, with a weight from dev lists.
-#   DATA=folder SETS="star sgd ..." STEPS=updates PAIRS=pairs MINUTES=minutes PARALLEL=1 bash runs/halves.sh
+#   DATA=folder SETS="star sgd ..." STEPS=updates PAIRS=pairs MINUTES=minutes PARALLEL=1 SECOND=late THREADS=1 bash runs/halves.sh
 # STEPS: the most updates of a Bi-encoder of all pairs, and three times those of a half. PAIRS: of each half, for the Cross-encoder.
-# MINUTES: limit of each of its two trainings. PARALLEL=1 runs trainings side by side, for a GPU. A stopped run resumes when you start
-# it again. Writes runs/work/halves, and stores halves/SET/MODEL with runs/record.py, over all test lists (mutual: its dev lists):
+# MINUTES: limit of each of its two trainings. PARALLEL=1 runs trainings side by side. SECOND=late, for machines without a GPU: a late
+# Cross-encoder, trained on the second half alone, and neither passes nor sums. A stopped run resumes when you start it again.
+# Writes runs/work/halves, and stores halves/SET/MODEL (late/SET/MODEL) with runs/record.py, over all test lists (mutual: its dev lists):
 #   all, passes: a Bi-encoder of one pass over all pairs, and of four with dropout, whose best version dev lists choose
 #   sum: of both, a ConveRT and reply counts, with weights from dev lists; mutual: of both
-#   all-cross, sum-cross: their 25 best, re-ranked; unseen: the losses of both stages on pairs that neither has seen
+#   all-cross, sum-cross, all-late: their 25 best, re-ranked; unseen: the losses of both stages on pairs that neither has seen
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . runs/corpora.sh
@@ -17,6 +18,8 @@ SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue mutual}
 STEPS=${STEPS:-3500}
 PAIRS=${PAIRS:-14000}
 PARALLEL=${PARALLEL:-}
+SECOND=${SECOND:-cross}
+[[ $SECOND == late ]] && STORED=late || STORED=halves
 START=${START:-shipped:minilm} # stored figures: runs/work/encoder/average, before its third pass
 BACKBONE=${BACKBONE:-embedded} # of START
 
@@ -36,12 +39,13 @@ ended() { # waits for all, also if one fails
 }
 learn() { # MODEL RECIPE TRAIN [OPTION ...]
   [[ -e $work/$1/result.json ]] && return
-  polyrank train "runs/recipes/$2.toml" "${data[@]}" --set "data.train=$3" --set "output=$work/$1" --resume "${@:4}" >"$work/$1.log" 2>&1
+  polyrank train "runs/recipes/$2.toml" "${data[@]}" --set "data.train=$3" --set "output=$work/$1" --resume "${@:4}" ${THREADS:+--threads "$THREADS"} \
+    >"$work/$1.log" 2>&1
 }
 judge() { # MODEL SCORER AGAINST [OPTION ...]
   polyrank evaluate "$2" "$test" --scores "$work/$1.scores.jsonl" --overwrite --json ${3:+--against "$work/$3.scores.jsonl"} "${@:4}" \
     >"$work/$1.json" 2>"$work/$1.err"
-  python3 runs/record.py "halves/$set/$1" "$work/$1.json"
+  python3 runs/record.py "$STORED/$set/$1" "$work/$1.json"
   echo "$set $1 $(cut -c1-150 "$work/$1.json")"
 }
 cross() { # the two trainings of the Cross-encoder, once the Bi-encoder of the first half exists
@@ -51,12 +55,19 @@ cross() { # the two trainings of the Cross-encoder, once the Bi-encoder of the f
   learn cross cross "$work/first.jsonl" "${correct[@]}" --set "train.init_from=$work/cross-first/model" --set 'train.seeds=[2]' \
     --set "train.method.first_stage=$work/second/model"
 }
-weigh() { # MODEL SCORER: the weight of the Cross-encoder that is best on dev lists
-  python3 runs/second_weight.py "$2" "$work/cross/model" "$dev" --limit 3000 >"$work/$1-weight.json" 2>"$work/$1-weight.err"
-  python3 runs/record.py "halves/$set/$1-weight" "$work/$1-weight.json"
+measure() { # MODEL ...: stores how each was trained, and the losses on unseen pairs
+  python3 runs/unseen.py "$work/$SECOND"*/metrics.jsonl >"$work/unseen.json"
+  python3 runs/record.py "$STORED/$set/unseen" "$work/unseen.json"
+  for model in "$@"; do
+    [[ ! -e $work/$model/result.json ]] || python3 runs/record.py "$STORED/$set/$model.fit" "$work/$model/result.json"
+  done
+}
+weigh() { # MODEL SCORER: the weight of the second stage that is best on dev lists
+  python3 runs/second_weight.py "$2" "$work/$SECOND/model" "$dev" --limit 3000 >"$work/$1-weight.json" 2>"$work/$1-weight.err"
+  python3 runs/record.py "$STORED/$set/$1-weight" "$work/$1-weight.json"
 }
 judge_both() { # MODEL SCORER: its 25 best, re-ranked with that weight, which is at least 0.01
-  judge "$1-cross" "$2" "$1" --rerank "$work/cross/model" --n-retrieved 25 \
+  judge "$1-$SECOND" "$2" "$1" --rerank "$work/$SECOND/model" --n-retrieved 25 \
     --ensemble "$(python3 -c 'import json, sys; print(round(max(json.load(open(sys.argv[1]))["weight"], 0.01), 3))' "$work/$1-weight.json")"
 }
 
@@ -94,6 +105,18 @@ run() { # SET
   correct+=("${wrong[@]}")
 
   half=(--set "train.max_steps=$((STEPS / 3))") whole=(--set "train.max_steps=$STEPS")
+  if [[ $SECOND == late ]]; then
+    go learn all bi "$pairs" "${bi[@]}" "${whole[@]}"
+    learn first bi "$work/first.jsonl" "${bi[@]}" "${half[@]}" --set 'train.seeds=[2]'
+    learn late late "$work/second.jsonl" "${correct[@]}" --set "train.init_from=$work/first/model" \
+      --set "train.method.first_stage=$work/first/model"
+    ended
+    measure first all late
+    judge all "$work/all/model" ""
+    weigh all "$work/all/model"
+    judge_both all "$work/all/model"
+    return
+  fi
   go learn second bi "$work/second.jsonl" "${bi[@]}" "${half[@]}" --set 'train.seeds=[3]'
   learn first bi "$work/first.jsonl" "${bi[@]}" "${half[@]}" --set 'train.seeds=[2]'
   go learn all bi "$pairs" "${bi[@]}" "${whole[@]}"
@@ -111,11 +134,7 @@ run() { # SET
   esac
   cross
   ended
-  python3 runs/unseen.py "$work"/cross{-first,}/metrics.jsonl >"$work/unseen.json"
-  python3 runs/record.py "halves/$set/unseen" "$work/unseen.json"
-  for model in first second all passes convert cross-first cross; do
-    [[ ! -e $work/$model/result.json ]] || python3 runs/record.py "halves/$set/$model.fit" "$work/$model/result.json"
-  done
+  measure first second all passes convert cross-first cross
   go polyrank sum "${parts[@]}" -o "$work/sum" --valid "$dev" --overwrite
   go judge all "$work/all/model" ""
   go judge passes "$work/passes/model" ""
