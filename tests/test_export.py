@@ -245,6 +245,31 @@ def test_the_card_of_an_export_has_that_librarys_header_and_the_models_facts(
         assert (tmp_path / "st" / "README.md").read_text("utf-8") == alone + "\n## Data\n\nchats\n"
 
 
+def test_the_card_of_an_export_says_what_the_library_does_not_do(tmp_path: Path, tiny_backbone: Path) -> None:
+    """Contexts that follow it get the model's own vectors."""
+    library = pytest.importorskip("sentence_transformers")
+    config = BiConfig(backbone=str(tiny_backbone), shared_towers=True, reduction="mean", output_scale=1.0)
+    policy = TextPolicy(
+        max_context_tokens=48,
+        max_candidate_tokens=8,
+        max_earlier_turns=2,
+        speaker_prefixes=("they: ", "we: "),
+        close_last_turn=True,
+    )
+    save_model(tmp_path / "m", *new_model(config, policy, seed=1, sample=CANDIDATES))
+    export_to_sentence_transformers(tmp_path / "m", tmp_path / "st")
+    card = (tmp_path / "st" / "README.md").read_text("utf-8")
+    assert (
+        "by `[SEP]`. Give the last 3 turns at most. Begin the last turn with `they: `, and the turns before it with"
+        " `we: `, `they: `. End the last turn with the separator, too. Texts are cut" in card
+    )
+    theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu", local_files_only=True)
+    found = theirs.encode(["they: wifi[SEP]we: thanks[SEP]they: my router[SEP]"])
+    turns = ["dropped", "wifi", "thanks", "my router"]
+    wanted = load_encoder(tmp_path / "m", device="cpu", precision="fp32").encode_contexts([turns])[0][0]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_backbone: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True, normalize=True, match_self_score=4.0)

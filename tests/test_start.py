@@ -2,13 +2,14 @@
 
 import dataclasses
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
-from polyrank.errors import PolyrankError
+from polyrank.errors import ConfigError, PolyrankError
 from polyrank.models import BiEncoder, Network, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model, transfer_weights
@@ -123,6 +124,32 @@ def test_a_start_on_a_copy_of_its_backbone_is_accepted(tiny_backbone: Path, tmp_
     model = start_model(on(STARTS["bi"], copied), others, seed=1, sample=REPLIES, start=tmp_path / "model")[0]
     name = "context_tower.backbone.network.embeddings.word_embeddings.weight"
     assert torch.equal(model.state_dict()[name], source.state_dict()[name])
+
+
+def test_two_towers_do_not_become_one(tiny_backbone: Path, tmp_path: Path) -> None:
+    """One network cannot keep both; towers with equal weights may be shared."""
+    goal = BiConfig(reduction="mean", shared_towers=True)
+    trained(STARTS["two towers"], tiny_backbone, tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"has two towers, and model\.shared_towers = true has one network"):
+        start_model(on(goal, tiny_backbone), POLICY, seed=1, sample=REPLIES, start=tmp_path / "model")
+    fresh, *rest = new_model(on(STARTS["two towers"], tiny_backbone), POLICY, seed=3, sample=REPLIES)
+    save_model(tmp_path / "equal", fresh, *rest)
+    model = start_model(on(goal, tiny_backbone), POLICY, seed=1, sample=REPLIES, start=tmp_path / "equal")[0]
+    name = "candidate_tower.backbone.network.embeddings.word_embeddings.weight"
+    assert torch.equal(model.state_dict()[name], fresh.state_dict()[name])
+
+
+@pytest.mark.parametrize(("most", "fits"), [(120, True), (30, True), (31, False)])
+def test_a_budget_for_a_dropped_background_is_refused(
+    tiny_backbone: Path, tmp_path: Path, most: int, fits: bool
+) -> None:
+    """The default and the value of the start are inherited, so nobody need leave them out."""
+    before = dataclasses.replace(POLICY, max_background_tokens=30)
+    trained(STARTS["bi"], tiny_backbone, tmp_path / "model", before)
+    policy = dataclasses.replace(POLICY, background="drop", max_background_tokens=most)
+    refused = pytest.raises(ConfigError, match=rf"text\.max_background_tokens = {most} has no effect, because text\.b")
+    with nullcontext() if fits else refused:
+        start_model(on(STARTS["bi"], tiny_backbone), policy, seed=1, sample=REPLIES, start=tmp_path / "model")
 
 
 def test_a_start_provides_its_added_tokens(tiny_backbone: Path, tmp_path: Path) -> None:

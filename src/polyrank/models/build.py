@@ -189,7 +189,7 @@ def new_model(
         The model, its tokenized text policy, and the resolved configuration to save.
 
     Raises:
-        ConfigError: the text settings are for another kind of model, or a value is out of range.
+        ConfigError: the text settings are for another kind of model, a value is out of range, or has no effect.
     """
     if isinstance(config, ConvertConfig):
         policy = ConvertText() if policy is None else policy
@@ -204,6 +204,13 @@ def new_model(
         usual, longest = TextPolicy(), backbone.max_positions
         budgets = min(usual.max_context_tokens, longest), min(usual.max_candidate_tokens, longest)
         policy = dataclasses.replace(usual, max_context_tokens=budgets[0], max_candidate_tokens=budgets[1])
+    known = [TextPolicy(), *([] if start is None else [start[1].policy])]
+    most = policy.max_background_tokens
+    if policy.background == "drop" and all(most != getattr(each, "max_background_tokens", None) for each in known):
+        raise ConfigError(
+            f'text.max_background_tokens = {most} has no effect, because text.background = "drop"; leave out one of'
+            " the two"
+        )
     if subwords.add(policy.new_tokens):
         grow_embeddings(backbone, subwords, seed)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from polyrank.config.models import BiConfig, ConvertText, ModelConfig, TextPolicy
 from polyrank.errors import ConfigError
@@ -126,8 +127,8 @@ def transfer_weights(model: Network, trained: Network, where: str, *, same_words
         The names of the copied weights.
 
     Raises:
-        ConfigError: no weight has a counterpart, or one has another shape; or another kind of network would start from
-            a late Cross-encoder.
+        ConfigError: no weight has a counterpart, or one has another shape; two towers would become one; or another
+            kind of network would start from a late Cross-encoder.
     """
     if isinstance(trained, LateCrossEncoder) and not _reads_alike(model, trained):
         raise ConfigError(
@@ -147,6 +148,13 @@ def transfer_weights(model: Network, trained: Network, where: str, *, same_words
     odd = [name for name, tensor in copied.items() if tensor.shape != own[name].shape]
     if odd or not copied:
         raise ConfigError(f"the weights in {where} do not fit this model ({(odd or ['no common part'])[0]})")
+    sources: dict[int, Tensor] = {}  # by the tensor that gets them: shared towers have two names for one
+    for name, tensor in copied.items():
+        if not torch.equal(sources.setdefault(own[name].data_ptr(), tensor), tensor):
+            raise ConfigError(
+                f"{where} has two towers, and model.shared_towers = true has one network for both sides; set it to"
+                " false, or start from a model with shared towers"
+            )
     model.load_state_dict(copied, strict=False)
     return frozenset(copied)
 

@@ -38,7 +38,7 @@ replies = model.encode(["It arrives today.", "You are welcome."])
 print(model.similarity(context, replies))
 ```
 
-Join the turns of a context by `{separator}`. Texts are cut at {n} tokens.
+Join the turns of a context by `{separator}`.{turns} Texts are cut at {n} tokens.
 """
 POOLING = {"first": "cls_token", "mean": "mean_tokens", "sqrt_n": "mean_sqrt_len_tokens"}
 
@@ -117,9 +117,23 @@ def _card(path: Path, texts: BackboneTexts) -> str:
     header = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity", *kept]
     _, *sections = re.split(r"^(?=## )", own[found.end() if found else 0 :], flags=re.MULTILINE)
     others = "".join(section for section in sections if not section.startswith("## How to load it"))
-    return USAGE.format(header="\n".join(header), separator=texts.separator, n=texts.policy.max_context_tokens) + (
-        "\n" + others.rstrip() + "\n" if others else ""
+    usage = USAGE.format(
+        header="\n".join(header), separator=texts.separator, turns=_turns(texts), n=texts.policy.max_context_tokens
     )
+    return usage + ("\n" + others.rstrip() + "\n" if others else "")
+
+
+def _turns(texts: BackboneTexts) -> str:
+    """The steps that make that library read a context as this one does."""
+    policy, needs = texts.policy, []
+    if policy.max_earlier_turns is not None:
+        needs.append(f"Give the last {policy.max_earlier_turns + 1} turns at most.")
+    if policy.speaker_prefixes:
+        first, *others = (f"`{prefix}`" for prefix in policy.speaker_prefixes)
+        needs.append(f"Begin the last turn with {first}, and the turns before it with {', '.join([*others, first])}.")
+    if policy.close_last_turn:
+        needs.append("End the last turn with the separator, too.")
+    return "".join(f" {need}" for need in needs)
 
 
 def _length(texts: BackboneTexts) -> int:
