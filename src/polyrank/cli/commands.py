@@ -15,6 +15,7 @@ from typer import Option
 from polyrank._version import __version__
 from polyrank.cli import (
     answering,
+    averages,
     benches,
     curves,
     data,
@@ -53,7 +54,7 @@ class Root(Group):
     panels: ClassVar[dict[str, str]] = {
         "Get started": "quickstart",
         "Prepare data": "import split mine",
-        "Train": "train pretrain recipe curves sum map popularity intents",
+        "Train": "train pretrain recipe curves sum average map popularity intents",
         "Evaluate": "evaluate compare bench",
         "Search and rank": "index pipeline respond rank explain",
         "Serve": "serve feedback ray",
@@ -110,6 +111,11 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
         sums.sum_,
         "run/model shipped:convert -o sum --valid data/valid.jsonl",
         "run/model counts -o sum --weights 1,0.3",
+    ),
+    "average": (
+        averages.average,
+        "run/seed-1/model run/seed-2/model -o model",
+        "new/model old/model -o model --weights 1,3",
     ),
     "evaluate": (
         evaluation.evaluate,
