@@ -30,6 +30,7 @@
 #   cross: a Cross-encoder from BACKBONE, listwise on given wrong answers; mutual provides these
 #   third, third-2: logq from the third pass of shipped:minilm (runs/encoder.sh); sum-third: of both and convert
 #   given: a Bi-encoder, listwise on them; given-2, given-3: with other seeds; sum-given: of the three, with equal weights
+#   average-third, average-given: the average of the weights of third and third-2, or of given, given-2 and given-3
 # A stopped run resumes when you start it again.
 # Writes runs/work/best, and stores best/SET/MODEL with runs/record.py, over all test examples.
 set -euo pipefail
@@ -210,6 +211,11 @@ for set in $SETS; do
       sum-given)
         scorer=$work/sum-given against=given
         polyrank sum "$work"/given{,-2,-3}/model -o "$scorer" --weights 1,1,1 --overwrite ;;
+      average-third | average-given)
+        one=${model#average-}
+        scorer=$work/$model against=$one parts=("$work/$one/model" "$work/$one-2/model")
+        [[ $one == given ]] && parts+=("$work/given-3/model")
+        polyrank average "${parts[@]}" -o "$scorer" --overwrite ;;
       *) echo "unknown model $model; the top of $0 lists them" >&2 && exit 2 ;;
     esac
     judge "$set" "$model" "$scorer" "$against"

@@ -1,4 +1,4 @@
-"""The average of models that were trained from the same start: a part of the gain of their sum, at the cost of one.
+"""One model from several that were trained from the same start: the average of their weights, as fast as each.
 
 Source: Wortsman et al., Model soups (2022), https://arxiv.org/abs/2203.05482.
 """
