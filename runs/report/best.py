@@ -135,7 +135,8 @@ def best() -> str:
             "`SETS=sgd AGAINST=logq-more MODELS=sum-four`",
             """`SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=8000 DRAW=as_said`, `SETS=self-dialogue
             MODELS="convert sum-first"`, then `MODELS="logq-more convert-all sum-more sum-late" MORE=24000 EPOCHS=1`""",
-            """`SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds third third-2 sum-third average-third"`""",
+            """`SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds third third-2 sum-third
+            average-third"`""",
             """`SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"`""",
             """`SETS=mutual MODELS="given given-2 given-3 sum-given average-given"`, and `SETS=mutual MODELS=cross
             BACKBONE=runs/work/pretraining/post/run/model`""",

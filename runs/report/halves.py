@@ -24,7 +24,7 @@ def halves() -> str:
         f"""Does a Cross-encoder help that has corrected its first stage only on pairs which that stage had not seen? On
         such pairs it lowers the loss on all six sets, from {least} to {most}. On test lists it changes R@1 of the
         Bi-encoder by: {gains}. On {_listed_names(missing)}, two stages were trained but not evaluated: the GPU's memory
-        was full, then its time ended.""",
+        was full, then its time ended. The last table has late second stages.""",
         """More passes help where replies repeat: four with dropout instead of one raise R@1 on star and sgd, and lower
         it on ubuntu-irc and convai2-valid, where one was best.""",
         listed(

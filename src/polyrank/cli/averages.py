@@ -21,7 +21,7 @@ def average(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Average the weights of models that differ in their seeds or data: ranks better than one, and costs no more."""
+    """Average the weights of models that were trained from the same start into one model, which is as fast as each."""
     from polyrank.loading.models import portable_name, resolve_model
     from polyrank.models.artifacts import MODEL_FILES, load_model, save_model
     from polyrank.models.averaging import average as average_models
