@@ -280,6 +280,40 @@ def test_a_run_does_not_mix_two_models_that_it_starts_from(
         document(tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("train_layers", "file", "mixes"),
+    [
+        ("all", "tokenizer.json", True),
+        ("all", "model.safetensors", False),
+        ("all_but_embeddings", "model.safetensors", True),
+    ],
+)
+def test_a_run_does_not_mix_two_backbones(
+    tmp_path: Path, tiny_backbone: Path, train_layers: str, file: str, mixes: bool
+) -> None:
+    """A later pre-training may have replaced the folder."""
+    backbone, examples = tmp_path / "backbone", [example for _, example in BATCH]
+    shutil.copytree(tiny_backbone, backbone)
+
+    def document(resumed: Path | None = None) -> dict[str, Any]:
+        plan = resolve_recipe(
+            {
+                "model": {"kind": "bi", "backbone": str(backbone)},
+                "output": str(tmp_path / "run"),
+                "train": {"train_layers": train_layers},
+            }
+        )
+        return run_document(plan, examples, resumed=resumed)
+
+    write_file(tmp_path / "run" / RECIPE.file, seal(document(), RECIPE))
+    (backbone / file).write_bytes((backbone / file).read_bytes() + b" ")
+    refusal = pytest.raises(ConfigError, match=rf"{backbone} is now another model .* than .*run was started with")
+    with refusal if mixes else nullcontext():
+        document(tmp_path / "run")
+    shutil.rmtree(backbone)
+    document(tmp_path / "run")  # checkpoints hold what a finished run needs
+
+
 def test_a_start_inside_the_run_is_replaced_by_the_run(tmp_path: Path) -> None:
     start, examples = tmp_path / "run" / "model", [example for _, example in BATCH]
     for seed in (1, 2):

@@ -1,5 +1,6 @@
 """recipe.json of a run folder: the recipe, and digests of what else a resumed run must share with its start."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from polyrank.loading.models import resolve_model
 from polyrank.loading.recipes import TrainingPlan
 from polyrank.records import Example
 from polyrank.storage.document import DocumentKind, has_document, read_document
+from polyrank.storage.durable import sha256_file
 from polyrank.training.data import examples_digest
 
 RECIPE = DocumentKind(
@@ -77,7 +79,18 @@ def _start_digests(plan: TrainingPlan) -> dict[Path, str]:
             if not folder.resolve().is_relative_to(plan.output.resolve()):  # a model of this run keeps both
                 document = read_document(folder, MODEL)
                 digests[folder] = document["files"]["tokenizer.json"] if all_trained else document["fingerprint"]
+    for network in plan.networks:  # last: earlier versions did not store digests of backbones
+        name = getattr(network.model, "backbone", None)
+        if network.start is None and name is not None and (folder := Path(name)).is_dir():
+            digests[folder] = _backbone_digest(folder, with_weights=network.train.train_layers != "all")
     return digests
+
+
+def _backbone_digest(folder: Path, *, with_weights: bool) -> str:
+    """The digest of a backbone's vocabulary, and of its weights if checkpoints do not hold all of them."""
+    patterns = ["tokenizer.json", "vocab.*", *(["*.safetensors"] if with_weights else [])]
+    files = sorted(file for pattern in patterns for file in folder.glob(pattern))
+    return hashlib.sha256("".join(map(sha256_file, files)).encode()).hexdigest()
 
 
 def _check_same_model(name: object, known: str, now: str, resumed: Path | None) -> None:
