@@ -25,12 +25,12 @@ def average(
     from polyrank.loading.models import portable_name, resolve_model
     from polyrank.models.artifacts import MODEL_FILES, load_model, save_model
     from polyrank.models.averaging import average as average_models
-    from polyrank.models.averaging import check_shares
+    from polyrank.ranking.weights import check_weights
     from polyrank.storage.durable import check_replaceable
 
     check_replaceable(output, own_files=MODEL_FILES, replace=overwrite)
     given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
-    check_shares(given, len(models))
+    check_weights(given, len(models), "an average", "models")
     references = [resolve_model(name) for name in models]
     if other := next((one for one in references if one.kind != "trained" or one.folder is None), None):
         raise UsageError(f"{other.name} is not a model folder that has weights; average the folders of models")

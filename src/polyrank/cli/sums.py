@@ -38,8 +38,9 @@ def sum_(
 ) -> None:
     """Combine encoders into one whose score is the weighted sum of theirs; use the result like any model."""
     from polyrank.loading.models import resolve_encoder
+    from polyrank.ranking.weights import check_weights
     from polyrank.scorers.open import open_encoder
-    from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, check_weights, save_sum
+    from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, save_sum
 
     use_threads(threads)
     if (valid is None) == (weights is None):
@@ -49,7 +50,7 @@ def sum_(
             raise UsageError(f"--{name} {value} applies to validation lists; give them with --valid, or leave it out")
     check_sum_path(output, replace=overwrite)
     given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
-    check_weights(given, len(models))
+    check_weights(given, len(models), "a sum", "encoders")
     references = [resolve_encoder(name) for name in models]
     examples = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
     encoders = [open_encoder(reference, device=device) for reference in references]

@@ -14,27 +14,9 @@ from torch import Tensor
 from polyrank.config.models import BiConfig
 from polyrank.errors import UsageError
 from polyrank.models.artifacts import Artifact
+from polyrank.ranking.weights import check_weights
 
 LEAST_COSINE = 0.5  # networks with different random starts have about 0, further trainings of one above 0.9
-
-
-def check_shares(weights: Sequence[float], n_models: int) -> list[float]:
-    """The share of each model in their average, from weights in any unit.
-
-    Raises:
-        UsageError: there are fewer than two models, another number of weights, or a weight is not above 0.
-
-    >>> check_shares([3, 1], 2)
-    [0.75, 0.25]
-    """
-    shown = ",".join(f"{weight:g}" for weight in weights)
-    if n_models < 2:
-        raise UsageError(f"an average of {n_models}; give two models or more")
-    if len(weights) != n_models:
-        raise UsageError(f"weights {shown} for {n_models} models; give one weight for each")
-    if not all(weight > 0 and math.isfinite(weight) for weight in weights):
-        raise UsageError(f"weights {shown} must be above 0; leave out models with weight 0")
-    return [weight / sum(weights) for weight in weights]
 
 
 def average(models: Sequence[Artifact], weights: Sequence[float], names: Sequence[str]) -> Artifact:
@@ -50,9 +32,11 @@ def average(models: Sequence[Artifact], weights: Sequence[float], names: Sequenc
         common, and the share of each.
 
     Raises:
-        UsageError: the models differ in more than their weights, or their weights have nothing in common.
+        UsageError: the ``weights`` do not fit, the models differ in more than their own weights, or these have nothing in
+            common.
     """
-    shares, first = check_shares(weights, len(models)), models[0]
+    check_weights(weights, len(models), "an average", "models")
+    shares, first = [weight / sum(weights) for weight in weights], models[0]
     states = [each.model.state_dict() for each in models]
     for name, each, state in zip(names, models, states, strict=True):
         if difference := _difference(first, each):

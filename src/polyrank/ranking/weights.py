@@ -1,9 +1,12 @@
 """Weights of the scores of several models, fitted on lists with right answers. NumPy only."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyrank.errors import UsageError
 
 Floats = NDArray[np.float32]
 PRIOR_DEVIATION = 10.0
@@ -79,6 +82,38 @@ def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[
         else:  # only rounding is left
             break
     return tuple((w / deviations).tolist())
+
+
+def check_weights(weights: Sequence[float], n_parts: int, whole: str, parts: str) -> None:
+    """Validate the weights of a combination of models, before any of them is loaded.
+
+    Args:
+        weights: one for each part.
+        n_parts: how many models there are.
+        whole, parts: what to call the combination and the models in errors.
+
+    Raises:
+        UsageError: there are fewer than two models, another number of weights, or a weight is not above 0.
+
+    >>> check_weights([1.0, 0.0], 2, "a sum", "encoders")
+    Traceback (most recent call last):
+    polyrank.errors.UsageError: weights 1,0 must be above 0; leave out encoders with weight 0
+    """
+    if n_parts < 2:
+        raise UsageError(f"{whole} of {n_parts}; give two {parts} or more")
+    if len(weights) != n_parts:
+        raise UsageError(f"weights {listed(weights)} for {n_parts} {parts}; give one weight for each")
+    if not all(weight > 0 and math.isfinite(weight) for weight in weights):
+        raise UsageError(f"weights {listed(weights)} must be above 0; leave out {parts} with weight 0")
+
+
+def listed(weights: Sequence[float]) -> str:
+    """Weights as the command line takes them.
+
+    >>> listed([1.0, 0.7])
+    '1,0.7'
+    """
+    return ",".join(f"{weight:g}" for weight in weights)
 
 
 def deviation(lists: Sequence[Floats]) -> float:

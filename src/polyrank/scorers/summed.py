@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.folders import SUM
 from polyrank.loading.models import portable_name
+from polyrank.ranking.weights import check_weights, listed
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.document import read_document, seal
@@ -49,13 +50,13 @@ class SumEncoder(Encoder):
 
     def __init__(self, parts: Sequence[Encoder], weights: Sequence[float]) -> None:
         self.parts, self.weights = tuple(parts), tuple(float(weight) for weight in weights)
-        check_weights(self.weights, len(self.parts))
+        check_weights(self.weights, len(self.parts), "a sum", "encoders")
         self.attending = attending_part(self.parts)
         if self.attending is not None and self.weights[self.attending] != 1:
             alike = relative_weights(self.weights, self.attending)
             raise UsageError(
-                f"weights {_listed(self.weights)}: an encoder with several vectors per context has weight 1, because it"
-                f" attends by its scores; give {_listed(alike)}, which rank the same"
+                f"weights {listed(self.weights)}: an encoder with several vectors per context has weight 1, because it"
+                f" attends by its scores; give {listed(alike)}, which rank the same"
             )
         self.dimension = sum(part.dimension for part in self.parts)
         self.fingerprint = _fingerprint([part.fingerprint for part in self.parts], self.weights)
@@ -103,20 +104,6 @@ class SumEncoder(Encoder):
         return tuple(cut for part in self.parts for cut in part.cut)
 
 
-def check_weights(weights: Sequence[float], n_parts: int) -> None:
-    """Validate the weights of a sum, before any encoder is loaded.
-
-    Raises:
-        UsageError: there are fewer than two encoders, another number of weights, or a weight is not above 0.
-    """
-    if n_parts < 2:
-        raise UsageError(f"a sum of {n_parts}; give two encoders or more")
-    if len(weights) != n_parts:
-        raise UsageError(f"weights {_listed(weights)} for {n_parts} encoders; give one weight for each")
-    if not all(weight > 0 and math.isfinite(weight) for weight in weights):
-        raise UsageError(f"weights {_listed(weights)} must be above 0; leave out encoders with weight 0")
-
-
 def attending_part(parts: Sequence[Encoder]) -> int | None:
     """The number of the encoder that gives a context several vectors; None: each gives one.
 
@@ -151,10 +138,6 @@ def _fingerprint(parts: Sequence[str], weights: Sequence[float]) -> str:
         return ""
     terms = (f"{weight.hex()} {part}" for weight, part in zip(weights, parts, strict=True))
     return hashlib.sha256(" + ".join(("sum", *terms)).encode()).hexdigest()
-
-
-def _listed(weights: Sequence[float]) -> str:
-    return ",".join(f"{weight:g}" for weight in weights)
 
 
 def check_sum_path(path: Path, *, replace: bool) -> None:
