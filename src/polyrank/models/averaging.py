@@ -32,8 +32,8 @@ def average(models: Sequence[Artifact], weights: Sequence[float], names: Sequenc
         common, and the share of each.
 
     Raises:
-        UsageError: the ``weights`` do not fit, the models differ in more than their own weights, or these have nothing in
-            common.
+        UsageError: there is not one weight above 0 for each of two or more models, the models differ in more than what
+            they learned, or they come from different starts.
     """
     check_weights(weights, len(models), "an average", "models")
     shares, first = [weight / sum(weights) for weight in weights], models[0]
