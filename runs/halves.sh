@@ -5,7 +5,8 @@
 #   DATA=folder SETS="star sgd ..." STEPS=updates PAIRS=pairs MINUTES=minutes PARALLEL=1 SECOND=late THREADS=1 bash runs/halves.sh
 # STEPS: the most updates of a Bi-encoder of all pairs, and three times those of a half. PAIRS: of each half, for the Cross-encoder.
 # MINUTES: limit of each of its two trainings. PARALLEL=1 runs trainings side by side. SECOND=late, for machines without a GPU: a late
-# Cross-encoder, trained on the second half alone, and neither passes nor sums. A stopped run resumes when you start it again.
+# Cross-encoder, trained on the second half alone, and neither passes nor sums; with ONWARD=1, "all" continues the Bi-encoder of the
+# first half on the second one. WEIGHTING=as_said: without correction of frequencies. A stopped run resumes when you start it again.
 # Writes runs/work/halves, and stores halves/SET/MODEL (late/SET/MODEL) with runs/record.py, over all test lists (mutual: its dev lists):
 #   all, passes: a Bi-encoder of one pass over all pairs, and of four with dropout, whose best version dev lists choose
 #   sum: of both, a ConveRT and reply counts, with weights from dev lists; mutual: of both
@@ -19,6 +20,8 @@ STEPS=${STEPS:-3500}
 PAIRS=${PAIRS:-14000}
 PARALLEL=${PARALLEL:-}
 SECOND=${SECOND:-cross}
+ONWARD=${ONWARD:-}
+WEIGHTING=${WEIGHTING:-logq}
 [[ $SECOND == late ]] && STORED=late || STORED=halves
 START=${START:-shipped:minilm} # stored figures: runs/work/encoder/average, before its third pass
 BACKBONE=${BACKBONE:-embedded} # of START
@@ -90,7 +93,7 @@ run() { # SET
   tail -n +$((n / 2 + 1)) "$work/whole.jsonl" >"$work/second.jsonl"
 
   common=(--set "model.backbone=$BACKBONE" --set train.checkpoint_steps=1000 --set train.dropout=0.0)
-  bi=("${common[@]}" --set train.length_window=1 --set "train.init_from=$START" --set train.method.negatives_weighting=logq
+  bi=("${common[@]}" --set train.length_window=1 --set "train.init_from=$START" --set "train.method.negatives_weighting=$WEIGHTING"
     --set model.normalize=false)
   correct=("${common[@]}" --set train.length_window=1 --set train.new_lr=1e-3 --set train.method.kind=rerank
     --set "train.max_steps=$((PAIRS / 16))" ${MINUTES:+--set "train.minutes=$MINUTES"})
@@ -106,8 +109,9 @@ run() { # SET
 
   half=(--set "train.max_steps=$((STEPS / 3))") whole=(--set "train.max_steps=$STEPS")
   if [[ $SECOND == late ]]; then
-    go learn all bi "$pairs" "${bi[@]}" "${whole[@]}"
+    [[ $ONWARD ]] || go learn all bi "$pairs" "${bi[@]}" "${whole[@]}"
     learn first bi "$work/first.jsonl" "${bi[@]}" "${half[@]}" --set 'train.seeds=[2]'
+    [[ ! $ONWARD ]] || go learn all bi "$work/second.jsonl" "${bi[@]}" "${half[@]}" --set "train.init_from=$work/first/model"
     learn late late "$work/second.jsonl" "${correct[@]}" --set "train.init_from=$work/first/model" \
       --set "train.method.first_stage=$work/first/model"
     ended

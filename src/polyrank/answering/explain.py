@@ -39,6 +39,7 @@ from polyrank.records import Context, ContextLike
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoded import score_row
 from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.hubs import HubEncoder
 from polyrank.scorers.lexical import LexicalScorer, located_words
 from polyrank.scorers.mapped import MapEncoder
 from polyrank.scorers.popularity import Popularity
@@ -49,6 +50,7 @@ from polyrank.text import Texts
 from polyrank.text.offsets import Kind, Span, Spans, candidate_spans, context_spans, pair_spans, text_spans
 
 OF_TOKENS, OF_WORDS, OF_STAGES, OF_COUNT = "sum of tokens", "sum of words", "stages", "count of replies"
+OF_HUBS = "other contexts"
 TOKENS_SHOWN = 8  # of each context vector
 OVER_SHORTLIST = ("z-score", "softmax")  # scales that depend on the other candidates
 Doubles = NDArray[np.float64]
@@ -169,14 +171,24 @@ def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, asked: Qu
 @_explain.register
 def _explain_count(scorer: Popularity, context: Context, candidate: str, asked: Question) -> Explanation:
     del asked
-    return _of_count(context, candidate, _score(scorer, context, candidate))
+    return _of_candidate(context, candidate, _score(scorer, context, candidate), OF_COUNT)
 
 
-def _of_count(context: Context, candidate: str, score: float) -> Explanation:
+@_explain.register
+def _explain_hubs(scorer: HubEncoder, context: Context, candidate: str, asked: Question) -> Explanation:
+    (hubness,) = scorer.hubness(scorer.encoder.encode_candidates([candidate])).tolist()
+    parts = [
+        (f"1 {scorer.encoder.name}".rstrip(), 1.0, _explain(scorer.encoder, context, candidate, asked)),
+        ("2 other contexts", scorer.weight, _of_candidate(context, candidate, -hubness, OF_HUBS)),
+    ]
+    return sum_explanations(_score(scorer, context, candidate), parts)
+
+
+def _of_candidate(context: Context, candidate: str, score: float, method: str) -> Explanation:
     """The whole score belongs to the candidate, and none of it to a word."""
     turns, background = (tuple(TextShare(text, 0.0) for text in side) for side in (context.turns, context.background))
-    side = CandidateShare(candidate, (), score, OF_COUNT, exact=True)
-    return Explanation(score, OF_COUNT, True, turns, background, score, side)
+    side = CandidateShare(candidate, (), score, method, exact=True)
+    return Explanation(score, method, True, turns, background, score, side)
 
 
 @_explain.register
@@ -215,7 +227,7 @@ def _explain_answering(answering: Answering, context: Context, candidate: str, a
     own = _explain(scorer := answering.explained(), context, candidate, asked)
     if not answering.prior:
         return own
-    count = _of_count(context, candidate, log1p(answering.count(candidate, as_filter(asked.filter))))
+    count = _of_candidate(context, candidate, log1p(answering.count(candidate, as_filter(asked.filter))), OF_COUNT)
     parts = [(f"1 {getattr(scorer, 'name', '')}".rstrip(), 1.0, own), ("2 count", answering.prior, count)]
     return sum_explanations(own.score + answering.prior * count.score, parts)
 

@@ -109,8 +109,9 @@ class Explanation:
         score: the scorer's score.
         method: how the shares are computed. "sum of tokens": the score is a weighted sum of products of token outputs,
             and a share is a term of it. "sum of words": the same for BM25 and TF-IDF. "count of replies": how often the
-            candidate was said. "left out": how much the score falls without the turn or the word. "sum": of the parts,
-            each with its own method. "stages": each of two stages has its own shares, and their total has none.
+            candidate was said. "other contexts": how high the candidate scores there. "left out": how much the score
+            falls without the turn or the word. "sum": of the parts, each with its own method. "stages": each of two
+            stages has its own shares, and their total has none.
         exact: whether the shares are the terms of the score: turns, background and rest sum to it, and tokens to
             their text.
         turns: oldest first.

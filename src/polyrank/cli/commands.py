@@ -23,6 +23,7 @@ from polyrank.cli import (
     explaining,
     exporting,
     feedback,
+    hubs,
     indexing,
     info,
     intents,
@@ -54,7 +55,7 @@ class Root(Group):
     panels: ClassVar[dict[str, str]] = {
         "Get started": "quickstart",
         "Prepare data": "import split mine",
-        "Train": "train pretrain recipe curves sum average map popularity intents",
+        "Train": "train pretrain recipe curves sum hubs average map popularity intents",
         "Evaluate": "evaluate compare bench",
         "Search and rank": "index pipeline respond rank explain",
         "Serve": "serve feedback ray",
@@ -111,6 +112,11 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
         sums.sum_,
         "run/model shipped:convert -o sum --valid data/valid.jsonl",
         "run/model counts -o sum --weights 1,0.3",
+    ),
+    "hubs": (
+        hubs.hubs,
+        "run/model data/train.jsonl -o better --valid data/valid.jsonl",
+        "shipped:minilm my-dialogues.jsonl -o better --weight 1",
     ),
     "average": (
         averages.average,

@@ -28,6 +28,7 @@ MEANINGS = {
     "sum of tokens": "the shares add up to the score",
     "sum of words": "the shares add up to the score",
     "count of replies": "the score does not depend on words",
+    "other contexts": "the score is that of the reply in other contexts, negated",
     "left out": "a share is the loss of score without the turn or the word",
     "sum": "a share is the weighted sum of its shares in the parts",
     "stages": "each stage has its own shares; they do not add up to the total",

@@ -16,6 +16,7 @@ def info(
     json_: Json = False,
 ) -> None:
     """Show a model's kind, fingerprint, and parameters and bytes of each part; for a sum, its encoders."""
+    from polyrank.cli.hubs import show_hubs
     from polyrank.cli.popularity import show_popularity
     from polyrank.cli.sums import show_sum
     from polyrank.loading.folders import folder_kind
@@ -27,6 +28,9 @@ def info(
         raise UsageError(f"{model} is not a model folder; give one, or shipped:convert")
     if (kind := folder_kind(folder)) == "sum":
         show_sum(folder, json_=json_)
+        return
+    if kind == "hubs":
+        show_hubs(folder, json_=json_)
         return
     if kind == "popularity":
         show_popularity(folder, json_=json_)

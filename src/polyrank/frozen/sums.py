@@ -51,22 +51,39 @@ def fit_sum(
         evaluate(encoder, lists, progress=partial(progress, encoder.name or f"encoder {number}")).answerable
         for number, encoder in enumerate(encoders, 1)
     ]
-    scores = [[record.scores for record in records if record.scores is not None] for records in parts]
-    relevant = [record.relevant for record in parts[0]]
-    fitted = fit_weights(scores, relevant)
-    weights = tuple(weight or IDLE / deviation(lists) for weight, lists in zip(fitted, scores, strict=True))
+    fitted, figures = weigh(parts)
+    weights = tuple(
+        weight or IDLE / deviation(scores_of(records)) for weight, records in zip(fitted, parts, strict=True)
+    )
     weights = weights if unit is None else relative_weights(weights, unit)
     weights = tuple(float(f"{weight:.4g}") for weight in weights)  # as printed, so users can give the same again
+    idle = [number for number, weight in enumerate(fitted) if not weight]
+    return SumEncoder(encoders, weights), {**figures, "idle": idle}
+
+
+def weigh(parts: Sequence[Sequence[Record]]) -> tuple[tuple[float, ...], dict[str, Any]]:
+    """The weights that fit the scores of several scorers for the same lists, see ``fit_weights``, and their figures.
+
+    Args:
+        parts: for each scorer, the result of each list.
+    """
+    scores = [scores_of(records) for records in parts]
+    relevant = [record.relevant for record in parts[0]]
+    fitted = fit_weights(scores, relevant)
     figures = [_figures(each, relevant) for each in scores]
     dialogues = dialogues_of([record.id for record in parts[0]])
     best = max(range(len(parts)), key=lambda number: figures[number]["MRR"])
-    return SumEncoder(encoders, weights), {
+    return fitted, {
         "n_valid": len(relevant),
         "parts": figures,
-        "idle": [number for number, weight in enumerate(fitted) if not weight],
-        "sum": _figures(weighted_totals(weights, scores), relevant),
+        "sum": _figures(weighted_totals(fitted, scores), relevant),
         "gain": {"over": best, **_gain(parts[0], totals_by_halves(scores, relevant, dialogues), scores[best])},
     }
+
+
+def scores_of(records: Sequence[Record]) -> list[Floats]:
+    """The scores of each list."""
+    return [record.scores for record in records if record.scores is not None]
 
 
 def _gain(records: Sequence[Record], totals: Sequence[Floats], alone: Sequence[Floats]) -> dict[str, Any]:

@@ -10,10 +10,22 @@ from polyrank.errors import ArtifactError
 from polyrank.storage.document import DocumentKind, has_document, read_document, tensors_kind
 
 FolderKind = Literal[
-    "foreign", "map", "sum", "popularity", "trained", "pipeline", "index", "remote", "intents", "training", "other"
+    "foreign",
+    "map",
+    "hubs",
+    "sum",
+    "popularity",
+    "trained",
+    "pipeline",
+    "index",
+    "remote",
+    "intents",
+    "training",
+    "other",
 ]
 
 MAP = tensors_kind("map")
+HUBS = tensors_kind("hubs")
 INTENTS = tensors_kind("intent")
 POPULARITY = tensors_kind("popularity")
 SUM = DocumentKind(
@@ -35,6 +47,7 @@ REMOTE = DocumentKind(
 INDEX_FILE = "candidates.db"
 _FILES: dict[FolderKind, str] = {  # if a folder has two of these files, the first one decides
     "map": MAP.file,
+    "hubs": HUBS.file,
     "sum": SUM.file,
     "popularity": POPULARITY.file,
     "trained": MODEL.file,
@@ -80,7 +93,9 @@ def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
     kind = folder_kind(folder)
     if kind in ("foreign", "training", "pipeline", "index", "remote"):
         return kind, {}
-    return kind, read_document(folder, {"map": MAP, "sum": SUM, "popularity": POPULARITY}.get(kind, MODEL))
+    return kind, read_document(
+        folder, {"map": MAP, "hubs": HUBS, "sum": SUM, "popularity": POPULARITY}.get(kind, MODEL)
+    )
 
 
 def is_hugging_face(folder: Path) -> bool:

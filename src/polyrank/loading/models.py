@@ -15,7 +15,9 @@ from polyrank.loading.hub import HUB, hub_folder, hub_name
 from polyrank.storage.document import read_document
 
 Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
-ModelKind = Literal["lexical", "untuned", "foreign", "map", "sum", "popularity", "trained", "encoder of an index"]
+ModelKind = Literal[
+    "lexical", "untuned", "foreign", "map", "hubs", "sum", "popularity", "trained", "encoder of an index"
+]
 LEXICAL = ("bm25", "tfidf")
 UNTUNED = "untuned:"
 NAMES = "give a model folder, hf:OWNER/MODEL of the Hub, bm25, tfidf, untuned:embedded or shipped:convert"
@@ -47,13 +49,13 @@ class ModelRef:
     Args:
         name: as the user gave it.
         kind: "lexical", "untuned" (a backbone without fine-tuning), "foreign" (from another library), a polyrank model
-            ("trained", "map", "sum", "popularity"), or "encoder of an index".
+            ("trained", "map", "hubs", "sum", "popularity"), or "encoder of an index".
         folder: of the model or the index; None if the model has no folder, or the backbone is located on opening.
         fingerprint: of the weights, as the folder states it; empty if it is computed on opening.
         backend: the runtime that computes the model.
         lengths: how much of each text the model reads.
         corrects: for a Cross-encoder that was trained to correct an encoder's scores: that encoder's fingerprint.
-        parts: the encoders of a sum, or the encoder of a map.
+        parts: the encoders of a sum, or the encoder of a map or of hubs.
     """
 
     name: str
@@ -174,9 +176,10 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             return ModelRef(kind="foreign", **own)
         case "popularity":
             return ModelRef(kind="popularity", **own | {"backend": "torch"})
-        case "map":
+        case "map" | "hubs":
             names = [resolved_name(document["encoder"], folder)]
-            return ModelRef(kind="map", parts=_parts(folder, names, backend, backend, "fit the map again"), **own)
+            remedy = "fit the map again" if kind == "map" else "make it again with polyrank hubs"
+            return ModelRef(kind=kind, parts=_parts(folder, names, backend, backend, remedy), **own)
         case "sum":
             names = [resolved_name(part["model"], folder) for part in document["parts"]]
             parts = _parts(folder, names, backend, "torch", "make the sum again")

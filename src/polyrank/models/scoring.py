@@ -35,6 +35,10 @@ def scores(contexts: Tensor, candidates: Tensor, mask: Tensor) -> Tensor:
     """
     with full_precision(contexts):
         dots = candidates.float() @ contexts.float().transpose(1, 2)  # [B, K, M]
-    hidden = ~mask[:, None, :]
-    weights = torch.softmax(dots.masked_fill(hidden, -torch.inf), dim=-1)
-    return (weights * dots.masked_fill(hidden, 0.0)).sum(-1)
+    return attended(dots, mask[:, None, :])
+
+
+def attended(dots: Tensor, mask: Tensor) -> Tensor:
+    """``sum_i softmax(s)_i s_i`` over the products ``[..., M]`` of a candidate with a context's vectors: ``[...]``."""
+    weights = torch.softmax(dots.masked_fill(~mask, -torch.inf), dim=-1)
+    return (weights * dots.masked_fill(~mask, 0.0)).sum(-1)

@@ -18,17 +18,16 @@ from polyrank.errors import ArtifactError
 from polyrank.loading.models import portable_name
 from polyrank.models.mixture import Mixture
 from polyrank.records import Context, ContextLike
-from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.protocols import Encoder, Floats
+from polyrank.scorers.wrapped import WrappedEncoder
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.text import Texts
-from polyrank.text.cut import Cut
 
 KIND = "map"
 
 
-class MapEncoder(Encoder):
+class MapEncoder(WrappedEncoder):
     """``score = h_c . W h_r``: contexts as the frozen encoder encodes them, candidates mapped by ``W = s (I + A)``.
 
     Args:
@@ -80,20 +79,6 @@ class MapEncoder(Encoder):
         if mixture is None:
             return None
         return replace(mixture, outputs=mixture.outputs @ torch.from_numpy(self.matrix.T).to(mixture.outputs))
-
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context the frozen encoder reads."""
-        return self.encoder.n_context_tokens(context)
-
-    @property
-    def networks(self) -> tuple[NetworkScorer[Any], ...]:
-        """The networks of the frozen encoder."""
-        return self.encoder.networks
-
-    @property
-    def cut(self) -> tuple[Cut, ...]:
-        """The texts that the frozen encoder truncated."""
-        return self.encoder.cut
 
 
 def apply_map(vectors: Floats, matrix: Floats) -> Floats:

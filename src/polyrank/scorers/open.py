@@ -106,6 +106,10 @@ def _open(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[s
         from polyrank.scorers.mapped import load_map
 
         return load_map(ref.folder, *parts)
+    if ref.kind == "hubs":
+        from polyrank.scorers.hubs import load_hubs
+
+        return load_hubs(ref.folder, *parts)
     if ref.kind == "sum":
         from polyrank.scorers.summed import load_sum
 

@@ -9,6 +9,7 @@ const LETTERS = /^(?![\p{sc=Han}\p{sc=Hira}\p{sc=Kana}])[\p{L}\p{N}\p{M}]+$/u;
 const METHODS = {
   "sum of tokens": "The score is a sum over tokens; each share is its term.",
   "sum of words": "The score is a sum over words; each share is its term.",
+  "other contexts": "This is how high the reply scores in other contexts; words do not contribute.",
   "count of replies": "The score depends on how often people gave this reply; words do not contribute.",
   "left out": "Each share is the drop of the score without this word or turn.",
   sum: "The score is a sum of the parts below.",

@@ -1,0 +1,106 @@
+"""``polyrank hubs``, and the output of ``polyrank info`` for a corrected encoder."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from polyrank.cli.console import notify, report_cut_texts, track, use_threads
+from polyrank.cli.examples import load_examples, load_lists
+from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
+from polyrank.errors import UsageError
+
+MAX_VALID = 500
+
+
+def hubs(
+    model: Annotated[str, Argument(help="An encoder: a model folder, a sum, shipped:minilm.", callback=existing_model)],
+    contexts: Annotated[
+        Path, Argument(help="Examples whose contexts to compare with: pairs, dialogues or lists, answered or not.")
+    ],
+    output: Annotated[Path, Option("-o", "--output", help="The folder to make.")],
+    valid: Annotated[
+        Path | None, Option(help="Candidate lists to choose the weight on; for pairs or dialogues, lists are drawn.")
+    ] = None,
+    weight: Annotated[
+        float | None, Option(min=0, help="The weight of the correction, instead of --valid; usually from 0.5 to 1.")
+    ] = None,
+    scale: Annotated[
+        float | None, Option(help="With --weight: the factor of the scores in the softmax. Default: 1.")
+    ] = None,
+    max_contexts: Annotated[int, Option(min=1, help="Use a random choice of N contexts.")] = 1000,
+    max_valid: Annotated[
+        int | None, Option(min=1, help=f"Use the first N validation lists. Default: {MAX_VALID}.")
+    ] = None,
+    speaker: Speaker = None,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Correct an encoder for candidates that score high in every context; use the result like any model."""
+    from polyrank.frozen.hubs import choose_contexts, encode_hubs, fit_hubs
+    from polyrank.loading.models import resolve_encoder
+    from polyrank.scorers.hubs import check_hubs_path, save_hubs
+    from polyrank.scorers.open import open_encoder
+
+    use_threads(threads)
+    if (valid is None) == (weight is None):
+        raise UsageError("give either --valid FILE, to choose the weight on, or --weight, such as --weight 1")
+    for name, value, other in (("max-valid", max_valid, valid), ("scale", scale, weight)):
+        if value is not None and other is None:
+            needed = "--valid" if name == "max-valid" else "--weight"
+            raise UsageError(f"--{name} {value} applies with {needed}; give it, or leave --{name} out")
+    check_hubs_path(output, replace=overwrite)
+    reference = resolve_encoder(model)
+    chosen = choose_contexts(load_examples(contexts, speaker), max_contexts)
+    lists = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
+    encoder = open_encoder(reference, device=device)
+    figures = {"contexts": contexts.name, "n_contexts": len(chosen)}
+    if valid is None:
+        corrected = encode_hubs(
+            encoder,
+            chosen,
+            weight=weight or 0.0,
+            scale=1.0 if scale is None else scale,
+            progress=lambda name, batches: track(batches, name),
+        )
+    else:
+        corrected, fitted = fit_hubs(encoder, chosen, lists, progress=lambda name, batches: track(batches, name))
+        figures |= {"valid": valid.name, **fitted}
+    save_hubs(output, corrected, name=model, metadata=figures, replace=overwrite)
+    report_cut_texts(corrected)
+    if valid is not None:
+        gain = fitted["gain"]
+        points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
+        warning = "; the correction may be no better" if low <= 0 else ""
+        notify(
+            f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {model} alone, each half of the dialogues with"
+            f" the weight of the other half{warning}"
+        )
+    show_hubs(output, json_=json_)
+
+
+def show_hubs(path: Path, *, json_: bool) -> None:
+    """Print the encoder, the weight, and the figures of the validation."""
+    from polyrank.loading.folders import read_model
+    from polyrank.loading.models import resolved_name
+
+    _, document = read_model(path)
+    encoder, metadata = resolved_name(document["encoder"], path), document["metadata"]
+    if json_:
+        named = {"kind": "hubs", "fingerprint": document["fingerprint"], "encoder": encoder}
+        print(json.dumps({**named, "weight": document["weight"], "scale": document["scale"], **metadata}))
+        return
+    print(f"{path}: {encoder} corrected for hubs, fingerprint {document['fingerprint']}")
+    print(
+        f"weight {document['weight']:g}, scale {document['scale']:g}, {metadata['n_contexts']:,} contexts of"
+        f" {metadata['contexts']}"
+    )
+    if "parts" in metadata:
+        alone, both = metadata["parts"][0], metadata["sum"]
+        print(
+            f"on {metadata['n_valid']:,} lists of {metadata['valid']}: R@1 {alone['R@1']:.4f} -> {both['R@1']:.4f}, MRR"
+            f" {alone['MRR']:.4f} -> {both['MRR']:.4f}"
+        )
