@@ -30,6 +30,8 @@
 #   cross: a Cross-encoder from BACKBONE, listwise on given wrong answers; mutual provides these
 #   third, third-2: logq from the third pass of shipped:minilm (runs/encoder.sh); sum-third: of both and convert
 #   given: a Bi-encoder, listwise on them; given-2, given-3: with other seeds; sum-given: of the three, with equal weights
+#   both-160: bi-both with corrected frequencies, which reads 160 tokens of a context; sum-160: of third, third-2, both-160 and convert;
+#     hubs-160: that sum, corrected for hubs with 1,000 contexts of the training part
 #   average-third, average-given: the average of the weights of third and third-2, or of given, given-2 and given-3
 # A stopped run resumes when you start it again.
 # Writes runs/work/best, and stores best/SET/MODEL with runs/record.py, over all test examples.
@@ -125,19 +127,29 @@ for set in $SETS; do
         [[ -e $work/both.jsonl ]] || python runs/both_speakers.py "$DATA/$set/train.jsonl.gz" "$work/both.jsonl"
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set "data.train=$work/both.jsonl" "${few[@]}" \
           --set 'train.seeds=[3]' ;;
+      both-160)
+        [[ -e $work/both.jsonl ]] || python runs/both_speakers.py "$DATA/$set/train.jsonl.gz" "$work/both.jsonl"
+        against=third
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set "data.train=$work/both.jsonl" "${few[@]}" \
+          --set train.method.negatives_weighting=logq --set text.max_context_tokens=160 ;;
+      hubs-160)
+        scorer=$work/$model against=sum-160
+        polyrank hubs "$work/sum-160" "$DATA/$set/train.jsonl.gz" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid 2000 \
+          --overwrite ;;
       bi-wide) # four times the batch, and 1.5 times the learning rate
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set train.batch_size=256 --set train.chunk_size=64 --set train.lr=3e-4 --set train.checkpoint_steps=10 ;;
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
           --set "train.epochs=$EPOCHS" ;;
-      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more | sum-four | sum-both | sum-third)
+      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more | sum-four | sum-both | sum-third | sum-160)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
         [[ $model == sum-four ]] && against=${AGAINST:-$FROM} parts=("$work"/{"$FROM",logq-more,scratch,counts}/model) lists=3000
         [[ $model == sum-both ]] && against=sum-seeds parts=("$work"/{bi,bi-2,bi-both,convert}/model) lists=2000
         [[ $model == sum-third ]] && against=third parts=("$work"/{third,third-2,convert}/model) lists=2000
+        [[ $model == sum-160 ]] && against=sum-third parts=("$work"/{third,third-2,both-160,convert}/model) lists=2000
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
         [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists

@@ -125,10 +125,13 @@ def test_an_explanation_has_a_separate_share_for_other_contexts(tiny_encoders: d
     assert why.rest + sum(turn.share for turn in why.turns) == pytest.approx(why.score, abs=1e-5)
 
 
-@pytest.mark.parametrize("values", [{"weight": -1.0}, {"weight": np.nan}, {"scale": 0.0}, {"scale": np.inf}])
-def test_numbers_out_of_range_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match=f"{next(iter(values))} = "):
-        encode_hubs(Hubs(), CONTEXTS, **values)
+@pytest.mark.parametrize(
+    ("weight", "scale", "message"),
+    [(-1.0, 1.0, "weight = -1"), (np.nan, 1.0, "weight = nan"), (1.0, 0.0, "scale = 0"), (1.0, np.inf, "scale = inf")],
+)
+def test_numbers_out_of_range_are_refused(weight: float, scale: float, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        encode_hubs(Hubs(), CONTEXTS, weight=weight, scale=scale)
 
 
 def test_stored_contexts_that_do_not_fit_are_refused() -> None:
@@ -281,3 +284,19 @@ def test_an_existing_folder_is_kept(tiny_encoders: dict[str, Path], files: tuple
         arguments = ["hubs", str(tiny_encoders["bi"]), str(files[0]), "-o", str(tmp_path / "better"), "--weight", "1"]
         assert isinstance(CliRunner().invoke(app, [*arguments, *extra]).exception, UsageError)
     assert (tmp_path / "better" / "notes.txt").read_text("utf-8") == "mine"
+
+
+def test_a_speaker_selects_contexts_of_dialogues_and_lists_keep_theirs(
+    tiny_encoders: dict[str, Path], files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    dialogues = tmp_path / "dialogues.jsonl"
+    turns = [
+        {"speaker": "user", "text": "hi"},
+        {"speaker": "agent", "text": "hello"},
+        {"speaker": "user", "text": "ok"},
+    ]
+    dialogues.write_text(json.dumps({"id": "1", "turns": turns}) + "\n", "utf-8")
+    arguments = ["hubs", str(tiny_encoders["bi"]), str(dialogues), "--valid", str(files[1]), "--speaker", "agent"]
+    done = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "better"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert '"n_contexts": 1' in done.output
