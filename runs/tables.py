@@ -18,6 +18,7 @@ from report.frequencies import weighting_from_scratch
 from report.front import BLOCKS
 from report.general import general
 from report.halves import halves
+from report.hubs import hubs
 from report.intervals import wider
 from report.mutual import mutual_learning
 from report.pretraining import from_scratch, post_training
@@ -37,6 +38,7 @@ SECTIONS = (
     two_encoders,
     general,
     prior,
+    hubs,
     weighting_from_scratch,
     post_training,
     from_scratch,

@@ -45,6 +45,9 @@ MODELS = {
     "third-2": "the same, another seed",
     "sum-third": "sum of both and ConveRT",
     "average-third": "both as one: the average of their weights",
+    "both-160": "Bi-encoder of both speakers' pairs, which reads 160 tokens, frequencies corrected",
+    "sum-160": "sum of the last three Bi-encoders and ConveRT",
+    "hubs-160": "that sum, [corrected for hubs](#correction-for-hubs)",
     "joint": "sum of Bi-encoder and ConveRT, parts trained together",
     "bi-more": "the Bi-encoder, trained further",
     "uniform": "the Bi-encoder, trained further with an earlier frequency correction",
@@ -111,7 +114,8 @@ def best() -> str:
             start](#the-same-start-and-pairs-in-three-libraries).""",
             """Bi-encoders with corrected frequencies and sums of them, ConveRTs from random weights, counts and the
             models of medquad and convai2-valid are in fp32 on one core of an AMD EPYC (AVX2); the Bi-encoders from the
-            third pass are in bf16 on one with AVX-512.""",
+            third pass and that of both speakers' pairs are in bf16 on one with AVX-512. The other speaker of
+            convai2-valid has no background.""",
             *_mutual(),
         ),
         "The weights of a sum come from dev lists:",
@@ -137,6 +141,7 @@ def best() -> str:
             MODELS="convert sum-first"`, then `MODELS="logq-more convert-all sum-more sum-late" MORE=24000 EPOCHS=1`""",
             """`SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds third third-2 sum-third
             average-third"`""",
+            """`SETS=convai2-valid START=runs/work/encoder/average MODELS="both-160 sum-160 hubs-160"`""",
             """`SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"`""",
             """`SETS=mutual MODELS="given given-2 given-3 sum-given average-given"`, and `SETS=mutual MODELS=cross
             BACKBONE=runs/work/pretraining/post/run/model`""",
@@ -177,7 +182,7 @@ def corrected(name: str, kind: str = "") -> Result | None:
 
 def summed(name: str) -> Result | None:
     """The best sum: of one or two Bi-encoders and a ConveRT, on star and sgd with counts."""
-    kinds = ("sum-more", "sum-four", "sum-seeds", "sum-wide", "sum-third")
+    kinds = ("sum-more", "sum-four", "sum-seeds", "sum-wide", "sum-third", "sum-160")
     found = [read_if_there(f"best/{name}/{kind}") for kind in kinds] + [read_if_there(f"halves/{name}/sum")]
     known = [one for one in found if one] or [one for one in [corrected(name, "sum-")] if one]
     return max(known, key=lambda one: float(one["metrics"]["R@1"]), default=None)
