@@ -252,6 +252,9 @@ def test_the_command_writes_an_encoder(
     loaded = load_encoder(str(folder))
     assert isinstance(loaded, HubEncoder)
     assert (loaded.weight, loaded.scale, len(loaded.contexts)) == (0.5, 2.0, 3)
+    refused = CliRunner().invoke(app, ["export", str(folder), "--to", "onnx"])
+    assert isinstance(refused.exception, UsageError)
+    assert f"export its encoder, {name}" in str(refused.exception)
     info = CliRunner().invoke(app, ["info", str(folder)])
     assert f"{name} corrected for hubs" in info.output
     assert "weight 0.5, scale 2, 3 contexts" in info.output
@@ -300,3 +303,13 @@ def test_a_speaker_selects_contexts_of_dialogues_and_lists_keep_theirs(
     done = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "better"), "--json"])
     assert done.exit_code == 0, done.output
     assert '"n_contexts": 1' in done.output
+    asked = CliRunner().invoke(app, [*arguments[:-2], "-o", str(tmp_path / "other")])
+    assert "choose another speaker with --speaker" in asked.stderr
+
+
+def test_the_encoder_itself_is_kept(tiny_encoders: dict[str, Path], files: tuple[Path, Path]) -> None:
+    name = str(tiny_encoders["bi"])
+    done = CliRunner().invoke(app, ["hubs", name, str(files[0]), "-o", name, "--weight", "1", "--overwrite"])
+    assert isinstance(done.exception, UsageError)
+    assert "is the encoder itself" in str(done.exception)
+    load_encoder(name)

@@ -2,13 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from polyrank.cli.console import notify, report_cut_texts, track, use_threads
+from polyrank.cli.examples import load_examples, load_lists
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
 from polyrank.errors import UsageError
+
+if TYPE_CHECKING:
+    from polyrank.records import Example
 
 MAX_VALID = 500
 
@@ -39,12 +43,11 @@ def hubs(
     json_: Json = False,
 ) -> None:
     """Correct an encoder for candidates that score high in every context; use the result like any model."""
-    from polyrank.config.recipe import DataConfig
+    from polyrank.data.speakers import speakers_of
     from polyrank.frozen.hubs import choose_contexts, encode_hubs, fit_hubs
     from polyrank.loading.models import resolve_encoder
     from polyrank.scorers.hubs import check_hubs_path, save_hubs
     from polyrank.scorers.open import open_encoder
-    from polyrank.training.data import load_data
 
     use_threads(threads)
     if (valid is None) == (weight is None):
@@ -53,12 +56,13 @@ def hubs(
         if value is not None and other is None:
             needed = "--valid" if name == "max-valid" else "--weight"
             raise UsageError(f"--{name} {value} applies with {needed}; give it, or leave --{name} out")
-    check_hubs_path(output, replace=overwrite)
+    check_hubs_path(output, replace=overwrite, encoder=model)
     reference = resolve_encoder(model)
-    lists_path = None if valid is None else str(valid)
-    settings = DataConfig(train=str(contexts), valid=lists_path, speaker=speaker, max_valid=max_valid or MAX_VALID)
-    examples, lists = load_data(settings, notify=notify)
-    chosen = choose_contexts(examples, max_contexts)
+    chosen = choose_contexts(load_examples(contexts, speaker), max_contexts)
+    lists: list[Example] = []
+    if valid is not None:
+        spoken = speaker if speakers_of(valid) is not None else None  # lists have no speakers
+        lists = load_lists(valid, spoken)[: max_valid or MAX_VALID]
     encoder = open_encoder(reference, device=device)
     figures = {"contexts": contexts.name, "n_contexts": len(chosen)}
     if valid is None:

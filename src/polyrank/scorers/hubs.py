@@ -126,8 +126,10 @@ def _longer(vectors: Floats, last: NDArray[np.floating[Any]]) -> Floats:
     return np.concatenate([vectors, last.astype(np.float32)[..., None]], axis=-1)
 
 
-def check_hubs_path(path: Path, *, replace: bool) -> None:
-    """Refuse a path that a corrected encoder must not be written to, before the work is done."""
+def check_hubs_path(path: Path, *, replace: bool, encoder: str) -> None:
+    """Refuse a path that a corrected encoder must not be written to, such as that of the encoder, before any work."""
+    if Path(encoder).resolve() == path.resolve():
+        raise UsageError(f"{path} is the encoder itself; choose another path")
     check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
@@ -147,8 +149,7 @@ def save_hubs(
         UsageError: the path exists, or is that of the inner encoder.
         ResourceError: the disk is full.
     """
-    if Path(name).resolve() == path.resolve():
-        raise UsageError(f"{path} is the encoder itself; choose another path")
+    check_hubs_path(path, replace=replace, encoder=name)
     document = {
         "encoder": portable_name(name, path),
         "encoder_fingerprint": encoder.encoder.fingerprint,
