@@ -1,6 +1,7 @@
 """Correction for hubs: its formula with every kind of encoder, its fit, its folder, and the command line."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from polyrank.answering.explain import explain
 from polyrank.cli.commands import app
 from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
 from polyrank.frozen.hubs import choose_contexts, encode_hubs, fit_hubs
+from polyrank.ranking.weights import fit_weights
 from polyrank.records import Context, ContextLike, Example, contexts_of
 from polyrank.scorers.hubs import HubEncoder, save_hubs
 from polyrank.scorers.open import load, load_encoder
@@ -97,7 +99,8 @@ def test_a_folder_is_reloaded_unchanged_and_damage_is_detected(
     np.testing.assert_array_equal(loaded.score_pool(QUERIES, REPLIES), encoder.score_pool(QUERIES, REPLIES))
     assert encode_hubs(load_encoder(name), CONTEXTS, weight=0.4, scale=2.0).fingerprint != encoder.fingerprint
     assert encode_hubs(load_encoder(name), CONTEXTS, weight=0.3, scale=1.0).fingerprint != encoder.fingerprint
-    assert encode_hubs(load_encoder(name), CONTEXTS[:2], weight=0.3, scale=2.0).fingerprint != encoder.fingerprint
+    others = [*CONTEXTS[:2], Context(("other",))]
+    assert encode_hubs(load_encoder(name), others, weight=0.3, scale=2.0).fingerprint != encoder.fingerprint
     with pytest.raises(UsageError, match="already exists"):
         save_hubs(folder, encoder, name=name)
     with pytest.raises(UsageError, match="is the encoder itself"):
@@ -112,6 +115,11 @@ def test_a_folder_of_another_encoder_is_refused(tiny_encoders: dict[str, Path], 
     encoder = encode_hubs(load_encoder(str(tiny_encoders["bi"])), CONTEXTS)
     save_hubs(tmp_path / "hubs", encoder, name=str(tiny_encoders["poly"]))
     with pytest.raises(ArtifactError, match="make it again with polyrank hubs"):
+        load(tmp_path / "hubs")
+    moved = shutil.copytree(tiny_encoders["bi"], tmp_path / "moved")
+    save_hubs(tmp_path / "hubs", encoder, name=str(moved), replace=True)
+    shutil.rmtree(moved)
+    with pytest.raises(UsageError, match="restore it or make it again with polyrank hubs"):
         load(tmp_path / "hubs")
 
 
@@ -187,6 +195,13 @@ def test_hubs_are_found_and_corrected() -> None:
     assert 0.7 < corrected.weight < 1.3
     texts = list(valid[0].candidates)
     assert corrected.score_pool([valid[0].query], texts)[0].argmax() == 0
+    assert corrected.scale != 1
+    right = [(0,)] * len(valid)
+    own = [Hubs().score_pool([one.query], one.candidates)[0] for one in valid]
+    of_hubs = [-corrected.hubness(Hubs().encode_candidates(one.candidates)) for one in valid]
+    first, second = fit_weights([own, of_hubs], right)
+    assert corrected.weight == pytest.approx(second / first, rel=1e-3)
+    assert (corrected.scale,) == pytest.approx(fit_weights([own], right), rel=1e-3)
 
 
 def test_a_correction_that_misleads_gets_weight_0() -> None:
@@ -315,3 +330,27 @@ def test_the_encoder_itself_is_kept(tiny_encoders: dict[str, Path], files: tuple
     assert isinstance(done.exception, UsageError)
     assert "is the encoder itself" in str(done.exception)
     load_encoder(name)
+
+
+class Turns(Hubs):
+    """A vector for each turn, so that batches of contexts differ in width."""
+
+    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Vectors of all turns, padded with vectors that a mask hides."""
+        turns = [one.turns for one in contexts_of(contexts)]
+        width = max(map(len, turns))
+        vectors = np.full((len(turns), width, N + 1), 9.0, np.float32)
+        for row, texts in enumerate(turns):
+            vectors[row, : len(texts)] = super().encode_contexts(list(texts))[0][:, 0]
+        return vectors, np.arange(width) < np.array([[len(texts)] for texts in turns])
+
+
+def test_contexts_of_different_widths_are_stored_together() -> None:
+    contexts = [Context(("x" * (1 + n % (N - 1)),)) for n in range(300)]
+    contexts[3], contexts[270] = Context(("a", "bb")), Context(("a", "bb", "ccc"))
+    corrected = encode_hubs(Turns(), contexts, weight=1.0, scale=0.5)
+    assert corrected.contexts.shape == (300, 3, N + 1)
+    assert corrected.mask.sum() == 303
+    elsewhere = np.concatenate([Turns().score_pool([one], REPLIES) for one in contexts])
+    hubness = np.log(np.exp(0.5 * elsewhere.astype(np.float64)).mean(0)) / 0.5
+    np.testing.assert_allclose(corrected.hubness(Turns().encode_candidates(REPLIES)), hubness, rtol=1e-5)
