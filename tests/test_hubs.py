@@ -195,6 +195,11 @@ def test_hubs_are_found_and_corrected() -> None:
     assert 0.7 < corrected.weight < 1.3
     texts = list(valid[0].candidates)
     assert corrected.score_pool([valid[0].query], texts)[0].argmax() == 0
+
+
+def test_scale_and_weight_fit_the_lists() -> None:
+    valid = lists(np.random.default_rng(3), hub=True)
+    corrected, _ = fit_hubs(Hubs(), [Context(("x" * n,)) for n in range(30, 33)], valid)
     assert corrected.scale != 1
     right = [(0,)] * len(valid)
     own = [Hubs().score_pool([one.query], one.candidates)[0] for one in valid]
