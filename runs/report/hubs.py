@@ -59,10 +59,10 @@ def _with_counts() -> list[str]:
     if not rows:
         return []
     return [
-        """Where replies repeat, hubs are often frequent replies, which are right more often, so w is small. Subtract all
-        of H and then [add the counts](#a-prior-over-replies): the first is log-odds over any context, the second the
-        logarithm of how likely the reply is in any context. `shipped:minilm` with counts, whose weight 500 dev lists
-        choose, and the same with w = 1 (`COUNTS=1 SETS="star sgd" MODELS=shipped=shipped:minilm`):""",
+        """Where replies repeat, hubs are often frequent replies, which are right more often, so w is small. Subtract
+        all of H and then [add the counts](#a-prior-over-replies): the first are log-odds over any context, the second
+        is the logarithm of how likely the reply is in any context. `shipped:minilm` with counts, whose weight 500 dev
+        lists choose, and the same with w = 1 (`COUNTS=1 SETS="star sgd" MODELS=shipped=shipped:minilm`):""",
         table(["R@1, %", "with counts", "corrected, with counts"], rows),
     ]
 
