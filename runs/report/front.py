@@ -167,6 +167,10 @@ def without_training() -> str:
             for key in ("permissive", "shipped-tuned")
         ),
         [f"{BACKBONE}, shipped; not trained on sgd", *(read_if_there(f"general/{name}/encoder") for name in sets)],
+        [
+            "the same, [corrected for hubs](#correction-for-hubs), with reply counts",
+            *(read_if_there(f"hubs/{name}/shipped-both") for name in sets),
+        ],
     ]
     cells = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in results)] for title, *results in rows]
     return table(["R@1 of 100, %", *sets], cells, range(1, 5))
