@@ -47,7 +47,7 @@ def quality() -> str:
         *map(passes, SETS)
     ]
     results[
-        "the best [sum](docs/choosing.md#sums-of-encoders) of one or two such Bi-encoders and a ConveRT; on star and"
+        "the best [sum](docs/choosing.md#sums-of-encoders) of one to three such Bi-encoders and a ConveRT; on star and"
         " sgd also of reply counts"
     ] = [*map(summed, SETS)]
     known = [result for row in results.values() for result in row if result]

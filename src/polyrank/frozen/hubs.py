@@ -53,11 +53,9 @@ def encode_hubs(
         scale: a.
         progress: called with a name and the list of batches, which it wraps.
     """
-    batches = [
-        range(start, min(start + TEXTS_AT_A_TIME, len(contexts))) for start in range(0, len(contexts), TEXTS_AT_A_TIME)
-    ]
     encoded = [
-        encoder.encode_contexts([contexts[number] for number in batch]) for batch in progress("contexts", batches)
+        encoder.encode_contexts([contexts[number] for number in batch])
+        for batch in progress("contexts", _batches(len(contexts)))
     ]
     width = max(mask.shape[1] for _, mask in encoded)
     vectors = np.concatenate([np.pad(each, ((0, 0), (0, width - each.shape[1]), (0, 0))) for each, _ in encoded])
@@ -95,9 +93,9 @@ def fit_hubs(
     scale = float(f"{scale:.4g}")
     hubs = encode_hubs(encoder, contexts, scale=scale, progress=progress)
     texts = list(dict.fromkeys(text for example in lists for text in example.candidates))
-    parts = [range(start, min(start + TEXTS_AT_A_TIME, len(texts))) for start in range(0, len(texts), TEXTS_AT_A_TIME)]
     values = [
-        hubs.hubness(encoder.encode_candidates([texts[n] for n in part])) for part in progress("candidates", parts)
+        hubs.hubness(encoder.encode_candidates([texts[number] for number in batch]))
+        for batch in progress("candidates", _batches(len(texts)))
     ]
     of_text = dict(zip(texts, -np.concatenate(values), strict=True))
     corrections = []
@@ -109,3 +107,12 @@ def fit_hubs(
         raise DataError(f"the encoder adds nothing to its hubs on {len(lists):,} lists, so it cannot be corrected")
     weight = float(f"{of_hubs / own:.4g}")
     return HubEncoder(encoder, hubs.contexts, hubs.mask, weight=weight, scale=scale), figures
+
+
+def _batches(n: int) -> list[range]:
+    """The numbers below n, in batches.
+
+    >>> _batches(300)
+    [range(0, 256), range(256, 300)]
+    """
+    return [range(start, min(start + TEXTS_AT_A_TIME, n)) for start in range(0, n, TEXTS_AT_A_TIME)]
