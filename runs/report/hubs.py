@@ -25,10 +25,10 @@ def hubs() -> str:
     )
     return section(
         "Correction for hubs",
-        f"""Does it help to subtract the score that a candidate has in other contexts? If an encoder was not trained on
-        the corpus, yes. `polyrank hubs` changes R@1 of `shipped:minilm` by: {shipped}. It needs contexts of the corpus,
+        f"""Does it help to subtract the score that a candidate has in other contexts? On chats that an encoder was not
+        trained on, yes. `polyrank hubs` changes R@1 of `shipped:minilm` by: {shipped}. It needs contexts of the corpus,
         but no right answers for them. With reply counts in addition, without any training: {_rises(found)}. Bi-encoders
-        that were trained on many pairs of the set gain little.""",
+        that were trained on many pairs of the set gain little.{_lower_ranks(found)}""",
         listed(
             """Models: `polyrank hubs` subtracts w H, where H is the logarithm of the mean of exp(a g) over 1,000
             contexts of the training part, divided by a. 500 dev lists choose the scale a and the weight w (mutual:
@@ -57,6 +57,15 @@ def _of_sum() -> list[str]:
         f"""A sum that is already good gains nothing: the best one of convai2-valid changes by {gain(found["against"])}
         ([more pairs](#more-pairs-and-two-encoders-as-one))."""
     ]
+
+
+def _lower_ranks(found: dict[str, dict[str, tuple[Result, Result, Result]]]) -> str:
+    """What changes among the five best of medquad."""
+    if "shipped" not in found["medquad"]:
+        return ""
+    others = found["medquad"]["shipped"][1]["against"]["others"]
+    test = next(one for one in others if one["metric"] == "R@5")
+    return f" On medquad, whose answers are articles, only lower ranks gain (R@5 {gain(test)})."
 
 
 def _rises(found: dict[str, dict[str, tuple[Result, Result, Result]]]) -> str:
