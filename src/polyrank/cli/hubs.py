@@ -78,6 +78,7 @@ def hubs(
         figures |= {"valid": valid.name, **fitted}
     save_hubs(output, corrected, name=model, metadata=figures, replace=overwrite)
     report_cut_texts(corrected)
+    notify(f"wrote {output}; next: polyrank index build {output} REPLIES -o INDEX")
     if valid is not None:
         gain = fitted["gain"]
         points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
