@@ -66,6 +66,10 @@ def weigh(parts: Sequence[Sequence[Record]]) -> tuple[tuple[float, ...], dict[st
 
     Args:
         parts: for each scorer, the result of each list.
+
+    Returns:
+        A weight of 0 or more for each scorer; and figures ready for JSON: those of each part and of the sum, and the
+        ``gain`` over the best part, see ``fit_sum``.
     """
     scores = [scores_of(records) for records in parts]
     relevant = [record.relevant for record in parts[0]]

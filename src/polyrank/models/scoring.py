@@ -39,6 +39,17 @@ def scores(contexts: Tensor, candidates: Tensor, mask: Tensor) -> Tensor:
 
 
 def attended(dots: Tensor, mask: Tensor) -> Tensor:
-    """``sum_i softmax(s)_i s_i`` over the products ``[..., M]`` of a candidate with a context's vectors: ``[...]``."""
+    """``sum_i softmax(s)_i s_i`` over the products of a candidate with a context's vectors; see ``scores``.
+
+    Args:
+        dots: ``[..., M]``.
+        mask: ``[..., M]``, true for real context vectors; broadcasts to ``dots``.
+
+    Returns:
+        ``[...]``.
+
+    >>> attended(torch.tensor([[0.0, 5.0], [2.0, 2.0]]), torch.tensor([[True, False], [True, True]]))
+    tensor([0., 2.])
+    """
     weights = torch.softmax(dots.masked_fill(~mask, -torch.inf), dim=-1)
     return (weights * dots.masked_fill(~mask, 0.0)).sum(-1)

@@ -19,7 +19,7 @@ from polyrank.loading.models import portable_name
 from polyrank.models.scoring import attended
 from polyrank.records import ContextLike
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.scorers.wrapped import WrappedEncoder
+from polyrank.scorers.wrapped import WrappedEncoder, check_encoder
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
 
@@ -100,7 +100,7 @@ class HubEncoder(WrappedEncoder):
 
 
 def hubness(contexts: Floats, mask: NDArray[np.bool_], candidates: Floats, scale: float) -> Floats:
-    """``H = log(mean_b exp(a g(b, r))) / a`` of each candidate, computed alone.
+    """``H = log(mean_b exp(a g(b, r))) / a`` of each candidate, computed alone: ``[N]``; see HubEncoder.
 
     Args:
         contexts: vectors ``[K, M, D]``.
@@ -173,10 +173,6 @@ def load_hubs(path: Path, encoder: Encoder) -> HubEncoder:
         ArtifactError: the folder is damaged, or the encoder has changed since.
     """
     document, tensors = read_tensors(path, KIND)
-    if encoder.fingerprint != document["encoder_fingerprint"]:
-        raise ArtifactError(
-            f"{path} was made for encoder {document['encoder_fingerprint'][:12]}, {encoder.name} is"
-            f" {encoder.fingerprint[:12]}; make it again with polyrank hubs"
-        )
+    check_encoder(path, encoder, document["encoder_fingerprint"], "make it again with polyrank hubs")
     contexts, mask = tensors["contexts"].numpy(), tensors["mask"].numpy()
     return HubEncoder(encoder, contexts, mask, weight=document["weight"], scale=document["scale"])

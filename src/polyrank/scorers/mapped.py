@@ -19,7 +19,7 @@ from polyrank.loading.models import portable_name
 from polyrank.models.mixture import Mixture
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.scorers.wrapped import WrappedEncoder
+from polyrank.scorers.wrapped import WrappedEncoder, check_encoder
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.text import Texts
@@ -131,9 +131,5 @@ def load_map(path: Path, encoder: Encoder) -> MapEncoder:
         ArtifactError: the folder is damaged, or the encoder has changed since.
     """
     document, tensors = read_tensors(path, KIND)
-    if encoder.fingerprint != document["encoder_fingerprint"]:
-        raise ArtifactError(
-            f"{path} was fitted on encoder {document['encoder_fingerprint'][:12]}, {encoder.name} is"
-            f" {encoder.fingerprint[:12]}; fit it again"
-        )
+    check_encoder(path, encoder, document["encoder_fingerprint"], "fit it again")
     return MapEncoder(encoder, tensors["matrix"].numpy())
