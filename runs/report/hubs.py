@@ -60,7 +60,7 @@ def _of_sum() -> list[str]:
 
 
 def _lower_ranks(found: dict[str, dict[str, tuple[Result, Result, Result]]]) -> str:
-    """What changes among the five best of medquad."""
+    """The difference in R@5 on medquad."""
     if "shipped" not in found["medquad"]:
         return ""
     others = found["medquad"]["shipped"][1]["against"]["others"]
