@@ -36,6 +36,7 @@ from polyrank.cli import (
     ranking,
     ray,
     recipes,
+    repetitions,
     serving,
     sharing,
     splitting,
@@ -55,7 +56,7 @@ class Root(Group):
     panels: ClassVar[dict[str, str]] = {
         "Get started": "quickstart",
         "Prepare data": "import split mine",
-        "Train": "train pretrain recipe curves sum hubs average map popularity intents",
+        "Train": "train pretrain recipe curves sum hubs repetition average map popularity intents",
         "Evaluate": "evaluate compare bench",
         "Search and rank": "index pipeline respond rank explain",
         "Serve": "serve feedback ray",
@@ -117,6 +118,11 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
         hubs.hubs,
         "run/model data/train.jsonl -o better --valid data/valid.jsonl",
         "shipped:minilm my-dialogues.jsonl -o better --weight 1",
+    ),
+    "repetition": (
+        repetitions.repetition,
+        "run/model -o said --valid data/valid.jsonl",
+        "shipped:minilm -o said --penalty 5 --overlap 1",
     ),
     "average": (
         averages.average,

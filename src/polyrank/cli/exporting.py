@@ -58,7 +58,7 @@ def export(
         raise UsageError(f"model folder {model} does not exist; give one that training wrote")
     if model.startswith(SHIPPED) and to in kept and not check:
         raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
-    if (kind := folder_kind(folder)) in ("map", "hubs"):
+    if (kind := folder_kind(folder)) in ("map", "hubs", "repetition"):
         encoder = resolved_name(read_model(folder)[1]["encoder"], folder)
         raise UsageError(f"{model} has no network; export its encoder, {encoder}, which {model} then uses")
     if kind == "sum":

@@ -18,6 +18,7 @@ def info(
     """Show a model's kind, fingerprint, and parameters and bytes of each part; for a sum, its encoders."""
     from polyrank.cli.hubs import show_hubs
     from polyrank.cli.popularity import show_popularity
+    from polyrank.cli.repetitions import show_repetition
     from polyrank.cli.sums import show_sum
     from polyrank.loading.folders import folder_kind
     from polyrank.loading.models import model_folder
@@ -31,6 +32,9 @@ def info(
         return
     if kind == "hubs":
         show_hubs(folder, json_=json_)
+        return
+    if kind == "repetition":
+        show_repetition(folder, json_=json_)
         return
     if kind == "popularity":
         show_popularity(folder, json_=json_)

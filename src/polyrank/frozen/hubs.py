@@ -102,7 +102,7 @@ def fit_hubs(
     for record, example in zip(alone, lists, strict=True):
         scores = np.array([of_text[text] for text in example.candidates], np.float32)
         corrections.append(replace(record, scores=scores, placement=placement_of(scores, record.relevant)))
-    (own, of_hubs), figures = weigh([alone, corrections])
+    (own, of_hubs), figures = weigh([alone, corrections], over=0)
     if not own:
         raise DataError(f"the encoder adds nothing to its hubs on {len(lists):,} lists, so it cannot be corrected")
     weight = float(f"{of_hubs / own:.4g}")

@@ -61,27 +61,29 @@ def fit_sum(
     return SumEncoder(encoders, weights), {**figures, "idle": idle}
 
 
-def weigh(parts: Sequence[Sequence[Record]]) -> tuple[tuple[float, ...], dict[str, Any]]:
+def weigh(parts: Sequence[Sequence[Record]], *, over: int | None = None) -> tuple[tuple[float, ...], dict[str, Any]]:
     """The weights that fit the scores of several scorers for the same lists, see ``fit_weights``, and their figures.
 
     Args:
         parts: for each scorer, the result of each list.
+        over: the scorer with which the sum is compared; None: the best one.
 
     Returns:
         A weight of 0 or more for each scorer; and figures ready for JSON: those of each part and of the sum, and the
-        ``gain`` over the best part, see ``fit_sum``.
+        ``gain`` over one part, see ``fit_sum``.
     """
     scores = [scores_of(records) for records in parts]
     relevant = [record.relevant for record in parts[0]]
     fitted = fit_weights(scores, relevant)
     figures = [_figures(each, relevant) for each in scores]
     dialogues = dialogues_of([record.id for record in parts[0]])
-    best = max(range(len(parts)), key=lambda number: figures[number]["MRR"])
+    if over is None:
+        over = max(range(len(parts)), key=lambda number: figures[number]["MRR"])
     return fitted, {
         "n_valid": len(relevant),
         "parts": figures,
         "sum": _figures(weighted_totals(fitted, scores), relevant),
-        "gain": {"over": best, **_gain(parts[0], totals_by_halves(scores, relevant, dialogues), scores[best])},
+        "gain": {"over": over, **_gain(parts[0], totals_by_halves(scores, relevant, dialogues), scores[over])},
     }
 
 

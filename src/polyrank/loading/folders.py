@@ -15,6 +15,7 @@ FolderKind = Literal[
     "hubs",
     "sum",
     "popularity",
+    "repetition",
     "trained",
     "pipeline",
     "index",
@@ -30,6 +31,12 @@ INTENTS = tensors_kind("intent")
 POPULARITY = tensors_kind("popularity")
 SUM = DocumentKind(
     name="sum of encoders", file="sum.json", missing="make one with polyrank sum", remedy="make the sum again"
+)
+REPETITION = DocumentKind(
+    name="re-ranker that compares wordings",
+    file="repetition.json",
+    missing="make one with polyrank repetition",
+    remedy="make it again with polyrank repetition",
 )
 PIPELINE = DocumentKind(
     name="pipeline",
@@ -50,6 +57,7 @@ _FILES: dict[FolderKind, str] = {  # if a folder has two of these files, the fir
     "hubs": HUBS.file,
     "sum": SUM.file,
     "popularity": POPULARITY.file,
+    "repetition": REPETITION.file,
     "trained": MODEL.file,
     "pipeline": PIPELINE.file,
     "index": INDEX_FILE,
@@ -93,9 +101,8 @@ def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
     kind = folder_kind(folder)
     if kind in ("foreign", "training", "pipeline", "index", "remote"):
         return kind, {}
-    return kind, read_document(
-        folder, {"map": MAP, "hubs": HUBS, "sum": SUM, "popularity": POPULARITY}.get(kind, MODEL)
-    )
+    kinds = {"map": MAP, "hubs": HUBS, "sum": SUM, "popularity": POPULARITY, "repetition": REPETITION}
+    return kind, read_document(folder, kinds.get(kind, MODEL))
 
 
 def is_hugging_face(folder: Path) -> bool:

@@ -16,7 +16,16 @@ from polyrank.storage.document import read_document
 
 Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
 ModelKind = Literal[
-    "lexical", "untuned", "foreign", "map", "hubs", "sum", "popularity", "trained", "encoder of an index"
+    "lexical",
+    "untuned",
+    "foreign",
+    "map",
+    "hubs",
+    "sum",
+    "popularity",
+    "repetition",
+    "trained",
+    "encoder of an index",
 ]
 LEXICAL = ("bm25", "tfidf")
 UNTUNED = "untuned:"
@@ -49,12 +58,12 @@ class ModelRef:
     Args:
         name: as the user gave it.
         kind: "lexical", "untuned" (a backbone without fine-tuning), "foreign" (from another library), a polyrank model
-            ("trained", "map", "hubs", "sum", "popularity"), or "encoder of an index".
+            ("trained", "map", "hubs", "sum", "popularity", "repetition"), or "encoder of an index".
         folder: of the model or the index; None if the model has no folder, or the backbone is located on opening.
         fingerprint: of the weights, as the folder states it; empty if it is computed on opening.
         backend: the runtime that computes the model.
         lengths: how much of each text the model reads.
-        corrects: for a Cross-encoder that was trained to correct an encoder's scores: that encoder's fingerprint.
+        corrects: for a re-ranker that corrects an encoder's scores: that encoder's fingerprint.
         parts: the encoders of a sum, or the encoder of a map or of hubs.
     """
 
@@ -176,6 +185,8 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             return ModelRef(kind="foreign", **own)
         case "popularity":
             return ModelRef(kind="popularity", **own | {"backend": "torch"})
+        case "repetition":
+            return ModelRef(kind="repetition", corrects=document["corrects"], **own | {"backend": "torch"})
         case "map" | "hubs":
             names = [resolved_name(document["encoder"], folder)]
             remedy = "fit the map again" if kind == "map" else "make it again with polyrank hubs"

@@ -75,7 +75,7 @@ def open_model(
     scorer = _open(ref, device, precision, corpus)
     scorer.name = absolute_name(ref.name)
     if ref.corrects:
-        scorer.corrects = ref.corrects  # type: ignore[attr-defined]  # only Cross-encoders have it
+        scorer.corrects = ref.corrects  # type: ignore[attr-defined]  # only re-rankers have it
     return scorer
 
 
@@ -101,6 +101,10 @@ def _open(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[s
         from polyrank.scorers.popularity import load_popularity
 
         return load_popularity(ref.folder)
+    if ref.kind == "repetition":
+        from polyrank.scorers.repetition import load_repetition
+
+        return load_repetition(ref.folder)
     parts = [open_encoder(part, device=device, precision=precision) for part in ref.parts]
     if ref.kind == "map":
         from polyrank.scorers.mapped import load_map

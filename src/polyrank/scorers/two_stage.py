@@ -119,7 +119,7 @@ def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -
     """
     if ensemble is not None:
         return read_ensemble(str(ensemble))
-    corrects = getattr(reranker, "corrects", "")  # only a Cross-encoder has it
+    corrects = getattr(reranker, "corrects", "")  # only some re-rankers have it
     if not corrects:
         return None
     if first_stage != corrects:

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# A second stage that compares wordings: each encoder alone, and its 25 best, re-ranked by `polyrank repetition`.
+#   DATA=folder THREADS=2 LIMIT=examples SETS="star sgd ..." MODELS="shipped=shipped:minilm ..." bash runs/repetition.sh
+# MODELS: NAME=ENCODER; SET in it stands for the set. LIMIT: of test examples; empty: all.
+# The penalty and the overlap's weight are chosen on 2,000 lists of the development part; mutual: on 888 of the training part.
+# Writes runs/work/repetition, and stores repetition/SET/NAME (alone), NAME-second and NAME-fit with runs/record.py.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=$(realpath "${DATA:-../shared/data}")
+THREADS=${THREADS:-2}
+SETS=${SETS:-star sgd ubuntu-irc self-dialogue convai2-valid mutual}
+MODELS=${MODELS:-shipped=shipped:minilm}
+LIMIT=${LIMIT:-}
+
+for set in $SETS; do
+  work=$PWD/runs/work/repetition/$set
+  mkdir -p "$work"
+  test=$DATA/$set/test.jsonl.gz valid=$DATA/$set/dev.jsonl.gz
+  if [[ $set == mutual ]]; then # its test answers are withheld
+    test=$valid valid=$work/valid.jsonl
+    zcat "$DATA/mutual/train.jsonl.gz" | tail -n 888 >"$valid"
+  fi
+  for model in $MODELS; do
+    name=${model%%=*} encoder=${model#*=}
+    encoder=${encoder//SET/$set}
+    python runs/record.py --has "repetition/$set/$name-second" && continue
+    polyrank repetition "$encoder" --valid "$valid" -o "$work/$name" --overwrite --json --threads "$THREADS" >"$work/$name-fit.json"
+    python runs/record.py "repetition/$set/$name-fit" "$work/$name-fit.json"
+    second=() against=()
+    for one in "$name" "$name-second"; do
+      polyrank evaluate "$encoder" "$test" ${LIMIT:+--limit "$LIMIT"} "${second[@]}" --scores "$work/$one.scores.jsonl" --overwrite \
+        "${against[@]}" --threads "$THREADS" --json >"$work/$one.json"
+      python runs/record.py "repetition/$set/$one" "$work/$one.json"
+      echo "$set $one $(cut -c1-200 "$work/$one.json")"
+      second=(--rerank "$work/$name" --n-retrieved 25) against=(--against "$work/$one.scores.jsonl")
+    done
+  done
+done

@@ -1,0 +1,101 @@
+"""``polyrank repetition``, and the output of ``polyrank info`` for its re-ranker."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from polyrank.cli.console import notify, report_cut_texts, track, use_threads
+from polyrank.cli.examples import load_lists
+from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
+from polyrank.errors import UsageError
+
+MAX_VALID = 2000
+
+
+def repetition(
+    model: Annotated[
+        str,
+        Argument(help="The first stage: a model folder, a sum, shipped:minilm.", callback=existing_model),
+    ],
+    output: Annotated[Path, Option("-o", "--output", help="The folder to make.")],
+    valid: Annotated[
+        Path | None,
+        Option(help="Candidate lists to choose both numbers on; for pairs or dialogues, lists are drawn."),
+    ] = None,
+    penalty: Annotated[
+        float | None, Option(help="Subtract this from replies that repeat a turn, instead of --valid; for example 5.")
+    ] = None,
+    overlap: Annotated[
+        float | None, Option(help="With --penalty: add this, times the share of words in common. Default: 0.")
+    ] = None,
+    max_valid: Annotated[
+        int | None, Option(min=1, help=f"Use the first N validation lists. Default: {MAX_VALID}.")
+    ] = None,
+    speaker: Speaker = None,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Make a second stage that compares the words of replies and turns; use the result as --rerank."""
+    from polyrank.frozen.repetition import fit_repetition
+    from polyrank.loading.models import resolve_encoder
+    from polyrank.scorers.open import open_encoder
+    from polyrank.scorers.repetition import Repetition, check_repetition_path, save_repetition
+
+    use_threads(threads)
+    if (valid is None) == (penalty is None):
+        raise UsageError("give either --valid FILE, to choose both numbers on, or --penalty, such as --penalty 5")
+    for name, value, other in (
+        ("overlap", overlap, "penalty" if penalty is None else None),
+        ("max-valid", max_valid, "valid" if valid is None else None),
+        ("speaker", speaker, "valid" if valid is None else None),
+    ):
+        if value is not None and other is not None:
+            raise UsageError(f"--{name} {value} applies with --{other}; give it, or leave --{name} out")
+    check_repetition_path(output, replace=overwrite)
+    reference = resolve_encoder(model)
+    lists = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
+    encoder = open_encoder(reference, device=device)
+    figures: dict[str, Any] = {}
+    if valid is None:
+        stage = Repetition(penalty=penalty or 0.0, overlap=overlap or 0.0, corrects=encoder.fingerprint)
+    else:
+        stage, fitted = fit_repetition(encoder, lists, progress=lambda name, batches: track(batches, name))
+        figures = {"valid": valid.name, **fitted}
+    save_repetition(output, stage, encoder=model, metadata=figures, replace=overwrite)
+    report_cut_texts(encoder)
+    notify(f"wrote {output}; next: polyrank evaluate {model} LISTS --rerank {output}")
+    if valid is not None:
+        gain = figures["gain"]
+        points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
+        warning = "; the second stage may be no better" if low <= 0 else ""
+        notify(
+            f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {model} alone, each half of the dialogues with"
+            f" the numbers of the other half{warning}"
+        )
+    show_repetition(output, json_=json_)
+
+
+def show_repetition(path: Path, *, json_: bool) -> None:
+    """Print the encoder, both numbers, and the figures of the validation."""
+    from polyrank.loading.folders import read_model
+    from polyrank.loading.models import resolved_name
+
+    _, document = read_model(path)
+    encoder, metadata = resolved_name(document["encoder"], path), document["metadata"]
+    numbers = {name: document[name] for name in ("penalty", "overlap")}
+    if json_:
+        named = {"kind": "repetition", "fingerprint": document["fingerprint"], "encoder": encoder}
+        print(json.dumps({**named, **numbers, **metadata}))
+        return
+    print(f"{path}: a second stage of {encoder}, fingerprint {document['fingerprint']}")
+    print(f"{numbers['overlap']:+g} times the words in common, {-numbers['penalty']:+g} for a repeated turn")
+    if metadata:
+        (alone,), both = metadata["parts"], metadata["sum"]
+        print(
+            f"on {metadata['n_valid']:,} lists of {metadata['valid']}: R@1 {alone['R@1']:.4f} -> {both['R@1']:.4f}, MRR"
+            f" {alone['MRR']:.4f} -> {both['MRR']:.4f}"
+        )

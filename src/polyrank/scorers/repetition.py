@@ -1,0 +1,126 @@
+"""A re-ranker that compares wordings: it corrects an encoder's scores of replies that repeat the conversation."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyrank.data.same_words import same_words
+from polyrank.errors import UsageError
+from polyrank.loading.folders import REPETITION
+from polyrank.loading.models import portable_name
+from polyrank.records import ContextLike
+from polyrank.scorers.inputs import matched_lists
+from polyrank.scorers.protocols import Floats, Scorer
+from polyrank.storage.document import read_document, seal
+from polyrank.storage.durable import check_replaceable, new_folder
+
+
+class Repetition(Scorer):
+    """``score = w overlap(c, r) - p echo(c, r)``, which a second stage adds to an encoder's score.
+
+    ``echo`` is 1 if the reply repeats a turn in the same words, else 0. ``overlap`` compares the reply's words B with
+    those of each turn, A: it is the greatest ``|A & B| / |A | B|`` (Jaccard). Case, punctuation and background texts do
+    not count.
+
+    An encoder reads each side alone, so it cannot tell a reply that fits a turn from a reply that is the turn: both are
+    near it. People rarely repeat a turn, but take up its words.
+
+    Args:
+        penalty: p, in units of the encoder's scores; below 0, repeating a turn is a reason for a reply.
+        overlap: w, in the same units.
+        corrects: the fingerprint of the encoder.
+
+    Raises:
+        UsageError: a number is not finite.
+
+    Source: See et al., What makes a good conversation? How controllable attributes affect human judgments (NAACL 2019),
+        sections 4.2 and 5.1, whose decoding adds weighted features of repetition to a model's scores,
+        https://arxiv.org/abs/1902.08654.
+
+    >>> stage = Repetition(penalty=5.0, overlap=2.0)
+    >>> stage.score([["hi", "My wifi is down."]], [["my wifi is down", "is it down?", "yes"]])[0]  # 2 - 5; 2 * 2 / 5; 0
+    array([-3. ,  0.8,  0. ], dtype=float32)
+    """
+
+    def __init__(self, *, penalty: float, overlap: float, corrects: str = "") -> None:
+        for name, value in (("penalty", penalty), ("overlap", overlap)):
+            if not math.isfinite(value):
+                raise UsageError(f"{name} = {value} of a repetition; give a finite number")
+        self.penalty, self.overlap, self.corrects = float(penalty), float(overlap), corrects
+        numbers = f"repetition {corrects} {self.penalty.hex()} {self.overlap.hex()}"
+        self.fingerprint = hashlib.sha256(numbers.encode()).hexdigest()
+
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        queries, lists = matched_lists(contexts, candidates)
+        return [
+            np.array(
+                [self._score({_wording(turn) for turn in query.turns}, _wording(text)) for text in texts], np.float32
+            )
+            for query, texts in zip(queries, lists, strict=True)
+        ]
+
+    def _score(self, turns: "set[_Wording]", reply: "_Wording") -> float:
+        overlap = max((len(words & reply[1]) / len(words | reply[1]) for _, words in turns if words), default=0.0)
+        return self.overlap * overlap - self.penalty * (reply in turns)
+
+
+_Wording = tuple[str, frozenset[str]]
+
+
+@lru_cache(maxsize=100_000)  # lists and shortlists share candidates
+def _wording(text: str) -> _Wording:
+    """The words of a text in order, and their set; see ``same_words``."""
+    plain = same_words(text)
+    return plain, frozenset(plain.split())
+
+
+def check_repetition_path(path: Path, *, replace: bool) -> None:
+    """Refuse a path that the re-ranker must not be written to, before any work."""
+    check_replaceable(path, own_files=(REPETITION.file,), replace=replace)
+
+
+def save_repetition(
+    path: Path, stage: Repetition, *, encoder: str, metadata: dict[str, Any] | None = None, replace: bool = False
+) -> None:
+    """Write repetition.json: both numbers, and the encoder whose scores they correct.
+
+    Args:
+        path: the folder to make.
+        stage: that corrects an encoder.
+        encoder: its name, for messages.
+        metadata: figures of the fit.
+        replace: whether an earlier folder of this kind may be replaced.
+
+    Raises:
+        UsageError: the path exists, or the stage corrects no encoder.
+        ResourceError: the disk is full.
+    """
+    if not stage.corrects:
+        raise UsageError(f"{encoder} has no fingerprint, so its scores cannot be corrected; load it by its name")
+    check_repetition_path(path, replace=replace)
+    document = {
+        "encoder": portable_name(encoder, path),
+        "corrects": stage.corrects,
+        "penalty": stage.penalty,
+        "overlap": stage.overlap,
+        "fingerprint": stage.fingerprint,
+        "metadata": metadata or {},
+    }
+    with new_folder(path, replace=replace) as folder:
+        (folder / REPETITION.file).write_bytes(seal(document, REPETITION))
+
+
+def load_repetition(path: Path) -> Repetition:
+    """Read the folder of a re-ranker.
+
+    Raises:
+        ArtifactError: the folder is damaged.
+    """
+    document = read_document(path, REPETITION)
+    return Repetition(penalty=document["penalty"], overlap=document["overlap"], corrects=document["corrects"])
