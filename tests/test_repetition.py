@@ -1,0 +1,320 @@
+"""The second stage that compares wordings: its formula, its fit, its folder, both stages together, the command line."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+import polyrank
+from polyrank.answering.build import build_index
+from polyrank.answering.explain import explain
+from polyrank.cli.commands import app
+from polyrank.data.same_words import echoes
+from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
+from polyrank.frozen.repetition import fit_repetition
+from polyrank.records import Context, ContextLike, Example, contexts_of
+from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.protocols import Encoder, Floats
+from polyrank.scorers.repetition import Repetition, load_repetition, save_repetition
+from polyrank.scorers.two_stage import TwoStageScorer
+
+CONTEXT = ["hi there", "My wifi is down.", "Is the light on?"]
+REPLIES = ["my wifi is down", "is the light red", "yes", "no", "restart the router", "Hi there!"]
+WORDS = ["wifi", "down", "light", "yes", "router"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "reply", "echo", "overlap"),
+    [
+        (["My wifi is down."], "my wifi is down", 1, 1.0),
+        (["my wifi is down"], "down is my wifi", 0, 1.0),
+        (["my wifi is down"], "wifi down down", 0, 0.5),
+        (["my wifi is down", "is it on"], "it is on", 0, 1.0),
+        (["hi", "my wifi"], "wifi", 0, 0.5),
+        (["hi"], "bye", 0, 0.0),
+        (["?!"], "?!", 1, 1.0),
+        (["?!"], "!", 0, 0.0),
+        (["Don’t"], "don't!", 1, 1.0),
+        (["hi", "hi"], "hi", 1, 1.0),
+    ],
+)
+def test_scores_follow_the_formula(turns: list[str], reply: str, echo: int, overlap: float) -> None:
+    for penalty, weight in ((1.0, 0.0), (0.0, 1.0), (-2.0, 3.0)):
+        stage = Repetition(penalty=penalty, overlap=weight)
+        for order in (turns, turns[::-1]):
+            assert stage.score([order], [[reply]])[0].tolist() == [pytest.approx(weight * overlap - penalty * echo)]
+
+
+def test_background_does_not_count_and_a_context_without_words_scores_0() -> None:
+    stage = Repetition(penalty=1.0, overlap=2.0)
+    assert stage.score([Context(("hi",), ("I like tea",))], [["I like tea"]])[0].tolist() == [0.0]
+    assert stage.score([Context(("",)), Context((" ", "hi"))], [["yes"], ["hi", "yes"]])[1].tolist() == [1.0, 0.0]
+
+
+def test_random_texts_have_the_scores_of_an_independent_computation() -> None:
+    rng = np.random.default_rng(1)
+
+    def text() -> str:
+        return " ".join(rng.choice(WORDS, rng.integers(1, 4)))
+
+    contexts = [Context(tuple(text() for _ in range(rng.integers(1, 4)))) for _ in range(50)]
+    lists = [[text() for _ in range(7)] for _ in contexts]
+    found = Repetition(penalty=1.5, overlap=0.5).score(contexts, lists)
+    n_echoes = 0
+    for context, texts, row in zip(contexts, lists, found, strict=True):
+        said = echoes(context.turns)
+        for reply, value in zip(texts, row.tolist(), strict=True):
+            b = reply.split()
+            shares = [len([w for w in set(b) if w in t.split()]) / len({*b, *t.split()}) for t in context.turns]
+            n_echoes += said(reply)
+            assert value == pytest.approx(0.5 * max(shares) - 1.5 * said(reply))
+    assert n_echoes > 5
+
+
+def test_a_score_does_not_depend_on_other_rows_or_candidates() -> None:
+    stage = Repetition(penalty=1.5, overlap=0.7)
+    whole = stage.score([CONTEXT, ["hi"], CONTEXT], [REPLIES, REPLIES[:2], REPLIES[::-1]])
+    alone = [stage.score([CONTEXT], [[reply]])[0][0] for reply in REPLIES]
+    assert whole[0].tolist() == alone
+    assert whole[2].tolist() == alone[::-1]
+    np.testing.assert_array_equal(stage.score_pool([CONTEXT], REPLIES)[0], whole[0])
+    assert [len(row) for row in stage.score([CONTEXT, CONTEXT], [[], ["a"]])] == [0, 1]
+
+
+@pytest.mark.parametrize(("penalty", "overlap"), [(np.inf, 0.0), (0.0, np.nan)])
+def test_numbers_that_are_not_finite_are_refused(penalty: float, overlap: float) -> None:
+    with pytest.raises(UsageError, match=r"penalty = inf|overlap = nan"):
+        Repetition(penalty=penalty, overlap=overlap)
+
+
+def stage_of(encoder: Encoder, penalty: float = 5.0, overlap: float = 1.0) -> Repetition:
+    return Repetition(penalty=penalty, overlap=overlap, corrects=encoder.fingerprint)
+
+
+@pytest.mark.parametrize("kind", ["bi", "poly"])
+def test_two_stages_add_both_scores_within_the_shortlist(kind: str, tiny_encoders: dict[str, Path]) -> None:
+    encoder = load_encoder(str(tiny_encoders[kind]))
+    stage = stage_of(encoder)
+    first, second = encoder.score([CONTEXT], [REPLIES])[0], stage.score([CONTEXT], [REPLIES])[0]
+    both = TwoStageScorer(encoder, stage, n_retrieved=len(REPLIES))
+    assert both.ensemble == "raw"
+    np.testing.assert_allclose(both.score([CONTEXT], [REPLIES])[0], first + second, atol=1e-5)
+    three = TwoStageScorer(encoder, stage, n_retrieved=3).score([CONTEXT], [REPLIES])[0]
+    best = np.argsort(-first)[:3]
+    np.testing.assert_allclose(three[best], (first + second)[best], atol=1e-5)
+    assert set(np.argsort(-three)[:3].tolist()) == set(best.tolist())
+
+
+def test_scores_of_another_encoder_are_not_corrected(tiny_encoders: dict[str, Path]) -> None:
+    bi, poly = (load_encoder(str(tiny_encoders[kind])) for kind in ("bi", "poly"))
+    with pytest.raises(UsageError, match="was trained to correct"):
+        TwoStageScorer(poly, stage_of(bi))
+    assert TwoStageScorer(poly, stage_of(bi), ensemble="raw").ensemble == "raw"
+
+
+def test_an_explanation_shows_which_turn_is_repeated(tiny_encoders: dict[str, Path]) -> None:
+    encoder = load_encoder(str(tiny_encoders["bi"]))
+    stage = stage_of(encoder, penalty=4.0, overlap=0.0)
+    why = explain(TwoStageScorer(encoder, stage), CONTEXT, "my wifi is down")
+    first, second = why.parts["retriever"], why.parts["reranker"]
+    assert why.score == pytest.approx(first.score - 4.0, abs=1e-5)
+    assert [turn.share for turn in second.turns] == [0.0, -4.0, 0.0]
+
+
+class Near(Encoder):
+    """A context is near the replies that hold its last word; copies of the last turn are as near as others."""
+
+    dimension, fingerprint = len(WORDS), "near"
+
+    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Which words its last turn has."""
+        vectors = self.encode_candidates([one.turns[-1] for one in contexts_of(contexts)])
+        return vectors[:, None], np.ones((len(vectors), 1), np.bool_)
+
+    def encode_candidates(self, candidates: Sequence[str]) -> Floats:
+        """Which words a text has."""
+        return np.array([[word in text.split() for word in WORDS] for text in candidates], np.float32)
+
+
+def lists_of(n: int, *, echo_is_right: float, noise: float = 0.05) -> list[Example]:
+    """The right reply holds the last word of the context, and sometimes it is the context."""
+    rng = np.random.default_rng(3)
+    examples = []
+    for number in range(n):
+        word, other = rng.choice(WORDS, 2, replace=False).tolist()
+        texts = (f"ok {word}", f"try {word}", f"ok {other}", f"try {other}")
+        right = int(rng.random() >= echo_is_right)
+        examples.append(Example((texts[0],), texts, (right + 2 * int(rng.random() < noise),), str(number)))
+    return examples
+
+
+def loss_of(lists: Sequence[Example]) -> Callable[[float, float, float], float]:
+    """Mean cross-entropy of the right replies, for a factor of both stages, a penalty and an overlap's weight."""
+    stages = (Near(), Repetition(penalty=-1.0, overlap=0.0), Repetition(penalty=0.0, overlap=1.0))
+    queries, texts = [one.query for one in lists], [one.candidates for one in lists]
+    near, echo, overlap = (np.array(stage.score(queries, texts), np.float64) for stage in stages)
+    right = np.array([one.relevant[0] for one in lists])
+
+    def loss(a: float, penalty: float, weight: float) -> float:
+        values = a * (near - penalty * echo + weight * overlap)
+        return float(np.mean(np.logaddexp.reduce(values, axis=1) - values[np.arange(len(lists)), right]))
+
+    return loss
+
+
+@pytest.mark.parametrize("echo_is_right", [0.02, 0.9])
+def test_the_fit_is_the_most_likely_one_and_its_signs_are_free(echo_is_right: float) -> None:
+    valid = lists_of(400, echo_is_right=echo_is_right)
+    stage, figures = fit_repetition(Near(), valid)
+    assert stage.corrects == "near"
+    assert (stage.penalty > stage.overlap * 2 / 3) == (echo_is_right < 0.5)  # overlaps are 1, 1/3, 1/3 and 0
+    if echo_is_right < 0.5:
+        assert figures["gain"]["difference"] > 0.3
+        assert figures["gain"]["over"] == 0
+    assert len(figures["parts"]) == 1
+    assert figures["sum"]["R@1"] > figures["parts"][0]["R@1"]
+    loss = loss_of(valid)
+    least, a = min((loss(a, stage.penalty, stage.overlap), a) for a in np.linspace(0.02, 8, 400).tolist())
+    for penalty, overlap in ((0.1, 0.0), (-0.1, 0.0), (0.0, 0.1), (0.0, -0.1)):
+        assert loss(a, stage.penalty + penalty, stage.overlap + overlap) > least
+
+
+def test_lists_that_choose_nothing_are_refused() -> None:
+    with pytest.raises(DataError, match="no example has a right answer"):
+        fit_repetition(Near(), [Example(("a",), ("b",), (0,))])
+    wrong = [Example(("wifi",), ("wifi please", "yes"), (1,), str(n)) for n in range(20)]
+    with pytest.raises(DataError, match="adds nothing to repetition on 20 lists"):
+        fit_repetition(Near(), wrong)
+
+
+def test_a_folder_is_reloaded_unchanged_and_damage_is_detected(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    folder, name = tmp_path / "said", str(tiny_encoders["bi"])
+    stage = stage_of(load_encoder(name), 5.25, 1 / 3)
+    save_repetition(folder, stage, encoder=name)
+    loaded = load(folder)
+    assert isinstance(loaded, Repetition)
+    assert loaded.corrects == stage.corrects
+    assert loaded.fingerprint == load_repetition(folder).fingerprint == stage.fingerprint
+    np.testing.assert_array_equal(loaded.score_pool([CONTEXT], REPLIES), stage.score_pool([CONTEXT], REPLIES))
+    others = [(5.0, 1 / 3, stage.corrects), (5.25, 1.0, stage.corrects), (5.25, 1 / 3, "other")]
+    prints = {Repetition(penalty=p, overlap=w, corrects=c).fingerprint for p, w, c in others}
+    assert len(prints | {stage.fingerprint}) == 4
+    with pytest.raises(UsageError, match="already exists"):
+        save_repetition(folder, stage, encoder=name)
+    save_repetition(folder, stage, encoder=name, replace=True)
+    with pytest.raises(UsageError, match="no fingerprint"):
+        save_repetition(tmp_path / "other", Repetition(penalty=1.0, overlap=0.0), encoder="mine")
+    document = folder / "repetition.json"
+    document.write_text(document.read_text("utf-8").replace("5.25", "6.25"), "utf-8")
+    with pytest.raises(ArtifactError, match="make it again with polyrank repetition"):
+        load(folder)
+
+
+@pytest.fixture
+def valid(tmp_path: Path) -> Path:
+    """Candidate lists in which replies that repeat the context are wrong."""
+    rows = [
+        {"context": ["hello", reply], "candidates": [reply, f"{reply} now", *REPLIES[:3]], "relevant": [1]}
+        for reply in REPLIES[3:] * 3
+    ]
+    path = tmp_path / "valid.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+@pytest.fixture
+def said(tiny_encoders: dict[str, Path], tmp_path: Path) -> Path:
+    """The folder of a re-ranker."""
+    folder, name = tmp_path / "said", str(tiny_encoders["bi"])
+    save_repetition(folder, stage_of(load_encoder(name), penalty=100.0), encoder=name)
+    return folder
+
+
+def test_the_command_writes_a_second_stage(tiny_encoders: dict[str, Path], valid: Path, tmp_path: Path) -> None:
+    folder, name = tmp_path / "said", str(tiny_encoders["bi"])
+    done = CliRunner().invoke(app, ["repetition", name, "-o", str(folder), "--valid", str(valid)])
+    assert done.exit_code == 0, done.output
+    assert "over" in done.output
+    assert f"a second stage of {name}" in done.output
+    assert "on 9 lists of valid.jsonl: R@1" in done.output
+    figures = json.loads(CliRunner().invoke(app, ["info", str(folder), "--json"]).output)
+    loaded = load_repetition(folder)
+    assert (figures["kind"], figures["n_valid"], figures["encoder"]) == ("repetition", 9, name)
+    assert (figures["penalty"], figures["overlap"]) == (loaded.penalty, loaded.overlap)
+    assert loaded.corrects == load_encoder(name).fingerprint
+    evaluated = CliRunner().invoke(app, ["evaluate", name, str(valid), "--rerank", str(folder), "--json"])
+    assert json.loads(evaluated.stdout)["metrics"]["R@1"] == pytest.approx(figures["sum"]["R@1"])
+
+    given = ["repetition", name, "-o", str(folder), "--penalty", "5", "--overlap", "-0.5", "--overwrite", "--json"]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    assert (load_repetition(folder).penalty, load_repetition(folder).overlap) == (5.0, -0.5)
+    info = CliRunner().invoke(app, ["info", str(folder)])
+    assert "-0.5 times the words in common, -5 for a repeated turn" in info.output
+
+
+def test_a_pipeline_re_ranks_with_it(tiny_encoders: dict[str, Path], said: Path, tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "pipeline"
+    build_index(index, str(tiny_encoders["bi"]), REPLIES)
+    made = CliRunner().invoke(app, ["pipeline", "create", str(index), "-o", str(folder), "--rerank", str(said)])
+    assert made.exit_code == 0, made.output
+    with polyrank.open(folder) as pipeline:
+        (replies,) = pipeline.respond([CONTEXT], len(REPLIES), allow_echo=True)
+        assert {reply.text for reply in replies[-2:]} == {"my wifi is down", "Hi there!"}
+        assert all(-101 < reply.stages["reranker"] <= 1 for reply in replies)
+        (without,) = pipeline.respond([CONTEXT], len(REPLIES))
+    assert [reply.text for reply in without] == [reply.text for reply in replies[:-2]]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["rank", "SAID", "hi", "REPLIES"], "cannot rank alone"),
+        (["index", "build", "SAID", "REPLIES", "-o", "OUT"], "SAID"),
+        (["sum", "SAID", "shipped:convert", "-o", "OUT", "--weights", "1,1"], "SAID"),
+        (["export", "SAID", "--to", "onnx"], "export its encoder"),
+        (["average", "SAID", "SAID", "-o", "OUT"], "SAID"),
+        (["push", "SAID", "hf:a/b"], "SAID"),
+    ],
+)
+def test_other_commands_refuse_it(command: list[str], message: str, said: Path, tmp_path: Path) -> None:
+    (tmp_path / "replies.txt").write_text("yes\nno\n", "utf-8")
+    paths = {"SAID": str(said), "REPLIES": str(tmp_path / "replies.txt"), "OUT": str(tmp_path / "out")}
+    done = CliRunner().invoke(app, [paths.get(word, word) for word in command])
+    assert isinstance(done.exception, PolyrankError), done.output
+    assert paths.get(message, message) in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "either --valid FILE"),
+        (["--penalty", "1", "--valid", "valid.jsonl"], "either --valid FILE"),
+        (["--penalty", "1", "--max-valid", "5"], "--max-valid 5 applies with --valid"),
+        (["--penalty", "1", "--speaker", "agent"], "--speaker agent applies with --valid"),
+        (["--valid", "valid.jsonl", "--overlap", "2"], "--overlap 2.0 applies with --penalty"),
+        (["--penalty", "nan"], "penalty = nan"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    options: list[str], message: str, tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    start = ["repetition", str(tiny_encoders["bi"]), "-o", str(tmp_path / "said")]
+    done = CliRunner().invoke(app, [*start, *options])
+    assert isinstance(done.exception, PolyrankError)
+    assert message in str(done.exception)
+    assert not (tmp_path / "said").exists()
+
+
+def test_an_existing_folder_is_kept(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "said").mkdir()
+    (tmp_path / "said" / "notes.txt").write_text("mine", "utf-8")
+    for extra in ([], ["--overwrite"]):
+        arguments = ["repetition", str(tiny_encoders["bi"]), "-o", str(tmp_path / "said"), "--penalty", "1"]
+        assert isinstance(CliRunner().invoke(app, [*arguments, *extra]).exception, UsageError)
+    assert (tmp_path / "said" / "notes.txt").read_text("utf-8") == "mine"
