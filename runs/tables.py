@@ -25,6 +25,7 @@ from report.pretraining import from_scratch, post_training
 from report.prior import prior
 from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
 from report.ranking import ranking
+from report.repetition import repetition
 from report.same_start import same_start
 from report.speed import answers, million, peers, registers, scoring
 from report.stages import abstention, forms, medquad, ubuntu
@@ -39,6 +40,7 @@ SECTIONS = (
     general,
     prior,
     hubs,
+    repetition,
     weighting_from_scratch,
     post_training,
     from_scratch,

@@ -176,6 +176,8 @@ def test_the_fit_is_the_most_likely_one_and_its_signs_are_free(echo_is_right: fl
         assert figures["gain"]["difference"] > 0.3
         assert figures["gain"]["over"] == 0
     assert len(figures["parts"]) == 1
+    assert figures["n_echo"] == len(valid)
+    assert figures["n_echo_right"] == sum(one.relevant == (0,) for one in valid)
     assert figures["sum"]["R@1"] > figures["parts"][0]["R@1"]
     loss = loss_of(valid)
     least, a = min((loss(a, stage.penalty, stage.overlap), a) for a in np.linspace(0.02, 8, 400).tolist())
@@ -241,6 +243,7 @@ def test_the_command_writes_a_second_stage(tiny_encoders: dict[str, Path], valid
     assert "over" in done.output
     assert f"a second stage of {name}" in done.output
     assert "on 9 lists of valid.jsonl: R@1" in done.output
+    assert "in 9 of these lists a candidate repeats a turn, in 0 a right one does" in done.output
     figures = json.loads(CliRunner().invoke(app, ["info", str(folder), "--json"]).output)
     loaded = load_repetition(folder)
     assert (figures["kind"], figures["n_valid"], figures["encoder"]) == ("repetition", 9, name)

@@ -99,3 +99,7 @@ def show_repetition(path: Path, *, json_: bool) -> None:
             f"on {metadata['n_valid']:,} lists of {metadata['valid']}: R@1 {alone['R@1']:.4f} -> {both['R@1']:.4f}, MRR"
             f" {alone['MRR']:.4f} -> {both['MRR']:.4f}"
         )
+        print(
+            f"in {metadata['n_echo']:,} of these lists a candidate repeats a turn, in"
+            f" {metadata['n_echo_right']:,} a right one does"
+        )

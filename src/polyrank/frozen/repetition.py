@@ -26,7 +26,7 @@ def fit_repetition(
 
     Returns:
         The re-ranker; and figures ready for JSON: of the encoder alone (``parts``), of both, and the ``gain`` in R@1,
-        as those of ``fit_sum``.
+        as those of ``fit_sum``; and in how many lists a candidate repeats a turn, and a right one does.
 
     Raises:
         DataError: no list has a right answer, or the encoder's scores do not help to find it.
@@ -48,5 +48,10 @@ def fit_repetition(
         )
     penalty, overlap = ((others[i] - others[i + 1]) / own for i in (0, 2))
     penalty, overlap = float(f"{penalty:.4g}"), float(f"{overlap:.4g}")
+    echoes = [record.scores < 0 for record in signed[0] if record.scores is not None]
+    figures["n_echo"] = sum(bool(found.any()) for found in echoes)
+    figures["n_echo_right"] = sum(
+        bool(found[list(one.relevant)].any()) for found, one in zip(echoes, first, strict=True)
+    )
     figures["parts"] = figures["parts"][:1]
     return Repetition(penalty=penalty, overlap=overlap, corrects=encoder.fingerprint), figures
