@@ -174,7 +174,7 @@ def test_the_fit_is_the_most_likely_one_and_its_signs_are_free(echo_is_right: fl
     assert (stage.penalty > stage.overlap * 2 / 3) == (echo_is_right < 0.5)  # overlaps are 1, 1/3, 1/3 and 0
     if echo_is_right < 0.5:
         assert figures["gain"]["difference"] > 0.3
-        assert figures["gain"]["over"] == 0
+    assert figures["gain"]["over"] == 0  # also if repetition alone ranks better than the encoder
     assert len(figures["parts"]) == 1
     assert figures["n_echo"] == len(valid)
     assert figures["n_echo_right"] == sum(one.relevant == (0,) for one in valid)
@@ -320,4 +320,6 @@ def test_an_existing_folder_is_kept(tiny_encoders: dict[str, Path], tmp_path: Pa
     for extra in ([], ["--overwrite"]):
         arguments = ["repetition", str(tiny_encoders["bi"]), "-o", str(tmp_path / "said"), "--penalty", "1"]
         assert isinstance(CliRunner().invoke(app, [*arguments, *extra]).exception, UsageError)
+    with pytest.raises(UsageError):
+        save_repetition(tmp_path / "said", stage_of(Near()), encoder="near", replace=True)
     assert (tmp_path / "said" / "notes.txt").read_text("utf-8") == "mine"
