@@ -252,6 +252,8 @@ def test_the_command_writes_a_second_stage(tiny_encoders: dict[str, Path], valid
     evaluated = CliRunner().invoke(app, ["evaluate", name, str(valid), "--rerank", str(folder), "--json"])
     assert json.loads(evaluated.stdout)["metrics"]["R@1"] == pytest.approx(figures["sum"]["R@1"])
 
+    few = ["repetition", name, "-o", str(tmp_path / "few"), "--valid", str(valid), "--max-valid", "4", "--json"]
+    assert json.loads(CliRunner().invoke(app, few).stdout)["n_valid"] == 4
     given = ["repetition", name, "-o", str(folder), "--penalty", "5", "--overlap", "-0.5", "--overwrite", "--json"]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output

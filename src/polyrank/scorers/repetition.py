@@ -103,7 +103,6 @@ def save_repetition(
     """
     if not stage.corrects:
         raise UsageError(f"{encoder} has no fingerprint, so its scores cannot be corrected; load it by its name")
-    check_repetition_path(path, replace=replace)
     document = {
         "encoder": portable_name(encoder, path),
         "corrects": stage.corrects,
