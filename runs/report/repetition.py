@@ -32,16 +32,18 @@ def repetition() -> str:
         re-ranks the 25 best and changes R@1 of the best encoders by: {trained}. It computes no network.""",
         listed(
             """Score: g + w overlap - p echo. The echo is 1 if the reply repeats a turn in the same words. The overlap
-            is the greatest share of common words (Jaccard) with a turn. 2,000 dev lists (convai2-valid: 777; mutual:
-            888 training lists) choose w and p by maximum likelihood; w and p may be below 0.""",
+            is the greatest share of common words (Jaccard) with a turn. 2,000 dev lists (`shipped:minilm`: 1,000;
+            convai2-valid: 777; mutual: 888 training lists) choose w and p by maximum likelihood; both may be below
+            0.""",
             """Served pipelines never return a reply that repeats a turn, unless a request allows it, so only the
             overlap changes their answers. In given lists, as in these sets, nothing is removed.""",
             """The best encoders: star and sgd, those of "one pass" in the last table of [both stages on all
             pairs](#both-stages-on-all-pairs); convai2-valid, the sum of four in [more
             pairs](#more-pairs-and-two-encoders-as-one); ubuntu-irc, a sum described there.
             `shipped:minilm` was trained on the training parts of star, ubuntu-irc and self-dialogue.""",
-            """Evaluation: R@1 of all test examples (mutual: 886 of its dev part) with 95% intervals; after a semicolon,
-            the paired difference from the encoder alone, over dialogues where examples have some.""",
+            """Evaluation: R@1 of all test examples (`shipped:minilm`: the first 1,000, on convai2-valid all; mutual:
+            886 of its dev part) with 95% intervals; after a semicolon, the paired difference from the encoder alone,
+            over dialogues where examples have some.""",
             """Machine and command: bf16 on one busy core of an AMD EPYC (AVX-512 with bf16); `bash runs/repetition.sh`
             with `MODELS="trained=FOLDER"`, `shipped=shipped:minilm` or `hubs=runs/work/hubs/SET/shipped`;
             [data](../runs/results/repetition.jsonl).""",
