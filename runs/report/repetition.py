@@ -1,8 +1,7 @@
 """A second stage that compares wordings, as runs/repetition.sh measures it."""
 
 from report.best import SETS
-from report.figures import Result, change, compared, gain, listed, read,
-    read_if_there, section, share, table
+from report.figures import Result, change, compared, gain, listed, read, read_if_there, section, share, table
 
 ENCODERS = {
     "shipped": "`shipped:minilm`",
@@ -44,9 +43,9 @@ def repetition() -> str:
             pairs](#both-stages-on-all-pairs); convai2-valid, the sum of four in [more
             pairs](#more-pairs-and-two-encoders-as-one); ubuntu-irc, a sum described there.
             `shipped:minilm` was trained on the training parts of star, ubuntu-irc and self-dialogue.""",
-            """Evaluation: R@1 of all test examples (`shipped:minilm`: the first 1,000, alone on convai2-valid all; mutual:
-            886 of its dev part) with 95% intervals; after a semicolon, the paired difference from the encoder alone,
-            over dialogues where examples have some.""",
+            """Evaluation: R@1 of all test examples (`shipped:minilm`: the first 1,000, alone on convai2-valid all;
+            mutual: 886 of its dev part) with 95% intervals; after a semicolon, the paired difference from the encoder
+            alone, over dialogues where examples have some.""",
             """Machine and command: bf16 on one busy core of an AMD EPYC (AVX-512 with bf16); `bash runs/repetition.sh`
             with `MODELS="trained=FOLDER"`, `shipped=shipped:minilm` or `hubs=runs/work/hubs/SET/shipped`;
             [data](../runs/results/repetition.jsonl).""",
