@@ -151,6 +151,11 @@ def stages() -> str:
             seen = [fits["all"]["n_examples"], fits["cross-first"]["n_examples"] + fits["cross"]["n_examples"]]
             cells = [*(f"{n:,}" for n in seen), share(one), share(two), compared(two["against"])]
             rows.append([f"{name}, all pairs for both", f"{min(25, size)} of {size}", *cells])
+    for name, size in (("ubuntu-irc", 100), ("convai2-valid", 20), ("star", 100), ("sgd", 100)):
+        one, two = (read_if_there(f"repetition/{name}/trained{kind}") for kind in ("", "-second"))
+        if one and two:
+            cells = ["", "", share(one), share(two), compared(two["against"])]
+            rows.append([f"{name}, [words compared](results.md#repetition)", f"{min(25, size)} of {size}", *cells])
     titles = ["R@1, %", "re-ranked", "pairs of the first stage", "of the second", "one stage", "two", "difference"]
     return table(titles, rows, (1, 2, 3))
 

@@ -41,7 +41,8 @@ def repetition() -> str:
             overlap changes their answers. In given lists, as in these sets, nothing is removed.""",
             """The best encoders: star and sgd, those of "one pass" in the last table of [both stages on all
             pairs](#both-stages-on-all-pairs); convai2-valid, the sum of four in [more
-            pairs](#more-pairs-and-two-encoders-as-one); ubuntu-irc, a sum described there.
+            pairs](#more-pairs-and-two-encoders-as-one); ubuntu-irc, the sum of three
+            described there.
             `shipped:minilm` was trained on the training parts of star, ubuntu-irc and self-dialogue.""",
             """Evaluation: R@1 of all test examples (`shipped:minilm`: the first 1,000, alone on convai2-valid all;
             mutual: 886 of its dev part) with 95% intervals; after a semicolon, the paired difference from the encoder

@@ -44,7 +44,8 @@ def fit_repetition(
     (own, *others), figures = weigh([first, *signed], over=0)
     if not own:
         raise DataError(
-            f"the encoder adds nothing to repetition on {len(lists):,} lists, so it cannot be a first stage"
+            f"the encoder adds nothing to repetition on {len(lists):,} lists; give more lists, or set the penalty and"
+            " the overlap yourself"
         )
     penalty, overlap = ((others[i] - others[i + 1]) / own for i in (0, 2))
     penalty, overlap = float(f"{penalty:.4g}"), float(f"{overlap:.4g}")
