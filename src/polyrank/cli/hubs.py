@@ -8,6 +8,7 @@ from typer import Argument, Option
 
 from polyrank.cli.console import notify, report_cut_texts, track, use_threads
 from polyrank.cli.examples import load_examples, load_lists
+from polyrank.cli.fits import report_gain, show_fit
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
 from polyrank.errors import UsageError
 
@@ -80,13 +81,7 @@ def hubs(
     report_cut_texts(corrected)
     notify(f"wrote {output}; next: polyrank index build {output} REPLIES -o INDEX")
     if valid is not None:
-        gain = fitted["gain"]
-        points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
-        warning = "; the correction may be no better" if low <= 0 else ""
-        notify(
-            f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {model} alone, each half of the dialogues with"
-            f" the weight of the other half{warning}"
-        )
+        report_gain(fitted["gain"], model, "the correction may be no better")
     show_hubs(output, json_=json_)
 
 
@@ -107,8 +102,4 @@ def show_hubs(path: Path, *, json_: bool) -> None:
         f" {metadata['contexts']}"
     )
     if "parts" in metadata:
-        alone, both = metadata["parts"][0], metadata["sum"]
-        print(
-            f"on {metadata['n_valid']:,} lists of {metadata['valid']}: R@1 {alone['R@1']:.4f} -> {both['R@1']:.4f}, MRR"
-            f" {alone['MRR']:.4f} -> {both['MRR']:.4f}"
-        )
+        show_fit(metadata)

@@ -8,6 +8,7 @@ from typer import Argument, Option
 
 from polyrank.cli.console import notify, report_cut_texts, track, use_threads
 from polyrank.cli.examples import load_lists
+from polyrank.cli.fits import report_gain, show_fit
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
 from polyrank.errors import UsageError
 
@@ -69,13 +70,7 @@ def repetition(
     report_cut_texts(encoder)
     notify(f"wrote {output}; next: polyrank evaluate {model} LISTS --rerank {output}")
     if valid is not None:
-        gain = figures["gain"]
-        points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
-        warning = "; the second stage may be no better" if low <= 0 else ""
-        notify(
-            f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {model} alone, each half of the dialogues with"
-            f" the numbers of the other half{warning}"
-        )
+        report_gain(figures["gain"], model, "the second stage may be no better")
     show_repetition(output, json_=json_)
 
 
@@ -94,11 +89,7 @@ def show_repetition(path: Path, *, json_: bool) -> None:
     print(f"{path}: a second stage of {encoder}, fingerprint {document['fingerprint']}")
     print(f"{numbers['overlap']:+g} times the words in common, {-numbers['penalty']:+g} for a repeated turn")
     if metadata:
-        (alone,), both = metadata["parts"], metadata["sum"]
-        print(
-            f"on {metadata['n_valid']:,} lists of {metadata['valid']}: R@1 {alone['R@1']:.4f} -> {both['R@1']:.4f}, MRR"
-            f" {alone['MRR']:.4f} -> {both['MRR']:.4f}"
-        )
+        show_fit(metadata)
         print(
             f"in {metadata['n_echo']:,} of these lists a candidate repeats a turn, in"
             f" {metadata['n_echo_right']:,} a right one does"

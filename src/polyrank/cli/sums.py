@@ -8,6 +8,7 @@ from typer import Argument, Option
 
 from polyrank.cli.console import notify, print_table, report_cut_texts, track, use_threads
 from polyrank.cli.examples import load_lists
+from polyrank.cli.fits import report_gain
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads
 from polyrank.cli.progress import numbers
 from polyrank.errors import UsageError
@@ -63,15 +64,9 @@ def sum_(
         encoder, figures = fit_sum(encoders, examples, progress=lambda name, batches: track(batches, name))
         save_sum(output, encoder, metadata={"valid": valid.name, **figures}, replace=overwrite)
         report_cut_texts(encoder)
-        gain = figures["gain"]
-        points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
-        warning = "; the sum may be no better, and it is slower" if low <= 0 else ""
         for number in figures["idle"]:
             notify(f"{models[number]} adds nothing to the others on these lists; a sum without it ranks the same")
-        notify(
-            f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {models[gain['over']]} alone, each half of the"
-            f" dialogues with the weights of the other half{warning}"
-        )
+        report_gain(figures["gain"], models[figures["gain"]["over"]], "the sum may be no better, and it is slower")
     show_sum(output, json_=json_)
 
 

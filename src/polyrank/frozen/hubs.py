@@ -8,7 +8,7 @@ import numpy as np
 
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import evaluate
-from polyrank.frozen.sums import scores_of, weigh
+from polyrank.frozen.sums import lists_to_fit, scores_of, weigh
 from polyrank.ranking.metrics import placement_of
 from polyrank.ranking.weights import fit_weights
 from polyrank.records import Context, Example
@@ -83,9 +83,7 @@ def fit_hubs(
     Raises:
         DataError: no list has a right answer, or the encoder's scores do not help to find it.
     """
-    lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
-    if not lists:
-        raise DataError("no example has a right answer among candidates; choose weights on candidate lists")
+    lists = lists_to_fit(valid)
     alone = evaluate(encoder, lists, progress=lambda batches: progress("lists", batches)).answerable
     (scale,) = fit_weights([scores_of(alone)], [record.relevant for record in alone])
     if not scale:

@@ -5,7 +5,7 @@ from typing import Any
 
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import evaluate
-from polyrank.frozen.sums import weigh
+from polyrank.frozen.sums import lists_to_fit, weigh
 from polyrank.records import Example
 from polyrank.scorers.protocols import Encoder
 from polyrank.scorers.repetition import Repetition
@@ -31,9 +31,7 @@ def fit_repetition(
     Raises:
         DataError: no list has a right answer, or the encoder's scores do not help to find it.
     """
-    lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
-    if not lists:
-        raise DataError("no example has a right answer among candidates; choose weights on candidate lists")
+    lists = lists_to_fit(valid)
     first = evaluate(encoder, lists, progress=lambda batches: progress("lists", batches)).answerable
     # fitted weights are 0 or more, and these two may have either sign
     signed = [

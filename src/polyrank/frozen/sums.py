@@ -44,9 +44,7 @@ def fit_sum(
         DataError: no validation list has a right answer.
     """
     unit = attending_part(encoders)
-    lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
-    if not lists:
-        raise DataError("no example has a right answer among candidates; choose weights on candidate lists")
+    lists = lists_to_fit(valid)
     parts = [
         evaluate(encoder, lists, progress=partial(progress, encoder.name or f"encoder {number}")).answerable
         for number, encoder in enumerate(encoders, 1)
@@ -85,6 +83,18 @@ def weigh(parts: Sequence[Sequence[Record]], *, over: int | None = None) -> tupl
         "sum": _figures(weighted_totals(fitted, scores), relevant),
         "gain": {"over": over, **_gain(parts[0], totals_by_halves(scores, relevant, dialogues), scores[over])},
     }
+
+
+def lists_to_fit(valid: Sequence[Example]) -> list[Example]:
+    """The examples with a right answer among two or more candidates.
+
+    Raises:
+        DataError: there are none.
+    """
+    lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
+    if not lists:
+        raise DataError("no example has a right answer among candidates; choose weights on candidate lists")
+    return lists
 
 
 def scores_of(records: Sequence[Record]) -> list[Floats]:
