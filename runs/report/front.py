@@ -50,6 +50,12 @@ def quality() -> str:
         "the best [sum](docs/choosing.md#sums-of-encoders) of one to three such Bi-encoders and a ConveRT; on star and"
         " sgd also of reply counts"
     ] = [*map(summed, SETS)]
+    compared_words = {
+        name: read_if_there(f"repetition/{name}/trained-second") for name in ("ubuntu-irc", "convai2-valid")
+    }
+    results["the 25 best of such a sum, [re-ranked by comparing words](docs/results.md#repetition)"] = [
+        compared_words.get(name) for name in SETS
+    ]
     known = [result for row in results.values() for result in row if result]
     widest = {
         name: max(high - low for row in results.values() if row[i] for low, high in [row[i]["intervals"]["R@1"]])
