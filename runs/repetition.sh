@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A second stage that compares wordings: each encoder alone, and its 25 best, re-ranked by `polyrank repetition`.
-#   DATA=folder THREADS=2 LIMIT=examples SETS="star sgd ..." MODELS="shipped=shipped:minilm ..." bash runs/repetition.sh
+#   DATA=folder THREADS=2 LIMIT=examples MAX_VALID=lists SETS="star ..." MODELS="shipped=shipped:minilm ..." bash runs/repetition.sh
 # MODELS: NAME=ENCODER; SET in it stands for the set. LIMIT: of test examples; empty: all.
 # The penalty and the overlap's weight are chosen on MAX_VALID (2,000) lists of the development part; mutual: on 888 of the training part.
 # Writes runs/work/repetition, and stores repetition/SET/NAME (alone), NAME-second and NAME-fit with runs/record.py.
@@ -25,7 +25,8 @@ for set in $SETS; do
     name=${model%%=*} encoder=${model#*=}
     encoder=${encoder//SET/$set}
     python runs/record.py --has "repetition/$set/$name-second" && continue
-    polyrank repetition "$encoder" ${MAX_VALID:+--max-valid "$MAX_VALID"} --valid "$valid" -o "$work/$name" --overwrite --json --threads "$THREADS" >"$work/$name-fit.json"
+    polyrank repetition "$encoder" --valid "$valid" ${MAX_VALID:+--max-valid "$MAX_VALID"} -o "$work/$name" --overwrite --json \
+      --threads "$THREADS" >"$work/$name-fit.json"
     python runs/record.py "repetition/$set/$name-fit" "$work/$name-fit.json"
     second=() against=()
     for one in "$name" "$name-second"; do

@@ -203,7 +203,7 @@ def test_an_unknown_kind_of_index_is_refused_for_small_catalogues_too(tmp_path: 
 
 
 def test_models_that_cannot_be_indexed_are_the_callers_mistake() -> None:
-    with pytest.raises(UsageError, match="bm25 has no vectors and cannot make an index"):
+    with pytest.raises(UsageError, match="bm25 has no vectors; give"):
         load_encoder("bm25")
     with pytest.raises(UsageError, match="nosuch is not a model folder"):
         load_encoder("nosuch")

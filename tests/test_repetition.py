@@ -111,7 +111,7 @@ def test_two_stages_add_both_scores_within_the_shortlist(kind: str, tiny_encoder
 
 def test_scores_of_another_encoder_are_not_corrected(tiny_encoders: dict[str, Path]) -> None:
     bi, poly = (load_encoder(str(tiny_encoders[kind])) for kind in ("bi", "poly"))
-    with pytest.raises(UsageError, match="was trained to correct"):
+    with pytest.raises(UsageError, match="corrects the scores of another encoder"):
         TwoStageScorer(poly, stage_of(bi))
     assert TwoStageScorer(poly, stage_of(bi), ensemble="raw").ensemble == "raw"
 

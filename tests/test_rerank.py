@@ -171,7 +171,7 @@ def test_two_stages_add_raw_scores_by_default(
             assert reply.score == pytest.approx(sum(reply.stages.values()))
             assert reply.stages["reranker"] != 0
     polyrank.build_index(tmp_path / "other", encoders["poly"], replies)
-    with pytest.raises(UsageError, match="was trained to correct the scores of another encoder"):
+    with pytest.raises(UsageError, match="corrects the scores of another encoder"):
         polyrank.open(tmp_path / "other", rerank=str(trained["result"].model))
     with polyrank.open(tmp_path / "other", rerank=str(trained["result"].model), ensemble="z-score") as pipeline:
         assert len(pipeline.answer("my wifi", 3).ranked) == 3

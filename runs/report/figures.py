@@ -23,6 +23,16 @@ def read_if_there(name: str) -> Result | None:
     return read(name) if record.has(name) else None
 
 
+def trials(folder: str, keys: Iterable[str], changed: str) -> dict[str, tuple[Result, Result, Result]]:
+    """The encoders of a set that were evaluated: alone, changed by a correction, and the correction's fit."""
+    found = {}
+    for key in keys:
+        alone, other, fit = (read_if_there(f"{folder}/{name}") for name in (key, f"{key}-{changed}", f"{key}-fit"))
+        if alone and other and fit:
+            found[key] = (alone, other, fit)
+    return found
+
+
 def row(name: str, **wanted: Any) -> Result:
     """The one row of a benchmark that has these values."""
     rows = [row for row in read(name)["rows"] if all(row[key] == value for key, value in wanted.items())]

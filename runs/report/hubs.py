@@ -1,7 +1,7 @@
 """Encoders corrected for hubs, as runs/hubs.sh measures it."""
 
 from report.best import SETS
-from report.figures import Result, compared, gain, listed, percent, read_if_there, section, share, table
+from report.figures import Result, compared, gain, listed, percent, read_if_there, section, share, table, trials
 
 ENCODERS = {
     "untuned": "MiniLM, untuned",
@@ -12,7 +12,7 @@ ENCODERS = {
 
 def hubs() -> str:
     """A row for each set and encoder."""
-    rows, found = [], {name: encoder_of(name) for name in SETS}
+    rows, found = [], {name: trials(f"hubs/{name}", ENCODERS, "hubs") for name in SETS}
     for name, results in found.items():
         for number, (key, (alone, corrected, fit)) in enumerate(results.items()):
             title = f"{name} ({SETS[name]})" if number == 0 else ""
@@ -95,13 +95,3 @@ def _with_counts() -> list[str]:
         lists choose, and the same with w = 1 (`COUNTS=1 SETS="star sgd" MODELS=shipped=shipped:minilm`):""",
         table(["R@1, %", "with counts", "corrected, with counts"], rows),
     ]
-
-
-def encoder_of(name: str) -> dict[str, tuple[Result, Result, Result]]:
-    """The encoders of a set: alone, corrected, and the fit."""
-    found = {}
-    for key in ENCODERS:
-        alone, corrected, fit = (read_if_there(f"hubs/{name}/{kind}") for kind in (key, f"{key}-hubs", f"{key}-fit"))
-        if alone and corrected and fit:
-            found[key] = (alone, corrected, fit)
-    return found

@@ -1,7 +1,7 @@
 """A second stage that compares wordings, as runs/repetition.sh measures it."""
 
 from report.best import SETS
-from report.figures import Result, change, compared, gain, listed, read, read_if_there, section, share, table
+from report.figures import change, compared, gain, listed, read, section, share, table, trials
 
 ENCODERS = {
     "shipped": "`shipped:minilm`",
@@ -12,7 +12,7 @@ ENCODERS = {
 
 def repetition() -> str:
     """A row for each set and encoder."""
-    rows, found = [], {name: stages_of(name) for name in SETS}
+    rows, found = [], {name: trials(f"repetition/{name}", ENCODERS, "second") for name in SETS}
     for name, results in found.items():
         for number, (key, (one, two, fit)) in enumerate(results.items()):
             title = f"{name} ({SETS[name]})" if number == 0 else ""
@@ -31,7 +31,7 @@ def repetition() -> str:
         high because they resemble the context. `polyrank repetition` computes no network. It re-ranks the 25 best and
         changes R@1 of the best encoders by: {trained}. It gains nothing on star, where people often repeat a turn, and
         on mutual, where nobody does. On sgd it gained {change(fit_gain("sgd"))} on dev lists, but not on the test
-        part, which has other services.""",
+        part.""",
         listed(
             """Score: g + w overlap - p echo. The echo is 1 if the reply repeats a turn in the same words. The overlap
             is the greatest share of common words (Jaccard) with a turn. 2,000 dev lists (`shipped:minilm`: 1,000;
@@ -48,7 +48,8 @@ def repetition() -> str:
             mutual: 886 of its dev part) with 95% intervals; after a semicolon, the paired difference from the encoder
             alone, over dialogues where examples have some.""",
             """Machine and command: bf16 on one busy core of an AMD EPYC (AVX-512 with bf16); `bash runs/repetition.sh`
-            with `MODELS="trained=FOLDER"`, `shipped=shipped:minilm` or `hubs=runs/work/hubs/SET/shipped`;
+            with `MODELS="trained=FOLDER"`; with `LIMIT=1000 MAX_VALID=1000` and `MODELS=shipped=shipped:minilm` or
+            `hubs=runs/work/hubs/SET/shipped`;
             [data](../runs/results/repetition.jsonl).""",
         ),
         table(
@@ -57,16 +58,6 @@ def repetition() -> str:
             (5, 6),
         ),
     )
-
-
-def stages_of(name: str) -> dict[str, tuple[Result, Result, Result]]:
-    """The encoders of a set: alone, re-ranked, and the fit."""
-    found = {}
-    for key in ENCODERS:
-        one, two, fit = (read_if_there(f"repetition/{name}/{kind}") for kind in (key, f"{key}-second", f"{key}-fit"))
-        if one and two and fit:
-            found[key] = (one, two, fit)
-    return found
 
 
 def fit_gain(name: str) -> float:

@@ -11,7 +11,6 @@ from polyrank.scorers.protocols import Encoder
 from polyrank.scorers.repetition import Repetition
 
 Progress = Callable[[str, list[range]], Iterable[range]]
-FEATURES = {"penalty": (1.0, 0.0), "overlap": (0.0, 1.0)}
 
 
 def fit_repetition(
@@ -35,9 +34,8 @@ def fit_repetition(
     first = evaluate(encoder, lists, progress=lambda batches: progress("lists", batches)).answerable
     # fitted weights are 0 or more, and these two may have either sign
     signed = [
-        evaluate(Repetition(penalty=sign * penalty, overlap=sign * overlap), lists).answerable
-        for penalty, overlap in FEATURES.values()
-        for sign in (1, -1)
+        evaluate(Repetition(penalty=penalty, overlap=overlap), lists).answerable
+        for penalty, overlap in ((1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0))
     ]
     (own, *others), figures = weigh([first, *signed], over=0)
     if not own:

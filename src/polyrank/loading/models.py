@@ -132,7 +132,7 @@ def resolve_encoder(name: str | Path, *, backend: Backend = "torch", bare_hub_na
     """
     if str(name) in LEXICAL:
         raise UsageError(
-            f"{name} has no vectors and cannot make an index; give a Bi- or Poly-encoder, or retrieve from an existing"
+            f"{name} has no vectors; give a Bi- or Poly-encoder, or retrieve from an existing"
             f" index with: polyrank pipeline create INDEX --retriever {name}"
         )
     return resolve_model(name, backend=backend, bare_hub_names=bare_hub_names)

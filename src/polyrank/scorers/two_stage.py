@@ -24,7 +24,7 @@ class TwoStageScorer(Scorer):
         ensemble: add the two stages' scores on this scale; None: see ``ensemble_of``.
 
     Raises:
-        UsageError: ``n_retrieved`` is below 1, or the re-ranker was trained to correct another encoder's scores.
+        UsageError: ``n_retrieved`` is below 1, or the re-ranker corrects another encoder's scores.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ def join(first_stage: Scorer, reranker: Scorer) -> None:
 def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -> Ensemble | None:
     """How two stages add their scores, if the user gives no ensemble.
 
-    A re-ranker that was trained to correct an encoder's scores adds raw scores. The score of any other re-ranker
+    A re-ranker that corrects an encoder's scores adds raw scores. The score of any other re-ranker
     decides alone: None.
 
     Args:
@@ -114,7 +114,7 @@ def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -
         ensemble: as the user gave it, which always applies.
 
     Raises:
-        UsageError: the ensemble is unknown, or the re-ranker was trained to correct another encoder's scores, whose
+        UsageError: the ensemble is unknown, or the re-ranker corrects another encoder's scores, whose
             size may differ.
     """
     if ensemble is not None:
@@ -124,7 +124,7 @@ def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -
         return None
     if first_stage != corrects:
         raise UsageError(
-            f"{reranker.name} was trained to correct the scores of another encoder, {corrects[:12]}; retrieve"
+            f"{reranker.name} corrects the scores of another encoder, {corrects[:12]}; retrieve"
             " with that one, or choose an ensemble"
         )
     return "raw"
