@@ -1,6 +1,7 @@
 """The second stage that compares wordings: its formula, its fit, its folder, both stages together, the command line."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,10 +18,12 @@ from polyrank.data.same_words import echoes
 from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
 from polyrank.frozen.repetition import fit_repetition
 from polyrank.records import Context, ContextLike, Example, contexts_of
+from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import load, load_encoder
-from polyrank.scorers.protocols import Encoder, Floats
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.repetition import Repetition, load_repetition, save_repetition
 from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.training import train
 
 CONTEXT = ["hi there", "My wifi is down.", "Is the light on?"]
 REPLIES = ["my wifi is down", "is the light red", "yes", "no", "restart the router", "Hi there!"]
@@ -140,6 +143,29 @@ class Near(Encoder):
         return np.array([[word in text.split() for word in WORDS] for text in candidates], np.float32)
 
 
+class Lengths(Scorer):
+    """Each letter beyond the first nine counts."""
+
+    name, fingerprint = "lengths", "lengths"
+
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates."""
+        return [np.array([max(0, len(text) - 9) for text in texts], np.float32) for texts in candidates]
+
+
+def test_another_second_stage_is_added_with_its_weight() -> None:
+    stage = Repetition(penalty=2.0, overlap=1.0, reranker=Lengths(), weight=0.5)
+    expected = [
+        own + 0.5 * more
+        for own, more in zip(
+            Repetition(penalty=2.0, overlap=1.0).score([CONTEXT], [REPLIES]),
+            Lengths().score([CONTEXT], [REPLIES]),
+            strict=True,
+        )
+    ]
+    np.testing.assert_allclose(stage.score([CONTEXT], [REPLIES]), expected)
+
+
 def lists_of(n: int, *, echo_is_right: float, noise: float = 0.05) -> list[Example]:
     """The right reply holds the last word of the context, and sometimes it is the context."""
     rng = np.random.default_rng(3)
@@ -183,6 +209,37 @@ def test_the_fit_is_the_most_likely_one_and_its_signs_are_free(echo_is_right: fl
     least, a = min((loss(a, stage.penalty, stage.overlap), a) for a in np.linspace(0.02, 8, 400).tolist())
     for penalty, overlap in ((0.1, 0.0), (-0.1, 0.0), (0.0, 0.1), (0.0, -0.1)):
         assert loss(a, stage.penalty + penalty, stage.overlap + overlap) > least
+
+
+def test_another_second_stage_is_weighed_along_on_the_best_candidates() -> None:
+    rng, valid = np.random.default_rng(5), []
+    for one in lists_of(400, echo_is_right=0.1):  # of two near replies, the longer one is right in four of five lists
+        longer = tuple(f"{text} now and then" if rng.random() < 0.5 else text for text in one.candidates)
+        n = [len(text) for text in longer]
+        right = one.relevant[0] if n[0] == n[1] or rng.random() < 0.2 else int(n[1] > n[0])
+        valid.append(Example(one.context, longer, (right,), one.id))
+    stage, figures = fit_repetition(Near(), valid, reranker=Lengths(), n_retrieved=3)
+    assert isinstance(stage.reranker, Lengths)
+    assert stage.weight > 0
+    found = [one for one in valid if one.relevant[0] < 3]  # the first two hold the last word, and ties are by text
+    assert figures["n_valid"] == len(found) < len(valid)
+    alone, _ = fit_repetition(Near(), found)
+    short = [Example(one.context, one.candidates[:3], one.relevant, one.id) for one in found]
+    queries, texts = [one.query for one in short], [one.candidates for one in short]
+    right = [one.relevant[0] for one in short]
+
+    def r1(second: Repetition) -> float:
+        totals = [a + b for a, b in zip(Near().score(queries, texts), second.score(queries, texts), strict=True)]
+        return float(np.mean([row.argmax() == i for row, i in zip(totals, right, strict=True)]))
+
+    assert figures["sum"]["R@1"] == pytest.approx(r1(stage))
+    assert r1(stage) > r1(alone) + 0.05
+    opposite = [Example(one.context, one.candidates, (abs(1 - one.relevant[0]),), one.id) for one in short]
+    without, figures = fit_repetition(Near(), opposite, reranker=Lengths())
+    assert without.reranker is None  # its weight would be below 0
+    far = [Example(("wifi",), ("wifi", "wifi too", "yes"), (2,), str(n)) for n in range(9)]
+    with pytest.raises(DataError, match="no list has a right answer among the encoder's 2 best"):
+        fit_repetition(Near(), far, reranker=Lengths(), n_retrieved=2)
 
 
 def test_lists_that_choose_nothing_are_refused() -> None:
@@ -260,6 +317,112 @@ def test_the_command_writes_a_second_stage(tiny_encoders: dict[str, Path], valid
     assert (load_repetition(folder).penalty, load_repetition(folder).overlap) == (5.0, -0.5)
     info = CliRunner().invoke(app, ["info", str(folder)])
     assert "-0.5 times the words in common, -5 for a repeated turn" in info.output
+
+
+@pytest.fixture(scope="module")
+def late(
+    word_task: dict[str, Path],
+    tiny_backbone: Path,
+    tiny_encoders: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
+    """A late Cross-encoder that corrects the Bi-encoder."""
+    first = str(tiny_encoders["bi"])
+    plan = {
+        "model": {"kind": "late", "backbone": str(tiny_backbone), "joined_layers": 1},
+        "text": {"max_context_tokens": 32, "max_candidate_tokens": 16},
+        "data": {name: str(path) for name, path in word_task.items()},
+        "output": str(tmp_path_factory.mktemp("late") / "run"),
+        "train": {
+            "method": {"kind": "rerank", "first_stage": first}, "negatives": {"n": 3}, "batch_size": 8,
+            "max_steps": 20, "lr": 1e-3, "init_from": first,
+        },
+    }  # fmt: skip
+    (result,) = train(plan)
+    return str(result.model)
+
+
+def test_it_adds_to_a_late_cross_encoder(
+    tiny_encoders: dict[str, Path], late: str, valid: Path, tmp_path: Path
+) -> None:
+    folder, name = tmp_path / "both", str(tiny_encoders["bi"])
+    base = ["repetition", name, "-o", str(folder), "--rerank", late]
+    done = CliRunner().invoke(app, [*base, "--penalty", "100"])
+    assert done.exit_code == 0, done.output
+    assert f"+1 times the score of {late}" in done.output
+    loaded, first = load(folder), load_encoder(name)
+    assert isinstance(loaded, Repetition)
+    assert isinstance(loaded.reranker, LateScorer)
+    assert loaded.corrects == first.fingerprint == loaded.reranker.corrects
+    assert loaded.fingerprint == json.loads((folder / "repetition.json").read_text("utf-8"))["fingerprint"]
+    both = TwoStageScorer(first, loaded, n_retrieved=len(REPLIES))
+    alone = TwoStageScorer(load_encoder(name), load(late), n_retrieved=len(REPLIES))
+    total, plain = (np.array(stages.score([CONTEXT], [REPLIES])[0]) for stages in (both, alone))
+    echo = np.array([100.0 if text in ("my wifi is down", "Hi there!") else 0.0 for text in REPLIES])
+    np.testing.assert_allclose(total, plain - echo, atol=1e-4)
+    assert loaded.reranker._followed  # it takes the first stage's layers, as it does alone
+    assert loaded.n_context_tokens(CONTEXT) == loaded.reranker.n_context_tokens(CONTEXT)
+    loaded.score([["wifi " * 99]], [["yes"]])
+    assert any(loaded.cut)
+    info = json.loads(CliRunner().invoke(app, ["info", str(folder), "--json"]).output)
+    assert info["reranker"] == {"model": late, "fingerprint": loaded.reranker.fingerprint, "weight": 1.0}
+
+    done = CliRunner().invoke(app, [*base, "--valid", str(valid), "--overwrite"])
+    assert done.exit_code == 0, done.output
+    fitted = load(folder)
+    assert isinstance(fitted, Repetition)
+    assert ("adds nothing" in done.output) == (fitted.reranker is None)
+    evaluated = CliRunner().invoke(app, ["evaluate", name, str(valid), "--rerank", str(folder), "--json"])
+    assert evaluated.exit_code == 0, evaluated.output
+
+
+def test_the_other_second_stage_must_be_usable(
+    tiny_encoders: dict[str, Path], late: str, said: Path, tmp_path: Path
+) -> None:
+    name = str(tiny_encoders["bi"])
+
+    def refused(*options: str) -> str:
+        done = CliRunner().invoke(app, ["repetition", name, "-o", *options])
+        assert isinstance(done.exception, PolyrankError), done.output
+        return str(done.exception)
+
+    out = str(tmp_path / "out")
+    assert "corrects the scores of another encoder" in refused(
+        out, "--penalty", "1", "--rerank", str(made_for(tiny_encoders["poly"], tmp_path))
+    )
+    assert "ranks alone" in refused(out, "--penalty", "1", "--rerank", str(tiny_encoders["poly"]))
+    assert "is the other second stage itself" in refused(
+        str(said), "--penalty", "1", "--rerank", str(said), "--overwrite"
+    )
+    assert "no name or no fingerprint" in refused(out, "--rerank", "bm25", "--valid", str(made_lists(tmp_path)))
+    assert not Path(out).exists()
+    moved = tmp_path / "moved"
+    shutil.copytree(said, moved)
+    made = CliRunner().invoke(app, ["repetition", name, "-o", out, "--penalty", "1", "--rerank", str(moved)])
+    assert made.exit_code == 0, made.output
+    shutil.rmtree(moved)
+    with pytest.raises(UsageError, match="needs the re-ranker"):
+        load(out)
+    save_repetition(moved, stage_of(load_encoder(name), penalty=7.0), encoder=name)
+    with pytest.raises(ArtifactError, match=r"was made with re-ranker .*; make it again with polyrank repetition"):
+        load(out)
+
+
+def made_for(encoder: Path, tmp_path: Path) -> Path:
+    """A re-ranker of an encoder."""
+    folder = tmp_path / "made"
+    save_repetition(folder, stage_of(load_encoder(str(encoder))), encoder=str(encoder))
+    return folder
+
+
+def made_lists(tmp_path: Path) -> Path:
+    """Lists in which words in common decide."""
+    path = tmp_path / "lists.jsonl"
+    rows = [
+        {"context": ["hello", text], "candidates": [f"{text} now", *REPLIES[:3]], "relevant": [0]} for text in REPLIES
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
 
 
 def test_a_pipeline_re_ranks_with_it(tiny_encoders: dict[str, Path], said: Path, tmp_path: Path) -> None:

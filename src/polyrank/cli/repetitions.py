@@ -31,6 +31,14 @@ def repetition(
     overlap: Annotated[
         float | None, Option(help="With --penalty: add this, times the share of words in common. Default: 0.")
     ] = None,
+    rerank: Annotated[
+        str | None,
+        Option(
+            metavar="MODEL",
+            help="Another second stage, such as a late Cross-encoder, to add to.",
+            callback=existing_model,
+        ),
+    ] = None,
     max_valid: Annotated[
         int | None, Option(min=1, help=f"Use the first N validation lists. Default: {MAX_VALID}.")
     ] = None,
@@ -43,8 +51,9 @@ def repetition(
     """Make a second stage that compares the words of replies and turns; use the result as --rerank."""
     from polyrank.frozen.repetition import fit_repetition
     from polyrank.loading.models import resolve_encoder
-    from polyrank.scorers.open import open_encoder
+    from polyrank.scorers.open import load, open_encoder
     from polyrank.scorers.repetition import Repetition, check_repetition_path, save_repetition
+    from polyrank.scorers.two_stage import ensemble_of
 
     use_threads(threads)
     if (valid is None) == (penalty is None):
@@ -56,16 +65,26 @@ def repetition(
     ):
         if value is not None and other is not None:
             raise UsageError(f"--{name} {value} applies with --{other}; give it, or leave --{name} out")
+    if rerank is not None and Path(rerank).resolve() == output.resolve():
+        raise UsageError(f"{output} is the other second stage itself; choose another path")
     check_repetition_path(output, replace=overwrite)
     reference = resolve_encoder(model)
     lists = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
     encoder = open_encoder(reference, device=device)
+    second = None if rerank is None else load(rerank, device=device)
     figures: dict[str, Any] = {}
     if valid is None:
-        stage = Repetition(penalty=penalty or 0.0, overlap=overlap or 0.0, corrects=encoder.fingerprint)
+        if second is not None and ensemble_of(encoder.fingerprint, second, None) is None:
+            raise UsageError(f"{rerank} ranks alone, and how to weigh it is not known; give --valid LISTS")
+        given = {"penalty": penalty or 0.0, "overlap": overlap or 0.0}
+        stage = Repetition(**given, corrects=encoder.fingerprint, reranker=second)
     else:
-        stage, fitted = fit_repetition(encoder, lists, progress=lambda name, batches: track(batches, name))
+        stage, fitted = fit_repetition(
+            encoder, lists, reranker=second, progress=lambda name, batches: track(batches, name)
+        )
         figures = {"valid": valid.name, **fitted}
+        if second is not None and stage.reranker is None:
+            notify(f"{rerank} adds nothing on these lists, so {output} is made without it")
     save_repetition(output, stage, encoder=model, metadata=figures, replace=overwrite)
     report_cut_texts(encoder)
     notify(f"wrote {output}; next: polyrank evaluate {model} LISTS --rerank {output}")
@@ -82,12 +101,17 @@ def show_repetition(path: Path, *, json_: bool) -> None:
     _, document = read_model(path)
     encoder, metadata = resolved_name(document["encoder"], path), document["metadata"]
     numbers = {name: document[name] for name in ("penalty", "overlap")}
+    if other := document.get("reranker"):
+        other["model"] = resolved_name(other["model"], path)
+        numbers["reranker"] = other
     if json_:
         named = {"kind": "repetition", "fingerprint": document["fingerprint"], "encoder": encoder}
         print(json.dumps({**named, **numbers, **metadata}))
         return
     print(f"{path}: a second stage of {encoder}, fingerprint {document['fingerprint']}")
     print(f"{numbers['overlap']:+g} times the words in common, {-numbers['penalty']:+g} for a repeated turn")
+    if other:
+        print(f"{other['weight']:+g} times the score of {other['model']}")
     if metadata:
         show_fit(metadata)
         print(

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from polyrank.config.checked import read_choice
 from polyrank.config.names import model_folder as model_folder
 from polyrank.errors import UsageError
-from polyrank.loading.folders import SUM, read_model
+from polyrank.loading.folders import REPETITION, SUM, read_model
 from polyrank.loading.hub import HUB, hub_folder, hub_name
 from polyrank.storage.document import read_document
 
@@ -64,7 +64,7 @@ class ModelRef:
         backend: the runtime that computes the model.
         lengths: how much of each text the model reads.
         corrects: for a re-ranker that corrects an encoder's scores: that encoder's fingerprint.
-        parts: the encoders of a sum, or the encoder of a map or of hubs.
+        parts: the encoders of a sum, the encoder of a map or of hubs, or the other re-ranker of a repetition.
     """
 
     name: str
@@ -186,7 +186,10 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
         case "popularity":
             return ModelRef(kind="popularity", **own | {"backend": "torch"})
         case "repetition":
-            return ModelRef(kind="repetition", corrects=document["corrects"], **own | {"backend": "torch"})
+            other = [resolved_name(document["reranker"]["model"], folder)] if "reranker" in document else []
+            others = _parts(folder, other, "torch", "torch", REPETITION.remedy, what="re-ranker")
+            own |= {"backend": "torch", "corrects": document["corrects"]}
+            return ModelRef(kind="repetition", parts=others, **own)
         case "map" | "hubs":
             names = [resolved_name(document["encoder"], folder)]
             remedy = "fit the map again" if kind == "map" else "make it again with polyrank hubs"
@@ -203,11 +206,13 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
     return ModelRef(kind="trained", corrects=document["metadata"].get("first_stage", ""), **own)
 
 
-def _parts(folder: Path, names: list[str], backend: Backend, fallback: Backend, remedy: str) -> tuple[ModelRef, ...]:
-    """The encoders that a folder names; an encoder without an export for ``backend`` uses ``fallback``."""
+def _parts(
+    folder: Path, names: list[str], backend: Backend, fallback: Backend, remedy: str, *, what: str = "encoder"
+) -> tuple[ModelRef, ...]:
+    """The models that a folder names; one without an export for ``backend`` uses ``fallback``."""
     for name in names:
         if not model_exists(name):
-            raise UsageError(f"{folder} needs the encoder {name}, which does not exist; restore it or {remedy}")
+            raise UsageError(f"{folder} needs the {what} {name}, which does not exist; restore it or {remedy}")
     own = [backend if has_export(model_folder(name), backend) else fallback for name in names]
     return tuple(resolve_encoder(name, backend=each) for name, each in zip(names, own, strict=True))
 

@@ -104,7 +104,8 @@ def _open(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[s
     if ref.kind == "repetition":
         from polyrank.scorers.repetition import load_repetition
 
-        return load_repetition(ref.folder)
+        others = [open_model(part, device=device, precision=precision) for part in ref.parts]
+        return load_repetition(ref.folder, *others)
     parts = [open_encoder(part, device=device, precision=precision) for part in ref.parts]
     if ref.kind == "map":
         from polyrank.scorers.mapped import load_map

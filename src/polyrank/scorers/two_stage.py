@@ -61,7 +61,7 @@ class TwoStageScorer(Scorer):
     ) -> list[Floats]:
         # equal texts count once in the shortlist: they tie, and a copy must not displace another reply
         shortlists = [
-            _shortlist(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
+            shortlist_of(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
         ]
         texts = [[pool[i] for i in shortlist] for pool, shortlist in zip(candidates, shortlists, strict=True)]
         results = []
@@ -76,8 +76,12 @@ class TwoStageScorer(Scorer):
         return results
 
 
-def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
-    """Rows of the best n distinct texts; ties by text, so that the order of the candidates does not matter."""
+def shortlist_of(values: Floats, texts: Sequence[str], n: int) -> list[int]:
+    """Rows of the best n distinct texts; ties by text, so that the order of the candidates does not matter.
+
+    >>> shortlist_of(np.array([1, 3, 3, 2], np.float32), ["yes", "no", "no", "hi"], 2)
+    [2, 3]
+    """
     last = {text: row for row, text in enumerate(texts)}
     rows = np.fromiter(last.values(), np.intp, len(last))
     return sorted(rows[top_rows_with_ties(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
