@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # A second stage that compares wordings: each encoder alone, and its 25 best, re-ranked by `polyrank repetition`.
-#   DATA=folder THREADS=2 LIMIT=examples MAX_VALID=lists SETS="star ..." MODELS="shipped=shipped:minilm ..." bash runs/repetition.sh
-# MODELS: NAME=ENCODER; SET in it stands for the set. LIMIT: of test examples; empty: all.
+#   DATA=folder THREADS=2 LIMIT=examples MAX_VALID=lists SETS="star ..." MODELS="shipped=shipped:minilm ..." RERANK=model \
+#     bash runs/repetition.sh
+# MODELS: NAME=ENCODER; SET in it stands for the set, as in RERANK. LIMIT: of test examples; empty: all.
+# RERANK: another second stage, to which the repetition is added with a weight.
 # The penalty and the overlap's weight are chosen on MAX_VALID (2,000) lists of the development part; mutual: on 888 of the training part.
 # Writes runs/work/repetition, and stores repetition/SET/NAME (alone), NAME-second and NAME-fit with runs/record.py.
 set -euo pipefail
@@ -12,6 +14,7 @@ SETS=${SETS:-star sgd ubuntu-irc self-dialogue convai2-valid mutual}
 MODELS=${MODELS:-shipped=shipped:minilm}
 LIMIT=${LIMIT:-}
 MAX_VALID=${MAX_VALID:-}
+RERANK=${RERANK:-}
 
 for set in $SETS; do
   work=$PWD/runs/work/repetition/$set
@@ -26,7 +29,7 @@ for set in $SETS; do
     encoder=${encoder//SET/$set}
     python runs/record.py --has "repetition/$set/$name-second" && continue
     polyrank repetition "$encoder" --valid "$valid" ${MAX_VALID:+--max-valid "$MAX_VALID"} -o "$work/$name" --overwrite --json \
-      --threads "$THREADS" >"$work/$name-fit.json"
+      ${RERANK:+--rerank "${RERANK//SET/$set}"} --threads "$THREADS" >"$work/$name-fit.json"
     python runs/record.py "repetition/$set/$name-fit" "$work/$name-fit.json"
     second=() against=()
     for one in "$name" "$name-second"; do

@@ -248,6 +248,17 @@ def test_the_commands_output_works_with_evaluate(
     assert summarise(found)["metrics"]["R@1"] == pytest.approx(figures["map"])
 
 
+def test_a_message_names_the_option_of_the_command(
+    models: dict[str, Path], task: dict[str, Path], tmp_path: Path
+) -> None:
+    turns = [{"speaker": name, "text": f"{name} says hello"} for name in ("agent", "user", "agent")]
+    data = tmp_path / "dialogues.jsonl"
+    data.write_text(json.dumps({"id": "1", "turns": turns}) + "\n", "utf-8")
+    made = run("map", data, "--valid", task["valid"], "-o", tmp_path / "map", "--encoder", models["bi"])
+    assert "choose another speaker with --speaker" in made.stderr
+    assert "at least 2" in made.stderr  # one pair
+
+
 def test_two_steps_equal_adam_on_the_whole_loss() -> None:
     """Scale and map are both trained, and only the map decays."""
     pairs, ranking = rotated(8, 40)

@@ -52,7 +52,7 @@ def map_(
         seed=seed,
     )
     settings = DataConfig(train=str(data), valid=str(valid), speaker=speaker, max_train=max_train, max_valid=max_valid)
-    examples, lists = load_data(settings, notify=notify)
+    examples, lists = load_data(settings, notify=notify, option="--speaker")
     frozen = load_frozen(encoder, "map", device=device)
     with WorkDisplay() as display:
         encoder_with_map, figures = fit_response_map(frozen, examples, lists, config, report=display.report)
