@@ -505,9 +505,9 @@ def test_unreadable_examples_are_not_written(tmp_path: Path) -> None:
 
 
 def batch_order(
-    lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int, window: int = 50, block: int = 1
+    lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int, window: int = 50
 ) -> list[NDArray[np.int64]]:
-    return BatchOrder(len(lengths), lengths, batch_size, seed=seed, window=window, block=block).epoch(epoch)
+    return BatchOrder(len(lengths), lengths, batch_size, seed=seed, window=window).epoch(epoch)
 
 
 @given(
@@ -516,34 +516,13 @@ def batch_order(
     st.integers(0, 2**32),
     st.integers(0, 9),
     st.integers(1, 4),
-    st.integers(1, 9),
 )
-def test_every_index_once_per_epoch(
-    lengths: list[int], batch_size: int, seed: int, epoch: int, window: int, block: int
-) -> None:
-    order = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window, block=block)
+def test_every_index_once_per_epoch(lengths: list[int], batch_size: int, seed: int, epoch: int, window: int) -> None:
+    order = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window)
     assert sorted(int(i) for batch in order for i in batch) == list(range(len(lengths)))
     assert sum(len(batch) < batch_size for batch in order) <= 1
-    again = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window, block=block)
+    again = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window)
     assert all(np.array_equal(a, b) for a, b in zip(order, again, strict=True))
-
-
-def test_blocks_of_neighbours_stay_together_and_epochs_cut_them_at_other_places() -> None:
-    n, block = 1003, 4
-    orders = [np.concatenate(batch_order([1] * n, 12, seed=1, epoch=epoch, window=1, block=block)) for epoch in (0, 1)]
-    alone = np.concatenate(batch_order([1] * n, 12, seed=1, epoch=0, window=1))
-    together = [(np.diff(order) == 1).mean() for order in (*orders, alone)]
-    assert all(0.74 < share < 0.77 for share in together[:2])
-    assert together[2] < 0.01
-    for batch in batch_order([1] * n, 12, seed=1, epoch=0, window=1, block=block):
-        if len(batch) == 12:  # whole blocks, which differ from one another
-            starts = batch[::block]
-            assert (batch.reshape(3, block) == (starts[:, None] + np.arange(block)) % n).all()
-            assert len({*starts.tolist()}) == 3
-    starts = [{int(batch[0]) % block for batch in np.split(order[:12], 3)} for order in orders]
-    assert starts[0] != starts[1]
-    with pytest.raises(ValueError, match="block 0 is below 1"):
-        batch_order([1], 1, seed=0, epoch=0, block=0)
 
 
 def test_batches_hold_similar_lengths_and_epochs_differ() -> None:

@@ -551,10 +551,3 @@ def test_other_errors_stay_unchanged() -> None:
 )
 def test_only_lists_are_sorted_by_length_by_default(method: Any, given: int | None, window: int) -> None:
     assert TrainConfig(method=method, length_window=given).window == window
-
-
-@pytest.mark.parametrize("settings", [{"length_window": 2}, {"method": ListwiseMethod()}])
-def test_sorted_batches_have_no_blocks(settings: dict[str, Any]) -> None:
-    assert TrainConfig(block=4).block == TrainConfig(method=ListwiseMethod(), length_window=1, block=4).block == 4
-    with pytest.raises(ConfigError, match="block = 4 has no effect"):
-        TrainConfig(block=4, **settings)

@@ -187,9 +187,6 @@ class TrainConfig(NetworkTraining):
         length_window: number of batches to sort by length together, which reduces padding; 1: no sorting. None: 50 for
             lists; 1 for in-batch negatives, which would otherwise come from contexts of similar length and lower the
             accuracy.
-        block: consecutive training examples that stay together in a batch; 1: none. The neighbours of an example are
-            mostly of its conversation, so they are harder wrong answers than random ones, and teach that a reply does
-            not repeat a turn.
         log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
         seeds: one run for each seed.
     """
@@ -216,7 +213,6 @@ class TrainConfig(NetworkTraining):
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None
     length_window: Count | None = None
-    block: Count = 1
     log_to: tuple[LogTo, ...] = ()
     seeds: tuple[NonNegativeInt, ...] = (1,)
 
@@ -232,11 +228,6 @@ class TrainConfig(NetworkTraining):
             object.__setattr__(self, "negatives", NegativesConfig())
         if self.negatives is not None and isinstance(self.method, InBatchNegatives):
             self.method.check_weighting("[train.negatives]", "method.")
-        if self.block > 1 and self.window > 1:
-            raise ConfigError(
-                f"block = {self.block} has no effect in batches that are sorted by length (length_window ="
-                f" {self.window}); set length_window = 1, or leave block out"
-            )
         most = self.batch_size * (1 if self.negatives is None else 1 + self.negatives.n)
         if self.chunk_size is not None and self.chunk_size >= most:
             raise ConfigError(

@@ -23,19 +23,15 @@ class BatchOrder:
     padding small, and cut into batches, and the batches are shuffled. A short last batch is kept. Both shuffles are
     permutations computed on demand, so neither the time until the first batch nor memory grows with N.
 
-    With ``block`` above 1, the first shuffle permutes blocks of consecutive examples, followed by those that do not
-    fill a block. Every epoch cuts the blocks at other places.
-
     Args:
         n: how many examples, N.
         sizes: a function from the numbers of examples ``[K]`` to their lengths ``[K]``; or all lengths ``[N]``.
         batch_size: B.
         seed: the order is a function of it and the epoch.
         window: batches that are sorted together; 1 for no sorting.
-        block: consecutive examples that stay together; 1 for none.
 
     Raises:
-        ValueError: ``batch_size`` or ``block`` is below 1.
+        ValueError: ``batch_size`` is below 1.
 
     >>> order = BatchOrder(3, [3, 1, 2], 2, seed=1)
     >>> len(order), sorted(int(i) for position in range(2) for i in order.batch(0, position))
@@ -43,23 +39,15 @@ class BatchOrder:
     """
 
     def __init__(
-        self,
-        n: int,
-        sizes: Callable[[Ints], Ints] | Sequence[int],
-        batch_size: int,
-        *,
-        seed: int,
-        window: int = 50,
-        block: int = 1,
+        self, n: int, sizes: Callable[[Ints], Ints] | Sequence[int], batch_size: int, *, seed: int, window: int = 50
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("block", block)):
-            if value < 1:
-                raise ValueError(f"{name} {value} is below 1; use at least 1")
+        if batch_size < 1:
+            raise ValueError(f"batch_size {batch_size} is below 1; use at least 1")
         if not callable(sizes):
             lengths = np.asarray(sizes, dtype=np.int64)
             sizes = lengths.__getitem__
         self._n, self._sizes, self._batch_size = n, sizes, batch_size
-        self._seed, self._window, self._block = seed, max(1, window), block
+        self._seed, self._window = seed, max(1, window)
         self._members = lru_cache(CACHED_WINDOWS)(self._sorted_members)
         self._numbers, self._plain = lru_cache(1)(self._numbers_of), lru_cache(1)(self._plain_batches)
 
@@ -94,24 +82,14 @@ class BatchOrder:
         """The batches of a block, without sorting."""
         starts = self._numbers_of(epoch, block) * self._batch_size
         positions = (starts[:, None] + np.arange(self._batch_size)).ravel()
-        members = self._shuffled(positions[positions < self._n], epoch)
+        members = permuted(positions[positions < self._n], self._n, (self._seed, epoch, 0))
         return np.split(members, np.minimum(self._batch_size, self._n - starts).cumsum()[:-1])
 
     def _sorted_members(self, epoch: int, window: int) -> Ints:
         span = self._window * self._batch_size
         positions = np.arange(window * span, min(self._n, (window + 1) * span))
-        members = self._shuffled(positions, epoch)
+        members = permuted(positions, self._n, (self._seed, epoch, 0))
         return members[np.argsort(self._sizes(members), kind="stable")]
-
-    def _shuffled(self, positions: Ints, epoch: int) -> Ints:
-        """The numbers of the examples at some positions, before sorting."""
-        key, block = (self._seed, epoch, 0), min(self._block, self._n)
-        if block == 1:
-            return permuted(positions, self._n, key)
-        blocks = self._n // block
-        first = int(np.random.default_rng((*key, block)).integers(block))
-        images = permuted(np.minimum(positions // block, blocks - 1), blocks, key) * block + positions % block
-        return (np.where(positions < blocks * block, images, positions) + first) % self._n
 
 
 def permuted(positions: Ints, n: int, key: Sequence[int]) -> Ints:

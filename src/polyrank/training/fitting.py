@@ -84,9 +84,7 @@ class ExampleBatches:
         sizes: Callable[[Ints], Ints] | Sequence[int] = ()
         if settings.window > 1:  # else no length is ever read
             sizes = examples.sizes if isinstance(examples, StoredExamples) else [*map(step.length, examples)]
-        self._order = BatchOrder(
-            len(examples), sizes, settings.batch_size, seed=seed, window=settings.window, block=settings.block
-        )
+        self._order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.window)
         self.n_steps, self.per_epoch = count_steps(settings, len(examples))
         self._checks = check_steps(self.n_steps, self.per_epoch, settings.evaluate_per_epoch)
         # mining uses the weights at the start of an epoch, and a first stage chooses the negatives of each batch
