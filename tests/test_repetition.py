@@ -164,6 +164,11 @@ def test_another_second_stage_is_added_with_its_weight() -> None:
         )
     ]
     np.testing.assert_allclose(stage.score([CONTEXT], [REPLIES]), expected)
+    same, heavier = (Repetition(penalty=2.0, overlap=1.0, reranker=Lengths(), weight=w) for w in (0.5, 1.0))
+    assert stage.fingerprint == same.fingerprint
+    assert len({stage.fingerprint, heavier.fingerprint, Repetition(penalty=2.0, overlap=1.0).fingerprint}) == 3
+    with pytest.raises(UsageError, match="weight = inf"):
+        Repetition(penalty=1.0, overlap=0.0, reranker=Lengths(), weight=float("inf"))
 
 
 def lists_of(n: int, *, echo_is_right: float, noise: float = 0.05) -> list[Example]:
@@ -217,24 +222,33 @@ def test_another_second_stage_is_weighed_along_on_the_best_candidates() -> None:
         longer = tuple(f"{text} now and then" if rng.random() < 0.5 else text for text in one.candidates)
         n = [len(text) for text in longer]
         right = one.relevant[0] if n[0] == n[1] or rng.random() < 0.2 else int(n[1] > n[0])
-        valid.append(Example(one.context, longer, (right,), one.id))
+        order = rng.permutation(4).tolist()
+        valid.append(Example(one.context, tuple(longer[i] for i in order), (order.index(right),), one.id))
     stage, figures = fit_repetition(Near(), valid, reranker=Lengths(), n_retrieved=3)
     assert isinstance(stage.reranker, Lengths)
     assert stage.weight > 0
-    found = [one for one in valid if one.relevant[0] < 3]  # the first two hold the last word, and ties are by text
-    assert figures["n_valid"] == len(found) < len(valid)
-    alone, _ = fit_repetition(Near(), found)
-    short = [Example(one.context, one.candidates[:3], one.relevant, one.id) for one in found]
-    queries, texts = [one.query for one in short], [one.candidates for one in short]
+    short = []
+    for one in valid:  # ties of the first stage are by text
+        scores = Near().score([one.query], [one.candidates])[0]
+        best = sorted(range(4), key=lambda i: (-scores[i], one.candidates[i]))[:3]
+        if one.relevant[0] in best:
+            texts = tuple(one.candidates[i] for i in best)
+            short.append(Example(one.context, texts, (best.index(one.relevant[0]),), one.id))
+    assert figures["n_valid"] == len(short) < len(valid)
+    alone, _ = fit_repetition(Near(), short)
+    queries, lists = [one.query for one in short], [one.candidates for one in short]
     right = [one.relevant[0] for one in short]
 
     def r1(second: Repetition) -> float:
-        totals = [a + b for a, b in zip(Near().score(queries, texts), second.score(queries, texts), strict=True)]
+        totals = [a + b for a, b in zip(Near().score(queries, lists), second.score(queries, lists), strict=True)]
         return float(np.mean([row.argmax() == i for row, i in zip(totals, right, strict=True)]))
 
     assert figures["sum"]["R@1"] == pytest.approx(r1(stage))
     assert r1(stage) > r1(alone) + 0.05
-    opposite = [Example(one.context, one.candidates, (abs(1 - one.relevant[0]),), one.id) for one in short]
+    opposite = []
+    for one in short:  # the shorter of the near replies
+        lengths = {len(text): i for i, text in enumerate(one.candidates[:2])}
+        opposite.append(Example(one.context, one.candidates, (lengths[min(lengths)],), one.id))
     without, figures = fit_repetition(Near(), opposite, reranker=Lengths())
     assert without.reranker is None  # its weight would be below 0
     far = [Example(("wifi",), ("wifi", "wifi too", "yes"), (2,), str(n)) for n in range(9)]
@@ -398,8 +412,13 @@ def test_the_other_second_stage_must_be_usable(
     assert not Path(out).exists()
     moved = tmp_path / "moved"
     shutil.copytree(said, moved)
-    made = CliRunner().invoke(app, ["repetition", name, "-o", out, "--penalty", "1", "--rerank", str(moved)])
-    assert made.exit_code == 0, made.output
+    halved = Repetition(
+        penalty=1.0, overlap=0.0, corrects=load_encoder(name).fingerprint, reranker=load(moved), weight=0.5
+    )
+    save_repetition(Path(out), halved, encoder=name)
+    loaded = load(out)
+    assert loaded.fingerprint == halved.fingerprint
+    np.testing.assert_array_equal(loaded.score_pool([CONTEXT], REPLIES), halved.score_pool([CONTEXT], REPLIES))
     shutil.rmtree(moved)
     with pytest.raises(UsageError, match="needs the re-ranker"):
         load(out)
