@@ -10,6 +10,7 @@ INSTRUCTIONS = {"amx_int8": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}  # the 
 LIBRARIES = ("python", "numpy", "torch", "transformers", "faiss-cpu")
 BACKBONE, LEFT = "MiniLM", "left truncation, polyrank's learning rate"
 Result = dict[str, Any]
+Trials = dict[str, tuple[Result, Result, Result]]
 
 
 def read(name: str) -> Result:
@@ -23,7 +24,7 @@ def read_if_there(name: str) -> Result | None:
     return read(name) if record.has(name) else None
 
 
-def trials(folder: str, keys: Iterable[str], changed: str) -> dict[str, tuple[Result, Result, Result]]:
+def trials(folder: str, keys: Iterable[str], changed: str) -> Trials:
     """The encoders of a set that were evaluated: alone, changed by a correction, and the correction's fit."""
     found = {}
     for key in keys:

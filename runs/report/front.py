@@ -162,6 +162,13 @@ def stages() -> str:
         if one and two:
             cells = ["", "", share(one), share(two), compared(two["against"])]
             rows.append([f"{name}, [words compared](results.md#repetition)", f"{min(25, size)} of {size}", *cells])
+    for name in ("star", "sgd"):
+        one, two = (read_if_there(f"repetition/{name}/late{kind}") for kind in ("", "-second"))
+        if one and two:
+            first, *second = (read_if_there(f"late/{name}/{key}.fit") for key in ("all", "late", "late-2"))
+            seen = [first["n_examples"] if first else 0, sum(fit["n_examples"] for fit in second if fit)]
+            cells = [*(f"{n:,}" for n in seen), share(one), share(two), compared(two["against"])]
+            rows.append([f"{name}, [words compared](results.md#repetition) and late", "25 of 100", *cells])
     titles = ["R@1, %", "re-ranked", "pairs of the first stage", "of the second", "one stage", "two", "difference"]
     return table(titles, rows, (1, 2, 3))
 

@@ -1,12 +1,15 @@
 """A second stage that compares wordings, as runs/repetition.sh measures it."""
 
+from collections.abc import Mapping
+
 from report.best import SETS
-from report.figures import change, compared, gain, listed, read, section, share, table, trials
+from report.figures import Trials, change, compared, gain, listed, read, section, share, table, trials
 
 ENCODERS = {
     "shipped": "`shipped:minilm`",
     "hubs": "the same, [corrected for hubs](#correction-for-hubs)",
     "trained": "the best encoder at hand",
+    "late": "the same, second stage with a late Cross-encoder",
 }
 
 
@@ -21,20 +24,23 @@ def repetition() -> str:
             rows.append([title, said, ENCODERS[key], *shares, f"{fit['penalty']:.1f}", f"{fit['overlap']:.1f}"])
     if not rows:
         return ""
-    trained = "; ".join(
-        f"{name} {gain(results['trained'][1]['against'])}" for name, results in found.items() if "trained" in results
+    trained, shipped = (
+        "; ".join(f"{name} {gain(one[key][1]['against'])}" for name, one in found.items() if key in one)
+        for key in ("trained", "shipped")
     )
     return section(
         "Repetition",
         f"""Does a second stage help that only compares the words of a reply with those of each turn? Where wrong
         candidates were already said in the conversation, yes: an encoder reads each side alone, and ranks such replies
         high because they resemble the context. `polyrank repetition` computes no network. It re-ranks the 25 best and
-        changes R@1 of the best encoders by: {trained}. It gains nothing on star, where people often repeat a turn, and
-        on mutual, where nobody does. On sgd it gained {change(fit_gain("sgd"))} on dev lists, but not on the test
+        changes R@1 of the best encoders by: {trained}; of `shipped:minilm` by: {shipped}. On star people often repeat
+        a turn, so there `shipped:minilm` gains from lower scores for other replies with the same words. In mutual
+        nobody repeats one. On sgd the best encoder gained {change(fit_gain("sgd"))} on dev lists, but not on the test
         part.""",
+        *with_late(found),
         listed(
             """Score: g + w overlap - p echo. The echo is 1 if the reply repeats a turn in the same words. The overlap
-            is the greatest share of common words (Jaccard) with a turn. 2,000 dev lists (`shipped:minilm`: 1,000;
+            is the greatest share of common words (Jaccard) with a turn. 2,000 dev lists (ubuntu-irc: 1,994;
             convai2-valid: 777; mutual: 888 training lists) choose w and p by maximum likelihood; both may be below
             0.""",
             """Served pipelines never return a reply that repeats a turn, unless a request allows it, so only the
@@ -44,12 +50,12 @@ def repetition() -> str:
             pairs](#more-pairs-and-two-encoders-as-one); ubuntu-irc, the sum of three
             described there.
             `shipped:minilm` was trained on the training parts of star, ubuntu-irc and self-dialogue.""",
-            """Evaluation: R@1 of all test examples (`shipped:minilm`: the first 1,000, alone on convai2-valid all;
-            mutual: 886 of its dev part) with 95% intervals; after a semicolon, the paired difference from the encoder
+            """Evaluation: R@1 of all test examples (corrected for hubs: the first 1,000; mutual: 886 of its dev part)
+            with 95% intervals; after a semicolon, the paired difference from the encoder
             alone, over dialogues where examples have some.""",
             """Machine and command: bf16 on one busy core of an AMD EPYC (AVX-512 with bf16); `bash runs/repetition.sh`
-            with `MODELS="trained=FOLDER"`; with `LIMIT=1000 MAX_VALID=1000` and `MODELS=shipped=shipped:minilm` or
-            `hubs=runs/work/hubs/SET/shipped`;
+            with `MODELS=shipped=shipped:minilm` or `MODELS="trained=FOLDER"`; with `LIMIT=1000 MAX_VALID=1000
+            MODELS=hubs=runs/work/hubs/SET/shipped`; with `MODELS=late=FOLDER RERANK=FOLDER`;
             [data](../runs/results/repetition.jsonl).""",
         ),
         table(
@@ -58,6 +64,22 @@ def repetition() -> str:
             (5, 6),
         ),
     )
+
+
+def with_late(found: Mapping[str, Trials]) -> list[str]:
+    """A late Cross-encoder in the same second stage."""
+    rows = {name: one["late"] for name, one in found.items() if "late" in one}
+    if not rows:
+        return []
+    gains = "; ".join(f"{name} {gain(two['against'])}" for name, (_, two, _) in rows.items())
+    weights = " and ".join(f"{fit['reranker']['weight']:.2f} on {name}" for name, (*_, fit) in rows.items())
+    dev = ", ".join(f"{name} {gain(fit['gain'])}" for name, (*_, fit) in rows.items())
+    return [
+        f"""With a late Cross-encoder in the same second stage (`--rerank`), R@1 of the best encoder changes by:
+        {gains} (on dev lists: {dev}). Its weight is {weights}; the same dev lists choose it, of which each then has the 25 best. It is the
+        one in the last table of [both stages on all pairs](#both-stages-on-all-pairs); on star, it was trained further
+        on the first half of the pairs, where it corrects a Bi-encoder of the second half (`BOTH=1`)."""
+    ]
 
 
 def fit_gain(name: str) -> float:
