@@ -251,7 +251,7 @@ def test_the_commands_output_works_with_evaluate(
 def test_a_message_names_the_option_of_the_command(
     models: dict[str, Path], task: dict[str, Path], tmp_path: Path
 ) -> None:
-    turns = [{"speaker": name, "text": f"{name} says hello"} for name in ("agent", "user", "agent")]
+    turns = [{"speaker": name, "text": f"hello from the {name}"} for name in ("agent", "user", "agent")]
     data = tmp_path / "dialogues.jsonl"
     data.write_text(json.dumps({"id": "1", "turns": turns}) + "\n", "utf-8")
     made = run("map", data, "--valid", task["valid"], "-o", tmp_path / "map", "--encoder", models["bi"])

@@ -76,9 +76,10 @@ def with_late(found: Mapping[str, Trials]) -> list[str]:
     dev = ", ".join(f"{name} {gain(fit['gain'])}" for name, (*_, fit) in rows.items())
     return [
         f"""With a late Cross-encoder in the same second stage (`--rerank`), R@1 of the best encoder changes by:
-        {gains} (on dev lists: {dev}). Its weight is {weights}; the same dev lists choose it, of which each then has the 25 best. It is the
-        one in the last table of [both stages on all pairs](#both-stages-on-all-pairs); on star, it was trained further
-        on the first half of the pairs, where it corrects a Bi-encoder of the second half (`BOTH=1`)."""
+        {gains} (on dev lists: {dev}). Its weight is {weights}; the same dev lists choose it, of which each then has the
+        25 best. It is the one in the last table of [both stages on all pairs](#both-stages-on-all-pairs); on star, it
+        was trained further on the first half of the pairs, where it corrects a Bi-encoder of the second half
+        (`BOTH=1`)."""
     ]
 
 
