@@ -10,7 +10,7 @@
 #     sum-wide: of bi, convert and bi-wide; sum-seeds: of bi, convert and bi-2; sum-first: of FIRST and convert;
 #     sum-more: of logq, logq-more and convert-all; sum-late: its 25 best, re-ranked by late, which corrects logq;
 #     sum-four: of FROM, logq-more, scratch and counts; sum-both: of bi, bi-2, bi-both and convert;
-#     sum-three: of bi-2, bi-3 and "all" of runs/halves.sh
+#     sum-three: of bi-2, bi-3 and "all" of runs/halves.sh; sum-general: of these and the third pass of shipped:minilm (runs/encoder.sh)
 #   bi-all, convert-all, sum-all, logq-all, sum-logq-all: the same on every pair of the corpus
 #   bi-more, poly-64: trained further from bi, on a quarter as many pairs
 #   logq: bi with negatives_weighting = "logq"; counts: how often a reply was said; scratch: ConveRT from
@@ -143,7 +143,8 @@ for set in $SETS; do
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
           --set "train.epochs=$EPOCHS" ;;
-      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more | sum-four | sum-both | sum-third | sum-three | sum-160)
+      sum | sum-all | sum-shipped | sum-wide | sum-seeds | sum-first | sum-more | sum-four | sum-both | sum-third | sum-three | \
+        sum-general | sum-160)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
@@ -152,6 +153,8 @@ for set in $SETS; do
         [[ $model == sum-third ]] && against=third parts=("$work"/{third,third-2,convert}/model) lists=2000
         [[ $model == sum-160 ]] && against=sum-third parts=("$work"/{third,third-2,both-160,convert}/model) lists=2000
         [[ $model == sum-three ]] && against=bi-2 parts=("$work"/{bi-2,bi-3}/model "runs/work/halves/$set/all/model") lists=2000
+        [[ $model == sum-general ]] && against=sum-three lists=2000 \
+          parts=("$work"/{bi-2,bi-3}/model "runs/work/halves/$set/all/model" runs/work/encoder/third/model)
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
         [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists

@@ -42,6 +42,7 @@ MODELS = {
     "bi-3": "Bi-encoder, a third seed",
     "sum-seeds": "sum of both Bi-encoders and ConveRT",
     "sum-three": "sum of both and the one of [both stages](#both-stages-on-all-pairs), last table",
+    "sum-general": "the same with the third pass of `shipped:minilm` itself",
     "third": "Bi-encoder from the third pass of `shipped:minilm`, frequencies corrected",
     "third-2": "the same, another seed",
     "sum-third": "sum of both and ConveRT",
@@ -143,7 +144,8 @@ def best() -> str:
             """`SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds third third-2 sum-third
             average-third"`""",
             """`SETS=convai2-valid START=runs/work/encoder/average MODELS="both-160 sum-160 hubs-160"`""",
-            """`SETS=ubuntu-irc START=runs/work/encoder/pass1 BUDGET=100000000 MODELS="bi-2 bi-3 sum-three"`""",
+            """`SETS=ubuntu-irc START=runs/work/encoder/pass1 BUDGET=100000000 MODELS="bi-2 bi-3 sum-three
+            sum-general"`, whose last part dev lists choose among six""",
             """`SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"`""",
             """`SETS=mutual MODELS="given given-2 given-3 sum-given average-given"`, and `SETS=mutual MODELS=cross
             BACKBONE=runs/work/pretraining/post/run/model`""",
@@ -184,7 +186,7 @@ def corrected(name: str, kind: str = "") -> Result | None:
 
 def summed(name: str) -> Result | None:
     """The best sum: of one to three Bi-encoders and a ConveRT, on star and sgd with counts."""
-    kinds = ("sum-more", "sum-four", "sum-seeds", "sum-wide", "sum-third", "sum-three", "sum-160")
+    kinds = ("sum-more", "sum-four", "sum-seeds", "sum-wide", "sum-third", "sum-three", "sum-general", "sum-160")
     found = [read_if_there(f"best/{name}/{kind}") for kind in kinds] + [read_if_there(f"halves/{name}/sum")]
     known = [one for one in found if one] or [one for one in [corrected(name, "sum-")] if one]
     return max(known, key=lambda one: float(one["metrics"]["R@1"]), default=None)

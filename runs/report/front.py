@@ -47,11 +47,11 @@ def quality() -> str:
         *map(passes, SETS)
     ]
     results[
-        "the best [sum](docs/choosing.md#sums-of-encoders) of one to three such Bi-encoders and a ConveRT; on star and"
-        " sgd also of reply counts"
+        "the best [sum](docs/choosing.md#sums-of-encoders) of up to four encoders; on star and sgd also of reply counts"
     ] = [*map(summed, SETS)]
     compared_words = {
-        name: read_if_there(f"repetition/{name}/trained-second") for name in ("ubuntu-irc", "convai2-valid")
+        name: read_if_there(f"repetition/{name}/{key}-second")
+        for name, key in (("ubuntu-irc", "general"), ("convai2-valid", "trained"))
     }
     results["the 25 best of such a sum, [re-ranked by comparing words](docs/results.md#repetition)"] = [
         compared_words.get(name) for name in SETS
@@ -157,8 +157,13 @@ def stages() -> str:
             seen = [fits["all"]["n_examples"], fits["cross-first"]["n_examples"] + fits["cross"]["n_examples"]]
             cells = [*(f"{n:,}" for n in seen), share(one), share(two), compared(two["against"])]
             rows.append([f"{name}, all pairs for both", f"{min(25, size)} of {size}", *cells])
-    for name, size in (("ubuntu-irc", 100), ("convai2-valid", 20), ("star", 100), ("sgd", 100)):
-        one, two = (read_if_there(f"repetition/{name}/trained{kind}") for kind in ("", "-second"))
+    for name, key, size in (
+        ("ubuntu-irc", "general", 100),
+        ("convai2-valid", "trained", 20),
+        ("star", "trained", 100),
+        ("sgd", "trained", 100),
+    ):
+        one, two = (read_if_there(f"repetition/{name}/{key}{kind}") for kind in ("", "-second"))
         if one and two:
             cells = ["", "", share(one), share(two), compared(two["against"])]
             rows.append([f"{name}, [words compared](results.md#repetition)", f"{min(25, size)} of {size}", *cells])
