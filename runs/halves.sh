@@ -6,7 +6,8 @@
 # STEPS: the most updates of a Bi-encoder of all pairs, and three times those of a half. PAIRS: of each half, for the Cross-encoder.
 # MINUTES: limit of each of its two trainings. PARALLEL=1 runs trainings side by side. SECOND=late, for machines without a GPU: a late
 # Cross-encoder, trained on the second half alone, and neither passes nor sums; with ONWARD=1, "all" continues the Bi-encoder of the
-# first half on the second one; with BOTH=1, the late Cross-encoder is trained on the first half too (late-2). WEIGHTING=as_said: without correction of frequencies. A stopped run resumes when you start it again.
+# first half on the second one; with BOTH=1, the late Cross-encoder is trained on the first half too (late-2).
+# WEIGHTING=as_said: without correction of frequencies. A stopped run resumes when you start it again.
 # Writes runs/work/halves, and stores halves/SET/MODEL (late/SET/MODEL) with runs/record.py, over all test lists (mutual: its dev lists):
 #   all, passes: a Bi-encoder of one pass over all pairs, and of four with dropout, whose best version dev lists choose
 #   sum: of both, a ConveRT and reply counts, with weights from dev lists; mutual: of both

@@ -419,6 +419,8 @@ def test_the_other_second_stage_must_be_usable(
     loaded = load(out)
     assert loaded.fingerprint == halved.fingerprint
     np.testing.assert_array_equal(loaded.score_pool([CONTEXT], REPLIES), halved.score_pool([CONTEXT], REPLIES))
+    with pytest.raises(UsageError, match=r"needs the re-ranker .* open the folder with polyrank\.load"):
+        load_repetition(Path(out))  # never scores without it
     shutil.rmtree(moved)
     with pytest.raises(UsageError, match="needs the re-ranker"):
         load(out)

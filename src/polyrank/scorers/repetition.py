@@ -165,9 +165,12 @@ def load_repetition(path: Path, reranker: Scorer | None = None) -> Repetition:
 
     Raises:
         ArtifactError: the folder is damaged, or the other re-ranker has changed since.
+        UsageError: the folder names another re-ranker, and it is not given.
     """
     document = read_document(path, REPETITION)
     part = document.get("reranker", {})
+    if part and reranker is None:
+        raise UsageError(f"{path} needs the re-ranker {part['model']}; open the folder with polyrank.load")
     if reranker is not None and reranker.fingerprint != part["fingerprint"]:
         raise ArtifactError(
             f"{path} was made with re-ranker {part['fingerprint'][:12]}, {reranker.name} is"
