@@ -3,6 +3,7 @@
     python runs/ship.py runs/work/convert/permissive/model convert
     python runs/ship.py runs/work/encoder/third/model minilm --more --half --tokens 128 --share 0.25
         --earlier runs/work/encoder/average
+    python runs/ship.py runs/work/second/run/model late --more --half --base shipped:minilm
 
 The model card, README.md, is written by hand and stays in the folder.
 """
@@ -28,12 +29,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="maximum per context and per candidate; default: as in training")
     parser.add_argument("--share", type=float, help="share of the trained weights in a mixture with earlier ones")
     parser.add_argument("--earlier", type=Path, help="a model with the earlier weights; default: the backbone")
+    parser.add_argument("--base", help="leave out the weights that are those of this model")
     options = parser.parse_args()
     trained = load_model(options.trained)
     recipe = trained.metadata["recipe"]
-    data = {key: Path(value).name if key in ("train", "valid") else value for key, value in recipe["data"].items()}
+    data = {key: Path(value).name if value and key in ("train", "valid") else value for key, value in recipe["data"].items()}
     start = recipe["train"].get("init_from")
-    how = {**recipe["train"], "init_from": start and Path(start).parent.name}  # RUN of RUN/model
+    if start and not start.startswith("shipped:"):
+        start = Path(start).parent.name  # RUN of RUN/model
+    how = {**recipe["train"], "init_from": start}
     metadata = {
         **trained.metadata, "recipe": {**recipe, "data": data, "train": how, "output": Path(recipe["output"]).name}
     }  # fmt: skip
@@ -48,8 +52,9 @@ def main() -> None:
     text = card.read_text("utf-8") if card.exists() else ""
     card.unlink(missing_ok=True)  # save_model only replaces a folder that holds nothing but a model
     save_model(
-        folder, trained.model, texts, trained.config, metadata=metadata, replace=folder.exists(), half=options.half
-    )
+        folder, trained.model, texts, trained.config, metadata=metadata, replace=folder.exists(), half=options.half,
+        base=options.base,
+    )  # fmt: skip
     card.write_text(text, "utf-8")
 
 

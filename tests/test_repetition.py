@@ -1,9 +1,11 @@
-"""The second stage that compares wordings: its formula, its fit, its folder, both stages together, the command line."""
+"""The second stage that compares words: its formula, its fit, its folder, both stages together, the command line."""
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from polyrank.records import Context, ContextLike, Example, contexts_of
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
-from polyrank.scorers.repetition import Repetition, load_repetition, save_repetition
+from polyrank.scorers.repetition import RAREST, Repetition, Words, load_repetition, save_repetition
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training import train
 
@@ -78,8 +80,47 @@ def test_random_texts_have_the_scores_of_an_independent_computation() -> None:
     assert n_echoes > 5
 
 
+COUNTED = Words.of(["the wifi is down", "is it", "the light", "it", *(f"a{n}" for n in range(12))])
+
+
+def test_a_word_is_as_rare_as_the_texts_that_have_it_are_few() -> None:
+    assert Words(16, {"is": 2, "it": 2, "the": 2}) == COUNTED
+    assert COUNTED.rarity("it") == np.log(16 / 2)
+    assert COUNTED.rarity("wifi") == COUNTED.rarity("unknown") == np.log(16)
+    many = Words.of([f"yes {n}" for n in range(20_000)] + ["no and no", "no"])
+    assert many.rarity("no") == many.rarity("17") == RAREST  # in 2 of 20,002 texts
+    assert many.counts == {"yes": 20_000}
+    assert Words.of([]).rarity("yes") == 0.0
+    assert Words.of(["Yes", "Yes"]) == Words.of(["Yes"])
+
+
+def test_rare_words_in_common_with_the_newest_turn_the_background_and_earlier_turns_count() -> None:
+    context = Context(("My wifi is down", "The light, is it on?"), ("I like tea",))
+    rare, half = np.log(16), np.log(8)
+    replies = {
+        "light": (rare, 0.0),
+        "THE light: the light!": (half + rare, 0.0),
+        "tea for my wifi": (rare, 2 * rare),  # "tea"; "my", "wifi"
+        "it is down": (2 * half, rare),  # "is" is in both turns, and counts as of the newest one
+        "router": (0.0, 0.0),
+        "router " * 100 + "light": (0.0, 0.0),  # beyond the first hundred words
+        "router " * 99 + "light": (rare, 0.0),
+    }
+    for match, earlier in ((1.0, 0.0), (0.0, 1.0), (0.5, -2.0)):
+        stage = Repetition(match=match, earlier=earlier, words=COUNTED)
+        expected = [match * newest + earlier * before for newest, before in replies.values()]
+        np.testing.assert_allclose(stage.score([context], [list(replies)])[0], expected, rtol=1e-6)
+    both = Repetition(penalty=1.0, overlap=2.0, match=0.5, earlier=-1.0, words=COUNTED)
+    terms = [Repetition(penalty=1.0, overlap=2.0), Repetition(match=0.5, earlier=-1.0, words=COUNTED)]
+    np.testing.assert_allclose(
+        both.score([CONTEXT], [REPLIES])[0], sum(stage.score([CONTEXT], [REPLIES])[0] for stage in terms), rtol=1e-5
+    )
+    with pytest.raises(UsageError, match="need the words"):
+        Repetition(match=1.0)
+
+
 def test_a_score_does_not_depend_on_other_rows_or_candidates() -> None:
-    stage = Repetition(penalty=1.5, overlap=0.7)
+    stage = Repetition(penalty=1.5, overlap=0.7, match=0.3, earlier=-0.2, words=COUNTED)
     whole = stage.score([CONTEXT, ["hi"], CONTEXT], [REPLIES, REPLIES[:2], REPLIES[::-1]])
     alone = [stage.score([CONTEXT], [[reply]])[0][0] for reply in REPLIES]
     assert whole[0].tolist() == alone
@@ -88,10 +129,10 @@ def test_a_score_does_not_depend_on_other_rows_or_candidates() -> None:
     assert [len(row) for row in stage.score([CONTEXT, CONTEXT], [[], ["a"]])] == [0, 1]
 
 
-@pytest.mark.parametrize(("penalty", "overlap"), [(np.inf, 0.0), (0.0, np.nan)])
-def test_numbers_that_are_not_finite_are_refused(penalty: float, overlap: float) -> None:
-    with pytest.raises(UsageError, match=r"penalty = inf|overlap = nan"):
-        Repetition(penalty=penalty, overlap=overlap)
+@pytest.mark.parametrize(("name", "value"), [("penalty", np.inf), ("overlap", np.nan), ("match", np.nan)])
+def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=f"{name} = {value}"):
+        Repetition(words=COUNTED, **dict[str, Any]({name: value}))
 
 
 def stage_of(encoder: Encoder, penalty: float = 5.0, overlap: float = 1.0) -> Repetition:
@@ -171,85 +212,114 @@ def test_another_second_stage_is_added_with_its_weight() -> None:
         Repetition(penalty=1.0, overlap=0.0, reranker=Lengths(), weight=float("inf"))
 
 
-def lists_of(n: int, *, echo_is_right: float, noise: float = 0.05) -> list[Example]:
-    """The right reply holds the last word of the context, and sometimes it is the context."""
-    rng = np.random.default_rng(3)
-    examples = []
+class Meaning(Encoder):
+    """Every word has a random vector on each side, so that equal words say nothing about the scores."""
+
+    dimension, fingerprint = 8, "meaning"
+
+    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
+        """The mean of the words of the newest turn."""
+        vectors = [_meaning(one.turns[-1], 1) for one in contexts_of(contexts)]
+        return np.array(vectors)[:, None], np.ones((len(vectors), 1), np.bool_)
+
+    def encode_candidates(self, candidates: Sequence[str]) -> Floats:
+        """The mean of the words of a text."""
+        return np.array([_meaning(text, 2) for text in candidates])
+
+
+def _meaning(text: str, side: int) -> Floats:
+    rows = [_of_word(word, side) for word in text.split()]
+    return np.array(rows, np.float32).mean(axis=0)
+
+
+@cache
+def _of_word(word: str, side: int) -> NDArray[np.float64]:
+    return np.random.default_rng([side, *word.encode()]).normal(size=Meaning.dimension)
+
+
+VOCABULARY = [f"w{n}" for n in range(25)]
+
+
+def simulated(n: int, second: Scorer) -> list[Example]:
+    """Lists of random texts, whose right reply is drawn as the scores of Meaning and of a second stage predict."""
+    rng, examples = np.random.default_rng(7), []
+
+    def text() -> str:
+        return " ".join(rng.choice(VOCABULARY, rng.integers(3, 7), p=WORD_SHARES))
+
     for number in range(n):
-        word, other = rng.choice(WORDS, 2, replace=False).tolist()
-        texts = (f"ok {word}", f"try {word}", f"ok {other}", f"try {other}")
-        right = int(rng.random() >= echo_is_right)
-        examples.append(Example((texts[0],), texts, (right + 2 * int(rng.random() < noise),), str(number)))
+        turns, texts = tuple(text() for _ in range(3)), [text() for _ in range(5)]
+        if rng.random() < 0.6:
+            texts[0] = turns[rng.integers(3)]
+        scores = (Meaning().score([turns], [texts])[0] + second.score([turns], [texts])[0]).astype(np.float64)
+        right = int((scores + rng.gumbel(size=5)).argmax())
+        examples.append(Example(turns, tuple(texts), (right,), str(number)))
     return examples
 
 
-def loss_of(lists: Sequence[Example]) -> Callable[[float, float, float], float]:
-    """Mean cross-entropy of the right replies, for a factor of both stages, a penalty and an overlap's weight."""
-    stages = (Near(), Repetition(penalty=-1.0, overlap=0.0), Repetition(penalty=0.0, overlap=1.0))
-    queries, texts = [one.query for one in lists], [one.candidates for one in lists]
-    near, echo, overlap = (np.array(stage.score(queries, texts), np.float64) for stage in stages)
-    right = np.array([one.relevant[0] for one in lists])
-
-    def loss(a: float, penalty: float, weight: float) -> float:
-        values = a * (near - penalty * echo + weight * overlap)
-        return float(np.mean(np.logaddexp.reduce(values, axis=1) - values[np.arange(len(lists)), right]))
-
-    return loss
+WORD_SHARES = 1 / np.arange(1, 26) / (1 / np.arange(1, 26)).sum()
+WORDS_OF_ALL = Words.of([" ".join(np.random.default_rng(n).choice(VOCABULARY, 5, p=WORD_SHARES)) for n in range(3000)])
 
 
-@pytest.mark.parametrize("echo_is_right", [0.02, 0.9])
-def test_the_fit_is_the_most_likely_one_and_its_signs_are_free(echo_is_right: float) -> None:
-    valid = lists_of(400, echo_is_right=echo_is_right)
-    stage, figures = fit_repetition(Near(), valid)
-    assert stage.corrects == "near"
-    assert (stage.penalty > stage.overlap * 2 / 3) == (echo_is_right < 0.5)  # overlaps are 1, 1/3, 1/3 and 0
-    if echo_is_right < 0.5:
-        assert figures["gain"]["difference"] > 0.3
-    assert figures["gain"]["over"] == 0  # also if repetition alone ranks better than the encoder
+@pytest.mark.parametrize(("penalty", "overlap", "match", "earlier"), [(2.0, 1.5, 0.5, -0.4), (-1.5, -2.0, -0.3, 0.5)])
+def test_the_fit_finds_the_numbers_that_made_the_answers(
+    penalty: float, overlap: float, match: float, earlier: float
+) -> None:
+    made = Repetition(penalty=penalty, overlap=overlap, match=match, earlier=earlier, words=WORDS_OF_ALL)
+    valid = simulated(2000, made)
+    stage, figures = fit_repetition(Meaning(), valid)
+    assert stage.corrects == "meaning"
+    assert stage.penalty == pytest.approx(penalty, abs=0.4)
+    assert stage.overlap == pytest.approx(overlap, abs=0.6)
+    assert stage.match == pytest.approx(match, abs=0.1)
+    assert stage.earlier == pytest.approx(earlier, abs=0.1)
+    assert figures["gain"]["difference"] > 0.05
+    assert figures["gain"]["over"] == 0
     assert len(figures["parts"]) == 1
-    assert figures["n_echo"] == len(valid)
-    assert figures["n_echo_right"] == sum(one.relevant == (0,) for one in valid)
     assert figures["sum"]["R@1"] > figures["parts"][0]["R@1"]
-    loss = loss_of(valid)
-    least, a = min((loss(a, stage.penalty, stage.overlap), a) for a in np.linspace(0.02, 8, 400).tolist())
-    for penalty, overlap in ((0.1, 0.0), (-0.1, 0.0), (0.0, 0.1), (0.0, -0.1)):
-        assert loss(a, stage.penalty + penalty, stage.overlap + overlap) > least
+    echoed = [[text in one.context for text in one.candidates] for one in valid]
+    assert figures["n_echo"] == sum(map(any, echoed))
+    assert figures["n_echo_right"] == sum(row[one.relevant[0]] for row, one in zip(echoed, valid, strict=True))
+
+
+class Numbers(Scorer):
+    """Of two words, the one with the higher number is better, by the sum over a reply."""
+
+    name, fingerprint = "numbers", "numbers"
+
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates."""
+        return [np.array([sum(int(w[1:]) for w in text.split()) / 10 for text in texts], np.float32)
+                for texts in candidates]  # fmt: skip
 
 
 def test_another_second_stage_is_weighed_along_on_the_best_candidates() -> None:
-    rng, valid = np.random.default_rng(5), []
-    for one in lists_of(400, echo_is_right=0.1):  # of two near replies, the longer one is right in four of five lists
-        longer = tuple(f"{text} now and then" if rng.random() < 0.5 else text for text in one.candidates)
-        n = [len(text) for text in longer]
-        right = one.relevant[0] if n[0] == n[1] or rng.random() < 0.2 else int(n[1] > n[0])
-        order = rng.permutation(4).tolist()
-        valid.append(Example(one.context, tuple(longer[i] for i in order), (order.index(right),), one.id))
-    stage, figures = fit_repetition(Near(), valid, reranker=Lengths(), n_retrieved=3)
-    assert isinstance(stage.reranker, Lengths)
-    assert stage.weight > 0
+    made = Repetition(penalty=2.0, reranker=Numbers(), weight=0.7)
+    valid = simulated(1000, made)
+    stage, figures = fit_repetition(Meaning(), valid, reranker=Numbers(), n_retrieved=4)
+    assert isinstance(stage.reranker, Numbers)
+    assert stage.weight == pytest.approx(0.7, abs=0.15)
+    assert stage.penalty == pytest.approx(2.0, abs=0.5)
     short = []
     for one in valid:  # ties of the first stage are by text
-        scores = Near().score([one.query], [one.candidates])[0]
-        best = sorted(range(4), key=lambda i: (-scores[i], one.candidates[i]))[:3]
+        scores = Meaning().score([one.context], [one.candidates])[0]
+        best = sorted(range(5), key=lambda i: (-scores[i], one.candidates[i]))[:4]
         if one.relevant[0] in best:
             texts = tuple(one.candidates[i] for i in best)
             short.append(Example(one.context, texts, (best.index(one.relevant[0]),), one.id))
     assert figures["n_valid"] == len(short) < len(valid)
-    alone, _ = fit_repetition(Near(), short)
+    alone, _ = fit_repetition(Meaning(), short)
     queries, lists = [one.query for one in short], [one.candidates for one in short]
     right = [one.relevant[0] for one in short]
 
     def r1(second: Repetition) -> float:
-        totals = [a + b for a, b in zip(Near().score(queries, lists), second.score(queries, lists), strict=True)]
+        totals = [a + b for a, b in zip(Meaning().score(queries, lists), second.score(queries, lists), strict=True)]
         return float(np.mean([row.argmax() == i for row, i in zip(totals, right, strict=True)]))
 
     assert figures["sum"]["R@1"] == pytest.approx(r1(stage))
     assert r1(stage) > r1(alone) + 0.05
-    opposite = []
-    for one in short:  # the shorter of the near replies
-        lengths = {len(text): i for i, text in enumerate(one.candidates[:2])}
-        opposite.append(Example(one.context, one.candidates, (lengths[min(lengths)],), one.id))
-    without, figures = fit_repetition(Near(), opposite, reranker=Lengths())
+    opposite = simulated(300, Repetition(reranker=Numbers(), weight=-0.7))
+    without, figures = fit_repetition(Meaning(), opposite, reranker=Numbers())
     assert without.reranker is None  # its weight would be below 0
     far = [Example(("wifi",), ("wifi", "wifi too", "yes"), (2,), str(n)) for n in range(9)]
     with pytest.raises(DataError, match="no list has a right answer among the encoder's 2 best"):
@@ -273,6 +343,14 @@ def test_a_folder_is_reloaded_unchanged_and_damage_is_detected(tiny_encoders: di
     assert loaded.corrects == stage.corrects
     assert loaded.fingerprint == load_repetition(folder).fingerprint == stage.fingerprint
     np.testing.assert_array_equal(loaded.score_pool([CONTEXT], REPLIES), stage.score_pool([CONTEXT], REPLIES))
+    rarely = Repetition(penalty=5.25, match=0.25, earlier=-0.125, words=COUNTED, corrects=stage.corrects)
+    save_repetition(tmp_path / "rarely", rarely, encoder=name)
+    again = load(tmp_path / "rarely")
+    assert isinstance(again, Repetition)
+    assert (again.numbers, again.words, again.fingerprint) == (rarely.numbers, COUNTED, rarely.fingerprint)
+    np.testing.assert_array_equal(again.score_pool([CONTEXT], REPLIES), rarely.score_pool([CONTEXT], REPLIES))
+    fewer = Repetition(penalty=5.25, match=0.25, earlier=-0.125, words=Words(9, {}), corrects=stage.corrects)
+    assert fewer.fingerprint != rarely.fingerprint
     others = [(5.0, 1 / 3, stage.corrects), (5.25, 1.0, stage.corrects), (5.25, 1 / 3, "other")]
     prints = {Repetition(penalty=p, overlap=w, corrects=c).fingerprint for p, w, c in others}
     assert len(prints | {stage.fingerprint}) == 4
@@ -325,7 +403,15 @@ def test_the_command_writes_a_second_stage(tiny_encoders: dict[str, Path], valid
 
     few = ["repetition", name, "-o", str(tmp_path / "few"), "--valid", str(valid), "--max-valid", "4", "--json"]
     assert json.loads(CliRunner().invoke(app, few).stdout)["n_valid"] == 4
-    given = ["repetition", name, "-o", str(folder), "--penalty", "5", "--overlap", "-0.5", "--overwrite", "--json"]
+    base = ["repetition", name, "-o", str(folder), "--penalty", "5", "--overlap", "-0.5", "--overwrite"]
+    replies = tmp_path / "replies.txt"
+    replies.write_text("\n".join(REPLIES), "utf-8")
+    done = CliRunner().invoke(app, [*base, "--match", "0.2", "--earlier", "-0.1", "--words", str(replies)])
+    assert done.exit_code == 0, done.output
+    assert "+0.2 times the rarity of words in common with the newest turn" in done.output
+    assert load_repetition(folder).words == Words.of(REPLIES)
+    assert (load_repetition(folder).match, load_repetition(folder).earlier) == (0.2, -0.1)
+    given = [*base, "--json"]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output
     assert (load_repetition(folder).penalty, load_repetition(folder).overlap) == (5.0, -0.5)
@@ -488,6 +574,8 @@ def test_other_commands_refuse_it(command: list[str], message: str, said: Path, 
         (["--penalty", "1", "--speaker", "agent"], "--speaker agent applies with --valid"),
         (["--valid", "valid.jsonl", "--overlap", "2"], "--overlap 2.0 applies with --penalty"),
         (["--penalty", "nan"], "penalty = nan"),
+        (["--penalty", "1", "--match", "2"], "--match and --earlier need --words FILE"),
+        (["--valid", "valid.jsonl", "--match", "2"], "--match 2.0 applies with --penalty"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

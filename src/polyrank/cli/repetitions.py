@@ -23,13 +23,23 @@ def repetition(
     output: Annotated[Path, Option("-o", "--output", help="The folder to make.")],
     valid: Annotated[
         Path | None,
-        Option(help="Candidate lists to choose both numbers on; for pairs or dialogues, lists are drawn."),
+        Option(help="Candidate lists to choose all numbers on; for pairs or dialogues, lists are drawn."),
     ] = None,
     penalty: Annotated[
         float | None, Option(help="Subtract this from replies that repeat a turn, instead of --valid; for example 5.")
     ] = None,
     overlap: Annotated[
         float | None, Option(help="With --penalty: add this, times the share of words in common. Default: 0.")
+    ] = None,
+    match: Annotated[
+        float | None,
+        Option(help="With --penalty: add this, times the rarity of words in common with the newest turn. Default: 0."),
+    ] = None,
+    earlier: Annotated[
+        float | None, Option(help="With --penalty: the same for words in common only with turns before. Default: 0.")
+    ] = None,
+    words: Annotated[
+        Path | None, Option(help="With --match or --earlier: replies, in which a rare word is in few.")
     ] = None,
     rerank: Annotated[
         str | None,
@@ -49,22 +59,26 @@ def repetition(
     json_: Json = False,
 ) -> None:
     """Make a second stage that compares the words of replies and turns; use the result as --rerank."""
+    from polyrank.data import read_pool
     from polyrank.frozen.repetition import fit_repetition
     from polyrank.loading.models import resolve_encoder
     from polyrank.scorers.open import load, open_encoder
-    from polyrank.scorers.repetition import Repetition, check_repetition_path, save_repetition
+    from polyrank.scorers.repetition import Repetition, Words, check_repetition_path, save_repetition
     from polyrank.scorers.two_stage import ensemble_of
 
     use_threads(threads)
     if (valid is None) == (penalty is None):
-        raise UsageError("give either --valid FILE, to choose both numbers on, or --penalty, such as --penalty 5")
+        raise UsageError("give either --valid FILE, to choose all numbers on, or --penalty, such as --penalty 5")
+    by_hand = {"overlap": overlap, "match": match, "earlier": earlier, "words": words}
     for name, value, other in (
-        ("overlap", overlap, "penalty" if penalty is None else None),
+        *((name, value, "penalty" if penalty is None else None) for name, value in by_hand.items()),
         ("max-valid", max_valid, "valid" if valid is None else None),
         ("speaker", speaker, "valid" if valid is None else None),
     ):
         if value is not None and other is not None:
             raise UsageError(f"--{name} {value} applies with --{other}; give it, or leave --{name} out")
+    if (match or earlier) and words is None:
+        raise UsageError("--match and --earlier need --words FILE, replies of the same kind")
     if rerank is not None and Path(rerank).resolve() == output.resolve():
         raise UsageError(f"{output} is the other second stage itself; choose another path")
     check_repetition_path(output, replace=overwrite)
@@ -76,8 +90,15 @@ def repetition(
     if valid is None:
         if second is not None and ensemble_of(encoder.fingerprint, second, None) is None:
             raise UsageError(f"{rerank} ranks alone, and how to weigh it is not known; give --valid LISTS")
-        given = {"penalty": penalty or 0.0, "overlap": overlap or 0.0}
-        stage = Repetition(**given, corrects=encoder.fingerprint, reranker=second)
+        stage = Repetition(
+            penalty=penalty or 0.0,
+            overlap=overlap or 0.0,
+            match=match or 0.0,
+            earlier=earlier or 0.0,
+            words=None if words is None else Words.of(candidate.text for candidate in read_pool(words)),
+            corrects=encoder.fingerprint,
+            reranker=second,
+        )
     else:
         stage, fitted = fit_repetition(
             encoder, lists, reranker=second, progress=lambda name, batches: track(batches, name)
@@ -94,13 +115,14 @@ def repetition(
 
 
 def show_repetition(path: Path, *, json_: bool) -> None:
-    """Print the encoder, both numbers, and the figures of the validation."""
+    """Print the encoder, the numbers, and the figures of the validation."""
     from polyrank.loading.folders import read_model
     from polyrank.loading.models import resolved_name
+    from polyrank.scorers.repetition import NUMBERS
 
     _, document = read_model(path)
     encoder, metadata = resolved_name(document["encoder"], path), document["metadata"]
-    numbers = {name: document[name] for name in ("penalty", "overlap")}
+    numbers = {name: document[name] for name in NUMBERS if name in document}
     if other := document.get("reranker"):
         other["model"] = resolved_name(other["model"], path)
         numbers["reranker"] = other
@@ -110,6 +132,11 @@ def show_repetition(path: Path, *, json_: bool) -> None:
         return
     print(f"{path}: a second stage of {encoder}, fingerprint {document['fingerprint']}")
     print(f"{numbers['overlap']:+g} times the words in common, {-numbers['penalty']:+g} for a repeated turn")
+    if "match" in numbers:
+        print(
+            f"{numbers['match']:+g} times the rarity of words in common with the newest turn or the background,"
+            f" {numbers['earlier']:+g} with earlier turns"
+        )
     if other:
         print(f"{other['weight']:+g} times the score of {other['model']}")
     if metadata:

@@ -1,4 +1,4 @@
-"""Choosing the weights of a re-ranker that compares wordings on validation lists."""
+"""Choosing the weights of a re-ranker that compares words on validation lists."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from polyrank.evaluation.protocols import Record, evaluate
 from polyrank.frozen.sums import lists_to_fit, weigh
 from polyrank.records import Example
 from polyrank.scorers.protocols import Encoder, Scorer
-from polyrank.scorers.repetition import Repetition
+from polyrank.scorers.repetition import NUMBERS, Repetition, Words
 from polyrank.scorers.two_stage import shortlist_of
 
 Progress = Callable[[str, list[range]], Iterable[range]]
@@ -46,10 +46,11 @@ def fit_repetition(
     if reranker is not None:
         lists, first = _best(lists, first, n_retrieved)
         slow = [evaluate(reranker, lists, progress=lambda batches: progress("re-ranked", batches)).answerable]
-    # fitted weights are 0 or more, and these two may have either sign
-    signed = [
-        evaluate(Repetition(penalty=penalty, overlap=overlap), lists).answerable
-        for penalty, overlap in ((1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0))
+    words = Words.of(text for example in valid for text in example.candidates)
+    signed = [  # fitted weights are 0 or more, and these may have either sign
+        evaluate(Repetition(words=words, **dict[str, Any]({name: sign})), lists).answerable
+        for name in NUMBERS
+        for sign in (1.0, -1.0)
     ]
     (own, *others), figures = weigh([first, *signed, *slow], over=0)
     if not own:
@@ -57,18 +58,18 @@ def fit_repetition(
             f"the encoder adds nothing to repetition on {len(lists):,} lists; give more lists, or set the penalty and"
             " the overlap yourself"
         )
-    numbers = [(others[0] - others[1]) / own, (others[2] - others[3]) / own, *(more / own for more in others[4:])]
-    penalty, overlap, *weights = (float(f"{number:.4g}") for number in numbers)
+    numbers = [(a - b) / own for a, b in zip(others[: len(signed) : 2], others[1 : len(signed) : 2], strict=True)]
+    rounded = [float(f"{number:.4g}") for number in (*numbers, *(more / own for more in others[len(signed) :]))]
     echoes = [record.scores < 0 for record in signed[0] if record.scores is not None]
     figures["n_echo"] = sum(bool(found.any()) for found in echoes)
     figures["n_echo_right"] = sum(
         bool(found[list(one.relevant)].any()) for found, one in zip(echoes, first, strict=True)
     )
     figures["parts"] = figures["parts"][:1]
-    weight = weights[0] if weights else 0.0
+    weight = rounded[-1] if slow else 0.0
     stage = Repetition(
-        penalty=penalty,
-        overlap=overlap,
+        **dict[str, Any](zip(NUMBERS, rounded, strict=False)),
+        words=words,
         corrects=encoder.fingerprint,
         reranker=reranker if weight else None,
         weight=weight or 1.0,

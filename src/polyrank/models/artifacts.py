@@ -1,8 +1,9 @@
 """Model folders: config.json, model.safetensors, tokenizer.json. They are written atomically and verified when read.
 
 config.json holds the SHA-256 of the other two files and a checksum of itself, so a damaged file is refused before it is
-parsed. No file is a pickle. The fingerprint identifies everything that the vectors of an index depend on. A README.md
-written by a training is not verified: readers may edit it.
+parsed. No file is a pickle. A folder may leave out weights that are those of another model, its base. The fingerprint
+identifies everything that the vectors of an index depend on. A README.md written by a training is not verified: readers
+may edit it.
 """
 
 import hashlib
@@ -13,12 +14,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from polyrank.config.checked import to_dict
 from polyrank.config.models import CARD, MODEL, ModelConfig, model_from_dict, text_from_dict
-from polyrank.errors import ArtifactError, ConfigError
+from polyrank.config.names import model_folder
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.loading.folders import is_hugging_face
+from polyrank.loading.models import portable_name, resolved_name
 from polyrank.models.build import empty_model, saved_texts
 from polyrank.models.network import Network
+from polyrank.models.transfer import common_weights
 from polyrank.storage.document import check_part, checksum, read_document, seal
 from polyrank.storage.durable import new_folder
 from polyrank.storage.tensors import read_file, to_bytes
@@ -56,6 +62,7 @@ def save_model(
     metadata: dict[str, Any] | None = None,
     replace: bool = False,
     half: bool = False,
+    base: str | None = None,
 ) -> str:
     """Write a model folder atomically.
 
@@ -65,6 +72,7 @@ def save_model(
         metadata: of its origin; not part of the fingerprint.
         replace: whether an existing model folder may be replaced.
         half: store weights in 16 bits (float16), which rounds them.
+        base: the name of a model; weights equal to its weights are left out, and the folder needs it from then on.
 
     Returns:
         The model's fingerprint.
@@ -73,7 +81,14 @@ def save_model(
         UsageError: the folder exists and ``replace`` is false.
         ResourceError: the disk is full.
     """
-    tensors = model.stored()
+    tensors, needs = model.stored(), {}
+    if base is not None:
+        other = load_model(model_folder(base))
+        known = common_weights(model, other.model)
+        tensors = {
+            name: value for name, value in tensors.items() if name not in known or not torch.equal(value, known[name])
+        }
+        needs = {"base": {"model": portable_name(base, path), "fingerprint": other.fingerprint}}
     if half:
         tensors = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
     files = {
@@ -86,8 +101,9 @@ def save_model(
         "backbone": _plain(model.shape()),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         "metadata": metadata or {},
+        **needs,
     }
-    fingerprint = checksum({key: document[key] for key in ("model", "text", "backbone", "files")})
+    fingerprint = checksum({key: document[key] for key in ("model", "text", "backbone", "files", *needs)})
     whole = seal({**document, "fingerprint": fingerprint}, MODEL)
     with new_folder(path, replace=replace, own_files=MODEL_FILES) as folder:
         keep_edited_card(path, folder)
@@ -156,10 +172,31 @@ def load_model(path: Path, *, dropout: float | None = None, new_dropout: float =
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
     model = empty_model(config, document["backbone"], dropout, new_dropout)
-    model.restore(read_file(path / "model.safetensors")[0])
+    tensors = read_file(path / "model.safetensors")[0]
+    if "base" in document:
+        common = common_weights(model, _base(path, document["base"]))
+        tensors = {name: common[name] for name in model.stored() if name in common} | tensors
+    model.restore(tensors)
     tokenizer = path / "tokenizer.json"
     texts = saved_texts(model, policy, tokenizer.read_bytes(), str(tokenizer))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
+
+
+def _base(path: Path, needed: dict[str, str]) -> Network:
+    """The network whose weights a folder left out.
+
+    Raises:
+        ArtifactError: it is missing, or has changed since.
+    """
+    name = resolved_name(needed["model"], path)
+    remedy = f"{path} holds only what differs from {name}, which {{}}; install both again, from the same version"
+    try:
+        base = load_model(model_folder(name))
+    except UsageError as error:
+        raise ArtifactError(remedy.format("is missing")) from error
+    if base.fingerprint != needed["fingerprint"]:
+        raise ArtifactError(remedy.format("has changed since"))
+    return base.model
 
 
 @dataclass(frozen=True, slots=True)

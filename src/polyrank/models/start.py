@@ -4,17 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from polyrank.config.models import BiConfig, ConvertText, ModelConfig, TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.models.artifacts import load_model
 from polyrank.models.bi_encoder import BiEncoder
 from polyrank.models.build import new_model, refit_output_scale
-from polyrank.models.late_cross_encoder import LateCrossEncoder
 from polyrank.models.network import Network
 from polyrank.models.poly_encoder import PolyEncoder
+from polyrank.models.transfer import transfer_weights, word_tables
 from polyrank.text import BackboneTexts, Texts
 
 
@@ -54,7 +51,7 @@ def start_model(
     )
     if trained is not None:
         copied = transfer_weights(model, trained.model, f"{start}", same_words=_begins_with(texts, trained.texts))
-        if copied & _word_tables(model) and _has_other_words(texts, trained.texts):
+        if copied & word_tables(model) and _has_other_words(texts, trained.texts):
             raise ConfigError(
                 f"{start} has another vocabulary than the backbone, so its embeddings belong to other words; leave"
                 " model.backbone out, or start from a model on that backbone"
@@ -88,12 +85,6 @@ def _with_scale(
     return replace(resolved, output_scale=scale)
 
 
-def _word_tables(model: Network) -> set[str]:
-    """The names of the tables of word embeddings."""
-    tables = {id(table) for trunk in model.trunks() for table in trunk.embeddings().parameters()}
-    return {name for name, own in model.named_parameters(remove_duplicate=False) if id(own) in tables}
-
-
 def _begins_with(texts: Texts, start: Texts) -> bool:
     """Whether a vocabulary has all words of the start's, with the same ids, and perhaps more."""
     if not isinstance(texts, BackboneTexts) or not isinstance(start, BackboneTexts):
@@ -108,56 +99,3 @@ def _has_other_words(texts: Texts, start: Texts) -> bool:
         return False
     own, others = (each.subwords.tokenizer.get_vocab(with_added_tokens=False) for each in (texts, start))
     return own != others
-
-
-def transfer_weights(model: Network, trained: Network, where: str, *, same_words: bool = False) -> frozenset[str]:
-    """Copy a trained model's weights into another model.
-
-    A Poly-encoder that starts from a Bi-encoder keeps its codes. A Cross-encoder gets the transformer of an encoder's
-    context side and keeps its head; an encoder gets a Cross-encoder's transformer on both sides.
-
-    Args:
-        model: changed in place.
-        trained: has the weights.
-        where: names the trained model in errors.
-        same_words: whether the first words of the model's vocabulary are those of the trained one; further ones keep
-            their embeddings.
-
-    Returns:
-        The names of the copied weights.
-
-    Raises:
-        ConfigError: no weight has a counterpart, or one has another shape; two towers would become one; or another
-            kind of network would start from a late Cross-encoder.
-    """
-    if isinstance(trained, LateCrossEncoder) and not _reads_alike(model, trained):
-        raise ConfigError(
-            f"{where} is a late Cross-encoder, of which only the {trained.reader} has all layers; start from the"
-            " encoder that it corrects"
-        )
-    own, saved = model.state_dict(), trained.state_dict()
-    copied = {}
-    for name in own:
-        for source in (name, f"context_tower.{name}", name.partition("_tower.")[2]):
-            if source in saved:
-                copied[name] = saved[source]
-                break
-    for name in copied.keys() & _word_tables(model) if same_words else ():
-        if len(old := copied[name]) < len(new := own[name]) and old.shape[1:] == new.shape[1:]:
-            copied[name] = torch.cat([old, new[len(old) :]])
-    odd = [name for name, tensor in copied.items() if tensor.shape != own[name].shape]
-    if odd or not copied:
-        raise ConfigError(f"the weights in {where} do not fit this model ({(odd or ['no common part'])[0]})")
-    sources: dict[int, Tensor] = {}  # by the tensor that gets them: shared towers have two names for one
-    for name, tensor in copied.items():
-        if not torch.equal(sources.setdefault(own[name].data_ptr(), tensor), tensor):
-            raise ConfigError(
-                f"{where} has two towers, and model.shared_towers = true has one network for both sides; set it to"
-                " false, or start from a model with shared towers"
-            )
-    model.load_state_dict(copied, strict=False)
-    return frozenset(copied)
-
-
-def _reads_alike(model: Network, trained: LateCrossEncoder) -> bool:
-    return isinstance(model, LateCrossEncoder) and model.reader == trained.reader

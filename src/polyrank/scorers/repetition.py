@@ -1,11 +1,14 @@
-"""A re-ranker that compares wordings: it corrects an encoder's scores of replies that repeat the conversation."""
+"""A re-ranker that compares words: it corrects an encoder's scores by the words that replies share with the context."""
 
 import hashlib
+import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,7 +16,7 @@ from polyrank.data.same_words import same_words
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.folders import REPETITION
 from polyrank.loading.models import portable_name
-from polyrank.records import ContextLike
+from polyrank.records import Context, ContextLike
 from polyrank.scorers.inputs import matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.two_stage import join
@@ -21,32 +24,75 @@ from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import check_replaceable, new_folder
 from polyrank.text.cut import Cut
 
+NUMBERS = ("penalty", "overlap", "match", "earlier")
+"""The numbers p, w, m and e of a Repetition."""
+
+N_WORDS = 100
+"""Words of a reply that count; encoders read about as many."""
+
+RAREST = math.log(7000)
+"""The greatest rarity, that of a word in one of 7,000 texts: rarer words would decide alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How many texts have a word; see ``same_words``.
+
+    Args:
+        n_texts: the number N of texts.
+        counts: n of the words that are in more than one text and not among the rarest.
+
+    >>> words = Words.of(["yes", "yes please", "the wifi is down", "Is it?"])
+    >>> round(words.rarity("is"), 4), round(words.rarity("wifi"), 4)  # log(4 / 2) and log(4 / 1)
+    (0.6931, 1.3863)
+    """
+
+    n_texts: int
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Self:
+        """Count the words of distinct texts."""
+        distinct = dict.fromkeys(texts)
+        counts = Counter(word for text in distinct for word in _wording(text)[1])
+        least = max(1.0, len(distinct) / math.exp(RAREST))
+        return cls(len(distinct), {word: n for word, n in sorted(counts.items()) if n > least})
+
+    def rarity(self, word: str) -> float:
+        """``log(N / n)``, at most ``RAREST``; a word that was not counted is in one text."""
+        return min(math.log(max(self.n_texts, 1) / self.counts.get(word, 1)), RAREST)
+
 
 class Repetition(Scorer):
-    """``score = w overlap(c, r) - p echo(c, r)``, which a second stage adds to an encoder's score.
+    """``score = m match(c, r) + e earlier(c, r) + w overlap(c, r) - p echo(c, r)``, added to an encoder's score.
 
-    ``echo`` is 1 if the reply repeats a turn in the same words, else 0. ``overlap`` compares the reply's words B with
-    those of each turn, A: it is the greatest ``|A & B| / |A | B|`` (Jaccard). Case, punctuation and background texts do
-    not count.
+    ``match`` is the sum of the rarities of the words that the reply shares with the newest turn or the background, and
+    ``earlier`` that of the other words it shares with the turns before. ``echo`` is 1 if the reply repeats a turn in
+    the same words, else 0. ``overlap`` compares the reply's words B with those of each turn, A: it is the greatest
+    ``|A & B| / |A | B|`` (Jaccard). Case and punctuation do not count.
 
-    An encoder reads each side alone, so it cannot tell a reply that fits a turn from a reply that is the turn: both are
-    near it. People rarely repeat a turn, but take up its words.
+    An encoder reads each side alone. So it cannot tell a reply that fits a turn from a reply that is the turn: both are
+    near it. And on texts unlike those it was trained on, it does not know which rare words mean the same thing.
 
-    With another re-ranker, both are one second stage: ``score = w overlap(c, r) - p echo(c, r) + v s(c, r)``.
+    With another re-ranker, both are one second stage, with ``v s(c, r)`` as one more term.
 
     Args:
         penalty: p, in units of the encoder's scores; below 0, repeating a turn is a reason for a reply.
         overlap: w, in the same units.
+        match: m, the same per unit of rarity.
+        earlier: e, likewise.
+        words: from which rarities are computed; needed unless m and e are 0.
         corrects: the fingerprint of the encoder.
         reranker: scores s; None: there is none.
         weight: v.
 
     Raises:
-        UsageError: a number is not finite.
+        UsageError: a number is not finite, or ``words`` are missing.
 
     Source: See et al., What makes a good conversation? How controllable attributes affect human judgments (NAACL 2019),
         sections 4.2 and 5.1, whose decoding adds weighted features of repetition to a model's scores,
-        https://arxiv.org/abs/1902.08654.
+        https://arxiv.org/abs/1902.08654; Sparck Jones, A statistical interpretation of term specificity and its
+        application in retrieval (1972), for the rarity.
 
     >>> stage = Repetition(penalty=5.0, overlap=2.0)
     >>> stage.score([["hi", "My wifi is down."]], [["my wifi is down", "is it down?", "yes"]])[0]  # 2 - 5; 2 * 2 / 5; 0
@@ -56,31 +102,39 @@ class Repetition(Scorer):
     def __init__(
         self,
         *,
-        penalty: float,
-        overlap: float,
+        penalty: float = 0.0,
+        overlap: float = 0.0,
+        match: float = 0.0,
+        earlier: float = 0.0,
+        words: Words | None = None,
         corrects: str = "",
         reranker: Scorer | None = None,
         weight: float = 1.0,
     ) -> None:
-        for name, value in (("penalty", penalty), ("overlap", overlap), ("weight", weight)):
+        self.penalty, self.overlap, self.match, self.earlier = map(float, (penalty, overlap, match, earlier))
+        if (match or earlier) and words is None:
+            raise UsageError("match and earlier need the words whose rarities they sum; give some")
+        for name, value in (*self.numbers.items(), ("weight", weight)):
             if not math.isfinite(value):
                 raise UsageError(f"{name} = {value} of a repetition; give a finite number")
-        self.penalty, self.overlap, self.corrects = float(penalty), float(overlap), corrects
+        self.words, self.corrects = words if match or earlier else None, corrects
         self.reranker, self.weight = reranker, float(weight)
-        terms = [f"repetition {corrects} {self.penalty.hex()} {self.overlap.hex()}"]
+        terms = [" ".join(["repetition", corrects, *(value.hex() for value in self.numbers.values())])]
+        if self.words is not None:
+            terms.append(json.dumps([self.words.n_texts, dict(self.words.counts)]))
         if reranker is not None:
             terms.append(f"{self.weight.hex()} {reranker.fingerprint}")
         self.fingerprint = hashlib.sha256(" + ".join(terms).encode()).hexdigest()
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Those of ``NUMBERS`` by name; without words only p and w, as before there were more."""
+        return {name: getattr(self, name) for name in (NUMBERS if self.match or self.earlier else NUMBERS[:2])}
+
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
-        own = [
-            np.array(
-                [self._score({_wording(turn) for turn in query.turns}, _wording(text)) for text in texts], np.float32
-            )
-            for query, texts in zip(queries, lists, strict=True)
-        ]
+        own = [self._compared(query, texts) for query, texts in zip(queries, lists, strict=True)]
         if self.reranker is None:
             return own
         more = self.reranker.score(queries, lists)
@@ -100,9 +154,27 @@ class Repetition(Scorer):
         """The texts that the other re-ranker truncated."""
         return () if self.reranker is None else self.reranker.cut
 
-    def _score(self, turns: "set[_Wording]", reply: "_Wording") -> float:
-        overlap = max((len(words & reply[1]) / len(words | reply[1]) for _, words in turns if words), default=0.0)
-        return self.overlap * overlap - self.penalty * (reply in turns)
+    def _compared(self, query: Context, texts: Sequence[str]) -> Floats:
+        """The scores of comparing words."""
+        turns = [_wording(turn) for turn in query.turns]
+        distinct, newest = set(turns), turns[-1][1].union(*(_wording(fact)[1] for fact in query.background))
+        before = frozenset[str]().union(*(words for _, words in turns[:-1])) - newest
+        scores = np.empty(len(texts), np.float32)
+        for row, text in enumerate(texts):
+            wording = _wording(text)
+            words = wording[1]
+            overlap = max((len(own & words) / len(own | words) for _, own in distinct if own), default=0.0)
+            score = self.overlap * overlap - self.penalty * (wording in distinct)
+            if self.words is not None:
+                known = _first_words(text)
+                score += self.match * self._rarity(known & newest)
+                score += self.earlier * self._rarity(known & before)
+            scores[row] = score
+        return scores
+
+    def _rarity(self, words: frozenset[str]) -> float:
+        assert self.words is not None
+        return math.fsum(map(self.words.rarity, words))
 
 
 _Wording = tuple[str, frozenset[str]]
@@ -115,6 +187,12 @@ def _wording(text: str) -> _Wording:
     return plain, frozenset(plain.split())
 
 
+@lru_cache(maxsize=100_000)
+def _first_words(text: str) -> frozenset[str]:
+    """The words of a reply that are compared by their rarity."""
+    return frozenset(_wording(text)[0].split(maxsplit=N_WORDS)[:N_WORDS])
+
+
 def check_repetition_path(path: Path, *, replace: bool) -> None:
     """Refuse a path that the re-ranker must not be written to, before any work."""
     check_replaceable(path, own_files=(REPETITION.file,), replace=replace)
@@ -123,7 +201,7 @@ def check_repetition_path(path: Path, *, replace: bool) -> None:
 def save_repetition(
     path: Path, stage: Repetition, *, encoder: str, metadata: dict[str, Any] | None = None, replace: bool = False
 ) -> None:
-    """Write repetition.json: the numbers, the encoder whose scores they correct, and the other re-ranker.
+    """Write repetition.json: the numbers and words, the encoder whose scores they correct, and the other re-ranker.
 
     Args:
         path: the folder to make.
@@ -144,11 +222,12 @@ def save_repetition(
     document = {
         "encoder": portable_name(encoder, path),
         "corrects": stage.corrects,
-        "penalty": stage.penalty,
-        "overlap": stage.overlap,
+        **stage.numbers,
         "fingerprint": stage.fingerprint,
         "metadata": metadata or {},
     }
+    if stage.words is not None:
+        document["words"] = {"n_texts": stage.words.n_texts, "counts": dict(stage.words.counts)}
     if other is not None:
         part = {"model": portable_name(other.name, path), "fingerprint": other.fingerprint, "weight": stage.weight}
         document["reranker"] = part
@@ -177,8 +256,8 @@ def load_repetition(path: Path, reranker: Scorer | None = None) -> Repetition:
             f" {reranker.fingerprint[:12]}; {REPETITION.remedy}"
         )
     return Repetition(
-        penalty=document["penalty"],
-        overlap=document["overlap"],
+        **{name: document.get(name, 0.0) for name in NUMBERS},
+        words=Words(**document["words"]) if "words" in document else None,
         corrects=document["corrects"],
         reranker=reranker,
         weight=part.get("weight", 1.0),

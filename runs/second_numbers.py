@@ -1,0 +1,139 @@
+"""Chooses the numbers of a general second stage on development lists of several sets, and makes its folder.
+
+    python runs/second_numbers.py DATA WORDS OUTPUT [--first shipped:minilm] [--second shipped:late] [--limit 500]
+
+One set of numbers for all sets: by maximum likelihood of right answers among the 25 best of the first stage, each set
+with the same weight. WORDS holds the rows whose replies are counted, from runs/second_data.py. Stores second/numbers
+with runs/record.py: the numbers, and R@1 of each set by the first stage, by all numbers, and by numbers chosen on the
+other sets alone.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import record
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from polyrank.data import read_examples, read_pool
+from polyrank.records import Example
+from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.protocols import Encoder, Scorer
+from polyrank.scorers.repetition import NUMBERS, Repetition, Words, save_repetition
+from polyrank.scorers.two_stage import shortlist_of
+
+N_BEST, AT_A_TIME = 25, 100
+SETS = ("sgd", "convai2-valid", "medquad", "mutual", "star", "ubuntu-irc", "self-dialogue")
+
+Values = tuple[Tensor, Tensor]
+"""Of a set: the terms of each candidate ``[lists, 25, terms]``, and whether it is right."""
+
+
+def best(encoder: Encoder, data: Path, name: str, limit: int) -> tuple[list[Example], list[np.ndarray]]:
+    """Lists of the first stage's best candidates, and its scores."""
+    if name == "medquad":
+        pool = read_pool(data / "medquad/answers.jsonl.gz")
+        examples = read_examples(data / "medquad/dev.pool.jsonl.gz").examples[:limit]
+        texts = [tuple(one.text for one in pool)] * len(examples)
+        rights = [{one.text for one in pool if one.id in example.relevant_ids} for example in examples]
+        scored = list(encoder.score_pool([example.query for example in examples], texts[0]))
+    else:
+        part = "train" if name == "mutual" else "dev"  # mutual's dev part is its test
+        examples = read_examples(data / f"{name}/{part}.jsonl.gz").examples
+        examples = examples[-limit:] if name == "mutual" else examples[:limit]
+        texts = [example.candidates for example in examples]
+        rights = [{example.candidates[i] for i in example.relevant} for example in examples]
+        scored = encoder.score([example.query for example in examples], texts)
+    lists, values = [], []
+    for example, candidates, right, scores in zip(examples, texts, rights, scored, strict=True):
+        rows = shortlist_of(scores, candidates, min(N_BEST, len(set(candidates))))
+        shown = tuple(candidates[row] for row in rows)
+        relevant = tuple(i for i, text in enumerate(shown) if text in right)
+        lists.append(Example(example.context, shown, relevant, example.id, example.background))
+        values.append(scores[rows])
+    return lists, values
+
+
+def terms(encoder: Encoder, stages: list[Scorer], data: Path, name: str, limit: int) -> Values:
+    """The scores of all stages for a set."""
+    lists, first = best(encoder, data, name, limit)
+    width = max(len(one.candidates) for one in lists)
+    values, right = np.full((len(lists), width, 1 + len(stages)), -1e4), np.zeros((len(lists), width), np.bool_)
+    for start in range(0, len(lists), AT_A_TIME):
+        some = lists[start : start + AT_A_TIME]
+        queries, texts = [one.query for one in some], [one.candidates for one in some]
+        found = [stage.score(queries, texts) for stage in stages]
+        for row, one in enumerate(some):
+            n = len(one.candidates)
+            columns = [first[start + row], *(scores[row] for scores in found)]
+            values[start + row, :n] = np.stack(columns, axis=1)
+            values[start + row, n:, 1:] = 0
+            right[start + row, list(one.relevant)] = True
+    return torch.from_numpy(values), torch.from_numpy(right)
+
+
+def fit(sets: list[Values]) -> Tensor:
+    """The factors, that of the first stage 1, which are most likely over lists with a right answer."""
+    kept = [(values[right.any(1)], right[right.any(1)].int().argmax(1)) for values, right in sets]
+    factors = torch.full((kept[0][0].shape[2],), 0.05, dtype=torch.float64)
+    factors[0] = 1
+    factors.requires_grad_(True)
+    optimizer = torch.optim.LBFGS([factors], max_iter=300, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        losses = [cross_entropy(values @ factors, target) for values, target in kept]
+        loss = torch.stack(losses).mean() + 1e-3 * (factors[1:] ** 2).sum()
+        loss.backward()
+        return loss.item()
+
+    optimizer.step(closure)
+    return (factors / factors[0]).detach()
+
+
+def r1(values: Values, factors: Tensor) -> float:
+    """The share of lists whose highest candidate is right."""
+    terms, right = values
+    return round(float(right[torch.arange(len(right)), (terms @ factors).argmax(1)].double().mean()), 4)
+
+
+def main() -> None:
+    """Choose the numbers, save the second stage, store the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("data", type=Path)
+    parser.add_argument("words", type=Path, help="a folder with first.jsonl.gz and second.jsonl.gz")
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--first", default="shipped:minilm")
+    parser.add_argument("--second", default="shipped:late")
+    parser.add_argument("--limit", type=int, default=500)
+    options = parser.parse_args()
+    encoder, late = load_encoder(options.first), load(options.second)
+    rows = [row for name in ("first", "second") for row in read_examples(options.words / f"{name}.jsonl.gz").examples]
+    words = Words.of(row.candidates[0] for row in rows if len(row.candidates) == 1)  # passages come with wrong ones
+    stages: list[Scorer] = [*(Repetition(words=words, **{name: 1.0}) for name in NUMBERS), late]  # type: ignore[arg-type]
+    sets = {name: terms(encoder, stages, options.data, name, options.limit) for name in SETS}
+    factors = fit([*sets.values()])
+    numbers = dict(zip((*NUMBERS, "weight"), (float(f"{value:.3g}") for value in factors[1:].tolist()), strict=True))
+    chosen = torch.tensor([1.0, *numbers.values()], dtype=torch.float64)
+    alone = torch.zeros_like(chosen)
+    alone[0] = 1
+    figures = {
+        name: {
+            "n": len(sets[name][1]),
+            "first": r1(sets[name], alone),
+            "chosen": r1(sets[name], chosen),
+            "on_others": r1(sets[name], fit([values for other, values in sets.items() if other != name])),
+        }
+        for name in SETS
+    }
+    stage = Repetition(**numbers, words=words, corrects=encoder.fingerprint, reranker=late)  # type: ignore[arg-type]
+    save_repetition(options.output, stage, encoder=options.first, replace=options.output.exists())
+    record.write("second/numbers", {"numbers": numbers, "n_texts": words.n_texts, "sets": figures})
+    print(json.dumps({"numbers": numbers, "sets": figures}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
