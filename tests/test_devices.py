@@ -90,7 +90,10 @@ def test_auto_is_cuda_then_mps_then_the_cpu(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert choose_device().type == chosen
+    kernels = torch.nn.attention.SDPBackend
+    with torch.nn.attention.sdpa_kernel([kernels.MATH, kernels.CUDNN_ATTENTION]):  # undone at the end
+        assert choose_device().type == chosen
+        assert torch.backends.cuda.cudnn_sdp_enabled() == (not cuda)
     assert choose_device("cpu").type == "cpu"
     if mps:
         assert choose_device("mps").type == "mps"

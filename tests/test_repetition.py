@@ -228,8 +228,8 @@ class Meaning(Encoder):
 
 
 def _meaning(text: str, side: int) -> Floats:
-    rows = [_of_word(word, side) for word in text.split()]
-    return np.array(rows, np.float32).mean(axis=0)
+    mean: Floats = np.array([_of_word(word, side) for word in text.split()], np.float32).mean(axis=0)
+    return mean
 
 
 @cache

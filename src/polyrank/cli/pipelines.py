@@ -11,6 +11,7 @@ from polyrank.cli.console import console, notify, use_threads
 from polyrank.cli.examples import load_examples
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, Json, Limit, MovedModel, NRetrieved, Overwrite, Plot, Rerank, Speaker, Threads
+from polyrank.cli.second_stage import suggest_second_stage
 from polyrank.errors import ConfigError, UsageError
 
 pipeline_app = command_group("pipeline", "Combine retriever, re-ranker and threshold.")
@@ -157,6 +158,8 @@ def pipeline_create(
     if plot is not None:
         plot_coverage({output.name: curve_of(tuning or {})}, plot)
         notify(f"wrote {plot}")
+    if rerank is None and retriever == "dense":
+        suggest_second_stage(index, f"polyrank pipeline create {index} -o {output} --overwrite --rerank {{}}")
     notify(f"{output}: try it with polyrank respond {output}")
 
 

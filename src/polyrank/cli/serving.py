@@ -93,6 +93,8 @@ def serve(
             n = "" if info.n_candidates is None else f" of {info.n_candidates:,} candidates"
             notify(f"ready: {name}, {info.kind}{n}")
 
+    for path in models.values():
+        suggest_second_stage(path, f"polyrank pipeline create {path} -o assist --rerank {{}}, and serve assist")
     log_to_stderr()
     interrupts.restore_handlers()  # the server installs its own handlers
     try:

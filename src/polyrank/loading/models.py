@@ -29,6 +29,9 @@ ModelKind = Literal[
 ]
 LEXICAL = ("bm25", "tfidf")
 UNTUNED = "untuned:"
+SECOND_STAGE = "shipped:rerank"
+"""A second stage for the replies of ``shipped:minilm``."""
+
 NAMES = "give a model folder, hf:OWNER/MODEL of the Hub, bm25, tfidf, untuned:embedded or shipped:convert"
 
 
@@ -168,7 +171,7 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
     if hub_name(name, bare=bare) is not None:
         folder = hub_folder(name)
     elif not name or not (folder := model_folder(name)).is_dir():
-        near = get_close_matches(name, (*LEXICAL, "shipped:convert", "shipped:minilm"), n=1)
+        near = get_close_matches(name, (*LEXICAL, "shipped:convert", "shipped:minilm", SECOND_STAGE), n=1)
         hint = f"did you mean {near[0]}?" if near else NAMES
         raise UsageError(f"{name or 'an empty name'} is not a model folder; {hint}")
     kind, document = read_model(folder)
@@ -262,6 +265,18 @@ def export_folder(model: Path, backend: Backend) -> Path:
 def has_export(model: Path, backend: Backend) -> bool:
     """Whether a model folder has an export for a backend; does not verify the export."""
     return (export_folder(model, backend) / "export.json").is_file()
+
+
+def second_stage_of(fingerprint: str) -> str | None:
+    """The second stage that ships for an encoder, if it is installed; see ``Repetition``.
+
+    >>> second_stage_of("that of another encoder")
+    """
+    try:
+        _, document = read_model(model_folder(SECOND_STAGE))
+    except UsageError:  # not installed
+        return None
+    return SECOND_STAGE if document["corrects"] == fingerprint else None
 
 
 def model_exists(name: str) -> bool:

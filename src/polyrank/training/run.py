@@ -35,7 +35,7 @@ from polyrank.training.cost import measure_cost
 from polyrank.training.curves import CURVES, check_log_to, draw_curves
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together, phased
-from polyrank.training.learner import METRICS, Learner, Report
+from polyrank.training.learner import METRICS, Learner, Report, explain_out_of_memory
 from polyrank.training.methods import make_ranker, make_step, stored_tokens
 from polyrank.training.ranker import make_learner
 from polyrank.training.rerank import RerankStep, judged
@@ -312,10 +312,11 @@ class Run:
         """Build the networks and train them."""
         device, train, notify = choose_device(self.device), self.plan.recipe.train, self.notify
         examples = self.examples
-        rankers = [
-            make_ranker(network, examples, precision=train.precision, seed=self.seed, device=device)
-            for network in self.plan.networks
-        ]
+        with explain_out_of_memory(f"the network does not fit into the free memory of {device}; use another device"):
+            rankers = [
+                make_ranker(network, examples, precision=train.precision, seed=self.seed, device=device)
+                for network in self.plan.networks
+            ]
         tokens = [stored_tokens(ranker, examples, notify) for ranker in rankers]
         step = make_step(
             rankers, train, examples, device=device, seed=self.seed, folder=self.folder, tokens=tokens, notify=notify
