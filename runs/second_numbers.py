@@ -4,8 +4,8 @@
 
 One set of numbers for all sets: by maximum likelihood of right answers among the 25 best of the first stage, each set
 with the same weight. WORDS holds the rows whose replies are counted, from runs/second_data.py. Stores second/numbers
-with runs/record.py: the numbers, and R@1 of each set by the first stage, by all numbers, and by numbers chosen on the
-other sets alone.
+with runs/record.py: the numbers, and R@1 of each set by the first stage, by all numbers, by numbers chosen on the other
+sets alone, by comparing words alone, and by the Cross-encoder alone (each with its own numbers).
 """
 
 import argparse
@@ -26,6 +26,7 @@ from polyrank.scorers.repetition import NUMBERS, Repetition, Words, save_repetit
 from polyrank.scorers.two_stage import shortlist_of
 
 N_BEST, AT_A_TIME = 25, 100
+NONE, LATE, COMPARED = slice(0, 0), slice(-1, None), slice(1, -1)  # of the terms
 SETS = ("sgd", "convai2-valid", "medquad", "mutual", "star", "ubuntu-irc", "self-dialogue")
 
 Values = tuple[Tensor, Tensor]
@@ -75,23 +76,28 @@ def terms(encoder: Encoder, stages: list[Scorer], data: Path, name: str, limit: 
     return torch.from_numpy(values), torch.from_numpy(right)
 
 
-def fit(sets: list[Values]) -> Tensor:
-    """The factors, that of the first stage 1, which are most likely over lists with a right answer."""
+def fit(sets: list[Values], without: slice = NONE) -> Tensor:
+    """The factors, that of the first stage 1, which are most likely over lists with a right answer; some stay 0."""
     kept = [(values[right.any(1)], right[right.any(1)].int().argmax(1)) for values, right in sets]
     factors = torch.full((kept[0][0].shape[2],), 0.05, dtype=torch.float64)
     factors[0] = 1
     factors.requires_grad_(True)
     optimizer = torch.optim.LBFGS([factors], max_iter=300, line_search_fn="strong_wolfe")
 
+    def used() -> Tensor:
+        mask = torch.ones_like(factors)
+        mask[without] = 0
+        return factors * mask
+
     def closure() -> float:
         optimizer.zero_grad()
-        losses = [cross_entropy(values @ factors, target) for values, target in kept]
+        losses = [cross_entropy(values @ used(), target) for values, target in kept]
         loss = torch.stack(losses).mean() + 1e-3 * (factors[1:] ** 2).sum()
         loss.backward()
         return loss.item()
 
     optimizer.step(closure)
-    return (factors / factors[0]).detach()
+    return (used() / factors[0]).detach()
 
 
 def r1(values: Values, factors: Tensor) -> float:
@@ -120,11 +126,14 @@ def main() -> None:
     chosen = torch.tensor([1.0, *numbers.values()], dtype=torch.float64)
     alone = torch.zeros_like(chosen)
     alone[0] = 1
+    words_alone, late_alone = (fit([*sets.values()], without) for without in (LATE, COMPARED))
     figures = {
         name: {
             "n": len(sets[name][1]),
             "first": r1(sets[name], alone),
             "chosen": r1(sets[name], chosen),
+            "words": r1(sets[name], words_alone),
+            "late": r1(sets[name], late_alone),
             "on_others": r1(sets[name], fit([values for other, values in sets.items() if other != name])),
         }
         for name in SETS

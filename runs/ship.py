@@ -33,7 +33,9 @@ def main() -> None:
     options = parser.parse_args()
     trained = load_model(options.trained)
     recipe = trained.metadata["recipe"]
-    data = {key: Path(value).name if value and key in ("train", "valid") else value for key, value in recipe["data"].items()}
+    data = {
+        key: Path(value).name if value and key in ("train", "valid") else value for key, value in recipe["data"].items()
+    }
     start = recipe["train"].get("init_from")
     if start and not start.startswith("shipped:"):
         start = Path(start).parent.name  # RUN of RUN/model

@@ -27,6 +27,7 @@ from report.quality import a_sixth, frozen_codes, intents, response_selection, s
 from report.ranking import ranking
 from report.repetition import repetition
 from report.same_start import same_start
+from report.second import second_stage
 from report.speed import answers, million, peers, registers, scoring
 from report.stages import abstention, forms, medquad, ubuntu
 
@@ -38,6 +39,7 @@ SECTIONS = (
     starting,
     two_encoders,
     general,
+    second_stage,
     prior,
     hubs,
     repetition,

@@ -32,20 +32,29 @@ from polyrank.config.checked import (
     parse_value,
     read_choice,
 )
-from polyrank.config.models import MODEL, BiConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import MODEL, BiConfig, ConvertText, CrossConfig, LateConfig, PolyConfig, TextPolicy
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
 from polyrank.index import open_index
 from polyrank.index.local import store
 from polyrank.loading.answering import read_pipeline
 from polyrank.loading.backbones import resolve_backbone
-from polyrank.loading.models import absolute_name, model_exists, model_folder, portable_name, resolved_name
+from polyrank.loading.models import (
+    absolute_name,
+    model_exists,
+    model_folder,
+    portable_name,
+    resolved_name,
+    second_stage_of,
+)
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, read_config, read_sizes, save_model
+from polyrank.models.start import start_model
 from polyrank.records import Candidate, Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
+from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.storage.document import seal
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, read_subwords
@@ -74,6 +83,64 @@ def test_saved_and_loaded_scores_are_bit_equal(tiny_backbone: Path, tmp_path: Pa
     assert after.fingerprint == fingerprint
     assert np.array_equal(before.score(CONTEXTS, [REPLIES])[0], after.score(CONTEXTS, [REPLIES])[0])
     assert load_model(tmp_path / "m").metadata == {"note": "a test"}
+
+
+@pytest.fixture
+def encoder_and_late(tiny_backbone: Path, tmp_path: Path) -> tuple[Path, Any, Any, Any]:
+    """The folder of an encoder, and a late Cross-encoder that begins with its layers."""
+    save(tiny_backbone, BiConfig(shared_towers=True), tmp_path / "encoder", seed=3)
+    config = LateConfig(backbone=str(tiny_backbone), joined_layers=1)
+    policy = TextPolicy(max_context_tokens=30, max_candidate_tokens=10, new_tokens=("[EOT]",))
+    late, texts, config = start_model(config, policy, seed=5, sample=REPLIES, start=tmp_path / "encoder")
+    with torch.no_grad():
+        for parameter in late.parameters():
+            parameter += 0.01 * parameter.requires_grad  # trained
+    return tmp_path / "encoder", late, texts, config
+
+
+def test_weights_of_a_base_are_left_out_and_scores_stay_bit_equal(
+    encoder_and_late: tuple[Path, Any, Any, Any], tmp_path: Path
+) -> None:
+    base, late, texts, config = encoder_and_late
+    trained = {name for name, parameter in late.named_parameters() if parameter.requires_grad}
+    save_model(tmp_path / "whole", late, texts, config)
+    fingerprint = save_model(tmp_path / "part", late, texts, config, base=str(base))
+    with safe_open(tmp_path / "part" / "model.safetensors", "pt") as file:
+        assert set(file.keys()) == trained
+    whole, part = (load(tmp_path / name, device="cpu", precision="fp32") for name in ("whole", "part"))
+    assert part.fingerprint == fingerprint != whole.fingerprint
+    assert np.array_equal(whole.score(CONTEXTS, [REPLIES])[0], part.score(CONTEXTS, [REPLIES])[0])
+    shutil.copytree(tmp_path / "part", tmp_path / "other" / "part")  # the base is found from the folder
+    with pytest.raises(ArtifactError, match=r"holds only what differs from .*encoder, which is missing; install both"):
+        load(tmp_path / "other" / "part")
+    shutil.copytree(base, tmp_path / "other" / "encoder")
+    assert load(tmp_path / "other" / "part").fingerprint == fingerprint
+
+
+def test_a_base_that_has_changed_is_refused(
+    encoder_and_late: tuple[Path, Any, Any, Any], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    base, late, texts, config = encoder_and_late
+    save_model(tmp_path / "part", late, texts, config, base=str(base))
+    shutil.rmtree(base)
+    save(tiny_backbone, BiConfig(shared_towers=True), base, seed=4)
+    with pytest.raises(ArtifactError, match="which has changed since; install both again, from the same version"):
+        load(tmp_path / "part")
+
+
+def test_the_shipped_second_stage_corrects_the_shipped_encoder() -> None:
+    pytest.importorskip("polyrank_models")
+    encoder, late, stage = (load(f"shipped:{name}", device="cpu") for name in ("minilm", "late", "rerank"))
+    assert stage.corrects == late.corrects == encoder.fingerprint  # type: ignore[attr-defined]
+    assert second_stage_of(encoder.fingerprint) == "shipped:rerank"
+    assert second_stage_of(late.fingerprint) is None
+    context = Context(("do you have any pets?",), ("i have two dogs.", "i work at night."))
+    replies = ["yes , two dogs . they love to run .", "no , i drive a truck .", "do you have any pets?"]
+    alone = late.score([context], [replies])[0]
+    assert int(TwoStageScorer(encoder, stage).score([context], [replies])[0].argmax()) == 0
+    half = [value for value in read_sizes(model_folder("shipped:late")).parts if value.dtypes != ("F16",)]
+    assert half == []
+    assert np.isfinite(alone).all()
 
 
 def test_different_weights_have_different_fingerprints(tiny_backbone: Path, tmp_path: Path) -> None:

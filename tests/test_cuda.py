@@ -99,7 +99,7 @@ def test_a_network_that_does_not_fit_is_explained(
     uneven_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     plan = recipe("poly", uneven_task, tiny_backbone, tmp_path / "run", max_steps=1)
-    # in a process of its own, which holds no memory that earlier tests have reserved
+    # in its own process, which holds no memory that earlier tests have reserved
     done = subprocess.run(
         [sys.executable, "-c", IN_LITTLE_MEMORY, json.dumps(to_dict(plan))], capture_output=True, text=True
     )

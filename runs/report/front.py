@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from report.best import corrected, summed
+from report.best import summed
 from report.convert import MODELS
 from report.figures import (
     BACKBONE,
@@ -23,6 +23,7 @@ from report.halves import passes
 from report.pretraining import starts
 from report.quality import COUNTS, SETS
 from report.scaling import growth, paper_costs, streamed
+from report.second import second_table
 from report.serving import comparison, load
 
 
@@ -37,12 +38,10 @@ def quality() -> str:
         "Poly-encoder, 64 codes": "{}/poly-64",
         "ConveRT, shipped": "convert/permissive-{}",
         f"{BACKBONE}, shipped": "general/{}/encoder",
+        "its 25 best, re-ranked by [`shipped:rerank`](docs/results.md#a-general-second-stage)": "second/{}/two",
         "Bi-encoder, trained from `shipped:minilm` on more pairs": "best/{}/bi",
     }
     results = {title: [read_if_there(file.format(name)) for name in SETS] for title, file in rows.items()}
-    results[
-        "the same with [corrected frequencies](docs/training.md#replies-that-repeat) (star: 43,107 pairs; sgd: 78,662)"
-    ] = [corrected(name) for name in SETS]
     results["the same over all pairs, with dropout and [several passes](docs/results.md#both-stages-on-all-pairs)"] = [
         *map(passes, SETS)
     ]
@@ -191,7 +190,11 @@ def without_training() -> str:
         ),
         [f"{BACKBONE}, shipped; not trained on sgd", *(read_if_there(f"general/{name}/encoder") for name in sets)],
         [
-            "the same, [corrected for hubs](#correction-for-hubs), with reply counts",
+            "its 25 best, re-ranked by [`shipped:rerank`](#two-stages); not trained on sgd",
+            *(read_if_there(f"second/{name}/two") for name in sets),
+        ],
+        [
+            "MiniLM, shipped, [corrected for hubs](#correction-for-hubs), with reply counts",
             *(read_if_there(f"hubs/{name}/shipped-both") for name in sets),
         ],
     ]
@@ -276,6 +279,7 @@ BLOCKS = {
     "sets-unread": unread_sets,
     "filters": filters,
     "quality": quality,
+    "second-stage": second_table,
     "speed": speed,
     "number-of-codes": number_of_codes,
     "stages": stages,

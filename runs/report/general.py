@@ -106,26 +106,7 @@ def general() -> str:
         read_sets(),
         "Then sets on which neither the encoder nor the ConveRT was trained:",
         unread_sets(),
-        *_second_stage(),
     )
-
-
-def _second_stage() -> list[str]:
-    """A general second stage, on development lists of sets outside its training data."""
-    found = {name: read_if_there(f"second/{name}/dev-two") for name in UNREAD}
-    changes = "; ".join(
-        f"{name} ({one['n_examples']:,} examples) {gain(one['against'])}" for name, one in found.items() if one
-    )
-    if not changes:
-        return []
-    fit = read("second/fit")
-    return [
-        f"""A general second stage is not included, because it helps on one of three sets and harms on another. It is a
-        late Cross-encoder, trained on {fit["n_examples"]:,} pairs of the same three corpora to correct the scores of
-        the first average above ({fit["seconds"] / 60:.0f} minutes of a busy core). On development data, it re-ranks
-        the 25 best of that encoder, which changes R@1: {changes}. The answers of medquad are articles. Commands:
-        `PART=dev LIMIT=500 SETS="convai2-valid sgd" bash runs/second_stage.sh`, and `LIMIT=400 SETS=medquad`."""
-    ]
 
 
 def _mixtures(kind: str) -> str:

@@ -20,6 +20,7 @@ from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import Evaluation, evaluate, plot_comparison, summarise
 from polyrank.evaluation.layout import SHOWN
 from polyrank.index import check_target, open_index
+from polyrank.loading.models import SECOND_STAGE
 from polyrank.loading.recipes import load_recipe
 from polyrank.scorers.open import corpus_of, load, load_encoder
 from polyrank.scorers.protocols import Scorer
@@ -109,7 +110,8 @@ def quickstart(
     build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
     with open_index(index) as candidates:
         answers = Retriever(encoder, candidates).answer_all(QUESTIONS, k=3)
-    return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, picture=picture))
+    more = WITHOUT_TRAINING if start == "shipped:minilm" else ""
+    return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, picture=picture) + more)
 
 
 def _picture(summaries: list[dict[str, Any]], evaluations: dict[str, Evaluation], path: Path) -> str:
@@ -133,4 +135,11 @@ On your own data:  chats as exported (CSV, Excel, Slack, WhatsApp, ...):
   polyrank import replies data/train.jsonl --from-dialogues -o replies.jsonl
   polyrank index build data/run/model replies.jsonl -o my-index
   polyrank pipeline create my-index -o assist --valid data/valid.jsonl --prior auto
+"""
+
+WITHOUT_TRAINING = f"""
+Without training:
+
+  polyrank index build shipped:minilm replies.jsonl -o untrained
+  polyrank pipeline create untrained -o assist --rerank {SECOND_STAGE}
 """

@@ -8,6 +8,7 @@ from typer import Argument, Option
 from polyrank.cli import interrupts
 from polyrank.cli.console import notify
 from polyrank.cli.options import existing_device
+from polyrank.cli.second_stage import suggest_second_stage
 from polyrank.errors import MissingExtraError
 
 if TYPE_CHECKING:

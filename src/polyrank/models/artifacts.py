@@ -191,9 +191,12 @@ def _base(path: Path, needed: dict[str, str]) -> Network:
     name = resolved_name(needed["model"], path)
     remedy = f"{path} holds only what differs from {name}, which {{}}; install both again, from the same version"
     try:
-        base = load_model(model_folder(name))
-    except UsageError as error:
+        folder = model_folder(name)
+    except UsageError as error:  # it ships, but is not installed
         raise ArtifactError(remedy.format("is missing")) from error
+    if not folder.is_dir():
+        raise ArtifactError(remedy.format("is missing"))
+    base = load_model(folder)
     if base.fingerprint != needed["fingerprint"]:
         raise ArtifactError(remedy.format("has changed since"))
     return base.model

@@ -1,0 +1,67 @@
+"""The general second stage that runs/second_stage.sh trains, on sets from its training data and on others."""
+
+from report.figures import Result, compared, gain, listed, percent, read, read_if_there, section, share, table
+from report.general import READ, SIZES, UNREAD
+
+STORED = "second/{}/{}"
+
+
+def _both() -> dict[str, tuple[Result, Result]]:
+    """The results without and with the second stage."""
+    found = {name: [read_if_there(STORED.format(name, one)) for one in ("one", "two")] for name in (*UNREAD, *READ)}
+    return {name: (one, two) for name, (one, two) in found.items() if one and two}
+
+
+def second_table() -> str:
+    """R@1 of each set in one and two stages."""
+    rows = []
+    for name, (one, two) in _both().items():
+        title, trained_on = f"{name} ({SIZES.get(name, '1 of 100')})", "yes" if name in READ else "no"
+        rows.append([title, trained_on, share(one), share(two), compared(two["against"])])
+    return table(["R@1, %", "in the training data", "`shipped:minilm`", "re-ranked", "difference"], rows)
+
+
+def second_stage() -> str:
+    """The second stage, its parts and its numbers."""
+    found, fit, chosen = _both(), read("second/fit"), read("second/numbers")
+    numbers = chosen["numbers"]
+
+    def gains(names: tuple[str, ...]) -> str:
+        return "; ".join(f"{name} {gain(found[name][1]['against'])}" for name in names if name in found)
+
+    examples = {one["n_examples"] for one, _ in found.values()}
+    kinds = ("first", "chosen", "on_others", "words", "late")
+    rows = [[name, *(percent(row[kind]) for kind in kinds)] for name, row in chosen["sets"].items()]
+    return section(
+        "A general second stage",
+        f"""Does a second stage that was trained on some corpora also help on others? Yes. `shipped:rerank` re-ranks the
+        25 best of `shipped:minilm`. On sets outside the training data of both, it changes R@1 by: {gains(UNREAD)}; on
+        sets in it: {gains(READ)}. It consists of a late Cross-encoder, `shipped:late`, and of a [comparison of
+        words](#repetition), which helps most where persons have facts or answers are articles.""",
+        second_table(),
+        listed(
+            f"""`shipped:late` has two joined layers; all other weights are those of `shipped:minilm`. It corrects that
+            encoder's scores and was trained on {fit["n_examples"]:,} rows in {fit["n_steps"]:,} updates of 32 lists
+            ({fit["seconds"] / 60:.1f} minutes on an NVIDIA H200, next to three other trainings; one seed). The rows
+            come from the training parts of star, ubuntu-irc and self-dialogue. Most are replies. The others, from
+            self-dialogue, imitate tasks of which no corpus is in the training data: replies with facts about the
+            speaker, which are the speaker's other turns, and passages of several turns with a question.""",
+            f"""Score: g + {numbers["weight"]} s + {numbers["match"]} match {numbers["earlier"]:+} earlier
+            {numbers["overlap"]:+} overlap - {numbers["penalty"]} echo. The numbers are the same for all sets. Up to 500
+            development lists of each of the seven sets choose them by maximum likelihood, each set with the same weight
+            (mutual: training lists; medquad: questions among all answers).""",
+            f"""Evaluation: the first {max(examples):,} test examples, once (mutual: {min(examples):,} of its dev part),
+            with 95% intervals and paired tests, over dialogues where examples have some.""",
+            """Also tried on development lists: three joined layers, and training on the errors of encoders that had
+            not seen the corpus. Neither was better on average.""",
+            """Machine and command: bf16 on two cores of an AMD EPYC (AVX-512 with bf16); `bash runs/second_stage.sh`;
+            [data](../runs/results/second.jsonl).""",
+        ),
+        """R@1 of the development lists: `shipped:minilm`; with these numbers; with numbers that the other six sets
+        choose; with the comparison of words alone, and with the Cross-encoder alone, each with its own numbers:""",
+        table(
+            ["R@1, %", "one stage", "these numbers", "those of other sets", "words alone", "`shipped:late` alone"],
+            rows,
+            range(1, 6),
+        ),
+    )
