@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A second stage that compares wordings: each encoder alone, and its 25 best, re-ranked by `polyrank repetition`.
+# A second stage that compares words: each encoder alone, and its 25 best, re-ranked by `polyrank repetition`.
 #   DATA=folder THREADS=2 LIMIT=examples MAX_VALID=lists SETS="star ..." MODELS="shipped=shipped:minilm ..." RERANK=model \
 #     bash runs/repetition.sh
 # MODELS: NAME=ENCODER; SET in it stands for the set, as in RERANK. LIMIT: of test examples; empty: all.
 # RERANK: another second stage, to which the repetition is added with a weight.
-# The penalty and the overlap's weight are chosen on MAX_VALID (2,000) lists of the development part; mutual: on 888 of the training part.
+# All numbers are chosen on MAX_VALID (2,000) lists of the development part; mutual: on 888 of the training part.
 # Writes runs/work/repetition, and stores repetition/SET/NAME (alone), NAME-second and NAME-fit with runs/record.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,10 +33,12 @@ for set in $SETS; do
     python runs/record.py "repetition/$set/$name-fit" "$work/$name-fit.json"
     second=() against=()
     for one in "$name" "$name-second"; do
-      polyrank evaluate "$encoder" "$test" ${LIMIT:+--limit "$LIMIT"} "${second[@]}" --scores "$work/$one.scores.jsonl" --overwrite \
-        "${against[@]}" --threads "$THREADS" --json >"$work/$one.json"
-      python runs/record.py "repetition/$set/$one" "$work/$one.json"
-      echo "$set $one $(cut -c1-200 "$work/$one.json")"
+      if [[ $one != "$name" || ! -e $work/$one.scores.jsonl ]]; then # the encoder's own scores stay
+        polyrank evaluate "$encoder" "$test" ${LIMIT:+--limit "$LIMIT"} "${second[@]}" --scores "$work/$one.scores.jsonl" --overwrite \
+          "${against[@]}" --threads "$THREADS" --json >"$work/$one.json"
+        python runs/record.py "repetition/$set/$one" "$work/$one.json"
+        echo "$set $one $(cut -c1-200 "$work/$one.json")"
+      fi
       second=(--rerank "$work/$name" --n-retrieved 25) against=(--against "$work/$one.scores.jsonl")
     done
   done

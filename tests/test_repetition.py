@@ -105,6 +105,7 @@ def test_rare_words_in_common_with_the_newest_turn_the_background_and_earlier_tu
         "router": (0.0, 0.0),
         "router " * 100 + "light": (0.0, 0.0),  # beyond the first hundred words
         "router " * 99 + "light": (rare, 0.0),
+        "router" * 900 + " light": (rare, 0.0),  # too long to be kept
     }
     for match, earlier in ((1.0, 0.0), (0.0, 1.0), (0.5, -2.0)):
         stage = Repetition(match=match, earlier=earlier, words=COUNTED)

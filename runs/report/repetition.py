@@ -1,4 +1,4 @@
-"""A second stage that compares wordings, as runs/repetition.sh measures it."""
+"""A second stage that compares words, as runs/repetition.sh measures it."""
 
 from collections.abc import Mapping
 
@@ -14,6 +14,10 @@ ENCODERS = {
 }
 
 
+NUMBERS = {"penalty": 1, "overlap": 1, "match": 2, "earlier": 2}
+"""The numbers of a fit, and their digits after the point."""
+
+
 def repetition() -> str:
     """A row for each set and encoder."""
     rows, found = [], {name: trials(f"repetition/{name}", ENCODERS, "second") for name in SETS}
@@ -22,7 +26,8 @@ def repetition() -> str:
             title = f"{name} ({SETS[name]})" if number == 0 else ""
             said = f"{fit['n_echo']:,} of {fit['n_valid']:,}; {fit['n_echo_right']:,}" if number == 0 else ""
             shares = [share(one), f"{share(two)}; {compared(two['against'])}"]
-            rows.append([title, said, ENCODERS[key], *shares, f"{fit['penalty']:.1f}", f"{fit['overlap']:.1f}"])
+            numbers = [f"{fit[n]:.{digits}f}" for n, digits in NUMBERS.items()]
+            rows.append([title, said, ENCODERS[key], *shares, *numbers])
     if not rows:
         return ""
     trained, shipped = (
@@ -40,12 +45,14 @@ def repetition() -> str:
         part.""",
         *with_late(found),
         listed(
-            """Score: g + w overlap - p echo. The echo is 1 if the reply repeats a turn in the same words. The overlap
-            is the greatest share of common words (Jaccard) with a turn. 2,000 dev lists (ubuntu-irc: 1,994;
-            convai2-valid: 777; mutual: 888 training lists) choose w and p by maximum likelihood; both may be below
-            0.""",
-            """Served pipelines never return a reply that repeats a turn, unless a request allows it, so only the
-            overlap changes their answers. In given lists, as in these sets, nothing is removed.""",
+            """Score: g + m match + e earlier + w overlap - p echo. The match sums the rarity of the words that a reply
+            shares with the newest turn or the background, `earlier` that of other words that it shares with the turns
+            before; the rarity is the logarithm of the texts per text with the word. The echo is 1 if the reply repeats
+            a turn in the same words. The overlap is the greatest share of common words (Jaccard) with a turn. 2,000 dev
+            lists (ubuntu-irc: 1,994; convai2-valid: 777; mutual: 888 training lists) choose all numbers by maximum
+            likelihood; all may be below 0.""",
+            """Served pipelines never return a reply that repeats a turn, unless a request allows it, so p does not
+            change their answers. In given lists, as in these sets, nothing is removed.""",
             """The best encoders: star and sgd, those of "one pass" in the last table of [both stages on all
             pairs](#both-stages-on-all-pairs); convai2-valid, the sum of four in [more
             pairs](#more-pairs-and-two-encoders-as-one); ubuntu-irc, the sum of three described there, and in the next
@@ -60,9 +67,9 @@ def repetition() -> str:
             [data](../runs/results/repetition.jsonl).""",
         ),
         table(
-            ["set", "dev lists with echoes; right ones", "encoder", "R@1 alone, %", "two stages", "p", "w"],
+            ["set", "dev lists with echoes; right ones", "encoder", "R@1 alone, %", "two stages", "p", "w", "m", "e"],
             rows,
-            (5, 6),
+            range(5, 9),
         ),
     )
 

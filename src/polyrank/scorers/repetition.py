@@ -166,7 +166,7 @@ class Repetition(Scorer):
             overlap = max((len(own & words) / len(own | words) for _, own in distinct if own), default=0.0)
             score = self.overlap * overlap - self.penalty * (wording in distinct)
             if self.words is not None:
-                known = _first_words(text)
+                known = _first_words(wording)
                 score += self.match * self._rarity(known & newest)
                 score += self.earlier * self._rarity(known & before)
             scores[row] = score
@@ -180,17 +180,26 @@ class Repetition(Scorer):
 _Wording = tuple[str, frozenset[str]]
 
 
-@lru_cache(maxsize=100_000)  # lists and shortlists share candidates
+MAX_KEPT = 2000
+"""Characters of a text whose words are kept, of up to 100,000 texts; those of longer ones are computed every time."""
+
+
 def _wording(text: str) -> _Wording:
     """The words of a text in order, and their set; see ``same_words``."""
+    return _kept_wording(text) if len(text) <= MAX_KEPT else _kept_wording.__wrapped__(text)
+
+
+@lru_cache(maxsize=100_000)  # lists and shortlists share candidates
+def _kept_wording(text: str) -> _Wording:
     plain = same_words(text)
     return plain, frozenset(plain.split())
 
 
-@lru_cache(maxsize=100_000)
-def _first_words(text: str) -> frozenset[str]:
+def _first_words(wording: _Wording) -> frozenset[str]:
     """The words of a reply that are compared by their rarity."""
-    return frozenset(_wording(text)[0].split(maxsplit=N_WORDS)[:N_WORDS])
+    plain, words = wording
+    first = plain.split(maxsplit=N_WORDS)
+    return words if len(first) <= N_WORDS else frozenset(first[:N_WORDS])
 
 
 def check_repetition_path(path: Path, *, replace: bool) -> None:
