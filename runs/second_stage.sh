@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The general second stage shipped:rerank: a late Cross-encoder that corrects shipped:minilm (shipped:late), with a comparison of words.
-# Trained on the corpora of shipped:minilm; its five numbers are chosen on development lists of seven sets; judged on all seven.
+# Trained on the corpora of shipped:minilm; its five numbers are chosen on development lists of seven sets; judged on all seven and the sample.
 #   DATA=folder THREADS=2 STEPS=updates DEVICE=auto LIMIT=examples SETS="sgd convai2-valid ..." bash runs/second_stage.sh
 # A stopped run resumes when you start it again. Writes runs/work/second, puts both models into models/, and stores second/fit,
 # second/numbers and second/SET/one (shipped:minilm) and two (its 25 best, re-ranked) with runs/record.py.
@@ -11,7 +11,7 @@ THREADS=${THREADS:-2}
 STEPS=${STEPS:-1840}
 DEVICE=${DEVICE:-auto}
 LIMIT=${LIMIT:-1000}
-SETS=${SETS:-sgd convai2-valid medquad mutual star ubuntu-irc self-dialogue}
+SETS=${SETS:-sgd convai2-valid medquad mutual star ubuntu-irc self-dialogue sample}
 work=$PWD/runs/work/second
 mkdir -p "$work"
 
@@ -33,6 +33,7 @@ for set in $SETS; do
   test=$DATA/$set/test.jsonl.gz pool=()
   [[ $set == mutual ]] && test=$DATA/mutual/dev.jsonl.gz # its test answers are withheld
   [[ $set == medquad ]] && test=$DATA/medquad/test.pool.jsonl.gz pool=(--pool "$DATA/medquad/answers.jsonl.gz")
+  [[ $set == sample ]] && test=src/polyrank/sample/test.jsonl pool=(--pool src/polyrank/sample/replies.jsonl)
   judge() { # NAME [OPTION ...]
     polyrank evaluate shipped:minilm "$test" "${pool[@]}" --limit "$LIMIT" --threads "$THREADS" --json --overwrite \
       --scores "$work/$set-$1.scores.jsonl" "${@:2}" >"$work/$set-$1.json"

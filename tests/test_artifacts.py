@@ -99,7 +99,7 @@ def encoder_and_late(tiny_backbone: Path, tmp_path: Path) -> tuple[Path, Any, An
 
 
 def test_weights_of_a_base_are_left_out_and_scores_stay_bit_equal(
-    encoder_and_late: tuple[Path, Any, Any, Any], tmp_path: Path
+    encoder_and_late: tuple[Path, Any, Any, Any], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     base, late, texts, config = encoder_and_late
     trained = {name for name, parameter in late.named_parameters() if parameter.requires_grad}
@@ -110,6 +110,8 @@ def test_weights_of_a_base_are_left_out_and_scores_stay_bit_equal(
     whole, part = (load(tmp_path / name, device="cpu", precision="fp32") for name in ("whole", "part"))
     assert part.fingerprint == fingerprint != whole.fingerprint
     assert np.array_equal(whole.score(CONTEXTS, [REPLIES])[0], part.score(CONTEXTS, [REPLIES])[0])
+    save(tiny_backbone, BiConfig(shared_towers=True, output_scale=2.0), tmp_path / "louder", seed=3)  # the same weights
+    assert save_model(tmp_path / "part of louder", late, texts, config, base=str(tmp_path / "louder")) != fingerprint
     shutil.copytree(tmp_path / "part", tmp_path / "other" / "part")  # the base is found from the folder
     with pytest.raises(ArtifactError, match=r"holds only what differs from .*encoder, which is missing; install both"):
         load(tmp_path / "other" / "part")

@@ -103,7 +103,7 @@ def test_rare_words_in_common_with_the_newest_turn_the_background_and_earlier_tu
         "tea for my wifi": (rare, 2 * rare),  # "tea"; "my", "wifi"
         "it is down": (2 * half, rare),  # "is" is in both turns, and counts as of the newest one
         "router": (0.0, 0.0),
-        "router " * 100 + "light": (0.0, 0.0),  # beyond the first hundred words
+        "router " * 100 + "light wifi": (0.0, 0.0),  # beyond the first hundred words
         "router " * 99 + "light": (rare, 0.0),
         "router" * 900 + " light": (rare, 0.0),  # too long to be kept
     }
@@ -116,6 +116,7 @@ def test_rare_words_in_common_with_the_newest_turn_the_background_and_earlier_tu
     np.testing.assert_allclose(
         both.score([CONTEXT], [REPLIES])[0], sum(stage.score([CONTEXT], [REPLIES])[0] for stage in terms), rtol=1e-5
     )
+    assert Repetition(earlier=1.0, words=COUNTED).numbers == {"penalty": 0, "overlap": 0, "match": 0, "earlier": 1}
     with pytest.raises(UsageError, match="need the words"):
         Repetition(match=1.0)
 
@@ -269,7 +270,7 @@ def test_the_fit_finds_the_numbers_that_made_the_answers(
     made = Repetition(penalty=penalty, overlap=overlap, match=match, earlier=earlier, words=WORDS_OF_ALL)
     valid = simulated(2000, made)
     stage, figures = fit_repetition(Meaning(), valid)
-    assert stage.corrects == "meaning"
+    assert (stage.corrects, stage.reranker, stage.weight) == ("meaning", None, 1.0)
     assert stage.penalty == pytest.approx(penalty, abs=0.4)
     assert stage.overlap == pytest.approx(overlap, abs=0.6)
     assert stage.match == pytest.approx(match, abs=0.1)
