@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from report.best import SETS
-from report.figures import Trials, change, compared, gain, listed, read, section, share, table, trials
+from report.figures import Trials, compared, gain, listed, read_if_there, section, share, table, trials
 
 ENCODERS = {
     "shipped": "`shipped:minilm`",
@@ -14,6 +14,7 @@ ENCODERS = {
 }
 
 
+LATE = " with a late Cross-encoder"
 NUMBERS = {"penalty": 1, "overlap": 1, "match": 2, "earlier": 2}
 """The numbers of a fit, and their digits after the point."""
 
@@ -26,7 +27,7 @@ def repetition() -> str:
             title = f"{name} ({SETS[name]})" if number == 0 else ""
             said = f"{fit['n_echo']:,} of {fit['n_valid']:,}; {fit['n_echo_right']:,}" if number == 0 else ""
             shares = [share(one), f"{share(two)}; {compared(two['against'])}"]
-            numbers = [f"{fit[n]:.{digits}f}" for n, digits in NUMBERS.items()]
+            numbers = [f"{fit[n]:.{digits}f}" if n in fit else "" for n, digits in NUMBERS.items()]
             rows.append([title, said, ENCODERS[key], *shares, *numbers])
     if not rows:
         return ""
@@ -36,13 +37,12 @@ def repetition() -> str:
     )
     return section(
         "Repetition",
-        f"""Does a second stage help that only compares the words of a reply with those of each turn? Where wrong
-        candidates were already said in the conversation, yes: an encoder reads each side alone, and ranks such replies
-        high because they resemble the context. `polyrank repetition` computes no network. It re-ranks the 25 best and
-        changes R@1 of the best encoders by: {trained}; of `shipped:minilm` by: {shipped}. On star people often repeat
-        a turn, so there `shipped:minilm` gains from lower scores for other replies with the same words. In mutual
-        nobody repeats one. On sgd the best encoder gained {change(fit_gain("sgd"))} on dev lists, but not on the test
-        part.""",
+        f"""Does a second stage help that only compares the words of a reply with those of the context? Yes, where wrong
+        candidates were already said in the conversation (an encoder reads each side alone, and ranks such replies high
+        because they resemble the context), and on texts unlike those the encoder was trained on. `polyrank repetition`
+        computes no network. It re-ranks the 25 best and changes R@1 of the best encoders by: {trained}; of
+        `shipped:minilm` by: {shipped}. In mutual nobody repeats a turn, and right replies avoid the words of earlier
+        turns.""",
         *with_late(found),
         listed(
             """Score: g + m match + e earlier + w overlap - p echo. The match sums the rarity of the words that a reply
@@ -51,6 +51,7 @@ def repetition() -> str:
             a turn in the same words. The overlap is the greatest share of common words (Jaccard) with a turn. 2,000 dev
             lists (ubuntu-irc: 1,994; convai2-valid: 777; mutual: 888 training lists) choose all numbers by maximum
             likelihood; all may be below 0.""",
+            *without_rarity(found),
             """Served pipelines never return a reply that repeats a turn, unless a request allows it, so p does not
             change their answers. In given lists, as in these sets, nothing is removed.""",
             """The best encoders: star and sgd, those of "one pass" in the last table of [both stages on all
@@ -91,7 +92,13 @@ def with_late(found: Mapping[str, Trials]) -> list[str]:
     ]
 
 
-def fit_gain(name: str) -> float:
-    """The gain of the best encoder on the lists that chose the weights, each half with those of the other half."""
-    gained: float = read(f"repetition/{name}/trained-fit")["gain"]["difference"]
-    return gained
+def without_rarity(found: Mapping[str, Trials]) -> list[str]:
+    """The same test lists with an earlier version, which had p and w alone."""
+    known = {(name, key): read_if_there(f"repetition/{name}/{key}-pw") for name, one in found.items() for key in one}
+    gains = [f"{name}{LATE * (key == 'late')} {compared(two['against'])}" for (name, key), two in known.items() if two]
+    if not gains:
+        return []
+    return [
+        f"""An earlier version had p and w alone, and was evaluated on the same test lists of the best encoders:
+        {"; ".join(gains)}. So these lists were evaluated twice; no number was chosen on them."""
+    ]
