@@ -268,13 +268,13 @@ def test_the_fit_finds_the_numbers_that_made_the_answers(
     penalty: float, overlap: float, match: float, earlier: float
 ) -> None:
     made = Repetition(penalty=penalty, overlap=overlap, match=match, earlier=earlier, words=WORDS_OF_ALL)
-    valid = simulated(2000, made)
+    valid = simulated(800, made)
     stage, figures = fit_repetition(Meaning(), valid)
     assert (stage.corrects, stage.reranker, stage.weight) == ("meaning", None, 1.0)
-    assert stage.penalty == pytest.approx(penalty, abs=0.4)
-    assert stage.overlap == pytest.approx(overlap, abs=0.6)
-    assert stage.match == pytest.approx(match, abs=0.1)
-    assert stage.earlier == pytest.approx(earlier, abs=0.1)
+    assert stage.penalty == pytest.approx(penalty, abs=0.6)
+    assert stage.overlap == pytest.approx(overlap, abs=1.0)
+    assert stage.match == pytest.approx(match, abs=0.15)
+    assert stage.earlier == pytest.approx(earlier, abs=0.15)
     assert figures["gain"]["difference"] > 0.05
     assert figures["gain"]["over"] == 0
     assert len(figures["parts"]) == 1
@@ -297,11 +297,11 @@ class Numbers(Scorer):
 
 def test_another_second_stage_is_weighed_along_on_the_best_candidates() -> None:
     made = Repetition(penalty=2.0, reranker=Numbers(), weight=0.7)
-    valid = simulated(1000, made)
+    valid = simulated(500, made)
     stage, figures = fit_repetition(Meaning(), valid, reranker=Numbers(), n_retrieved=4)
     assert isinstance(stage.reranker, Numbers)
-    assert stage.weight == pytest.approx(0.7, abs=0.15)
-    assert stage.penalty == pytest.approx(2.0, abs=0.5)
+    assert stage.weight == pytest.approx(0.7, abs=0.2)
+    assert stage.penalty == pytest.approx(2.0, abs=0.7)
     short = []
     for one in valid:  # ties of the first stage are by text
         scores = Meaning().score([one.context], [one.candidates])[0]
@@ -320,7 +320,7 @@ def test_another_second_stage_is_weighed_along_on_the_best_candidates() -> None:
 
     assert figures["sum"]["R@1"] == pytest.approx(r1(stage))
     assert r1(stage) > r1(alone) + 0.05
-    opposite = simulated(300, Repetition(reranker=Numbers(), weight=-0.7))
+    opposite = simulated(150, Repetition(reranker=Numbers(), weight=-0.7))
     without, figures = fit_repetition(Meaning(), opposite, reranker=Numbers())
     assert without.reranker is None  # its weight would be below 0
     far = [Example(("wifi",), ("wifi", "wifi too", "yes"), (2,), str(n)) for n in range(9)]

@@ -47,11 +47,10 @@ def fit_repetition(
         lists, first = _best(lists, first, n_retrieved)
         slow = [evaluate(reranker, lists, progress=lambda batches: progress("re-ranked", batches)).answerable]
     words = Words.of(text for example in valid for text in example.candidates)
-    signed = [  # fitted weights are 0 or more, and these may have either sign
-        evaluate(Repetition(words=words, **dict[str, Any]({name: sign})), lists).answerable
-        for name in NUMBERS
-        for sign in (1.0, -1.0)
-    ]
+    signed: list[Sequence[Record]] = []  # fitted weights are 0 or more, and these may have either sign
+    for name in NUMBERS:
+        found = evaluate(Repetition(words=words, **dict[str, Any]({name: 1.0})), lists).answerable
+        signed += [found, [replace(one, scores=-one.scores) for one in found if one.scores is not None]]
     (own, *others), figures = weigh([first, *signed, *slow], over=0)
     if not own:
         raise DataError(
