@@ -18,7 +18,6 @@ import argparse
 import gzip
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +123,7 @@ def main(data: Path, output: Path, limit: int | None) -> None:
             corpus = replies([row["turns"] for row in rows(data / "star" / "train.dialogues.jsonl.gz")])
             made = chosen(corpus, n["star"], rng)
         else:
-            pairs = islice(rows(data / "ubuntu-irc" / "train.jsonl.gz"), None)
+            pairs = rows(data / "ubuntu-irc" / "train.jsonl.gz")
             corpus = ({"context": newest(row["context"]), "response": row["response"]} for row in pairs)
             made = chosen(corpus, n["ubuntu-irc"], rng)
         third = len(half) // 3  # each kind from other dialogues

@@ -45,7 +45,6 @@ from polyrank.loading.models import (
     model_folder,
     portable_name,
     resolved_name,
-    second_stage_of,
 )
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, read_config, read_sizes, save_model
@@ -54,7 +53,6 @@ from polyrank.records import Candidate, Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
-from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.storage.document import seal
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, read_subwords
@@ -128,21 +126,6 @@ def test_a_base_that_has_changed_is_refused(
     save(tiny_backbone, BiConfig(shared_towers=True), base, seed=4)
     with pytest.raises(ArtifactError, match="which has changed since; install both again, from the same version"):
         load(tmp_path / "part")
-
-
-def test_the_shipped_second_stage_corrects_the_shipped_encoder() -> None:
-    pytest.importorskip("polyrank_models")
-    encoder, late, stage = (load(f"shipped:{name}", device="cpu") for name in ("minilm", "late", "rerank"))
-    assert stage.corrects == late.corrects == encoder.fingerprint  # type: ignore[attr-defined]
-    assert second_stage_of(encoder.fingerprint) == "shipped:rerank"
-    assert second_stage_of(late.fingerprint) is None
-    context = Context(("do you have any pets?",), ("i have two dogs.", "i work at night."))
-    replies = ["yes , two dogs . they love to run .", "no , i drive a truck .", "do you have any pets?"]
-    alone = late.score([context], [replies])[0]
-    assert int(TwoStageScorer(encoder, stage).score([context], [replies])[0].argmax()) == 0
-    half = [value for value in read_sizes(model_folder("shipped:late")).parts if value.dtypes != ("F16",)]
-    assert half == []
-    assert np.isfinite(alone).all()
 
 
 def test_different_weights_have_different_fingerprints(tiny_backbone: Path, tmp_path: Path) -> None:

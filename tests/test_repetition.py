@@ -599,23 +599,3 @@ def test_an_existing_folder_is_kept(tiny_encoders: dict[str, Path], tmp_path: Pa
     with pytest.raises(UsageError):
         save_repetition(tmp_path / "said", stage_of(Near()), encoder="near", replace=True)
     assert (tmp_path / "said" / "notes.txt").read_text("utf-8") == "mine"
-
-
-def test_commands_name_the_second_stage_that_ships_for_an_index(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
-    pytest.importorskip("polyrank_models")
-    (tmp_path / "replies.txt").write_text("\n".join(REPLIES), "utf-8")
-
-    def said(*words: str) -> str:
-        done = CliRunner().invoke(app, list(words))
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())
-
-    for name, ships in (("shipped:minilm", True), (str(tiny_encoders["bi"]), False)):
-        index, pipeline = str(tmp_path / f"index-{ships}"), str(tmp_path / f"pipeline-{ships}")
-        said("index", "build", name, str(tmp_path / "replies.txt"), "-o", index)
-        assert ("--rerank shipped:rerank" in said("pipeline", "create", index, "-o", pipeline)) == ships
-        answer = said("respond", pipeline, "my wifi is down")
-        if ships:
-            again = said("pipeline", "create", index, "-o", pipeline, "--overwrite", "--rerank", "shipped:rerank")
-            assert "shipped:rerank" not in again
-            assert said("respond", pipeline, "my wifi is down") != answer

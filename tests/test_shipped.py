@@ -7,19 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from polyrank.answering.build import build_index
 from polyrank.answering.retrievers import Retriever
+from polyrank.cli.commands import app
 from polyrank.config import starter_recipe
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
-from polyrank.loading.models import model_exists, model_folder
+from polyrank.loading.models import model_exists, model_folder, second_stage_of
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.models.artifacts import read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
+from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import encoder_of_index, load, load_encoder
+from polyrank.scorers.repetition import Repetition
+from polyrank.scorers.two_stage import TwoStageScorer
 
 CONVERT = "shipped:convert"
 
@@ -176,3 +181,41 @@ def test_the_larger_model_is_small_enough_and_carries_over() -> None:
     contexts = ["my internet is down again", "I saw Titanic yesterday", "a table for two, please"]
     scores = np.array(encoder.score(contexts, [replies] * 3))
     assert scores.argmax(1).tolist() == [0, 1, 2]
+
+
+def test_the_second_stage_corrects_the_larger_model() -> None:
+    pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
+    encoder, late, stage = load_encoder("shipped:minilm"), load("shipped:late"), load("shipped:rerank")
+    assert isinstance(stage, Repetition)
+    assert isinstance(late, LateScorer)
+    assert stage.corrects == late.corrects == encoder.fingerprint
+    assert second_stage_of(encoder.fingerprint) == "shipped:rerank"
+    assert second_stage_of(late.fingerprint) is None
+    folder = model_folder("shipped:late")
+    assert {dtypes for part in read_sizes(folder).parts for dtypes in part.dtypes} == {"F16"}
+    assert read_sizes(folder).n_bytes < 8e6  # the layers of shipped:minilm are not stored again
+    assert not [value for value in _strings(read_config(folder)["metadata"]) if value.startswith("/")]
+    context = Context(("do you have any pets?",), ("i have two dogs.", "i work at night."))
+    replies = ["do you have any pets?", "no , i drive a truck .", "two dogs . they love to run ."]
+    assert int(np.argmax(encoder.score([context], [replies])[0])) == 0  # a copy of the turn
+    assert int(np.argmax(TwoStageScorer(encoder, stage).score([context], [replies])[0])) == 2
+
+
+def test_commands_name_the_second_stage_of_an_index(tmp_path: Path) -> None:
+    pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
+    (tmp_path / "replies.txt").write_text("is the light red?\nyes\nrestart the router\n", "utf-8")
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(app, list(words))
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    for name, ships in (("shipped:minilm", True), (CONVERT, False)):
+        index, pipeline = str(tmp_path / f"index-{ships}"), str(tmp_path / f"pipeline-{ships}")
+        said("index", "build", name, str(tmp_path / "replies.txt"), "-o", index)
+        assert ("add --rerank shipped:rerank" in said("pipeline", "create", index, "-o", pipeline)) == ships
+        answer = said("respond", pipeline, "the light is red")
+        if ships:
+            again = said("pipeline", "create", index, "-o", pipeline, "--overwrite", "--rerank", "shipped:rerank")
+            assert "shipped:rerank" not in again
+            assert said("respond", pipeline, "the light is red") != answer

@@ -14,7 +14,7 @@ ENCODERS = {
 }
 
 
-LATE = " with a late Cross-encoder"
+PARTS = {"late": " with a late Cross-encoder", "general": ", the sum of four"}
 NUMBERS = {"penalty": 1, "overlap": 1, "match": 2, "earlier": 2}
 """The numbers of a fit, and their digits after the point."""
 
@@ -95,7 +95,7 @@ def with_late(found: Mapping[str, Trials]) -> list[str]:
 def without_rarity(found: Mapping[str, Trials]) -> list[str]:
     """The same test lists with an earlier version, which had p and w alone."""
     known = {(name, key): read_if_there(f"repetition/{name}/{key}-pw") for name, one in found.items() for key in one}
-    gains = [f"{name}{LATE * (key == 'late')} {compared(two['against'])}" for (name, key), two in known.items() if two]
+    gains = [f"{name}{PARTS.get(key, '')} {compared(two['against'])}" for (name, key), two in known.items() if two]
     if not gains:
         return []
     return [

@@ -159,7 +159,7 @@ def pipeline_create(
         plot_coverage({output.name: curve_of(tuning or {})}, plot)
         notify(f"wrote {plot}")
     if rerank is None and retriever == "dense":
-        suggest_second_stage(index, f"polyrank pipeline create {index} -o {output} --overwrite --rerank {{}}")
+        suggest_second_stage(index, "add --rerank {}")
     notify(f"{output}: try it with polyrank respond {output}")
 
 

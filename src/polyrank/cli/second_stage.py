@@ -11,6 +11,9 @@ def suggest_second_stage(index: str | Path, command: str) -> None:
     Args:
         index: an index folder; anything else has no hint.
         command: how to use it, with {} for its name.
+
+    Raises:
+        ArtifactError: the index is damaged.
     """
     from polyrank.index import open_index
     from polyrank.loading.folders import folder_kind
@@ -20,4 +23,4 @@ def suggest_second_stage(index: str | Path, command: str) -> None:
         with open_index(index) as opened:
             name = second_stage_of(opened.fingerprint)
         if name is not None:
-            notify(f"{name} re-ranks the best candidates of this index; to use it: {command.format(name)}")
+            notify(f"{name} re-ranks the best candidates of {index}; to use it, {command.format(name)}")

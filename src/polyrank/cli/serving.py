@@ -95,7 +95,7 @@ def serve(
             notify(f"ready: {name}, {info.kind}{n}")
 
     for path in models.values():
-        suggest_second_stage(path, f"polyrank pipeline create {path} -o assist --rerank {{}}, and serve assist")
+        suggest_second_stage(path, f"serve the result of polyrank pipeline create {path} -o assist --rerank {{}}")
     log_to_stderr()
     interrupts.restore_handlers()  # the server installs its own handlers
     try:

@@ -33,7 +33,7 @@ SUM = DocumentKind(
     name="sum of encoders", file="sum.json", missing="make one with polyrank sum", remedy="make the sum again"
 )
 REPETITION = DocumentKind(
-    name="re-ranker that compares wordings",
+    name="re-ranker that compares words",
     file="repetition.json",
     missing="make one with polyrank repetition",
     remedy="make it again with polyrank repetition",

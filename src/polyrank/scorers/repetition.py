@@ -72,7 +72,7 @@ class Repetition(Scorer):
     ``|A & B| / |A | B|`` (Jaccard). Case and punctuation do not count.
 
     An encoder reads each side alone. So it cannot tell a reply that fits a turn from a reply that is the turn: both are
-    near it. And on texts unlike those it was trained on, it does not know which rare words mean the same thing.
+    near it. On texts unlike those it was trained on, its vectors hardly distinguish rare words.
 
     With another re-ranker, both are one second stage, with ``v s(c, r)`` as one more term.
 
@@ -97,6 +97,9 @@ class Repetition(Scorer):
     >>> stage = Repetition(penalty=5.0, overlap=2.0)
     >>> stage.score([["hi", "My wifi is down."]], [["my wifi is down", "is it down?", "yes"]])[0]  # 2 - 5; 2 * 2 / 5; 0
     array([-3. ,  0.8,  0. ], dtype=float32)
+    >>> stage = Repetition(match=1.0, earlier=-1.0, words=Words.of(["yes", "the wifi", "the light"]))
+    >>> stage.score([["my wifi", "the light?"]], [["light", "the wifi"]])[0].round(3)  # log 3; log(3 / 2) - log 3
+    array([ 1.099, -0.693], dtype=float32)
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class Repetition(Scorer):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Those of ``NUMBERS`` by name; without words only p and w, as before there were more."""
+        """Those of ``NUMBERS`` by name; p and w alone if m and e are 0."""
         return {name: getattr(self, name) for name in (NUMBERS if self.match or self.earlier else NUMBERS[:2])}
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
