@@ -5,6 +5,7 @@ server imports them once and forks: the children are separate processes that a t
 streams and exit code. Tests of cold starts or of failing streams start an interpreter instead.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -50,6 +51,7 @@ def start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
 
 def _attached(work: Callable[..., None], *arguments: Any) -> None:
     """Run the work, and end with the requesting process; its parent is the fork server, which lives as long as that."""
+    gc.freeze()  # the objects of the imported libraries, which each garbage collection would visit again
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     work(*arguments)
 

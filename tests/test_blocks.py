@@ -178,12 +178,12 @@ def test_commands_run_as_printed(home: Path, page: str, tmp_path: Path) -> None:
 def test_client_blocks_run_as_printed(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shutil.copytree(home, tmp_path / "home"))
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
-    assert run("index", "build", "other-run/model", "replies.txt", "-o", "support").returncode == 0
+    assert run("index", "build", "shipped:convert", "replies.txt", "-o", "support").returncode == 0
     with serving("support") as running:
         names: dict[str, Any] = {}
         for number, block in enumerate(blocks("docs/clients.md", "python")):
             exec(compile(block.replace(ADDRESS, running.url), f"docs/clients.md, block {number}", "exec"), names)
-        assert len(names["query"]) == 32
+        assert len(names["query"]) == 512
         names.clear()
         gc.collect()  # closes the sockets that the clients leave open
         if node := shutil.which("node"):

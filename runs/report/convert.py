@@ -9,7 +9,7 @@ MODELS = {
     "permissive": "**ConveRT, shipped**; not trained on sgd",
     "single-tuned": "single-context, fine-tuned on the set",
     "multi-tuned": "multi-context, fine-tuned on the set",
-    "shipped-tuned": "shipped, fine-tuned on the set",
+    "shipped-tuned": "the shipped one, fine-tuned on the set",
 }
 VARIANTS = {
     "none": "full model",

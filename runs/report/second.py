@@ -11,6 +11,12 @@ KINDS = {
     "late": "`shipped:late` alone",
 }
 STORED = "second/{}/{}"
+OUTSIDE = {
+    "topical-chat": "[Topical-Chat](https://github.com/alexa/Topical-Chat): chats about articles",
+    "meld": "[MELD](https://github.com/declare-lab/MELD): scenes of a television series",
+    "coffee": "[Taskmaster-4](https://github.com/google-research-datasets/Taskmaster): the assistant of a coffee bar",
+    "questions": "[DSTC9 track 1](https://github.com/alexa/alexa-with-dstc9-track1-dataset): answers of hotels",
+}
 
 
 def _both() -> dict[str, tuple[Result, Result]]:
@@ -60,6 +66,7 @@ def second_stage() -> str:
             f"""Evaluation: the first {max(examples):,} test examples, once (mutual: {min(examples):,} of its dev part),
             with 95% intervals and paired tests, over dialogues where examples have some.""",
             *_sample(),
+            *_outside(),
             """Also tried on development lists: three joined layers, and training on the errors of encoders that had
             not seen the corpus. Neither was better on average.""",
             """Machine and command: bf16 on two cores of an AMD EPYC (AVX-512 with bf16); `bash runs/second_stage.sh`;
@@ -68,7 +75,47 @@ def second_stage() -> str:
         """R@1 of the development lists: `shipped:minilm`; with these numbers; with numbers that the other six sets
         choose; with the comparison of words alone, and with the Cross-encoder alone, each with its own numbers:""",
         table(["R@1, %", *(KINDS[kind] for kind in kinds)], rows, range(1, 1 + len(kinds))),
+        *_outside_table(),
     )
+
+
+def _outside_results() -> dict[str, tuple[Result, Result]]:
+    """The results without and with the second stage, on corpora that chose nothing."""
+    found = {name: [read_if_there(f"outside/{name}/{one}") for one in ("one", "two")] for name in OUTSIDE}
+    return {name: (one, two) for name, (one, two) in found.items() if one and two}
+
+
+def _outside() -> list[str]:
+    """The gains of the last table."""
+    if not (found := _outside_results()):
+        return []
+    gains = "; ".join(f"{name} {gain(two['against'])}" for name, (_, two) in found.items())
+    return [
+        f"""On four public corpora that nothing was trained or chosen on ({
+            max(one["n_examples"] for one, _ in found.values()):,} random lists each, evaluated once; the last table): {
+            gains
+        }. Command: `CORPORA=FOLDER bash
+        runs/outside.sh`; [data](../runs/results/outside.jsonl)."""
+    ]
+
+
+def _size(n_candidates: int | list[int]) -> str:
+    """Candidates of a list, or the least and the most."""
+    return str(n_candidates) if isinstance(n_candidates, int) else "-".join(map(str, n_candidates))
+
+
+def _outside_table() -> list[str]:
+    """R@1 of the corpora that chose nothing."""
+    rows = [
+        [OUTSIDE[name], _size(one["n_candidates"]), share(one), share(two), compared(two["against"])]
+        for name, (one, two) in _outside_results().items()
+    ]
+    if not rows:
+        return []
+    return [
+        "Corpora that nothing was trained or chosen on:",
+        table(["R@1, %", "candidates", "`shipped:minilm`", "re-ranked", "difference"], rows, (1,)),
+    ]
 
 
 def _sample() -> list[str]:

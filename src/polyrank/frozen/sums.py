@@ -59,12 +59,15 @@ def fit_sum(
     return SumEncoder(encoders, weights), {**figures, "idle": idle}
 
 
-def weigh(parts: Sequence[Sequence[Record]], *, over: int | None = None) -> tuple[tuple[float, ...], dict[str, Any]]:
+def weigh(
+    parts: Sequence[Sequence[Record]], *, over: int | None = None, priors: Sequence[float] | None = None
+) -> tuple[tuple[float, ...], dict[str, Any]]:
     """The weights that fit the scores of several scorers for the same lists, see ``fit_weights``, and their figures.
 
     Args:
         parts: for each scorer, the result of each list.
         over: the scorer with which the sum is compared; None: the best one.
+        priors: see ``fit_weights``.
 
     Returns:
         A weight of 0 or more for each scorer; and figures ready for JSON: those of each part and of the sum, and the
@@ -72,7 +75,7 @@ def weigh(parts: Sequence[Sequence[Record]], *, over: int | None = None) -> tupl
     """
     scores = [scores_of(records) for records in parts]
     relevant = [record.relevant for record in parts[0]]
-    fitted = fit_weights(scores, relevant)
+    fitted = fit_weights(scores, relevant, priors)
     figures = [_figures(each, relevant) for each in scores]
     dialogues = dialogues_of([record.id for record in parts[0]])
     if over is None:
@@ -81,7 +84,7 @@ def weigh(parts: Sequence[Sequence[Record]], *, over: int | None = None) -> tupl
         "n_valid": len(relevant),
         "parts": figures,
         "sum": _figures(weighted_totals(fitted, scores), relevant),
-        "gain": {"over": over, **_gain(parts[0], totals_by_halves(scores, relevant, dialogues), scores[over])},
+        "gain": {"over": over, **_gain(parts[0], totals_by_halves(scores, relevant, dialogues, priors), scores[over])},
     }
 
 

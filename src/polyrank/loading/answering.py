@@ -171,7 +171,7 @@ def resolve_stages(
         first = ModelRef(name=str(index), kind="encoder of an index", folder=index, backend=backend)
     else:
         first = resolve_model(name, backend=backend)
-    stages = (first.alone(),) if rerank is None else (first, resolve_model(rerank, backend=backend))
+    stages = first.stages() if rerank is None else (first, resolve_model(rerank, backend=backend))
     return RankerRef(stages=stages, n_retrieved=n_retrieved, ensemble=ensemble)
 
 

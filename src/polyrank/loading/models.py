@@ -67,6 +67,7 @@ class ModelRef:
         backend: the runtime that computes the model.
         lengths: how much of each text the model reads.
         corrects: for a re-ranker that corrects an encoder's scores: that encoder's fingerprint.
+        first_stage: for the same: that encoder's name, if the folder states it.
         parts: the encoders of a sum, the encoder of a map or of hubs, or the other re-ranker of a repetition.
     """
 
@@ -77,6 +78,7 @@ class ModelRef:
     backend: Backend = "torch"
     lengths: Lengths = DEFAULT_LENGTHS
     corrects: str = ""
+    first_stage: str = ""
     parts: tuple["ModelRef", ...] = ()
 
     @property
@@ -96,6 +98,21 @@ class ModelRef:
                 " rank with that encoder, and give this model as `rerank`"
             )
         return self
+
+    def stages(self) -> tuple["ModelRef", ...]:
+        """This model; or the encoder whose scores it corrects, and this model.
+
+        Raises:
+            UsageError: it corrects an encoder that it does not name, or that does not exist any more.
+        """
+        if not self.corrects or not self.first_stage:
+            return (self.alone(),)
+        if not model_exists(self.first_stage):
+            raise UsageError(
+                f"{self.name} corrects the scores of {self.first_stage}, which does not exist; restore it, or rank"
+                " with the encoder, and give this model as `rerank`"
+            )
+        return (resolve_encoder(self.first_stage), self)
 
     @property
     def backbone(self) -> str:
@@ -192,6 +209,7 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             other = [resolved_name(document["reranker"]["model"], folder)] if "reranker" in document else []
             others = _parts(folder, other, "torch", "torch", REPETITION.remedy, what="re-ranker")
             own |= {"backend": "torch", "corrects": document["corrects"]}
+            own["first_stage"] = resolved_name(document["encoder"], folder)
             return ModelRef(kind="repetition", parts=others, **own)
         case "map" | "hubs":
             names = [resolved_name(document["encoder"], folder)]
@@ -206,7 +224,10 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
                     f" export one with: polyrank export MODEL --to {backend}"
                 )
             return ModelRef(kind="sum", parts=parts, **own)
-    return ModelRef(kind="trained", corrects=document["metadata"].get("first_stage", ""), **own)
+    metadata = document["metadata"]
+    if corrects := metadata.get("first_stage", ""):
+        own |= {"corrects": corrects, "first_stage": metadata["recipe"]["train"]["method"]["first_stage"]}
+    return ModelRef(kind="trained", **own)
 
 
 def _parts(

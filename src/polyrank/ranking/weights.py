@@ -13,18 +13,21 @@ PRIOR_DEVIATION = 10.0
 """Of the prior of a weight, times that of its scores. It is large: it matters only on lists ranked without error."""
 
 
-def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]]) -> tuple[float, ...]:
+def fit_weights(
+    scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]], priors: Sequence[float] | None = None
+) -> tuple[float, ...]:
     """Weights that make the sum of several scorers' scores log-probabilities, up to a number for each list.
 
-    They minimize the mean cross-entropy ``-log softmax(sum_p w_p s_p)[right]`` with ``w_p >= 0``, plus a small penalty
-    that keeps them finite: with d_p the standard deviation of a scorer's scores within lists, ``w_p d_p`` has a normal
-    prior around 0 with standard deviation ``PRIOR_DEVIATION``. This is convex, so projected Newton steps find the only
-    minimum. A scorer that adds nothing gets 0.
+    They minimize the mean cross-entropy ``-log softmax(sum_p w_p s_p)[right]`` with ``w_p >= 0``, plus a penalty that
+    keeps them finite: with d_p the standard deviation of a scorer's scores within lists, ``w_p d_p`` has a normal prior
+    around 0. This is convex, so projected Newton steps find the only minimum. A scorer that adds nothing gets 0.
 
     Args:
         scores: for each scorer, one array of scores per list; all scorers score the same candidates.
         relevant: indices of the right candidates of each list, which share its probability; lists without right
             candidates are ignored.
+        priors: the standard deviation of each prior. The smaller, the more lists it takes to give a scorer a weight.
+            None: ``PRIOR_DEVIATION`` for all.
 
     Returns:
         A weight of 0 or more for each scorer.
@@ -36,6 +39,8 @@ def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[
     >>> lists = right * 3 + wrong  # right in three of four, so the log-odds are log(3)
     >>> [round(2 * w, 1) for w in fit_weights([lists, wrong * 4], [(0,)] * 4)], round(np.log(3).item(), 1)
     ([1.1, 0.0], 1.1)
+    >>> [round(2 * w, 1) for w in fit_weights([lists], [(0,)] * 4, priors=[0.2])]  # four lists are few
+    [0.1]
     """
     answered = [number for number, right in enumerate(relevant) if right]
     sizes = [len(scores[0][number]) for number in answered]
@@ -51,7 +56,7 @@ def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[
     target = np.mean(
         [x[start + np.array(relevant[n])].mean(0) for start, n in zip(starts, answered, strict=True)], axis=0
     )
-    penalty = 1 / (len(sizes) * PRIOR_DEVIATION**2)
+    penalty = 1 / (len(sizes) * np.square(priors or [PRIOR_DEVIATION] * len(scores)))
 
     def loss(w: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """The function to minimize, and the probability of each candidate."""
@@ -59,7 +64,7 @@ def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[
         highest = np.maximum.reduceat(values, starts)
         powers = np.exp(values - highest[rows])
         totals = np.add.reduceat(powers, starts)
-        mean = float(np.mean(highest + np.log(totals)) - target @ w + penalty / 2 * w @ w)
+        mean = float(np.mean(highest + np.log(totals)) - target @ w + w @ (penalty * w) / 2)
         return mean, powers / totals[rows]
 
     w = np.ones(len(scores))
@@ -68,7 +73,7 @@ def fit_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[
         expected = np.add.reduceat(x * p[:, None], starts)
         slope = expected.mean(0) - target + penalty * w
         free = (w > 0) | (slope < 0)
-        curvature = ((x * p[:, None]).T @ x - expected.T @ expected) / len(sizes) + penalty * np.eye(len(w))
+        curvature = ((x * p[:, None]).T @ x - expected.T @ expected) / len(sizes) + np.diag(penalty)
         step = np.zeros_like(w)
         step[free] = np.linalg.solve(curvature[np.ix_(free, free)], slope[free])
         if slope @ step < 1e-12:  # twice what this step can gain
@@ -128,12 +133,15 @@ def deviation(lists: Sequence[Floats]) -> float:
 
 
 def totals_by_halves(
-    scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]], dialogues: NDArray[np.int64]
+    scores: Sequence[Sequence[Floats]],
+    relevant: Sequence[Sequence[int]],
+    dialogues: NDArray[np.int64],
+    priors: Sequence[float] | None = None,
 ) -> list[Floats]:
     """The weighted sum for each list. Each half of the dialogues has the weights that fit the other half.
 
     Args:
-        scores, relevant: see ``fit_weights``.
+        scores, relevant, priors: see ``fit_weights``.
         dialogues: the number of each list's dialogue. If one half is empty, the weights that fit all lists apply.
     """
     half = dialogues % 2
@@ -141,7 +149,7 @@ def totals_by_halves(
     for side in (0, 1):
         own = np.flatnonzero(half == side).tolist()
         others = np.flatnonzero(half != side).tolist() or own
-        fitted = fit_weights([[lists[n] for n in others] for lists in scores], [relevant[n] for n in others])
+        fitted = fit_weights([[lists[n] for n in others] for lists in scores], [relevant[n] for n in others], priors)
         totals |= zip(own, weighted_totals(fitted, [[lists[n] for n in own] for lists in scores]), strict=True)
     return [totals[number] for number in range(len(dialogues))]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyrank.config.checked import read_choice
+from polyrank.config.pipeline import SHORTLIST
 from polyrank.errors import UsageError
 from polyrank.loading.answering import RankerRef
 from polyrank.loading.models import (
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # BM25 needs no torch
 def load(
     name: str | Path,
     *,
+    rerank: str | Path | None = None,
+    n_retrieved: int = SHORTLIST,
     device: str = "auto",
     precision: "Precision" = "auto",
     backend: Backend = "torch",
@@ -43,6 +46,8 @@ def load(
             bi-encoder or Cross-encoder of Hugging Face or sentence-transformers, best as ``hf:OWNER/MODEL``;
             "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of an untuned backbone; "bm25" or
             "tfidf".
+        rerank: a second stage, which re-ranks the best candidates of the first; None: there is none.
+        n_retrieved: how many of the best.
         device: "auto", "cpu", "cuda" or "mps".
         precision: "fp32", "bf16", "fp16" or "int8" (8-bit weights, on the CPU); "auto" is the faster of the first two
             on this hardware, int8 on CPUs without bf16 if the model records equal rankings, fp32 for Hugging Face
@@ -65,7 +70,13 @@ def load(
     """
     ref = resolve_model(name, backend=backend, lengths=Lengths(max_context_tokens, max_candidate_tokens))
     check_backend([ref], backend)
-    return open_model(ref, device=device, precision=precision, corpus=corpus)
+    scorer = open_model(ref, device=device, precision=precision, corpus=corpus)
+    if rerank is None:
+        return scorer
+    from polyrank.scorers.two_stage import TwoStageScorer
+
+    second = open_model(resolve_model(rerank), device=device, precision=precision, corpus=corpus)
+    return TwoStageScorer(scorer, second, n_retrieved=n_retrieved)
 
 
 def open_model(

@@ -63,11 +63,14 @@ class Scorer(Protocol):
 
         Raises:
             TypeError: an argument has another type.
-            UsageError: ``k`` is less than one.
+            UsageError: ``k`` is less than one, or the scores only correct those of an encoder.
             ArtifactError: a score is not finite.
         """
         if k is not None and whole_number(k, "k") < 1:
             raise UsageError(f"k = {k}; request at least one candidate, or leave k out for all of them")
+        if getattr(self, "corrects", ""):  # only some re-rankers have it
+            name = repr(self.name or "this model")
+            raise UsageError(f"{name} only corrects an encoder's scores; use polyrank.load(ENCODER, rerank={name})")
         choice = as_candidates(candidates)
         scores = self.score([context], [[candidate.text for candidate in choice]])[0]
         if not np.isfinite(scores).all():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from polyrank.scorers.two_stage import join
 from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import check_replaceable, new_folder
 from polyrank.text.cut import Cut
+
+if TYPE_CHECKING:  # comparing words needs no torch
+    from polyrank.scorers.network import NetworkScorer
 
 NUMBERS = ("penalty", "overlap", "match", "earlier")
 """The numbers p, w, m and e of a Repetition."""
@@ -151,6 +154,11 @@ class Repetition(Scorer):
     def n_context_tokens(self, context: ContextLike) -> int | None:
         """How many tokens of a context the other re-ranker reads; None if there is none."""
         return None if self.reranker is None else self.reranker.n_context_tokens(context)
+
+    @property
+    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
+        """Those of the other re-ranker."""
+        return () if self.reranker is None else self.reranker.networks
 
     @property
     def cut(self) -> tuple[Cut, ...]:

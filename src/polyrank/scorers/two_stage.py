@@ -1,6 +1,7 @@
 """Two stages as a Scorer of given lists or a pool: a retriever makes a shortlist, an accurate re-ranker orders it."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.text.cut import Cut
+
+if TYPE_CHECKING:  # lexical stages need no torch
+    from polyrank.scorers.network import NetworkScorer
 
 
 class TwoStageScorer(Scorer):
@@ -50,6 +54,11 @@ class TwoStageScorer(Scorer):
         """How many tokens of a context the retriever reads, or else the re-ranker."""
         first = self.retriever.n_context_tokens(context)
         return self.reranker.n_context_tokens(context) if first is None else first
+
+    @property
+    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
+        """Those of both stages."""
+        return (*self.retriever.networks, *self.reranker.networks)
 
     @property
     def cut(self) -> tuple[Cut, ...]:

@@ -84,23 +84,25 @@ class Served:
         self.backend = backend
         self.pipeline: Pipeline | None = None
         if self.kind == "model":
-            reference = resolve_model(path, backend=backend, bare_hub_names=False).alone()
-            check_backend([reference], backend)
-            self.scorer: Scorer = open_model(reference, device=device)
-            self.encoder = self.scorer if isinstance(self.scorer, Encoder) else None
+            references = resolve_model(path, backend=backend, bare_hub_names=False).stages()
+            check_backend(references, backend)
+            stages = [open_model(reference, device=device) for reference in references]
+            self.scorer: Scorer = stages[-1]
+            self.encoder = stages[0] if isinstance(stages[0], Encoder) else None
+            self.ranker = stages[0] if len(stages) == 1 else TwoStageScorer(*stages, n_retrieved=sys.maxsize)
         else:
             self.pipeline = open_pipeline(folder, device=device, backend=backend)
             self.scorer, self.encoder = self.pipeline.scorer, self.pipeline.index_encoder()
-        stages = [self.scorer, *([self.encoder] if self.encoder else [])]
-        self._networks = {id(network): network for stage in stages for network in stage.networks}.values()
+            self.ranker = self._ranker(self.pipeline)
+        scorers = [self.scorer, *([self.encoder] if self.encoder else [])]
+        self._networks = {id(network): network for scorer in scorers for network in scorer.networks}.values()
         for network in self._networks:
             network.max_remembered = REMEMBERED
-        self.ranker = self._ranker()
         self.ranker.score([WARM], [[WARM]])  # the first pass takes ten times as long as later ones
 
-    def _ranker(self) -> Scorer:
+    def _ranker(self, pipeline: Pipeline) -> Scorer:
         """Scores given texts; both stages of a pipeline that adds their scores."""
-        stages = None if self.pipeline is None else self.pipeline.retriever
+        stages = pipeline.retriever
         if not isinstance(stages, TwoStage) or stages.ensemble is None:
             return self.scorer
         first = stages.retriever.scorer
@@ -127,7 +129,7 @@ class Served:
     def info(self) -> ServedInfo:
         """Its properties, for the server."""
         scorer = type(self.scorer).__name__.removesuffix("Scorer").removesuffix("Encoder").lower() or "encoder"
-        cuts = self.scorer.cut  # of a sum, one for each part
+        cuts = self.ranker.cut  # of a sum or two stages, one for each part
         info = ServedInfo(
             self.kind,
             self.backend,
@@ -251,7 +253,7 @@ class Served:
 
     def explain(self, tasks: Sequence[ExplainTask]) -> list[bytes]:
         """Explanations of scores."""
-        scorer = self.scorer if self.pipeline is None else self.pipeline
+        scorer = self.ranker if self.pipeline is None else self.pipeline
         explanations = (explain(scorer, task.context, task.candidate, filter=task.filter) for task in tasks)
         return [orjson.dumps(_without_paths(explanation.as_dict())) for explanation in explanations]
 

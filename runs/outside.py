@@ -1,0 +1,119 @@
+"""Makes test lists of public conversations that no shipped model was trained or chosen on.
+
+    python runs/outside.py FOLDER OUTPUT
+
+FOLDER holds clones of these repositories, under their own names:
+
+    https://github.com/alexa/Topical-Chat                       chats about articles
+    https://github.com/declare-lab/MELD                         scenes of a television series
+    https://github.com/google-research-datasets/Taskmaster      orders in a coffee bar
+    https://github.com/alexa/alexa-with-dstc9-track1-dataset    questions to hotels, restaurants and others
+
+Writes 1,000 lists each. ``topical-chat.jsonl``, ``meld.jsonl`` and ``coffee.jsonl`` hold the right reply among 99 other
+turns of the same file; ``questions.jsonl`` the right answer among the others of the same hotel, restaurant, and so on.
+"""
+
+import csv
+import io
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+N_EXAMPLES, N_CANDIDATES, MIN_ANSWERS = 1000, 100, 10
+Dialogue = tuple[str, list[tuple[str, str]]]
+"""An id, and the speakers and texts of the turns."""
+
+
+def committed(repository: Path, path: str) -> str:
+    """A file of a clone's newest commit, which need not be checked out."""
+    return subprocess.run(
+        ["git", "-C", repository, "show", f"HEAD:{path}"], check=True, stdout=subprocess.PIPE, encoding="utf-8"
+    ).stdout
+
+
+def topical_chat(folder: Path) -> Iterator[Dialogue]:
+    """Two people who read about the same rare topics."""
+    for name, chat in json.loads(committed(folder / "Topical-Chat", "conversations/test_rare.json")).items():
+        yield name, [(turn["agent"], turn["message"]) for turn in chat["content"]]
+
+
+def meld(folder: Path) -> Iterator[Dialogue]:
+    """Scenes with two or more people."""
+    scenes: dict[str, list[tuple[str, str]]] = {}
+    for row in csv.DictReader(io.StringIO(committed(folder / "MELD", "data/MELD/test_sent_emo.csv"))):
+        scenes.setdefault(row["Dialogue_ID"], []).append((row["Speaker"], row["Utterance"]))
+    yield from scenes.items()
+
+
+def coffee(folder: Path) -> Iterator[Dialogue]:
+    """A guest and an assistant."""
+    for part in range(8):
+        for chat in json.loads(committed(folder / "Taskmaster", f"TM-4-2024/data/data_{part:02}.json")):
+            yield chat["conversation_id"], [(turn["speaker"], turn["text"]) for turn in chat["utterances"]]
+
+
+def replies(dialogues: Iterator[Dialogue], speaker: str | None, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Turns of one speaker, or of all, among others."""
+    turns = [
+        (name, i, texts)
+        for name, texts in dialogues
+        for i, (who, text) in enumerate(texts)
+        if i and text.strip() and speaker in {None, who}
+    ]
+    catalogue = sorted({texts[i][1] for _, i, texts in turns})
+    for name, i, texts in rng.sample(turns, min(N_EXAMPLES, len(turns))):
+        right = texts[i][1]
+        others = rng.sample(catalogue, N_CANDIDATES)
+        candidates = [right, *[text for text in others if text != right][: N_CANDIDATES - 1]]
+        rng.shuffle(candidates)
+        context = [text for _, text in texts[:i] if text.strip()]
+        yield {
+            "id": f"{name}#{i}",
+            "context": context,
+            "candidates": candidates,
+            "relevant": [candidates.index(right)],
+        }
+
+
+def questions(folder: Path, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Questions, with all answers of the same business."""
+    businesses = [
+        (f"{domain}/{name}", list(one["docs"].values()))
+        for domain, some in json.loads(
+            committed(folder / "alexa-with-dstc9-track1-dataset", "data_eval/knowledge.json")
+        ).items()
+        for name, one in some.items()
+    ]
+    asked = [(name, docs, doc) for name, docs in businesses if len(docs) >= MIN_ANSWERS for doc in docs]
+    for n, (name, docs, doc) in enumerate(rng.sample(asked, N_EXAMPLES)):
+        candidates = list(dict.fromkeys(one["body"] for one in docs))
+        rng.shuffle(candidates)
+        yield {
+            "id": f"{name}#{n}",
+            "context": [doc["title"]],
+            "candidates": candidates,
+            "relevant": [candidates.index(doc["body"])],
+        }
+
+
+def main(folder: Path, output: Path) -> None:
+    """Write the four files."""
+    output.mkdir(parents=True, exist_ok=True)
+    makers: dict[str, Callable[[random.Random], Iterator[dict[str, Any]]]] = {
+        "topical-chat": lambda rng: replies(topical_chat(folder), None, rng),
+        "meld": lambda rng: replies(meld(folder), None, rng),
+        "coffee": lambda rng: replies(coffee(folder), "assistant", rng),
+        "questions": lambda rng: questions(folder, rng),
+    }
+    for name, make in makers.items():
+        rows = list(make(random.Random(name)))
+        (output / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        print(f"{name}: {len(rows)} lists")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
