@@ -135,6 +135,12 @@ def test_a_score_does_not_depend_on_other_rows_or_candidates() -> None:
     assert [len(row) for row in stage.score([CONTEXT, CONTEXT], [[], ["a"]])] == [0, 1]
 
 
+def test_a_background_without_turns_is_compared() -> None:
+    stage = Repetition(penalty=1.0, overlap=1.0, match=1.0, earlier=1.0, words=COUNTED)
+    (scores,) = stage.score([Context((), ("the router is blue",))], [["my router", "yes"]])
+    np.testing.assert_allclose(scores, [COUNTED.rarity("router"), 0.0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "value"), [("penalty", np.inf), ("overlap", np.nan), ("match", np.nan)])
 def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> None:
     with pytest.raises(UsageError, match=f"{name} = {value}"):
@@ -513,16 +519,19 @@ def test_a_second_stage_that_is_named_alone_ranks_with_its_encoder(
     assert metrics(stage) == metrics(name, "--rerank", stage)
     both = TwoStageScorer(load_encoder(name), load(stage), n_retrieved=len(REPLIES))
     expected = both.score([CONTEXT], [REPLIES])[0]
-    assert np.abs(expected - load_encoder(name).score([CONTEXT], [REPLIES])[0]).max() > 0.1
+    assert np.abs(expected - load_encoder(name).score([CONTEXT], [REPLIES])[0]).max() > 2e-3
     ranked = load(name, rerank=stage).rank(CONTEXT, REPLIES)
     assert [reply.text for reply in ranked] == [REPLIES[i] for i in np.argsort(-expected, kind="stable")]
     with pytest.raises(UsageError, match="only corrects an encoder's scores"):
         load(stage).rank(CONTEXT, REPLIES)
     served = Served("served", stage)
-    (scored,) = served.score([ScoreTask(CONTEXT, REPLIES)])
+    (scored,) = served.score([ScoreTask(Context(tuple(CONTEXT)), REPLIES)])
     np.testing.assert_allclose(scored.scores, expected, atol=1e-4)
     assert scored.fingerprint == load(stage).fingerprint
-    (explained,) = served.explain([ExplainTask(CONTEXT, REPLIES[0])])
+    one_turn = Context(("is the wifi down?",))
+    (explained,) = served.explain([ExplainTask(one_turn, REPLIES[0])])
+    assert json.loads(explained)["score"] == pytest.approx(both.score([one_turn], [REPLIES])[0][0], abs=1e-3)
+    (explained,) = served.explain([ExplainTask(Context(tuple(CONTEXT)), REPLIES[0])])
     assert json.loads(explained)["score"] == pytest.approx(expected[0], abs=1e-3)
     assert served.info().kind == "model"
     (embedded,) = served.embed([EmbedTask(REPLIES, "document")])

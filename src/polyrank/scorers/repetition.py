@@ -168,7 +168,8 @@ class Repetition(Scorer):
     def _compared(self, query: Context, texts: Sequence[str]) -> Floats:
         """The scores of comparing words."""
         turns = [_wording(turn) for turn in query.turns]
-        distinct, newest = set(turns), turns[-1][1].union(*(_wording(fact)[1] for fact in query.background))
+        newest = frozenset[str]().union(*(words for _, words in (*turns[-1:], *map(_wording, query.background))))
+        distinct = set(turns)
         before = frozenset[str]().union(*(words for _, words in turns[:-1])) - newest
         scores = np.empty(len(texts), np.float32)
         for row, text in enumerate(texts):
