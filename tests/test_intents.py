@@ -507,7 +507,7 @@ def test_a_classifier_on_a_sum_stores_all_encoders(models: dict[str, Path], tmp_
     with pytest.raises(UsageError, match=r"needs the encoder .*convert, which does not exist"):
         load_intents(tmp_path / "c")
     shutil.copytree(models["multi"], tmp_path / "convert")
-    with pytest.raises(ArtifactError, match=r"was made of encoder .*convert is"):
+    with pytest.raises(ArtifactError, match=r"was made with encoder .*convert is"):
         load_intents(tmp_path / "c")
 
 

@@ -210,7 +210,7 @@ def test_the_folder_moves_with_its_encoder_and_refuses_another(models: dict[str,
     with pytest.raises(UsageError, match="which does not exist"):
         load(str(place))
     shutil.copytree(models["other"], tmp_path / "moved" / "bi")
-    with pytest.raises(ArtifactError, match=r"was made for encoder .*; fit it again"):
+    with pytest.raises(ArtifactError, match=r"was made with encoder .*; fit it again"):
         load(str(place))
     shutil.rmtree(tmp_path / "moved" / "bi")
     shutil.copytree(models["cross"], tmp_path / "moved" / "bi")

@@ -239,7 +239,7 @@ def test_the_folder_moves_with_its_parts_and_refuses_others(models: dict[str, Pa
     with pytest.raises(UsageError, match=r"moved/bi, which does not exist; restore it or make the sum again"):
         load(str(path))
     shutil.copytree(models["other"], tmp_path / "moved" / "bi")
-    with pytest.raises(ArtifactError, match=r"was made of encoder .*moved/bi is .*; make the sum again"):
+    with pytest.raises(ArtifactError, match=r"was made with encoder .*moved/bi is .*; make the sum again"):
         load(str(path))
     shutil.rmtree(tmp_path / "moved" / "bi")
     shutil.copytree(models["cross"], tmp_path / "moved" / "bi")
@@ -263,7 +263,7 @@ def test_a_sum_cannot_contain_itself(models: dict[str, Path], tmp_path: Path) ->
     with pytest.raises(UsageError, match="already exists"):
         save_sum(tmp_path / "a", SumEncoder([bi, other], [1, 3]))
     save_sum(tmp_path / "a", SumEncoder([bi, other], [1, 3]), replace=True)
-    with pytest.raises(ArtifactError, match="was made of encoder"):  # b contains the earlier one
+    with pytest.raises(ArtifactError, match="was made with encoder"):  # b contains the earlier one
         load(str(tmp_path / "b"))
 
 

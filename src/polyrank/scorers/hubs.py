@@ -18,8 +18,9 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.models import portable_name
 from polyrank.models.scoring import attended
 from polyrank.records import ContextLike
+from polyrank.scorers.parts import check_part
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.scorers.wrapped import WrappedEncoder, check_encoder
+from polyrank.scorers.wrapped import WrappedEncoder
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
 
@@ -173,6 +174,6 @@ def load_hubs(path: Path, encoder: Encoder) -> HubEncoder:
         ArtifactError: the folder is damaged, or the encoder has changed since.
     """
     document, tensors = read_tensors(path, KIND)
-    check_encoder(path, encoder, document["encoder_fingerprint"], "make it again with polyrank hubs")
+    check_part(path, "encoder", encoder, document["encoder_fingerprint"], "make it again with polyrank hubs")
     contexts, mask = tensors["contexts"].numpy(), tensors["mask"].numpy()
     return HubEncoder(encoder, contexts, mask, weight=document["weight"], scale=document["scale"])

@@ -18,8 +18,9 @@ from polyrank.errors import ArtifactError
 from polyrank.loading.models import portable_name
 from polyrank.models.mixture import Mixture
 from polyrank.records import Context, ContextLike
+from polyrank.scorers.parts import check_part
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.scorers.wrapped import WrappedEncoder, check_encoder
+from polyrank.scorers.wrapped import WrappedEncoder
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.text import Texts
@@ -131,5 +132,5 @@ def load_map(path: Path, encoder: Encoder) -> MapEncoder:
         ArtifactError: the folder is damaged, or the encoder has changed since.
     """
     document, tensors = read_tensors(path, KIND)
-    check_encoder(path, encoder, document["encoder_fingerprint"], "fit it again")
+    check_part(path, "encoder", encoder, document["encoder_fingerprint"], "fit it again")
     return MapEncoder(encoder, tensors["matrix"].numpy())

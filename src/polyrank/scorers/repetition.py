@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from polyrank.data.same_words import same_words
-from polyrank.errors import ArtifactError, UsageError
+from polyrank.errors import UsageError
 from polyrank.loading.folders import REPETITION
 from polyrank.loading.models import portable_name
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.inputs import matched_lists
+from polyrank.scorers.parts import check_part
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.two_stage import join
 from polyrank.storage.document import read_document, seal
@@ -271,11 +272,8 @@ def load_repetition(path: Path, reranker: Scorer | None = None) -> Repetition:
     part = document.get("reranker", {})
     if part and reranker is None:
         raise UsageError(f"{path} needs the re-ranker {part['model']}; open the folder with polyrank.load")
-    if reranker is not None and reranker.fingerprint != part["fingerprint"]:
-        raise ArtifactError(
-            f"{path} was made with re-ranker {part['fingerprint'][:12]}, {reranker.name} is"
-            f" {reranker.fingerprint[:12]}; {REPETITION.remedy}"
-        )
+    if reranker is not None:
+        check_part(path, "re-ranker", reranker, part["fingerprint"], REPETITION.remedy)
     return Repetition(
         **{name: document.get(name, 0.0) for name in NUMBERS},
         words=Words(**document["words"]) if "words" in document else None,

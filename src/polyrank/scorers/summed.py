@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError, UsageError
+from polyrank.errors import UsageError
 from polyrank.loading.folders import SUM
 from polyrank.loading.models import portable_name
 from polyrank.ranking.weights import check_weights, listed
 from polyrank.records import Context, ContextLike, contexts_of
+from polyrank.scorers.parts import check_part
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import check_replaceable, new_folder
@@ -212,9 +213,5 @@ def load_sum(path: Path, encoders: Sequence[Encoder]) -> SumEncoder:
     """
     parts = read_document(path, SUM)["parts"]
     for part, encoder in zip(parts, encoders, strict=True):
-        if encoder.fingerprint != part["fingerprint"]:
-            raise ArtifactError(
-                f"{path} was made of encoder {part['fingerprint'][:12]}, {encoder.name} is"
-                f" {encoder.fingerprint[:12]}; make the sum again"
-            )
+        check_part(path, "encoder", encoder, part["fingerprint"], "make the sum again")
     return SumEncoder(encoders, [part["weight"] for part in parts])
