@@ -1,5 +1,6 @@
 """Names and paths are resolved to references once, before any file is opened."""
 
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +9,16 @@ import pytest
 
 from polyrank.cli import arguments
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.errors import ConfigError, DataError, OfflineError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
 from polyrank.loading.hub import connect_to_hub
-from polyrank.loading.models import absolute_name
+from polyrank.loading.models import absolute_name, portable_name, resolved_name
 from polyrank.loading.recipes import load_recipe, resolve_recipe
+from polyrank.loading.runs import resolve_runs
 from polyrank.models import new_model
 from polyrank.scorers.open import corpus_of, load
+from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import Served
 
 
@@ -100,6 +103,46 @@ def test_a_bare_name_is_not_looked_up_where_the_hub_needs_a_prefix(tmp_path: Pat
     (tmp_path / "models").mkdir()  # the name could be a folder in models/, so it is not a hub name
     with pytest.raises(UsageError, match="is not a model folder"):
         resolve_model("models/support")
+
+
+def test_a_stored_path_never_means_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the working directory, once the folder that it names is gone."""
+    for where in ("owner/part", "part"):
+        (tmp_path / where).mkdir(parents=True)
+        stored = portable_name(str(tmp_path / where), tmp_path / "owner")
+        assert resolved_name(stored, tmp_path / "owner") == str(tmp_path / where)
+        (tmp_path / where).rmdir()
+        (tmp_path / "elsewhere" / "part").mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert not Path(resolved_name(stored, tmp_path / "owner")).exists()
+
+
+def test_the_folder_of_any_training_is_recognized(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    for place in ("model", "retriever/model", "seed-1/model", "seed-2/reranker/model"):
+        shutil.copytree(tiny_encoders["bi"], tmp_path / place.partition("/")[0] / "run" / place)
+        with pytest.raises(UsageError, match=f"is the folder of a training; give the model in it, .*{place}"):
+            resolve_model(tmp_path / place.partition("/")[0] / "run")
+    (tmp_path / "other" / "seed-\u00b2").mkdir(parents=True)
+    with pytest.raises(ArtifactError, match="is not a model folder"):
+        resolve_model(tmp_path / "other")
+
+
+def test_seeds_in_the_working_directory_are_of_one_model(
+    tiny_encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (1, 2):
+        shutil.copytree(tiny_encoders["bi"], tmp_path / f"seed-{seed}" / "model")
+    monkeypatch.chdir(tmp_path)
+    found = resolve_runs(["seed-1/model", "seed-2/model"])
+    assert [(one.group, one.seed) for one in found] == [(".", 1), (".", 2)]
+
+
+def test_python_loads_two_stages_as_the_command_line_does() -> None:
+    both = load("bm25", rerank="untuned:embedded", n_retrieved=2, max_context_tokens=32)
+    assert isinstance(both, TwoStageScorer)
+    assert (both.n_retrieved, both.reranker.cut[0].max_context_tokens) == (2, 32)
+    with pytest.raises(UsageError, match="`n_retrieved=2` is the number of candidates for a second stage"):
+        load("bm25", n_retrieved=2)
 
 
 def test_a_hub_name_is_saved_with_its_prefix() -> None:

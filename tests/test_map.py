@@ -246,6 +246,8 @@ def test_the_commands_output_works_with_evaluate(
     assert figures["map"] >= figures["similarity"]
     found = evaluate(load(str(place), device="cpu"), read_examples(task["valid"]).examples)
     assert summarise(found)["metrics"]["R@1"] == pytest.approx(figures["map"])
+    over = run("map", task["train"], "--valid", task["valid"], "-o", place, "--encoder", place, "--overwrite")
+    assert (over.returncode, "would be a part of itself" in over.stderr) == (2, True), over.stderr
 
 
 def test_a_message_names_the_option_of_the_command(
@@ -307,7 +309,7 @@ def test_scores_start_at_twenty_between_a_pair_of_usual_size() -> None:
 def test_patience_and_the_number_of_epochs() -> None:
     pairs, ranking = rotated(60, 30)
     runs = [_fit_one(pairs, ranking, MapConfig(max_epochs=n, patience=99), 3e-3, 1e-3, 20.0) for n in range(9)]
-    assert runs[0].n_epochs == 0
+    assert (runs[0].n_epochs, runs[0].accuracy) == (0, ranking.accuracy(20 * np.eye(ranking.candidates.shape[1])))
     assert [run.accuracy for run in runs] == sorted(run.accuracy for run in runs)
     for patience in (1, 2, 3):
         n = next((e for e in range(1, 9) if e - runs[e].n_epochs >= patience), 8)

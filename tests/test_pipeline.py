@@ -140,6 +140,9 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
     assert stages["difference"]["mean"] == pytest.approx(stages["both"]["mean"] - stages["first"]["mean"])
     assert stages["difference"]["low"] <= 0, "a re-ranker with random weights must not be better"
     assert seen["n_lacking"] == 0
+    with pytest.raises(DataError, match="no example has a right answer among its best 6, so no ensemble can be chosen"):
+        choose_settings(both, [Example(("zebra",))] * 3, ensemble="auto")
+    assert choose_settings(replace(config, prior=0.5), examples(), precision=0.5)[0].prior == 0.5
     with pytest.raises(DataError, match=r"0% right if .* lacks the right answers of 1 of 1 examples"):
         choose_settings(config, [Example(("the bill",), ("an outage",), (0,))], precision=0.5)
     best = max(seen["ensembles"], key=lambda name: seen["ensembles"][name])

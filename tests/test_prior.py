@@ -341,8 +341,10 @@ def test_an_explanation_takes_the_count_of_candidates_that_pass(tiny_encoders: d
     build_index(tmp_path / "index", str(tiny_encoders["bi"]), [*pool, long])
     with open_index(tmp_path / "index") as index:
         for retriever in (
-            Retriever(load_encoder(tiny_encoders["bi"]), index, prior=0.5), LexicalRetriever(BM25(), index, prior=0.5)
-        ):  # fmt: skip
+            Retriever(load_encoder(tiny_encoders["bi"]), index, prior=0.5),
+            LexicalRetriever(BM25(), index, prior=0.5),
+            LexicalRetriever(BM25(), [*pool, long], prior=0.5),
+        ):
             for filter, count in (('lang = "en"', 2), (None, 1000)):
                 (best,) = retriever.respond([["thanks"]], 9, filter=filter, allow_echo=True)
                 explanation = explain(retriever, ["thanks"], "thanks", filter=filter)

@@ -566,9 +566,7 @@ def test_the_other_second_stage_must_be_usable(
         out, "--penalty", "1", "--rerank", str(made_for(tiny_encoders["poly"], tmp_path))
     )
     assert "ranks alone" in refused(out, "--penalty", "1", "--rerank", str(tiny_encoders["poly"]))
-    assert "is the other second stage itself" in refused(
-        str(said), "--penalty", "1", "--rerank", str(said), "--overwrite"
-    )
+    assert "would be a part of itself" in refused(str(said), "--penalty", "1", "--rerank", str(said), "--overwrite")
     assert "no name or no fingerprint" in refused(out, "--rerank", "bm25", "--valid", str(made_lists(tmp_path)))
     assert not Path(out).exists()
     moved = tmp_path / "moved"

@@ -19,7 +19,9 @@ from polyrank.cli import app
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
+from polyrank.loading import resolve_model, resolve_ranker
 from polyrank.loading.recipes import resolve_recipe
+from polyrank.models.artifacts import read_config
 from polyrank.ranking.ensembles import SCALES
 from polyrank.records import Context, Example
 from polyrank.scorers.cross import CrossScorer
@@ -260,6 +262,17 @@ def test_evaluate_names_both_stages(trained: dict[str, Any], encoders: dict[str,
     done = CliRunner().invoke(app, ["evaluate", "bm25", *arguments[2:]])
     assert isinstance(done.exception, UsageError)
     assert "another encoder" in str(done.exception)
+
+
+def test_the_first_stage_is_found_from_any_working_directory(
+    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = resolve_model(trained["result"].model).stages()
+    assert (Path(first.name), second.corrects) == (Path(encoders["bi"]), first.fingerprint)
+    assert not Path(read_config(trained["result"].model)["metadata"]["first_stage_name"]).is_absolute()
+    with pytest.raises(UsageError, match="cannot rank alone"):
+        resolve_ranker(str(trained["result"].model), rerank="bm25")
 
 
 def test_the_card_names_the_first_stage(trained: dict[str, Any]) -> None:

@@ -366,6 +366,7 @@ def test_no_list_measures_weights_that_it_chose() -> None:
     np.testing.assert_allclose(totals_by_halves(noise, relevant, np.zeros(40, np.int64)), on_itself)
     (first,) = totals_by_halves([lists[:1] for lists in noise], relevant[:1], np.zeros(1, np.int64))
     assert np.isfinite(first).all()
+    assert fit_weights([[np.array([1.0, 0.0])]], [()]) == (0.0,)
 
 
 EXAMPLES = [

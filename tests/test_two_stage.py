@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.checked import from_dict
 from polyrank.config.pipeline import Ensemble, PipelineConfig
-from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import SCALES, choose_ensemble, combine, read_ensemble, reciprocal_ranks
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 
 TEXTS = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks", "router light is red", "wifi"]
@@ -24,14 +26,11 @@ POOL = [Candidate(str(i), text) for i, text in enumerate(TEXTS)]
 CONTEXTS = [Context(("my wifi router is down",)), Context(("hello",)), Context(("the bill", "is the router red?"))]
 
 
-class Letters:
+class Letters(Scorer):
     """A small real re-ranker that counts the letter e."""
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         return [np.array([text.count("e") for text in texts], np.float32) for texts in candidates]
-
-    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> np.ndarray:
-        return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
 def test_a_shortlist_of_all_equals_the_reranker_alone() -> None:
@@ -68,6 +67,22 @@ class Fixed(Letters):
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         return [np.array([self.scores[text] for text in texts], np.float32) for texts in candidates]
+
+
+def test_scores_that_are_not_finite_are_no_answer() -> None:
+    stages = TwoStage(LexicalRetriever(BM25(), POOL), Fixed(**dict.fromkeys(TEXTS, np.nan)))
+    with pytest.raises(ArtifactError, match="a score is not finite"):
+        stages.answer("wifi")
+
+
+@pytest.mark.parametrize(
+    ("n", "reason"), [(0, "n_retrieved is 0; give 1 or more"), (2.5, "n_retrieved = 2.5 is float")]
+)
+def test_the_length_of_a_shortlist_is_a_positive_whole_number(n: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"n_retrieved {reason}"):
+        TwoStageScorer(BM25(), Letters(), n_retrieved=n)
+    with pytest.raises(UsageError, match=f"n_retrieved {reason}"):
+        TwoStage(LexicalRetriever(BM25(), POOL), Letters(), n_retrieved=n)
 
 
 @pytest.mark.parametrize("worst", [-12.0, -1e9])

@@ -32,7 +32,7 @@ def choose_settings(
     config: PipelineConfig,
     examples: Sequence[Example],
     *,
-    prior: float | Literal["auto"] = 0.0,
+    prior: float | Literal["auto"] | None = None,
     ensemble: Ensemble | Literal["auto"] | None = None,
     precision: float | None = None,
     no_answer: float = 0.0,
@@ -45,7 +45,7 @@ def choose_settings(
         config: the settings to complete.
         examples: contexts with right answers by id (``relevant_ids``) or by text.
         prior: the weight of ``log(1 + count)`` in the retriever's scores; "auto": the best on the examples, or 0 where
-            that is not measurably better, see ``choose_prior``.
+            that is not measurably better, see ``choose_prior``; None: that of ``config``.
         ensemble: a scale; "auto": the best of them on the examples.
         precision: required share of right answers; None: no threshold.
         no_answer: hide the right answers of this share of the examples, so that they have none. Examples whose right
@@ -60,7 +60,7 @@ def choose_settings(
         ensemble of the other half); and the precision/coverage curve.
 
     Raises:
-        DataError: ``examples`` is empty, no candidate has a count, or no threshold is precise enough.
+        DataError: ``examples`` is empty, no candidate has a count or is right, or no threshold is precise enough.
     """
     if not examples:
         raise DataError("0 validation examples; give a file with at least one")
@@ -68,7 +68,7 @@ def choose_settings(
     examples, tuning["n_lacking"] = _with_answer_texts(config, examples)
     if prior == "auto":
         config, tuning["prior"] = choose_prior(config, examples, device=device)
-    else:
+    elif prior is not None:
         config = replace(config, prior=prior)
     if ensemble == "auto" and config.reranker is not None:
         config = replace(config, ensemble="raw")  # any, because a correcting re-ranker may need one
@@ -321,7 +321,12 @@ def _best_ensemble(
             first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
             second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
             right.append(own)
-    corrects = isinstance(both, TwoStage) and bool(getattr(both.reranker, "corrects", ""))
+    if not right:
+        raise DataError(
+            f"no example has a right answer among its best {n_retrieved}, so no ensemble can be chosen; retrieve more,"
+            " or give other examples"
+        )
+    corrects = isinstance(both, TwoStage) and bool(both.reranker.corrects)
     dialogues = dialogues_of(ids)
     ensemble, figures, totals = choose_ensemble(first, second, right, dialogues, alone=not corrects)
     alone, chosen = (np.array(reciprocal_ranks(lists, right)) for lists in (first, totals))

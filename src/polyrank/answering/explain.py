@@ -34,7 +34,7 @@ from polyrank.data.same_words import echoes
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter, as_filter
 from polyrank.models.mixture import Mixture
-from polyrank.ranking.ensembles import combine, weight_of
+from polyrank.ranking.ensembles import BY_LIST, combine, weight_of
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoded import score_row
@@ -52,7 +52,6 @@ from polyrank.text.offsets import Kind, Span, Spans, candidate_spans, context_sp
 OF_TOKENS, OF_WORDS, OF_STAGES, OF_COUNT = "sum of tokens", "sum of words", "stages", "count of replies"
 OF_HUBS = "other contexts"
 TOKENS_SHOWN = 8  # of each context vector
-OVER_SHORTLIST = ("z-score", "softmax")  # scales that depend on the other candidates
 Doubles = NDArray[np.float64]
 
 
@@ -242,12 +241,14 @@ def _explain_two_stages(stages: TwoStage, context: Context, candidate: str, aske
 
     first = _explain(stages.retriever, context, candidate, asked)
     second = _explain(stages.reranker.fitted_to(shortlist), context, candidate, asked)
-    total = _total(stages, context, candidate, asked) if stages.ensemble in OVER_SHORTLIST else None
+    total = _total(stages, context, candidate, asked) if stages.ensemble in BY_LIST else None
     return _of_stages(first, second, stages.ensemble, candidate, total)
 
 
 @_explain.register
 def _explain_two_scorers(stages: TwoStageScorer, context: Context, candidate: str, asked: Question) -> Explanation:
+    if stages.ensemble in BY_LIST:
+        raise UsageError(f"a total by {stages.ensemble} depends on the other candidates; explain each stage")
     first, second = (_explain(stage, context, candidate, asked) for stage in (stages.retriever, stages.reranker))
     return _of_stages(first, second, stages.ensemble, candidate)
 

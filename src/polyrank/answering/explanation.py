@@ -218,13 +218,12 @@ def by_word(text: str, kinds: Sequence[tuple[Sequence[TokenShare], float, bool]]
     return tuple(result)
 
 
-def sum_explanations(score: float, parts: Sequence[tuple[str, float, Explanation]], method: str = "sum") -> Explanation:
+def sum_explanations(score: float, parts: Sequence[tuple[str, float, Explanation]]) -> Explanation:
     """The explanation of ``sum_p weight_p score_p`` from the explanations of its parts, by word.
 
     Args:
         score: the sum.
         parts: name, weight and explanation of each part.
-        method: its name.
     """
 
     def texts(sides: Iterable[Sequence[TextShare]]) -> tuple[TextShare, ...]:
@@ -241,10 +240,10 @@ def sum_explanations(score: float, parts: Sequence[tuple[str, float, Explanation
     said = sum(weight * token.share for side, weight in zip(sides, weights, strict=True) for token in side.tokens)
     if len(tokens) < sum(1 for _ in words_of(text)):
         rest += said - sum(token.share for token in tokens)
-    candidate = CandidateShare(text, tokens, rest, method, all(side.exact for side in sides))
+    candidate = CandidateShare(text, tokens, rest, "sum", all(side.exact for side in sides))
     return Explanation(
         score,
-        method,
+        "sum",
         all(exact),
         turns,
         background,

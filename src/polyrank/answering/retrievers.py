@@ -134,10 +134,9 @@ class LexicalRetriever(Answering):
         return self.scorer.fitted_to(lambda: self._current().texts)
 
     def count(self, text: str, filter: Filter | None = None) -> float:
-        if filter is not None:
-            return super().count(text, filter)
         pool = self._current()
-        return max((pool.counts[row] for row, own in enumerate(pool.texts) if own == text), default=0.0)
+        rows = range(len(pool.texts)) if filter is None else pool.positions(filter)
+        return max((pool.counts[row] for row in rows if pool.texts[row] == text), default=0.0)
 
     def candidate(self, id_: str) -> Candidate:
         for candidate in self._current().candidates:

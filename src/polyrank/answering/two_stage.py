@@ -7,12 +7,13 @@ import numpy as np
 
 from polyrank.answering.choice import Choice
 from polyrank.answering.protocol import Answer, Answering
+from polyrank.config.checked import whole_number
 from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.index import Filter
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context
-from polyrank.scorers.protocols import Scorer
-from polyrank.scorers.two_stage import at_least_one, ensemble_of, join, total_score
+from polyrank.scorers.protocols import Scorer, check_finite
+from polyrank.scorers.two_stage import ensemble_of, total_score
 
 
 class TwoStage(Answering):
@@ -34,11 +35,11 @@ class TwoStage(Answering):
     ) -> None:
         self.retriever, self.reranker, self.scorer = retriever, reranker, reranker
         self.index, self.encoder = retriever.index, retriever.encoder
-        self.n_retrieved = at_least_one(n_retrieved)
+        self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
         encoder = retriever.encoder
         self.ensemble = ensemble_of("" if encoder is None else encoder.fingerprint, reranker, ensemble)
         if encoder is not None:
-            join(encoder, reranker)
+            reranker.follow(encoder)
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         """The best of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
@@ -51,6 +52,7 @@ class TwoStage(Answering):
         scored = self.reranker.score(contexts, [[reply.text for reply in shortlist] for shortlist in shortlists])
         answers = []
         for shortlist, second in zip(shortlists, scored, strict=True):
+            check_finite(second)
             first = np.array([reply.score for reply in shortlist], np.float32)
             total = total_score(first, second, self.ensemble)
             ranked = tuple(

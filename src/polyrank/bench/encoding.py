@@ -28,7 +28,6 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model, load_exported
 from polyrank.scorers.exported.sessions import check_installed
 from polyrank.scorers.load import saved_scorer, untuned_scorer
-from polyrank.scorers.two_stage import join
 
 CONTEXT_WORDS = 100
 LATE = "late Cross-encoder"
@@ -119,7 +118,7 @@ def bench_encoding(
             crosses |= {LATE: saved(late)}  # type: ignore[dict-item]
             crosses |= {f"{LATE} {name}": saved(late, precision=name) for name in precisions}  # type: ignore[misc]
             first, second = saved(bi), saved(late)
-            join(first, second)
+            second.follow(first)
         except ConfigError as error:  # it is not a BERT
             left_out.append(f"{LATE}: {error}")
         for name in precisions:

@@ -253,7 +253,7 @@ def _metrics(k: str | None, metric: str | None, *, of_runs: bool = False) -> tup
     if k is None:
         return None, None
     parts = [part.strip() for part in k.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
+    if not all(part.isdecimal() and len(part) < 10 and int(part) for part in parts):
         raise UsageError(f"--k {k!r} is not a list of positive whole numbers; write for example 1,5,100")
     names = [*(f"R@{number}" for number in sorted({int(part) for part in parts})), "MRR"]
     return names, ["R@1", *names]

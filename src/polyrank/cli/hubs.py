@@ -46,7 +46,7 @@ def hubs(
     """Correct an encoder for candidates that score high in every context; use the result like any model."""
     from polyrank.data.speakers import speakers_of
     from polyrank.frozen.hubs import choose_contexts, encode_hubs, fit_hubs
-    from polyrank.loading.models import resolve_encoder
+    from polyrank.loading.models import check_apart, resolve_encoder
     from polyrank.scorers.hubs import check_hubs_path, save_hubs
     from polyrank.scorers.open import open_encoder
 
@@ -59,6 +59,7 @@ def hubs(
             raise UsageError(f"--{name} {value} applies with {needed}; give it, or leave --{name} out")
     check_hubs_path(output, replace=overwrite, encoder=model)
     reference = resolve_encoder(model)
+    check_apart(output, [reference])
     chosen = choose_contexts(load_examples(contexts, speaker), max_contexts)
     lists: list[Example] = []
     if valid is not None:

@@ -104,7 +104,7 @@ def mine(
         reranker = None
         if rerank is not None:
             reranker = load(rerank, device=device, corpus=corpus_of(examples, candidates))
-            if getattr(reranker, "corrects", ""):  # its scores mean something only when added to the first stage's
+            if reranker.corrects:  # its scores mean something only when added to the first stage's
                 reranker = TwoStageScorer(first_stage(), reranker, n_retrieved=sys.maxsize)
         mined = run(
             examples,

@@ -131,7 +131,7 @@ def pipeline_create(
             config, tuning = choose_settings(
                 config,
                 examples[:limit],
-                prior=weight,
+                prior="auto" if weight == "auto" else None,
                 ensemble=scale,
                 precision=precision,
                 no_answer=NO_ANSWER if no_answer is None else no_answer,

@@ -61,7 +61,7 @@ def repetition(
     """Make a second stage that compares the words of replies and turns; use the result as --rerank."""
     from polyrank.data import read_pool
     from polyrank.frozen.repetition import fit_repetition
-    from polyrank.loading.models import resolve_encoder
+    from polyrank.loading.models import check_apart, resolve_encoder, resolve_model
     from polyrank.scorers.open import load, open_encoder
     from polyrank.scorers.repetition import Repetition, Words, check_repetition_path, save_repetition
     from polyrank.scorers.two_stage import ensemble_of
@@ -79,10 +79,9 @@ def repetition(
             raise UsageError(f"--{name} {value} applies with --{other}; give it, or leave --{name} out")
     if (match or earlier) and words is None:
         raise UsageError("--match and --earlier need --words FILE, replies of the same kind")
-    if rerank is not None and Path(rerank).resolve() == output.resolve():
-        raise UsageError(f"{output} is the other second stage itself; choose another path")
     check_repetition_path(output, replace=overwrite)
     reference = resolve_encoder(model)
+    check_apart(output, [reference, *([] if rerank is None else [resolve_model(rerank)])])
     lists = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
     encoder = open_encoder(reference, device=device)
     second = None if rerank is None else load(rerank, device=device)

@@ -38,7 +38,7 @@ def sum_(
     json_: Json = False,
 ) -> None:
     """Combine encoders into one whose score is the weighted sum of theirs; use the result like any model."""
-    from polyrank.loading.models import resolve_encoder
+    from polyrank.loading.models import check_apart, resolve_encoder
     from polyrank.ranking.weights import check_weights
     from polyrank.scorers.open import open_encoder
     from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, save_sum
@@ -53,6 +53,7 @@ def sum_(
     given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
     check_weights(given, len(models), "a sum", "encoders")
     references = [resolve_encoder(name) for name in models]
+    check_apart(output, references)
     examples = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
     encoders = [open_encoder(reference, device=device) for reference in references]
     check_parts(output, encoders)

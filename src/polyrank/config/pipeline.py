@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from polyrank.config.checked import NonNegativeFloat, Positive, Settings
+from polyrank.config.checked import Count, NonNegativeFloat, Positive, Settings
 
 SHORTLIST = 100
 Scale = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
@@ -24,7 +24,8 @@ class PipelineConfig(Settings):
             more.
         reranker: a model folder; None: one stage.
         n_retrieved: the number of candidates for the re-ranker.
-        ensemble: see ``polyrank.ranking.ensembles.combine``; None: the re-ranker's score alone decides.
+        ensemble: see ``polyrank.ranking.ensembles.combine``; None: raw scores are added if the re-ranker
+            corrects the retriever's scores; otherwise the re-ranker's score alone decides.
         measure, threshold: see ``polyrank.ranking.abstention``; None: always answer.
     """
 
@@ -34,7 +35,7 @@ class PipelineConfig(Settings):
     mode: Literal["exact", "approximate"] = "exact"
     prior: NonNegativeFloat = 0.0
     reranker: str | None = None
-    n_retrieved: int = SHORTLIST
+    n_retrieved: Count = SHORTLIST
     ensemble: Ensemble | None = None
     measure: Literal["score", "margin", "softmax"] | None = None
     threshold: float | None = None

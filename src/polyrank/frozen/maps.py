@@ -5,7 +5,7 @@ Shapes: N pairs, U distinct responses, V validation contexts, M vectors per cont
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -77,17 +77,21 @@ class Pairs:
     keys: NDArray[np.int64]
     groups: NDArray[np.int64]
     also_right: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    _right: NDArray[np.int64] = field(init=False, repr=False)  # a number for each context and right answer, sorted
+
+    def __post_init__(self) -> None:
+        groups, keys = np.concatenate([np.stack([self.groups, self.keys], 1), self.also_right]).T
+        object.__setattr__(self, "_right", np.unique(groups * len(self.responses) + keys))
 
     def wrong(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which responses of a batch ``[B]`` are negatives of which contexts: ``[B, B]``.
 
         A response that answers the same context anywhere in the data is not a negative.
         """
-        n_responses = len(self.responses)
-        groups, keys = np.concatenate([np.stack([self.groups, self.keys], 1), self.also_right]).T
-        right = np.unique(groups * n_responses + keys)
-        asked = self.groups[rows][:, None] * n_responses + self.keys[rows][None]
-        return ~np.isin(asked, right)
+        asked = self.groups[rows][:, None] * len(self.responses) + self.keys[rows][None]
+        places = np.minimum(np.searchsorted(self._right, asked), len(self._right) - 1)
+        wrong: NDArray[np.bool_] = self._right[places] != asked
+        return wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,8 @@ def _fit_one(pairs: Pairs, valid: Ranking, config: MapConfig, lr: float, l2: flo
     change = torch.zeros(n_dimensions, n_dimensions, requires_grad=True)  # A
     log_scale = torch.tensor(math.log(start), requires_grad=True)
     optimizer = torch.optim.Adam([change, log_scale], lr=lr)
-    best = _Trial(lr, l2, 0, -1.0, np.eye(n_dimensions, dtype=np.float32))
+    unmapped = start * np.eye(n_dimensions, dtype=np.float32)
+    best = _Trial(lr, l2, 0, -1.0, unmapped)
     for epoch in range(1, config.max_epochs + 1):
         order = np.random.Generator(np.random.PCG64([config.seed, epoch])).permutation(len(keys))
         for batch in torch.split(torch.from_numpy(order), config.batch_size):
@@ -217,7 +222,7 @@ def _fit_one(pairs: Pairs, valid: Ranking, config: MapConfig, lr: float, l2: flo
             best = _Trial(lr, l2, epoch, accuracy, current)
         elif epoch - best.n_epochs >= config.patience:
             break
-    return best
+    return best if best.n_epochs else replace(best, accuracy=valid.accuracy(unmapped))
 
 
 def fit_response_map(

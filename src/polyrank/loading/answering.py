@@ -43,7 +43,8 @@ class RankerRef:
     Args:
         stages: one model, or two, where the second model re-ranks the shortlist of the first.
         n_retrieved: how many candidates the second model scores.
-        ensemble: how the scores of two models are added; None: the score of the second model alone decides.
+        ensemble: how the scores of two models are added; None: raw scores are added if the
+            second model corrects the first one's; otherwise its score alone decides.
     """
 
     stages: tuple[ModelRef, ...]
@@ -123,9 +124,9 @@ def resolve_answering(
 
 
 def resolve_ranker(
-    name: str,
+    name: str | Path,
     *,
-    rerank: str | None = None,
+    rerank: str | Path | None = None,
     n_retrieved: int | None = None,
     ensemble: Ensemble | None = None,
     backend: Backend = "torch",
@@ -150,9 +151,9 @@ def resolve_ranker(
 
 
 def resolve_stages(
-    name: str,
+    name: str | Path,
     *,
-    rerank: str | None = None,
+    rerank: str | Path | None = None,
     n_retrieved: int | None = None,
     ensemble: Ensemble | None = None,
     backend: Backend = "torch",
@@ -171,11 +172,11 @@ def resolve_stages(
         first = ModelRef(name=str(index), kind="encoder of an index", folder=index, backend=backend)
     else:
         first = resolve_model(name, backend=backend)
-    stages = first.stages() if rerank is None else (first, resolve_model(rerank, backend=backend))
+    stages = first.stages() if rerank is None else (first.alone(), resolve_model(rerank, backend=backend))
     return RankerRef(stages=stages, n_retrieved=n_retrieved, ensemble=ensemble)
 
 
-def check_stages(name: AnyPath, rerank: str | None, ensemble: Ensemble | None, n_retrieved: int | None) -> None:
+def check_stages(name: AnyPath, rerank: AnyPath | None, ensemble: Ensemble | None, n_retrieved: int | None) -> None:
     """Refuse a second stage over a pipeline, and settings of two stages without a second stage."""
     first, arrow, second = (part.strip() for part in str(name).partition(">"))
     if arrow and not Path(name).exists():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from polyrank.config.models import MODEL
+from polyrank.config.models import MODEL, NETWORKS
 from polyrank.errors import ArtifactError
 from polyrank.storage.document import DocumentKind, has_document, read_document, tensors_kind
 
@@ -52,6 +52,8 @@ REMOTE = DocumentKind(
     remedy="build it again with polyrank index build --remote, or restore the file",
 )
 INDEX_FILE = "candidates.db"
+INSIDE = ("model", *(f"{name}/model" for name in NETWORKS))
+"""Where a training writes its models: that of one network, or those of two."""
 _FILES: dict[FolderKind, str] = {  # if a folder has two of these files, the first one decides
     "map": MAP.file,
     "hubs": HUBS.file,
@@ -67,14 +69,25 @@ _FILES: dict[FolderKind, str] = {  # if a folder has two of these files, the fir
 
 
 def folder_kind(folder: Path) -> FolderKind:
-    """The kind of a folder: "training" is a training's output folder with a model in it, "other" is unknown."""
+    """The kind of a folder: "training" is a training's output folder with models in it, "other" is unknown."""
     if is_hugging_face(folder):
         return "foreign"
     for kind, file in _FILES.items():
         if (folder / file).is_file():
             return kind
-    inside = has_document(folder / "model", MODEL) or has_document(folder / "model", SUM)
-    return "training" if inside else "other"
+    return "training" if models_inside(folder) else "other"
+
+
+def models_inside(folder: Path) -> list[Path]:
+    """The models of a training's output folder: of its networks, first without a seed, then by seed."""
+    seeds = [seed for seed in folder.glob("seed-*") if seed.name[5:].isdecimal() and seed.name.isascii()]
+    runs = (folder, *sorted(seeds, key=lambda seed: int(seed.name[5:])))
+    return [run / inside for inside in INSIDE for run in runs if is_trained(run / inside)]
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether a folder has a model that a training wrote, or a sum."""
+    return has_document(folder, MODEL) or has_document(folder, SUM)
 
 
 def stamp(paths: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from polyrank.config.checked import read_choice
 from polyrank.config.names import model_folder as model_folder
 from polyrank.errors import UsageError
-from polyrank.loading.folders import REPETITION, SUM, read_model
+from polyrank.loading.folders import REPETITION, SUM, models_inside, read_model
 from polyrank.loading.hub import HUB, hub_folder, hub_name
 from polyrank.storage.document import read_document
 
@@ -195,7 +195,9 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
     own |= {"folder": folder, "fingerprint": document.get("fingerprint", "")}
     match kind:
         case "training":
-            raise UsageError(f"{name} is the folder of a training; give the model in it, {folder / 'model'}")
+            raise UsageError(f"{name} is the folder of a training; give the model in it, {models_inside(folder)[0]}")
+        case "intents":
+            raise UsageError(f"{name} predicts intents and does not rank; use it with polyrank intents predict")
         case "pipeline" | "index" | "remote":
             raise UsageError(
                 f"{name} answers from a catalogue and does not rank given lists; open it with polyrank.open or respond"
@@ -226,7 +228,7 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             return ModelRef(kind="sum", parts=parts, **own)
     metadata = document["metadata"]
     if corrects := metadata.get("first_stage", ""):
-        own |= {"corrects": corrects, "first_stage": metadata["recipe"]["train"]["method"]["first_stage"]}
+        own |= {"corrects": corrects, "first_stage": resolved_name(metadata.get("first_stage_name", ""), folder)}
     return ModelRef(kind="trained", **own)
 
 
@@ -238,7 +240,24 @@ def _parts(
         if not model_exists(name):
             raise UsageError(f"{folder} needs the {what} {name}, which does not exist; restore it or {remedy}")
     own = [backend if has_export(model_folder(name), backend) else fallback for name in names]
-    return tuple(resolve_encoder(name, backend=each) for name, each in zip(names, own, strict=True))
+    resolve = resolve_encoder if what == "encoder" else resolve_model
+    return tuple(resolve(name, backend=each) for name, each in zip(names, own, strict=True))
+
+
+def check_apart(path: Path, models: Sequence[ModelRef]) -> None:
+    """Refuse a path of a model that would be a part of itself.
+
+    Args:
+        path: the folder to make.
+        models: of which the model there will consist.
+
+    Raises:
+        UsageError: one of them, or a part of one, is at the path.
+    """
+    for model in models:
+        if model.folder is not None and model.folder.resolve() == path.resolve():
+            raise UsageError(f"{path} would be a part of itself; choose another path")
+        check_apart(path, model.parts)
 
 
 def check_backend(models: Sequence[ModelRef], backend: Backend) -> None:
@@ -301,7 +320,7 @@ def second_stage_of(fingerprint: str) -> str | None:
 
 
 def model_exists(name: str) -> bool:
-    """Whether a name needs no local folder, or has one.
+    """Whether the encoder of this name can be located.
 
     >>> model_exists("untuned:embedded"), model_exists("shipped:convert"), model_exists("no/such/folder")
     (True, True, False)
@@ -328,7 +347,10 @@ def portable_name(name: str, folder: Path) -> str:
     'untuned:embedded'
     """
     prefix, path = _split_prefix(name)
-    return prefix + os.path.relpath(Path(path).resolve(), folder.resolve()) if Path(path).is_dir() else name
+    if not Path(path).is_dir():
+        return name
+    relative = os.path.relpath(Path(path).resolve(), folder.resolve())
+    return prefix + (relative if relative.startswith(os.pardir) else f"{os.curdir}{os.sep}{relative}")
 
 
 def resolved_name(name: str, folder: Path) -> str:

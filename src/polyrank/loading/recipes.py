@@ -4,7 +4,6 @@ Later code interprets no name, path or default.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_tables
 from polyrank.config.tables import Source, read_tables
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError
+from polyrank.loading.folders import is_hugging_face
 from polyrank.loading.models import model_folder, resolve_model
 from polyrank.storage.document import has_document, read_document
 
@@ -232,9 +232,5 @@ def _check_model_folder(name: str, where: str, instead: str) -> None:
     folder = model_folder(name)
     if not has_document(folder, MODEL):
         raise ConfigError(f"{where} = {name} is not a model folder; give one that training wrote")
-    try:
-        of_hugging_face = "model_type" in json.loads((folder / MODEL.file).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return  # read_document reports the damage later
-    if of_hugging_face:
+    if is_hugging_face(folder):
         raise ConfigError(f"{where} = {name} is a Hugging Face model; {instead}")

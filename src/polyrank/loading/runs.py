@@ -10,12 +10,11 @@ from polyrank.config.models import MODEL, NETWORKS
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.loading.answering import RankerRef, resolve_stages
-from polyrank.loading.folders import SUM
+from polyrank.loading.folders import INSIDE, SUM, is_trained, models_inside
 from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths, check_backend
 from polyrank.storage.document import has_document, read_document
 
-SEED = re.compile(r"/seed-(\d+)(?=/|$)")
-INSIDE = ("model", *(f"{name}/model" for name in NETWORKS))
+SEED = re.compile(r"/seed-(\d+)(?=/|$)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,14 @@ def resolve_runs(names: Sequence[str], labels: Sequence[str | None] | None = Non
 
 
 def _without_seed(name: str) -> str:
-    path = Path(name).as_posix()
+    path = _inside(name)
     return SEED.sub("", path).removesuffix("/model") if SEED.search(path) else name
+
+
+def _inside(name: str) -> str:
+    """A path that states its folder, even if this is the working directory."""
+    path = Path(name).as_posix()
+    return f"./{path}" if path.startswith("seed-") else path
 
 
 def unfinished_seeds(name: str) -> list[Path]:
@@ -115,7 +120,7 @@ def unfinished_seeds(name: str) -> list[Path]:
 
 def is_run(path: Path) -> bool:
     """Whether a path is a model folder or a run folder."""
-    return any(_is_model(Path(name)) for name, _ in _models_in(str(path)))
+    return any(is_trained(Path(name)) for name, _ in _models_in(str(path)))
 
 
 def validation_figures(inputs: Sequence[tuple[str | None, Path]]) -> dict[str, dict[int, dict[str, float]]]:
@@ -146,26 +151,16 @@ def validation_figures(inputs: Sequence[tuple[str | None, Path]]) -> dict[str, d
 
 
 def _has_model(run: Path) -> bool:
-    return any(_is_model(run / inside) for inside in INSIDE)
-
-
-def _is_model(folder: Path) -> bool:
-    return has_document(folder, MODEL) or has_document(folder, SUM)
+    return any(is_trained(run / inside) for inside in INSIDE)
 
 
 def _models_in(name: str) -> list[tuple[str, str]]:
     """The models of a run folder, each with its network in a mutual training; for other names, the name itself."""
     folder = Path(name)
-    if _is_model(folder):
+    if is_trained(folder):
         return [(name, "")]
-    seeds = sorted(
-        (seed for seed in folder.glob("seed-*") if seed.name[5:].isdigit()), key=lambda seed: int(seed.name[5:])
-    )
     models = [
-        (str(run / inside), inside.removesuffix("model").rstrip("/"))
-        for inside in INSIDE
-        for run in (folder, *seeds)
-        if _is_model(run / inside)
+        (str(model), model.parent.name if model.parent.name in NETWORKS else "") for model in models_inside(folder)
     ]
     return models or [(name, "")]
 
@@ -173,7 +168,7 @@ def _models_in(name: str) -> list[tuple[str, str]]:
 def _member(name: str, group: str) -> Member:
     metadata = _metadata(Path(name))
     seed = metadata.get("seed")
-    if seed is None and (match := SEED.search(Path(name).as_posix())):
+    if seed is None and (match := SEED.search(_inside(name))):
         seed = int(match[1])
     return Member(name, group, seed, metadata.get("validation") or {})
 

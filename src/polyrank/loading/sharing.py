@@ -1,5 +1,6 @@
 """A trained model on the Hugging Face Hub, where ``hf:OWNER/MODEL`` names it."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,10 @@ def push_model(model: str | Path, name: str, *, private: bool = False) -> str:
         raise UsageError(f"{model} is a {found.kind} model, which has no weights in one folder; push a trained model")
     document = read_document(found.folder, MODEL)
     files: dict[str, Any] = {part: check_part(found.folder / part, d, MODEL) for part, d in document["files"].items()}
-    files[MODEL.file] = seal({**document, "metadata": without_paths(document["metadata"])}, MODEL)
+    metadata = without_paths(document["metadata"])
+    if str(metadata.get("first_stage_name", "")).startswith(os.curdir):
+        del metadata["first_stage_name"]  # a folder of this machine
+    files[MODEL.file] = seal({**document, "metadata": metadata}, MODEL)
     if (found.folder / CARD).is_file():
         files[CARD] = found.folder / CARD
     api, repository = HfApi(), name.removeprefix(HUB)

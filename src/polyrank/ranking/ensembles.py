@@ -14,6 +14,8 @@ from polyrank.ranking.weights import fit_weights, totals_by_halves
 
 Floats = NDArray[np.float32]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+BY_LIST = ("z-score", "softmax")
+"""The scales on which the total of a candidate depends on the others."""
 
 
 def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:

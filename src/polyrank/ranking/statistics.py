@@ -26,7 +26,7 @@ def student_p(t: float, freedom: int) -> float:
         term *= cos(angle) ** 2 * (k - 1) / k
         total += term
     inside = 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
-    return max(0.0, 1.0 - inside)
+    return max(1.0 - inside, 0.0)  # in this order, a t that is not a number stays one
 
 
 def student_t(p: float, freedom: int) -> float:

@@ -30,7 +30,7 @@ def fit_weights(
             None: ``PRIOR_DEVIATION`` for all.
 
     Returns:
-        A weight of 0 or more for each scorer.
+        A weight of 0 or more for each scorer; 0 if no list has a right candidate.
 
     Source: Genest and Zidek, Combining Probability Distributions (Statistical Science, 1986), the logarithmic opinion
         pool; Bertsekas, Projected Newton Methods (SIAM J. Control, 1982).
@@ -43,6 +43,8 @@ def fit_weights(
     [0.1]
     """
     answered = [number for number, right in enumerate(relevant) if right]
+    if not answered:
+        return (0.0,) * len(scores)
     sizes = [len(scores[0][number]) for number in answered]
     starts, rows = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyrank.config.checked import read_choice
-from polyrank.config.pipeline import SHORTLIST
 from polyrank.errors import UsageError
-from polyrank.loading.answering import RankerRef
+from polyrank.loading.answering import RankerRef, resolve_ranker
 from polyrank.loading.models import (
     Backend,
     Lengths,
@@ -31,7 +30,7 @@ def load(
     name: str | Path,
     *,
     rerank: str | Path | None = None,
-    n_retrieved: int = SHORTLIST,
+    n_retrieved: int | None = None,
     device: str = "auto",
     precision: "Precision" = "auto",
     backend: Backend = "torch",
@@ -47,7 +46,7 @@ def load(
             "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of an untuned backbone; "bm25" or
             "tfidf".
         rerank: a second stage, which re-ranks the best candidates of the first; None: there is none.
-        n_retrieved: how many of the best.
+        n_retrieved: how many of the best; None: 100.
         device: "auto", "cpu", "cuda" or "mps".
         precision: "fp32", "bf16", "fp16" or "int8" (8-bit weights, on the CPU); "auto" is the faster of the first two
             on this hardware, int8 on CPUs without bf16 if the model records equal rankings, fp32 for Hugging Face
@@ -68,15 +67,13 @@ def load(
     >>> [reply.text for reply in load("bm25").rank("is tea ready", ["coffee is", "tea is ready"])]
     ['tea is ready', 'coffee is']
     """
-    ref = resolve_model(name, backend=backend, lengths=Lengths(max_context_tokens, max_candidate_tokens))
+    lengths = Lengths(max_context_tokens, max_candidate_tokens)
+    if rerank is not None or n_retrieved is not None:
+        ranker = resolve_ranker(name, rerank=rerank, n_retrieved=n_retrieved, backend=backend, lengths=lengths)
+        return open_ranker(ranker, device=device, precision=precision, corpus=corpus)
+    ref = resolve_model(name, backend=backend, lengths=lengths)
     check_backend([ref], backend)
-    scorer = open_model(ref, device=device, precision=precision, corpus=corpus)
-    if rerank is None:
-        return scorer
-    from polyrank.scorers.two_stage import TwoStageScorer
-
-    second = open_model(resolve_model(rerank), device=device, precision=precision, corpus=corpus)
-    return TwoStageScorer(scorer, second, n_retrieved=n_retrieved)
+    return open_model(ref, device=device, precision=precision, corpus=corpus)
 
 
 def open_model(
@@ -86,7 +83,7 @@ def open_model(
     scorer = _open(ref, device, precision, corpus)
     scorer.name = absolute_name(ref.name)
     if ref.corrects:
-        scorer.corrects = ref.corrects  # type: ignore[attr-defined]  # only re-rankers have it
+        scorer.corrects = ref.corrects
     return scorer
 
 
@@ -181,15 +178,18 @@ def encoder_of_index(
     return open_encoder(resolve_encoder_of_index(built_with, moved, backend=backend), device=device)
 
 
-def open_ranker(ref: RankerRef, *, device: str = "auto", corpus: Sequence[str] = ()) -> Scorer:
+def open_ranker(
+    ref: RankerRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
+) -> Scorer:
     """A Scorer of one stage or two, which ranks given lists or a pool.
 
     Args:
         ref: the stages.
         device: for networks.
+        precision: likewise, see ``load``.
         corpus: texts for the word statistics of lexical stages.
     """
-    stages = [open_model(stage, device=device, corpus=corpus) for stage in ref.stages]
+    stages = [open_model(stage, device=device, precision=precision, corpus=corpus) for stage in ref.stages]
     if len(stages) == 1:
         return stages[0]
     from polyrank.scorers.two_stage import TwoStageScorer

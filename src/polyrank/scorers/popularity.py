@@ -95,8 +95,8 @@ def catalogue_counts(path: Path) -> Counter[str]:
         if COUNT_FIELD not in reply.metadata:
             raise DataError(f"{path}: reply {reply.id!r} has no field `count`; add a count to each reply")
         count = str(reply.metadata[COUNT_FIELD])  # a number of JSON, or the digits of a table
-        if not (count.isascii() and count.isdigit()):
-            raise DataError(f"{path}: reply {reply.id!r} has the count {count!r}; give a number above 0")
+        if not (count.isascii() and count.isdigit() and len(count) < 19):
+            raise DataError(f"{path}: reply {reply.id!r} has the count {count[:20]!r}; give a number above 0")
         counts[reply.text] += int(count)
     return counts
 

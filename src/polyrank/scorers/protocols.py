@@ -36,6 +36,9 @@ class Scorer(Protocol):
     fingerprint: str = ""
     """Hex digest of weights, configuration and tokenizer, which an index must match; empty for untrained scorers."""
 
+    corrects: str = ""
+    """Of a re-ranker whose scores are only added to those of an encoder: the encoder's fingerprint."""
+
     def __repr__(self) -> str:
         dimension = getattr(self, "dimension", None)
         shown = [repr(self.name) if self.name else "", f"{dimension} dimensions" if dimension else ""]
@@ -68,17 +71,20 @@ class Scorer(Protocol):
         """
         if k is not None and whole_number(k, "k") < 1:
             raise UsageError(f"k = {k}; request at least one candidate, or leave k out for all of them")
-        if getattr(self, "corrects", ""):  # only some re-rankers have it
+        if self.corrects:
             name = repr(self.name or "this model")
             raise UsageError(f"{name} only corrects an encoder's scores; use polyrank.load(ENCODER, rerank={name})")
         choice = as_candidates(candidates)
         scores = self.score([context], [[candidate.text for candidate in choice]])[0]
-        if not np.isfinite(scores).all():
-            raise ArtifactError("a score is not finite; the model's weights are damaged or diverged in training")
+        check_finite(scores)
         for cut in self.cut:
             cut.warn()
         best = ((choice[row], float(scores[row])) for row in top_rows(scores, len(choice) if k is None else k))
         return [Ranked(candidate.id, candidate.text, score, candidate.metadata) for candidate, score in best]
+
+    def follow(self, first_stage: "Scorer") -> None:
+        """Take what a first stage computes of the same texts, where a re-ranker can use it."""
+        return  # most cannot
 
     @property
     def networks(self) -> "tuple[NetworkScorer[Any], ...]":
@@ -118,6 +124,16 @@ class Scorer(Protocol):
         if not self.name:
             raise UsageError(f"{self!r} was not loaded from a folder; push what polyrank.load(FOLDER) returns")
         return push_model(self.name, name if name.startswith("hf:") else f"hf:{name}", private=private)
+
+
+def check_finite(scores: Floats) -> None:
+    """Refuse scores that cannot be ordered.
+
+    Raises:
+        ArtifactError: a score is not finite.
+    """
+    if not np.isfinite(scores).all():
+        raise ArtifactError("a score is not finite; the model's weights are damaged or diverged in training")
 
 
 @runtime_checkable

@@ -20,7 +20,6 @@ from polyrank.records import Context, ContextLike
 from polyrank.scorers.inputs import matched_lists
 from polyrank.scorers.parts import check_part
 from polyrank.scorers.protocols import Floats, Scorer
-from polyrank.scorers.two_stage import join
 from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import check_replaceable, new_folder
 from polyrank.text.cut import Cut
@@ -148,9 +147,9 @@ class Repetition(Scorer):
         return [each + np.float32(self.weight) * s for each, s in zip(own, more, strict=True)]
 
     def follow(self, first_stage: Scorer) -> None:
-        """Let the other re-ranker take what the first stage computes; see ``join``."""
+        """Let the other re-ranker take what the first stage computes; see ``Scorer``."""
         if self.reranker is not None:
-            join(first_stage, self.reranker)
+            self.reranker.follow(first_stage)
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
         """How many tokens of a context the other re-ranker reads; None if there is none."""
@@ -266,12 +265,13 @@ def load_repetition(path: Path, reranker: Scorer | None = None) -> Repetition:
 
     Raises:
         ArtifactError: the folder is damaged, or the other re-ranker has changed since.
-        UsageError: the folder names another re-ranker, and it is not given.
+        UsageError: the folder names another re-ranker and none is given, or the reverse.
     """
     document = read_document(path, REPETITION)
     part = document.get("reranker", {})
-    if part and reranker is None:
-        raise UsageError(f"{path} needs the re-ranker {part['model']}; open the folder with polyrank.load")
+    if bool(part) != (reranker is not None):
+        needed = f"the re-ranker {part['model']}" if part else "no other re-ranker"
+        raise UsageError(f"{path} needs {needed}; open the folder with polyrank.load")
     if reranker is not None:
         check_part(path, "re-ranker", reranker, part["fingerprint"], REPETITION.remedy)
     return Repetition(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyrank.config.checked import whole_number
 from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.errors import UsageError
 from polyrank.ranking.ensembles import combine, read_ensemble
@@ -35,9 +36,9 @@ class TwoStageScorer(Scorer):
         self, retriever: Scorer, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
     ) -> None:
         self.retriever, self.reranker = retriever, reranker
-        self.n_retrieved = at_least_one(n_retrieved)
-        self.ensemble = ensemble_of(getattr(retriever, "fingerprint", ""), reranker, ensemble)
-        join(retriever, reranker)
+        self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
+        self.ensemble = ensemble_of(retriever.fingerprint, reranker, ensemble)
+        reranker.follow(retriever)
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
@@ -109,12 +110,6 @@ def _below(worst: np.float32, values: Floats) -> Floats:
     return result
 
 
-def join(first_stage: Scorer, reranker: Scorer) -> None:
-    """Let a late Cross-encoder take what its first stage computes of the same contexts."""
-    if follow := getattr(reranker, "follow", None):  # only a late one has it
-        follow(first_stage)
-
-
 def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -> Ensemble | None:
     """How two stages add their scores, if the user gives no ensemble.
 
@@ -132,12 +127,11 @@ def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -
     """
     if ensemble is not None:
         return read_ensemble(str(ensemble))
-    corrects = getattr(reranker, "corrects", "")  # only some re-rankers have it
-    if not corrects:
+    if not reranker.corrects:
         return None
-    if first_stage != corrects:
+    if first_stage != reranker.corrects:
         raise UsageError(
-            f"{reranker.name} corrects the scores of another encoder, {corrects[:12]}; retrieve"
+            f"{reranker.name} corrects the scores of another encoder, {reranker.corrects[:12]}; retrieve"
             " with that one, or choose an ensemble"
         )
     return "raw"
@@ -146,10 +140,3 @@ def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -
 def total_score(first: Floats, second: Floats, ensemble: Ensemble | None) -> Floats:
     """The scores of both stages as one ``[n]``."""
     return second if ensemble is None or not len(second) else combine(first, second, ensemble)
-
-
-def at_least_one(n_retrieved: int) -> int:
-    """A valid length of the shortlist."""
-    if n_retrieved < 1:
-        raise UsageError(f"n_retrieved is {n_retrieved}; the re-ranker needs at least one candidate")
-    return n_retrieved

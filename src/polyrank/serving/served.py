@@ -24,12 +24,12 @@ from polyrank.index import is_index, open_catalogue
 from polyrank.loading.answering import read_pipeline
 from polyrank.loading.folders import PIPELINE, stamp
 from polyrank.loading.models import Backend, check_backend, resolve_model
-from polyrank.ranking.ensembles import weight_of
+from polyrank.ranking.ensembles import BY_LIST, weight_of
 from polyrank.records import Context, Ranked
 from polyrank.scorers.exported import fastest_backend
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.open import open_model
-from polyrank.scorers.protocols import Encoder, Scorer
+from polyrank.scorers.protocols import Encoder, Scorer, check_finite
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.tasks import (
     Embedded,
@@ -48,7 +48,6 @@ from polyrank.storage.document import has_document
 R = TypeVar("R")
 
 REMEMBERED = 20_000  # vectors of candidates in the cache, by text
-BY_LIST = ("z-score", "softmax")  # ensembles in which the score of a text depends on the others
 STAGES = {"retrieval": "retriever", "rerank": "reranker"}
 MAX_TOO_SLOW = 100  # filters in the cache of those that took too long
 TRIED_AGAIN_S = 60.0  # after which such a filter is tried again: the machine may have been busy
@@ -153,9 +152,9 @@ class Served:
         """The lowest raw score of a returned reply, if the pipeline was calibrated on raw scores."""
         if self.kind != "pipeline":
             return None
-        config, _ = read_pipeline(Path(self.path))
+        known = None if self.pipeline is None else self.pipeline.abstention
         raw = not isinstance(self.ranker, TwoStageScorer) or weight_of(self.ranker.ensemble) is not None
-        return config.threshold if config.measure == "score" and raw else None
+        return known.threshold if known is not None and known.measure == "score" and raw else None
 
     def _parts(self) -> list[str]:
         """Further folders that it consists of."""
@@ -215,6 +214,8 @@ class Served:
     def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
         """Scores of texts for contexts."""
         scores = self.ranker.score([task.context for task in tasks], [task.texts for task in tasks])
+        for row in scores:
+            check_finite(row)
         return [
             Scored(
                 row.tolist(),

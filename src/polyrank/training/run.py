@@ -20,6 +20,7 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
 from polyrank.errors import ConfigError, UsageError
 from polyrank.evaluation import evaluate, summarise
+from polyrank.loading.models import portable_name
 from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
 from polyrank.records import Example
@@ -89,7 +90,7 @@ class RunResult:
     test: dict[str, Any] = field(default_factory=dict)
 
     def load(self, *, device: str = "auto") -> Scorer:
-        """Load the model, to rank with it."""
+        """Load the model. One that corrects its first stage is a second stage, see ``polyrank.load``."""
         return load(self.model, device=device)
 
 
@@ -327,6 +328,7 @@ class Run:
         metadata = {"recipe": recipe_to_dict(self.plan.recipe), "seed": self.seed}
         if isinstance(step, RerankStep):
             metadata["first_stage"] = step.first_stage.fingerprint
+            metadata["first_stage_name"] = portable_name(step.first_stage.name, self.folder / MODEL)
         with ExitStack() as stack:
             learners: list[Learner] = [
                 make_learner(

@@ -80,10 +80,10 @@ class IntentClassifier:
         """
         if k < 1:
             raise UsageError(f"k is {k}; give at least 1")
-        scores = self.scores(texts).astype(np.float64)
-        labels = predict_labels(scores.astype(np.float32), self.abstention)
+        scores = self.scores(texts)
+        labels = predict_labels(scores, self.abstention)
         predictions = []
-        for row, number in zip(scores, labels.tolist(), strict=True):
+        for row, number in zip(scores.astype(np.float64), labels.tolist(), strict=True):
             order = np.argsort(-row, kind="stable")
             shares = np.exp(row - row.max())
             shares /= shares.sum()

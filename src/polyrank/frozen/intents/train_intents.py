@@ -24,6 +24,7 @@ from polyrank.ranking.abstention import Abstention, calibrate
 from polyrank.scorers.protocols import Encoder
 
 DEV_SHARE = 0.1
+N_BOOTSTRAP = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,13 +293,13 @@ def _threshold(classifier: IntentClassifier, dev: Encoded, aim: Aim, precision: 
     return calibrate(list(ordered), scores.argmax(1) == labels, precision=precision)[0]
 
 
-def _interval(shares: NDArray[np.float64], *, n_bootstrap: int = 2000) -> list[float]:
+def _interval(shares: NDArray[np.float64]) -> list[float]:
     """The 95% bootstrap interval of the mean over utterances; each share is the mean over seeds."""
+    if not len(shares):
+        return [0.0, 0.0]
     generator = np.random.Generator(np.random.PCG64(0))
-    means = [
-        shares[generator.integers(len(shares), size=len(shares))].mean() for _ in range(n_bootstrap * bool(len(shares)))
-    ]
-    return [float(end) for end in np.quantile(means, [0.025, 0.975])] if means else [0.0, 0.0]
+    means = [shares[generator.integers(len(shares), size=len(shares))].mean() for _ in range(N_BOOTSTRAP)]
+    return [float(end) for end in np.quantile(means, [0.025, 0.975])]
 
 
 def _figures(
