@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from polyrank.data import read_examples, read_pool
 from polyrank.records import Example
-from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.open import load_encoder, load_stage
 from polyrank.scorers.protocols import Encoder, Scorer
 from polyrank.scorers.repetition import NUMBERS, Repetition, Words, save_repetition
 from polyrank.scorers.two_stage import shortlist_of
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--second", default="shipped:late")
     parser.add_argument("--limit", type=int, default=500)
     options = parser.parse_args()
-    encoder, late = load_encoder(options.first), load(options.second)
+    encoder, late = load_encoder(options.first), load_stage(options.second)
     rows = [row for name in ("first", "second") for row in read_examples(options.words / f"{name}.jsonl.gz").examples]
     words = Words.of(row.candidates[0] for row in rows if len(row.candidates) == 1)  # passages come with wrong ones
     stages: list[Scorer] = [*(Repetition(words=words, **{name: 1.0}) for name in NUMBERS), late]  # type: ignore[arg-type]

@@ -35,6 +35,7 @@ from polyrank.scorers.kept import Kept
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.load import Precision, make_scorer
+from polyrank.scorers.open import load_stage
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training.ranker import validation_figures
@@ -305,7 +306,7 @@ def test_a_learnt_mean_starts_as_the_mean_and_is_trained(
     plan = recipe(word_task, deep_backbone, tmp_path / "run", max_steps=4, precision="bf16")
     plan["model"] = {"kind": kind, "backbone": str(deep_backbone), "reduction": "learnt"}
     (result,) = train(plan, device="cpu")
-    loaded = polyrank.load(result.model, precision="bf16").model  # type: ignore[attr-defined]
+    loaded = load_stage(result.model, precision="bf16").model  # type: ignore[attr-defined]
     assert loaded.pooling.code.dtype == torch.float32
     assert loaded.pooling.code.abs().max() > 0
     assert any(parameter is loaded.pooling.code for parameter in loaded.new_parameters())
@@ -330,7 +331,7 @@ def test_a_late_cross_encoder_corrects_its_first_stage(
     plan = recipe(word_task, tiny_backbone, tmp_path / "run", first, max_steps=60, epochs=15, init_from=str(first))
     (result,) = train(plan)
     lists = read_examples(word_task["valid"]).examples
-    late, bi = polyrank.load(result.model), polyrank.load(first)
+    late, bi = load_stage(result.model), polyrank.load(first)
     assert isinstance(late, LateScorer)
     assert late.corrects == bi.fingerprint
     both = TwoStageScorer(bi, late, n_retrieved=4)
@@ -355,7 +356,7 @@ def test_saved_and_loaded_scores_are_bit_equal_and_a_stopped_run_resumes(
     (rest,) = train(recipe(word_task, tiny_backbone, tmp_path / "part"), device="cpu", resume=True)
     files = [result.model / "model.safetensors" for result in (whole, rest)]
     assert files[0].read_bytes() == files[1].read_bytes()
-    a, b = (polyrank.load(whole.model, precision="fp32") for _ in range(2))
+    a, b = (load_stage(whole.model, precision="fp32") for _ in range(2))
     assert all((x == y).all() for x, y in zip(a.score(CONTEXTS, LISTS), b.score(CONTEXTS, LISTS), strict=True))
 
 
@@ -395,7 +396,7 @@ def test_chunks_change_only_rounding(word_task: dict[str, Path], tiny_backbone: 
     for size in (None, 3):
         plan = recipe(word_task, tiny_backbone, tmp_path / f"{size}", dropout=0.0, max_steps=4, chunk_size=size)
         (result,) = train(plan, device="cpu")
-        found.append(polyrank.load(result.model, precision="fp32").score(CONTEXTS, LISTS))
+        found.append(load_stage(result.model, precision="fp32").score(CONTEXTS, LISTS))
     for a, b in zip(*found, strict=True):  # a list's loss does not depend on the head's bias
         np.testing.assert_allclose(a - a[0], b - b[0], atol=1e-5)
 
@@ -405,7 +406,7 @@ def test_narrow_weights_score_alike(
     word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, precision: Any
 ) -> None:
     (result,) = train(recipe(word_task, tiny_backbone, tmp_path / "run", max_steps=8), device="cpu")
-    exact, narrow = (polyrank.load(result.model, precision=name) for name in ("fp32", precision))
+    exact, narrow = (load_stage(result.model, precision=name) for name in ("fp32", precision))
     values = [np.concatenate(each.score(CONTEXTS, LISTS)) for each in (exact, narrow)]
     assert np.corrcoef(*values)[0, 1] > 0.98
     assert not np.array_equal(*values)

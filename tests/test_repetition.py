@@ -1,6 +1,7 @@
 """The second stage that compares words: its formula, its fit, its folder, both stages together, the command line."""
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from functools import cache
@@ -23,7 +24,7 @@ from polyrank.frozen.repetition import fit_repetition
 from polyrank.loading.models import resolve_model
 from polyrank.records import Context, ContextLike, Example, contexts_of
 from polyrank.scorers.late import LateScorer
-from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.open import load, load_encoder, load_stage
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.repetition import RAREST, Repetition, Words, load_repetition, save_repetition
 from polyrank.scorers.two_stage import TwoStageScorer
@@ -141,9 +142,11 @@ def test_a_background_without_turns_is_compared() -> None:
     np.testing.assert_allclose(scores, [COUNTED.rarity("router"), 0.0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "value"), [("penalty", np.inf), ("overlap", np.nan), ("match", np.nan)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("penalty", np.inf), ("overlap", np.nan), ("match", np.nan), ("weight", 1e300)]
+)
 def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> None:
-    with pytest.raises(UsageError, match=f"{name} = {value}"):
+    with pytest.raises(UsageError, match=re.escape(f"{name} = {value} of a repetition; give a number between")):
         Repetition(words=COUNTED, **dict[str, Any]({name: value}))
 
 
@@ -366,14 +369,14 @@ def test_a_folder_is_reloaded_unchanged_and_damage_is_detected(tiny_encoders: di
     folder, name = tmp_path / "said", str(tiny_encoders["bi"])
     stage = stage_of(load_encoder(name), 5.25, 1 / 3)
     save_repetition(folder, stage, encoder=name)
-    loaded = load(folder)
+    loaded = load_stage(folder)
     assert isinstance(loaded, Repetition)
     assert loaded.corrects == stage.corrects
     assert loaded.fingerprint == load_repetition(folder).fingerprint == stage.fingerprint
     np.testing.assert_array_equal(loaded.score_pool([CONTEXT], REPLIES), stage.score_pool([CONTEXT], REPLIES))
     rarely = Repetition(penalty=5.25, match=0.25, earlier=-0.125, words=COUNTED, corrects=stage.corrects)
     save_repetition(tmp_path / "rarely", rarely, encoder=name)
-    again = load(tmp_path / "rarely")
+    again = load_stage(tmp_path / "rarely")
     assert isinstance(again, Repetition)
     assert (again.numbers, again.words, again.fingerprint) == (rarely.numbers, COUNTED, rarely.fingerprint)
     np.testing.assert_array_equal(again.score_pool([CONTEXT], REPLIES), rarely.score_pool([CONTEXT], REPLIES))
@@ -390,7 +393,7 @@ def test_a_folder_is_reloaded_unchanged_and_damage_is_detected(tiny_encoders: di
     document = folder / "repetition.json"
     document.write_text(document.read_text("utf-8").replace("5.25", "6.25"), "utf-8")
     with pytest.raises(ArtifactError, match="make it again with polyrank repetition"):
-        load(folder)
+        load_stage(folder)
 
 
 @pytest.fixture
@@ -478,13 +481,13 @@ def test_it_adds_to_a_late_cross_encoder(
     done = CliRunner().invoke(app, [*base, "--penalty", "100"])
     assert done.exit_code == 0, done.output
     assert f"+1 times the score of {late}" in done.output
-    loaded, first = load(folder), load_encoder(name)
+    loaded, first = load_stage(folder), load_encoder(name)
     assert isinstance(loaded, Repetition)
     assert isinstance(loaded.reranker, LateScorer)
     assert loaded.corrects == first.fingerprint == loaded.reranker.corrects
     assert loaded.fingerprint == json.loads((folder / "repetition.json").read_text("utf-8"))["fingerprint"]
     both = TwoStageScorer(first, loaded, n_retrieved=len(REPLIES))
-    alone = TwoStageScorer(load_encoder(name), load(late), n_retrieved=len(REPLIES))
+    alone = TwoStageScorer(load_encoder(name), load_stage(late), n_retrieved=len(REPLIES))
     total, plain = (np.array(stages.score([CONTEXT], [REPLIES])[0]) for stages in (both, alone))
     echo = np.array([100.0 if text in ("my wifi is down", "Hi there!") else 0.0 for text in REPLIES])
     np.testing.assert_allclose(total, plain - echo, atol=1e-4)
@@ -497,7 +500,7 @@ def test_it_adds_to_a_late_cross_encoder(
 
     done = CliRunner().invoke(app, [*base, "--valid", str(valid), "--overwrite"])
     assert done.exit_code == 0, done.output
-    fitted = load(folder)
+    fitted = load_stage(folder)
     assert isinstance(fitted, Repetition)
     assert ("adds nothing" in done.output) == (fitted.reranker is None)
     evaluated = CliRunner().invoke(app, ["evaluate", name, str(valid), "--rerank", str(folder), "--json"])
@@ -517,17 +520,19 @@ def test_a_second_stage_that_is_named_alone_ranks_with_its_encoder(
         return json.loads(done.stdout)["metrics"]
 
     assert metrics(stage) == metrics(name, "--rerank", stage)
-    both = TwoStageScorer(load_encoder(name), load(stage), n_retrieved=len(REPLIES))
+    both = TwoStageScorer(load_encoder(name), load_stage(stage), n_retrieved=len(REPLIES))
     expected = both.score([CONTEXT], [REPLIES])[0]
     assert np.abs(expected - load_encoder(name).score([CONTEXT], [REPLIES])[0]).max() > 2e-3
     ranked = load(name, rerank=stage).rank(CONTEXT, REPLIES)
     assert [reply.text for reply in ranked] == [REPLIES[i] for i in np.argsort(-expected, kind="stable")]
     with pytest.raises(UsageError, match="only corrects an encoder's scores"):
-        load(stage).rank(CONTEXT, REPLIES)
+        load_stage(stage).rank(CONTEXT, REPLIES)
+    np.testing.assert_array_equal(load(stage).score([CONTEXT], [REPLIES])[0], expected)
+    assert metrics(stage, "--n-retrieved", "2") == metrics(name, "--rerank", stage, "--n-retrieved", "2")
     served = Served("served", stage)
     (scored,) = served.score([ScoreTask(Context(tuple(CONTEXT)), REPLIES)])
     np.testing.assert_allclose(scored.scores, expected, atol=1e-4)
-    assert scored.fingerprint == load(stage).fingerprint
+    assert scored.fingerprint == load_stage(stage).fingerprint
     one_turn = Context(("is the wifi down?",))
     (explained,) = served.explain([ExplainTask(one_turn, REPLIES[0])])
     assert json.loads(explained)["score"] == pytest.approx(both.score([one_turn], [REPLIES])[0][0], abs=1e-3)
@@ -547,7 +552,7 @@ def test_a_second_stage_without_its_encoder_is_refused(tiny_encoders: dict[str, 
     with pytest.raises(UsageError, match=r"corrects the scores of .*encoder, which does not exist; restore it"):
         resolve_model(folder).stages()
     shutil.copytree(tiny_encoders["poly"], encoder)
-    with pytest.raises(UsageError, match="corrects the scores of another encoder"):
+    with pytest.raises(ArtifactError, match=r"encoder is now .*; restore that encoder, or make this re-ranker again"):
         Served("served", str(folder))
 
 
@@ -572,20 +577,20 @@ def test_the_other_second_stage_must_be_usable(
     moved = tmp_path / "moved"
     shutil.copytree(said, moved)
     halved = Repetition(
-        penalty=1.0, overlap=0.0, corrects=load_encoder(name).fingerprint, reranker=load(moved), weight=0.5
+        penalty=1.0, overlap=0.0, corrects=load_encoder(name).fingerprint, reranker=load_stage(moved), weight=0.5
     )
     save_repetition(Path(out), halved, encoder=name)
-    loaded = load(out)
+    loaded = load_stage(out)
     assert loaded.fingerprint == halved.fingerprint
     np.testing.assert_array_equal(loaded.score_pool([CONTEXT], REPLIES), halved.score_pool([CONTEXT], REPLIES))
     with pytest.raises(UsageError, match=r"needs the re-ranker .* open the folder with polyrank\.load"):
         load_repetition(Path(out))  # never scores without it
     shutil.rmtree(moved)
     with pytest.raises(UsageError, match="needs the re-ranker"):
-        load(out)
+        load_stage(out)
     save_repetition(moved, stage_of(load_encoder(name), penalty=7.0), encoder=name)
     with pytest.raises(ArtifactError, match=r"was made with re-ranker .*; make it again with polyrank repetition"):
-        load(out)
+        load_stage(out)
 
 
 def made_for(encoder: Path, tmp_path: Path) -> Path:
@@ -647,6 +652,7 @@ def test_other_commands_refuse_it(command: list[str], message: str, said: Path, 
         (["--valid", "valid.jsonl", "--overlap", "2"], "--overlap 2.0 applies with --penalty"),
         (["--penalty", "nan"], "penalty = nan"),
         (["--penalty", "1", "--match", "2"], "--match and --earlier need --words FILE"),
+        (["--penalty", "1", "--words", "x.txt"], "--words x.txt is for --match and --earlier"),
         (["--valid", "valid.jsonl", "--match", "2"], "--match 2.0 applies with --penalty"),
     ],
 )

@@ -25,6 +25,7 @@ from polyrank.models.artifacts import read_config
 from polyrank.ranking.ensembles import SCALES
 from polyrank.records import Context, Example
 from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.open import load_stage
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import REMEMBERED, Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
@@ -76,7 +77,7 @@ def test_the_first_step_ranks_as_the_first_stage(
     """With a learning rate of 0 the Cross-encoder's scores stay 0, and the loss is the first stage's own."""
     (result,) = train(recipe(task, tiny_backbone, encoders["poly"], tmp_path / "run", lr=0.0))
     lists = read_examples(task["valid"]).examples
-    cross, first = polyrank.load(result.model), polyrank.load(encoders["poly"])
+    cross, first = load_stage(result.model), polyrank.load(encoders["poly"])
     assert all((scores == 0).all() for scores in cross.score([e.query for e in lists], [e.candidates for e in lists]))
     both = TwoStageScorer(first, cross, n_retrieved=4)
     assert both.ensemble == "raw"
@@ -89,7 +90,7 @@ def test_the_first_step_ranks_as_the_first_stage(
 
 
 def test_training_improves_on_the_first_stage(trained: dict[str, Any], encoders: dict[str, str]) -> None:
-    first, cross = polyrank.load(encoders["bi"]), trained["result"].load()
+    first, cross = polyrank.load(encoders["bi"]), load_stage(trained["result"].model)
     alone = validation_figures(first, trained["lists"])
     losses = [record["loss"] for record in trained["records"] if "loss" in record]
     assert losses[-1] < losses[0]
@@ -206,7 +207,7 @@ def test_a_served_pipeline_scores_by_both_stages(
         served = Served("m", str(tmp_path / "pipeline"), "cpu")
         context = trained["lists"][0].query
         (scored,) = served.score([ScoreTask(context, texts)])
-        both = TwoStageScorer(polyrank.load(encoders["bi"]), polyrank.load(second), ensemble=ensemble)
+        both = TwoStageScorer(polyrank.load(encoders["bi"]), load_stage(second), ensemble=ensemble)
         np.testing.assert_allclose(scored.scores, both.score([context], [texts])[0], atol=1e-5)
         (found,) = served.compute([RespondTask(context, len(texts), None, True, False)])
         assert [text for _, _, text in found.shown] == [texts[i] for i in np.argsort(-np.array(scored.scores))]
@@ -241,7 +242,7 @@ def test_mining_and_distillation_use_a_correction_only_with_its_first_stage(
         done = CliRunner().invoke(app, [*call, "--from", encoders["bi"], *options])
         assert done.exit_code == 0, done.output
         mined.append(read_examples(output).examples)
-    scorer = TwoStageScorer(polyrank.load(encoders["bi"]), polyrank.load(second))
+    scorer = TwoStageScorer(polyrank.load(encoders["bi"]), load_stage(second))
     for every, kept in zip(*mined, strict=True):
         right, *wrong = scorer.score([every.query], [every.candidates])[0]
         below = [text for text, score in zip(every.candidates[1:], wrong, strict=True) if score < right]

@@ -14,6 +14,7 @@ from polyrank.answering.retrievers import Retriever
 from polyrank.cli.commands import app
 from polyrank.config import starter_recipe
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
+from polyrank.devices.choice import Precision, cpu_has_int8
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
 from polyrank.loading.models import model_exists, model_folder, second_stage_of
@@ -22,7 +23,7 @@ from polyrank.models import new_model
 from polyrank.models.artifacts import read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
 from polyrank.scorers.late import LateScorer
-from polyrank.scorers.open import encoder_of_index, load, load_encoder
+from polyrank.scorers.open import encoder_of_index, load, load_encoder, load_stage
 from polyrank.scorers.repetition import Repetition
 from polyrank.scorers.two_stage import TwoStageScorer
 
@@ -185,7 +186,8 @@ def test_the_larger_model_is_small_enough_and_carries_over() -> None:
 
 def test_the_second_stage_corrects_the_larger_model() -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
-    encoder, late, stage = load_encoder("shipped:minilm"), load("shipped:late"), load("shipped:rerank")
+    encoder = load_encoder("shipped:minilm")
+    late, stage = load_stage("shipped:late"), load_stage("shipped:rerank")
     assert isinstance(stage, Repetition)
     assert isinstance(late, LateScorer)
     assert stage.corrects == late.corrects == encoder.fingerprint
@@ -199,6 +201,20 @@ def test_the_second_stage_corrects_the_larger_model() -> None:
     replies = ["do you have any pets?", "no , i drive a truck .", "two dogs . they love to run ."]
     assert int(np.argmax(encoder.score([context], [replies])[0])) == 0  # a copy of the turn
     assert int(np.argmax(TwoStageScorer(encoder, stage).score([context], [replies])[0])) == 2
+
+
+@pytest.mark.parametrize("precision", ["int8", "bf16", "fp32"])
+def test_a_score_does_not_depend_on_other_texts(precision: Precision) -> None:
+    pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
+    if precision == "int8" and not cpu_has_int8():
+        pytest.skip("torch or the processor cannot multiply 8-bit matrices")
+    replies = ["restart the router", "no", " ".join(["the light is red"] * 9), "your bill is due on monday", "thanks"]
+    contexts = ["my wifi is down", "hello " * 60]
+    for name in ("shipped:minilm", "shipped:late"):
+        together = load_stage(name, precision=precision).score(contexts, [replies] * 2)[0]
+        for i, reply in enumerate(replies):
+            (alone,) = load_stage(name, precision=precision).score(contexts[:1], [[reply]])
+            np.testing.assert_allclose(alone[0], together[i], rtol=1e-5, atol=1e-5)
 
 
 def test_commands_name_the_second_stage_of_an_index(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from polyrank.cli.console import notify
 
 
 def report_gain(gain: dict[str, Any], over: str, doubt: str) -> None:
-    """Show the gain in R@1 over an encoder alone, and a doubt if its interval includes 0."""
+    """Show the gain in R@1 over an encoder alone, and a doubt if its interval includes 0, or that it is a loss."""
+    if gain["difference"] < 0:
+        doubt = doubt.replace("may be no better", "is probably worse")
     points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
     notify(
         f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {over} alone, each half of the dialogues with the"

@@ -27,7 +27,10 @@ def info(
     folder = model_folder(model)
     if not folder.is_dir():
         raise UsageError(f"{model} is not a model folder; give one, or shipped:convert")
-    if (kind := folder_kind(folder)) == "sum":
+    if (kind := folder_kind(folder)) in ("pipeline", "index", "remote"):
+        command = "pipeline" if kind == "pipeline" else "index"
+        raise UsageError(f"{model} is not a model; show it with: polyrank {command} info {model}")
+    if kind == "sum":
         show_sum(folder, json_=json_)
         return
     if kind == "hubs":

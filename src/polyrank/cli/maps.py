@@ -38,14 +38,14 @@ def map_(
     """Fit a linear map of response vectors on a frozen encoder; use the result like any model."""
     from polyrank.config.recipe import DataConfig
     from polyrank.frozen.maps import MapConfig, fit_response_map
-    from polyrank.loading.models import check_apart, resolve_encoder
+    from polyrank.loading.models import check_apart, resolve_model
     from polyrank.scorers.mapped import check_map_path, save_map
     from polyrank.scorers.open import load_frozen
     from polyrank.training.data import load_data
 
     use_threads(threads)
     check_map_path(output, replace=overwrite)
-    check_apart(output, [resolve_encoder(encoder)])
+    check_apart(output, [resolve_model(encoder)])
     config = MapConfig(
         lr=tuple(numbers(lr, float, "--lr")),
         l2=tuple(numbers(l2, float, "--l2")),

@@ -66,7 +66,7 @@ def mine(
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts
     from polyrank.negatives.mine import mine as run
-    from polyrank.scorers.open import corpus_of, load, open_model
+    from polyrank.scorers.open import corpus_of, open_model
     from polyrank.scorers.two_stage import TwoStageScorer
     from polyrank.storage.durable import check_output
 
@@ -103,7 +103,8 @@ def mine(
             retrieve, first_stage = from_pool(scorer, texts), lambda: scorer
         reranker = None
         if rerank is not None:
-            reranker = load(rerank, device=device, corpus=corpus_of(examples, candidates))
+            corpus = corpus_of(examples, candidates)
+            reranker = open_model(resolve_model(rerank), device=device, corpus=corpus)
             if reranker.corrects:  # its scores mean something only when added to the first stage's
                 reranker = TwoStageScorer(first_stage(), reranker, n_retrieved=sys.maxsize)
         mined = run(

@@ -62,7 +62,7 @@ def repetition(
     from polyrank.data import read_pool
     from polyrank.frozen.repetition import fit_repetition
     from polyrank.loading.models import check_apart, resolve_encoder, resolve_model
-    from polyrank.scorers.open import load, open_encoder
+    from polyrank.scorers.open import load_stage, open_encoder
     from polyrank.scorers.repetition import Repetition, Words, check_repetition_path, save_repetition
     from polyrank.scorers.two_stage import ensemble_of
 
@@ -79,12 +79,14 @@ def repetition(
             raise UsageError(f"--{name} {value} applies with --{other}; give it, or leave --{name} out")
     if (match or earlier) and words is None:
         raise UsageError("--match and --earlier need --words FILE, replies of the same kind")
+    if words is not None and not (match or earlier):
+        raise UsageError(f"--words {words} is for --match and --earlier; give one of them, or leave --words out")
     check_repetition_path(output, replace=overwrite)
     reference = resolve_encoder(model)
     check_apart(output, [reference, *([] if rerank is None else [resolve_model(rerank)])])
     lists = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
     encoder = open_encoder(reference, device=device)
-    second = None if rerank is None else load(rerank, device=device)
+    second = None if rerank is None else load_stage(rerank, device=device)
     figures: dict[str, Any] = {}
     if valid is None:
         if second is not None and ensemble_of(encoder.fingerprint, second, None) is None:
@@ -130,7 +132,7 @@ def show_repetition(path: Path, *, json_: bool) -> None:
         print(json.dumps({**named, **numbers, **metadata}))
         return
     print(f"{path}: a second stage of {encoder}, fingerprint {document['fingerprint']}")
-    print(f"{numbers['overlap']:+g} times the words in common, {-numbers['penalty']:+g} for a repeated turn")
+    print(f"{numbers['overlap']:+g} times the words in common, {0.0 - numbers['penalty']:+g} for a repeated turn")
     if "match" in numbers:
         print(
             f"{numbers['match']:+g} times the rarity of words in common with the newest turn or the background,"

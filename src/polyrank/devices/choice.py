@@ -118,7 +118,8 @@ def _replaced(precision: Precision) -> Precision:
     wanted = os.environ.get("POLYRANK_PRECISION", "auto") if precision == "auto" else precision
     if wanted not in get_args(Precision):
         known = ", ".join(get_args(Precision))
-        raise UsageError(f"POLYRANK_PRECISION={wanted!r} is not a precision; set it to one of {known}")
+        name = "POLYRANK_PRECISION" if precision == "auto" else "precision"
+        raise UsageError(f"{name}={wanted!r} is not a precision; set it to one of {known}")
     return cast(Precision, wanted)
 
 

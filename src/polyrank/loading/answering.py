@@ -159,10 +159,12 @@ def resolve_stages(
     backend: Backend = "torch",
 ) -> RankerRef:
     """As ``resolve_ranker``, but a backend that no stage uses is accepted, because another ranker may use it."""
-    check_stages(name, rerank, ensemble, n_retrieved)
+    is_pipeline = has_document(Path(name), PIPELINE)
+    check_stages(name, rerank, ensemble if is_pipeline else None, n_retrieved if is_pipeline else None)
+    asked = ensemble, n_retrieved
     n_retrieved = SHORTLIST if n_retrieved is None else n_retrieved
     index: Path | None = None
-    if has_document(Path(name), PIPELINE):
+    if is_pipeline:
         config, _ = read_pipeline(Path(name))
         name, rerank, index = config.retriever, config.reranker, Path(config.index)
         n_retrieved, ensemble = config.n_retrieved, config.ensemble
@@ -172,7 +174,9 @@ def resolve_stages(
         first = ModelRef(name=str(index), kind="encoder of an index", folder=index, backend=backend)
     else:
         first = resolve_model(name, backend=backend)
-    stages = first.stages() if rerank is None else (first.alone(), resolve_model(rerank, backend=backend))
+    stages = first.stages(backend) if rerank is None else (first.alone(), resolve_model(rerank, backend=backend))
+    if len(stages) == 1 and not is_pipeline:
+        check_stages(name, None, *asked)
     return RankerRef(stages=stages, n_retrieved=n_retrieved, ensemble=ensemble)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from polyrank.config.checked import read_choice
 from polyrank.config.names import model_folder as model_folder
-from polyrank.errors import UsageError
+from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.folders import REPETITION, SUM, models_inside, read_model
 from polyrank.loading.hub import HUB, hub_folder, hub_name
 from polyrank.storage.document import read_document
@@ -86,6 +86,11 @@ class ModelRef:
         """Whether the text lengths can be set; polyrank models always use those from training."""
         return self.kind in ("untuned", "foreign")
 
+    @property
+    def corrected(self) -> str:
+        """The name of the encoder whose scores it corrects, or else the start of its fingerprint."""
+        return self.first_stage or self.corrects[:12]
+
     def alone(self) -> Self:
         """This model, to rank by itself.
 
@@ -94,16 +99,20 @@ class ModelRef:
         """
         if self.corrects:
             raise UsageError(
-                f"{self.name} only corrects the scores of another encoder, {self.corrects[:12]}, and cannot rank alone;"
+                f"{self.name} only corrects the scores of another encoder, {self.corrected}, and cannot rank alone;"
                 " rank with that encoder, and give this model as `rerank`"
             )
         return self
 
-    def stages(self) -> tuple["ModelRef", ...]:
+    def stages(self, backend: Backend = "torch") -> tuple["ModelRef", ...]:
         """This model; or the encoder whose scores it corrects, and this model.
+
+        Args:
+            backend: of the encoder, if it has such an export.
 
         Raises:
             UsageError: it corrects an encoder that it does not name, or that does not exist any more.
+            ArtifactError: the encoder has changed since.
         """
         if not self.corrects or not self.first_stage:
             return (self.alone(),)
@@ -112,7 +121,14 @@ class ModelRef:
                 f"{self.name} corrects the scores of {self.first_stage}, which does not exist; restore it, or rank"
                 " with the encoder, and give this model as `rerank`"
             )
-        return (resolve_encoder(self.first_stage), self)
+        own = backend if has_export(model_folder(self.first_stage), backend) else "torch"
+        encoder = resolve_encoder(self.first_stage, backend=own)
+        if encoder.fingerprint and encoder.fingerprint != self.corrects:
+            raise ArtifactError(
+                f"{self.name} corrects the scores of encoder {self.corrects[:12]}, but {self.first_stage} is now"
+                f" {encoder.fingerprint[:12]}; restore that encoder, or make this re-ranker again"
+            )
+        return (encoder, self)
 
     @property
     def backbone(self) -> str:
@@ -228,7 +244,9 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             return ModelRef(kind="sum", parts=parts, **own)
     metadata = document["metadata"]
     if corrects := metadata.get("first_stage", ""):
-        own |= {"corrects": corrects, "first_stage": resolved_name(metadata.get("first_stage_name", ""), folder)}
+        stated = metadata.get("first_stage_name") or metadata["recipe"]["train"]["method"]["first_stage"]
+        known = "first_stage_name" in metadata or not model_is_path(stated)
+        own |= {"corrects": corrects, "first_stage": resolved_name(stated, folder) if known else ""}
     return ModelRef(kind="trained", **own)
 
 
@@ -317,6 +335,15 @@ def second_stage_of(fingerprint: str) -> str | None:
     except UsageError:  # not installed
         return None
     return SECOND_STAGE if document["corrects"] == fingerprint else None
+
+
+def model_is_path(name: str) -> bool:
+    """Whether a name can only be that of a local folder.
+
+    >>> model_is_path("run/model"), model_is_path("shipped:minilm"), model_is_path("hf:owner/model")
+    (True, False, False)
+    """
+    return not name.startswith(("shipped:", UNTUNED, HUB)) and name not in LEXICAL
 
 
 def model_exists(name: str) -> bool:

@@ -154,7 +154,11 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
         return self._mixture(self.model.candidate_mixture, self.texts.candidate_ids(candidate))
 
     def _mixture(self, compute: Callable[[Tokens], Mixture | None], ids: Sequence[int]) -> Mixture | None:
-        return next(mixture for _, mixture in self.batches(compute, [ids]))
+        ((_, mixture),) = self.batches(compute, [ids])
+        if mixture is None:
+            return None
+        n = len(ids)  # without padding
+        return replace(mixture, weights=mixture.weights[..., :n], outputs=mixture.outputs[:, :n])
 
     def forget(self) -> None:
         """Drop the kept vectors, and stop giving a second stage its inputs; needed after the weights change."""

@@ -17,6 +17,7 @@ from polyrank.text.tokens import token_batches
 
 Model = TypeVar("Model", bound=nn.Module)
 Output = TypeVar("Output")
+ROUNDED_TO = 8  # tokens
 BATCHES_AT_A_TIME = 64  # that a process computes before it sends them to the others
 
 
@@ -87,11 +88,20 @@ class NetworkScorer(Generic[Model]):
         groups = self.groups(rows)
         return self.outputs(compute, groups, self.padded(groups, rows, segments))
 
+    @property
+    def multiple(self) -> int:
+        """The multiple of tokens to which each text is padded; 0: to the longest of its batch.
+
+        Padding changes the last bits of attention. Rounding to fewer bits turns this into differences of a percent, so
+        that a score would depend on the batch.
+        """
+        return ROUNDED_TO if self.device.type == "cpu" and self.precision in ("bf16", "int8") else 0
+
     def groups(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
         """The positions of the rows of each batch."""
         # on a GPU one batch may hold all rows; on a CPU batches stay those of one process, so results are the same bits
         n = 1 if self.device.type == "cpu" else distributed.world_size()
-        return token_batches([len(row) for row in rows], self.max_tokens // n)
+        return token_batches([len(row) for row in rows], self.max_tokens // n, self.multiple)
 
     def padded(
         self,
@@ -102,7 +112,7 @@ class NetworkScorer(Generic[Model]):
         """The batches that this process computes, in host memory."""
         for group in groups[distributed.rank() :: distributed.world_size()]:
             kinds = [segments[i] for i in group] if segments else None
-            yield pad([rows[i] for i in group], kinds, pad_id=self.texts.subwords.pad_id)
+            yield pad([rows[i] for i in group], kinds, self.texts.subwords.pad_id, self.multiple)
 
     def outputs(
         self, compute: Callable[[Tokens], Output], groups: Sequence[list[int]], batches: Iterable[Tokens]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
 from polyrank.loading.answering import RankerRef, resolve_ranker
+from polyrank.loading.folders import folder_kind
 from polyrank.loading.models import (
     Backend,
     Lengths,
     ModelRef,
     absolute_name,
-    check_backend,
     resolve_encoder,
     resolve_encoder_of_index,
     resolve_model,
@@ -57,7 +57,8 @@ def load(
         corpus: texts for the word statistics of "bm25" and "tfidf"; without it, each list of candidates.
 
     Returns:
-        A Scorer, which is an Encoder unless it is a Cross-encoder or lexical.
+        A Scorer, which is an Encoder unless it is a Cross-encoder or lexical. For a re-ranker that corrects an encoder:
+        both stages.
 
     Raises:
         UsageError: the model does not exist, or does not have a setting.
@@ -68,12 +69,18 @@ def load(
     ['tea is ready', 'coffee is']
     """
     lengths = Lengths(max_context_tokens, max_candidate_tokens)
-    if rerank is not None or n_retrieved is not None:
-        ranker = resolve_ranker(name, rerank=rerank, n_retrieved=n_retrieved, backend=backend, lengths=lengths)
-        return open_ranker(ranker, device=device, precision=precision, corpus=corpus)
-    ref = resolve_model(name, backend=backend, lengths=lengths)
-    check_backend([ref], backend)
-    return open_model(ref, device=device, precision=precision, corpus=corpus)
+    if (folder := Path(name)).is_dir() and folder_kind(folder) == "pipeline":
+        resolve_model(name)  # which refuses it
+    ranker = resolve_ranker(name, rerank=rerank, n_retrieved=n_retrieved, backend=backend, lengths=lengths)
+    scorer = open_ranker(ranker, device=device, precision=precision, corpus=corpus)
+    if rerank is None:
+        scorer.name = absolute_name(str(name))
+    return scorer
+
+
+def load_stage(name: str | Path, *, device: str = "auto", precision: "Precision" = "auto") -> Scorer:
+    """As ``load``, but a re-ranker that corrects an encoder comes without it."""
+    return open_model(resolve_model(name), device=device, precision=precision)
 
 
 def open_model(
@@ -83,7 +90,7 @@ def open_model(
     scorer = _open(ref, device, precision, corpus)
     scorer.name = absolute_name(ref.name)
     if ref.corrects:
-        scorer.corrects = ref.corrects
+        scorer.corrects, scorer.first_stage = ref.corrects, ref.first_stage
     return scorer
 
 
@@ -167,6 +174,8 @@ def open_encoder(ref: ModelRef, *, device: str = "auto", precision: "Precision" 
     """
     scorer = open_model(ref, device=device, precision=precision)
     if not isinstance(scorer, Encoder):
+        if ref.corrects:
+            raise UsageError(f"{ref.name} has no vectors; give the encoder whose scores it corrects, {ref.corrected}")
         raise UsageError(f"{ref.name} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
     return scorer
 

@@ -39,6 +39,9 @@ class Scorer(Protocol):
     corrects: str = ""
     """Of a re-ranker whose scores are only added to those of an encoder: the encoder's fingerprint."""
 
+    first_stage: str = ""
+    """Of such a re-ranker: the encoder's name, if it is known."""
+
     def __repr__(self) -> str:
         dimension = getattr(self, "dimension", None)
         shown = [repr(self.name) if self.name else "", f"{dimension} dimensions" if dimension else ""]
@@ -72,8 +75,7 @@ class Scorer(Protocol):
         if k is not None and whole_number(k, "k") < 1:
             raise UsageError(f"k = {k}; request at least one candidate, or leave k out for all of them")
         if self.corrects:
-            name = repr(self.name or "this model")
-            raise UsageError(f"{name} only corrects an encoder's scores; use polyrank.load(ENCODER, rerank={name})")
+            raise UsageError(f"{self!r} only corrects an encoder's scores; use what polyrank.load returns")
         choice = as_candidates(candidates)
         scores = self.score([context], [[candidate.text for candidate in choice]])[0]
         check_finite(scores)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # comparing words needs no torch
 NUMBERS = ("penalty", "overlap", "match", "earlier")
 """The numbers p, w, m and e of a Repetition."""
 
+LARGEST = 1e6
+"""The largest number; with larger ones, the encoder's scores would be lost to rounding."""
+
 N_WORDS = 100
 """Words of a reply that count; encoders read about as many."""
 
@@ -90,7 +93,7 @@ class Repetition(Scorer):
         weight: v.
 
     Raises:
-        UsageError: a number is not finite, or ``words`` are missing.
+        UsageError: a number is too large, or ``words`` are missing.
 
     Source: See et al., What makes a good conversation? How controllable attributes affect human judgments (NAACL 2019),
         sections 4.2 and 5.1, whose decoding adds weighted features of repetition to a model's scores,
@@ -121,8 +124,10 @@ class Repetition(Scorer):
         if (match or earlier) and words is None:
             raise UsageError("match and earlier need the words whose rarities they sum; give some")
         for name, value in (*self.numbers.items(), ("weight", weight)):
-            if not math.isfinite(value):
-                raise UsageError(f"{name} = {value} of a repetition; give a finite number")
+            if not abs(value) <= LARGEST:
+                raise UsageError(
+                    f"{name} = {value} of a repetition; give a number between -{LARGEST:g} and {LARGEST:g}"
+                )
         self.words, self.corrects = words if match or earlier else None, corrects
         self.reranker, self.weight = reranker, float(weight)
         terms = [" ".join(["repetition", corrects, *(value.hex() for value in self.numbers.values())])]

@@ -130,9 +130,10 @@ def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -
     if not reranker.corrects:
         return None
     if first_stage != reranker.corrects:
+        encoder = reranker.first_stage or reranker.corrects[:12]
         raise UsageError(
-            f"{reranker.name} corrects the scores of another encoder, {reranker.corrects[:12]}; retrieve"
-            " with that one, or choose an ensemble"
+            f"{reranker.name} corrects the scores of another encoder, {encoder}; retrieve with that one, or choose an"
+            " ensemble"
         )
     return "raw"
 

@@ -83,7 +83,7 @@ class Served:
         self.backend = backend
         self.pipeline: Pipeline | None = None
         if self.kind == "model":
-            references = resolve_model(path, backend=backend, bare_hub_names=False).stages()
+            references = resolve_model(path, backend=backend, bare_hub_names=False).stages(backend)
             check_backend(references, backend)
             stages = [open_model(reference, device=device) for reference in references]
             self.scorer: Scorer = stages[-1]
@@ -132,7 +132,7 @@ class Served:
         info = ServedInfo(
             self.kind,
             self.backend,
-            ", ".join(sorted({network.precision for network in self.scorer.networks})),
+            ", ".join(sorted({network.precision for network in self.ranker.networks})),
             scorer,
             self.scorer.fingerprint,
             self.encoder.dimension if self.encoder else None,

@@ -25,7 +25,7 @@ from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
 from polyrank.records import Example
 from polyrank.scorers.in_int8 import check_int8, read_record
-from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.open import load, load_encoder, load_stage
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.storage.document import has_document
@@ -90,7 +90,7 @@ class RunResult:
     test: dict[str, Any] = field(default_factory=dict)
 
     def load(self, *, device: str = "auto") -> Scorer:
-        """Load the model. One that corrects its first stage is a second stage, see ``polyrank.load``."""
+        """Load the model, to rank with it; see ``polyrank.load``."""
         return load(self.model, device=device)
 
 
@@ -203,7 +203,7 @@ def _check_int8(plan: TrainingPlan, results: Sequence[RunResult], valid: Sequenc
 
 def _tested(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:
     """The trained model; a re-ranker with its first stage."""
-    first_stage, scorer = plan.recipe.train.method.corrects, own.load(device=device)
+    first_stage, scorer = plan.recipe.train.method.corrects, load_stage(own.model, device=device)
     return scorer if first_stage is None else TwoStageScorer(load_encoder(first_stage, device=device), scorer)
 
 
