@@ -92,7 +92,9 @@ def _outside() -> list[str]:
     gains = "; ".join(f"{name} {gain(two['against'])}" for name, (_, two) in found.items())
     return [
         f"""On four public corpora that nothing was trained or chosen on ({
-            max(one["n_examples"] for one, _ in found.values()):,} random lists each, evaluated once; the last table): {
+            max(
+                one["n_examples"] for one, _ in found.values()
+            ):,} random lists each, evaluated once, in 8 bits on one AVX2 core; the last table): {
             gains
         }. Command: `CORPORA=FOLDER bash
         runs/outside.sh`; [data](../runs/results/outside.jsonl)."""
