@@ -256,3 +256,17 @@ def test_a_score_does_not_depend_on_longer_texts_of_its_batch(
     together = scores(texts, texts)
     for i in range(0, len(texts), 3):
         np.testing.assert_allclose(scores([texts[i]], texts[:2])[0], together[i, :2], rtol=1e-5, atol=1e-5)
+
+
+def test_a_text_is_padded_by_its_own_length_and_never_beyond_the_network(tiny_backbone: Path, tmp_path: Path) -> None:
+    path = saved(tmp_path / "model", BiConfig(backbone=str(tiny_backbone)))
+    scorer = saved_scorer(path, device="cpu", precision="bf16")
+    scorer.texts.max_positions = 50
+    assert [scorer.width(n) for n in (0, 1, 8, 9, 48, 49, 50)] == [0, 8, 8, 16, 48, 50, 50]
+    rows = [[1] * n for n in (3, 20, 9, 7, 49, 16)]
+    groups = scorer.groups(rows)
+    assert sorted(map(sorted, groups)) == [[0, 3], [1], [2, 5], [4]]
+    assert [batch.ids.shape[1] for batch in scorer.padded(groups, rows)] == [50, 24, 16, 8]
+    exact = saved_scorer(path, device="cpu", precision="fp32")
+    assert len(exact.groups(rows)) == 1
+    assert exact.width(49) == 49

@@ -29,7 +29,7 @@ from polyrank.scorers.network import inference
 from polyrank.scorers.one_pass import Collector, Encode
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.text import Tokens, pad
-from polyrank.text.tokens import rounded_up, to_device, token_batches
+from polyrank.text.tokens import to_device, token_batches
 
 Inputs = NDArray[np.float16]
 """The inputs ``[T, S, D]`` of the joined layers for one text, in 16 bits."""
@@ -150,11 +150,10 @@ class LateScorer(CrossScorer):
             chunk_size: pairs whose activations are in memory at once, which are computed again in the backward pass;
                 None: all.
         """
-        multiple = 0 if torch.is_grad_enabled() else self.multiple
         alike: dict[tuple[int, int], list[int]] = {}
         for pair, (a, b) in enumerate(pairs):
-            sizes = rounded_up(len(contexts[a]), multiple), rounded_up(len(candidates[b]), multiple)
-            alike.setdefault(sizes if multiple else (0, 0), []).append(pair)
+            widths = self.width(len(contexts[a])), self.width(len(candidates[b]))
+            alike.setdefault(widths if self.rounds else (0, 0), []).append(pair)
         groups = []
         for some in alike.values():
             lengths = [len(contexts[pairs[i][0]]) + len(candidates[pairs[i][1]]) for i in some]
@@ -165,8 +164,8 @@ class LateScorer(CrossScorer):
         for group in groups:
             sides = [(side, [pairs[i][n] for i in group]) for n, side in enumerate((contexts, candidates))]
             (own, numbers), (other, others) = sides if self.model.reader == "context" else reversed(sides)
-            read, real, own_of = self._padded(own, numbers, multiple)
-            shown, shown_real, other_of = self._padded(other, others, multiple)
+            read, real, own_of = self._padded(own, numbers)
+            shown, shown_real, other_of = self._padded(other, others)
             n_tokens = np.array([len(own[number]) for number in numbers])
             inputs = (read, real, shown, shown_real, own_of, other_of, n_tokens)
             if chunk_size is None or not torch.is_grad_enabled():
@@ -176,12 +175,12 @@ class LateScorer(CrossScorer):
         back = torch.tensor([i for group in groups for i in group]).argsort()
         return torch.cat(parts)[to_device(back, self.device)]
 
-    def _padded(self, texts: Sequence[Inputs], numbers: Sequence[int], multiple: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _padded(self, texts: Sequence[Inputs], numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """The inputs of the texts with these numbers, each once, their mask, and the row of each number."""
         row_of = {number: row for row, number in enumerate(dict.fromkeys(numbers))}
         chosen = [texts[number] for number in row_of]
         lengths = np.array([len(inputs) for inputs in chosen])
-        mask = np.arange(rounded_up(lengths.max(), multiple)) < lengths[:, None]
+        mask = np.arange(self.width(lengths.max())) < lengths[:, None]
         padded = np.zeros((*mask.shape, *chosen[0].shape[1:]), np.float16)
         padded[mask] = np.concatenate(chosen)
         rows = torch.tensor([row_of[number] for number in numbers])

@@ -17,7 +17,7 @@ from polyrank.text.tokens import token_batches
 
 Model = TypeVar("Model", bound=nn.Module)
 Output = TypeVar("Output")
-ROUNDED_TO = 8  # tokens
+ROUNDED_TO = 8  # tokens: with 4, batches are small; with 16, much is padding
 BATCHES_AT_A_TIME = 64  # that a process computes before it sends them to the others
 
 
@@ -89,19 +89,25 @@ class NetworkScorer(Generic[Model]):
         return self.outputs(compute, groups, self.padded(groups, rows, segments))
 
     @property
-    def multiple(self) -> int:
-        """The multiple of tokens to which each text is padded; 0: to the longest of its batch.
+    def rounds(self) -> bool:
+        """Whether the network rounds to few bits on a CPU.
 
-        Padding changes the last bits of attention. Rounding to fewer bits turns this into differences of a percent, so
-        that a score would depend on the batch.
+        Padding changes the last bits of attention, and rounding turns this into differences of a percent. So that a
+        score does not depend on its batch, a text is then padded to ``width``, whatever the batch.
         """
-        return ROUNDED_TO if self.device.type == "cpu" and self.precision in ("bf16", "int8") else 0
+        return self.device.type == "cpu" and self.precision in ("bf16", "int8")
+
+    def width(self, length: int) -> int:
+        """The number of tokens to which a text of a length is padded in a batch of texts like it."""
+        if not self.rounds:
+            return length
+        return max(length, min(-(-length // ROUNDED_TO) * ROUNDED_TO, self.texts.max_positions))
 
     def groups(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
         """The positions of the rows of each batch."""
         # on a GPU one batch may hold all rows; on a CPU batches stay those of one process, so results are the same bits
         n = 1 if self.device.type == "cpu" else distributed.world_size()
-        return token_batches([len(row) for row in rows], self.max_tokens // n, self.multiple)
+        return token_batches([self.width(len(row)) for row in rows], self.max_tokens // n, alike=self.rounds)
 
     def padded(
         self,
@@ -112,7 +118,8 @@ class NetworkScorer(Generic[Model]):
         """The batches that this process computes, in host memory."""
         for group in groups[distributed.rank() :: distributed.world_size()]:
             kinds = [segments[i] for i in group] if segments else None
-            yield pad([rows[i] for i in group], kinds, self.texts.subwords.pad_id, self.multiple)
+            chosen = [rows[i] for i in group]
+            yield pad(chosen, kinds, self.texts.subwords.pad_id, self.width(max(map(len, chosen), default=0)))
 
     def outputs(
         self, compute: Callable[[Tokens], Output], groups: Sequence[list[int]], batches: Iterable[Tokens]

@@ -43,6 +43,9 @@ class Texts(ABC):
     policy: Any
     subwords: Vocabulary
     cut: Cut
+    max_positions = 2**31
+    """The longest input of the network, in tokens."""
+
     id_type: ClassVar[np.dtype[Any]] = np.dtype("<u4")
     """Of ids on disk."""
 

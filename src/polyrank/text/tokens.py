@@ -70,7 +70,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     return values.pin_memory().to(device, non_blocking=True)
 
 
-def token_batches(lengths: Sequence[int], max_tokens: int, multiple: int = 0) -> list[list[int]]:
+def token_batches(lengths: Sequence[int], max_tokens: int, *, alike: bool = False) -> list[list[int]]:
     """Positions grouped so that each padded batch holds at most ``max_tokens`` tokens, longest first.
 
     Texts of like length go together, so little is computed on padding.
@@ -78,31 +78,20 @@ def token_batches(lengths: Sequence[int], max_tokens: int, multiple: int = 0) ->
     Args:
         lengths: of the texts.
         max_tokens: of a padded batch, unless it has a single text.
-        multiple: if not 0, the texts of a batch have the same length after rounding up to a multiple of this, so that
-            how much a text is padded depends on its own length only.
+        alike: whether the texts of a batch have the same length.
 
-    >>> token_batches([2, 9, 3], max_tokens=9), token_batches([2, 9, 3, 5], max_tokens=99, multiple=4)
-    ([[1], [2, 0]], [[1], [3], [2, 0]])
+    >>> token_batches([2, 9, 3, 2], max_tokens=9), token_batches([2, 9, 3, 2], max_tokens=9, alike=True)
+    ([[1], [2, 0, 3]], [[1], [2], [0, 3]])
     """
-    widths = [rounded_up(length, multiple) for length in lengths]
     batches: list[list[int]] = []
     for position in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        width = widths[batches[-1][0]] if batches else 0
-        alike = not multiple or widths[position] == width
-        if batches and alike and (len(batches[-1]) + 1) * max(width, 1) <= max_tokens:
+        width = lengths[batches[-1][0]] if batches else -1
+        fits = (len(batches[-1]) + 1) * max(width, 1) <= max_tokens if batches else False
+        if fits and (lengths[position] == width or not alike):
             batches[-1].append(position)
         else:
             batches.append([position])
     return batches
-
-
-def rounded_up(length: int, multiple: int) -> int:
-    """The next multiple of a number, or the length itself if that number is 0.
-
-    >>> rounded_up(9, 4), rounded_up(8, 4), rounded_up(9, 0)
-    (12, 8, 9)
-    """
-    return -(-length // multiple) * multiple if multiple else length
 
 
 def like_lengths(lengths: Sequence[int], padding: int) -> list[list[int]]:
@@ -123,15 +112,15 @@ def like_lengths(lengths: Sequence[int], padding: int) -> list[list[int]]:
 
 
 def pad(
-    rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0, multiple: int = 0
+    rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0, width: int = 0
 ) -> Tokens:
-    """Pad rows of ids on the right to the length of the longest row, rounded up to a multiple of ``multiple``.
+    """Pad rows of ids on the right to the length of the longest row, or to ``width`` if that is more.
 
     >>> pad([[5, 6], [7]]).ids.tolist(), pad([[5, 6], [7]]).mask.tolist()
     ([[5, 6], [7, 0]], [[True, True], [True, False]])
     """
     lengths = np.array([len(row) for row in rows], np.int64)
-    mask = np.arange(rounded_up(int(lengths.max(initial=0)), multiple)) < lengths[:, None]  # [B, T]
+    mask = np.arange(lengths.max(initial=width)) < lengths[:, None]  # [B, T]
     ids, kinds = np.full(mask.shape, pad_id, np.int64), np.zeros(mask.shape, np.int64)
     ids[mask] = _flat(rows, lengths)
     if segments is not None:
