@@ -183,7 +183,7 @@ def test_client_blocks_run_as_printed(home: Path, tmp_path: Path, monkeypatch: p
         names: dict[str, Any] = {}
         for number, block in enumerate(blocks("docs/clients.md", "python")):
             exec(compile(block.replace(ADDRESS, running.url), f"docs/clients.md, block {number}", "exec"), names)
-        assert len(names["query"]) == 512
+        assert len(names["query"]) == 256
         names.clear()
         gc.collect()  # closes the sockets that the clients leave open
         if node := shutil.which("node"):
