@@ -544,6 +544,15 @@ def test_a_second_stage_that_is_named_alone_ranks_with_its_encoder(
     np.testing.assert_allclose(embedded.vectors, load_encoder(name).encode_candidates(REPLIES), atol=1e-5)
 
 
+def test_second_stages_cannot_contain_each_other(tiny_encoders: dict[str, Path], said: Path, tmp_path: Path) -> None:
+    base = ["repetition", str(tiny_encoders["bi"]), "--penalty", "1", "-o"]
+    outer = str(tmp_path / "outer")
+    assert CliRunner().invoke(app, [*base, outer, "--rerank", str(said)]).exit_code == 0
+    done = CliRunner().invoke(app, [*base, str(said), "--rerank", outer, "--overwrite"])
+    assert "would be a part of itself; choose another path" in str(done.exception)
+    assert CliRunner().invoke(app, ["info", outer]).exit_code == 0
+
+
 def test_a_second_stage_without_its_encoder_is_refused(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     encoder, folder = tmp_path / "encoder", tmp_path / "said"
     shutil.copytree(tiny_encoders["bi"], encoder)

@@ -28,10 +28,21 @@ import uvicorn
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
+from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings
-from polyrank.errors import DeadlineError, LockedError, OfflineError, PolyrankError, ReadOnlyError, UsageError
+from polyrank.errors import (
+    ArtifactError,
+    DeadlineError,
+    LockedError,
+    OfflineError,
+    PolyrankError,
+    ReadOnlyError,
+    UsageError,
+)
 from polyrank.feedback import FeedbackStore
 from polyrank.index import open_writer
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
 from polyrank.records import Context
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.summed import SumEncoder, save_sum
@@ -47,7 +58,7 @@ from polyrank.serving.protocol import PatientProtocol
 from polyrank.serving.routes.feedback import figures
 from polyrank.serving.run import _bind, _until_stopped
 from polyrank.serving.served import Served
-from polyrank.serving.tasks import EmbedTask, RespondTask, Started
+from polyrank.serving.tasks import EmbedTask, RespondTask, ScoreTask, Started
 from polyrank.serving.worker import Setup, run_worker
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
@@ -209,6 +220,17 @@ def test_a_reply_that_repeats_the_context_is_left_out_unless_requested(client: T
     assert ids(allow_echo=True) == {"r0", "r1", "r2", "r3", "r4"}
     (responded,) = Served("m", str(index)).respond([RespondTask(Context(("thanks",)), 5)])
     assert len(responded.rows) == 4
+
+
+def test_scores_that_are_not_finite_are_an_error(tiny_backbone: Path, tmp_path: Path) -> None:
+    model, texts, config = new_model(
+        BiConfig(backbone=str(tiny_backbone)), TextPolicy(max_context_tokens=32), seed=1, sample=()
+    )
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.inf)
+    save_model(tmp_path / "model", model, texts, config)
+    with pytest.raises(ArtifactError, match="a score is not finite"):
+        Served("m", str(tmp_path / "model")).score([ScoreTask(Context(("hi",)), ["yes"])])
 
 
 @pytest.mark.parametrize("path", ["/v1/score", "/v1/rerank", "/v2/rerank", "/rerank"])
