@@ -34,12 +34,5 @@ for set in $SETS; do
   [[ $set == mutual ]] && test=$DATA/mutual/dev.jsonl.gz # its test answers are withheld
   [[ $set == medquad ]] && test=$DATA/medquad/test.pool.jsonl.gz pool=(--pool "$DATA/medquad/answers.jsonl.gz")
   [[ $set == sample ]] && test=src/polyrank/sample/test.jsonl pool=(--pool src/polyrank/sample/replies.jsonl)
-  judge() { # NAME [OPTION ...]
-    polyrank evaluate shipped:minilm "$test" "${pool[@]}" --limit "$LIMIT" --threads "$THREADS" --json --overwrite \
-      --scores "$work/$set-$1.scores.jsonl" "${@:2}" >"$work/$set-$1.json"
-    python runs/record.py "second/$set/$1" "$work/$set-$1.json"
-    echo "$set $1 $(cut -c1-200 "$work/$set-$1.json")"
-  }
-  judge one
-  judge two --rerank shipped:rerank --n-retrieved 25 --against "$work/$set-one.scores.jsonl"
+  THREADS=$THREADS bash runs/one_and_two.sh "second/$set" "$work" "$test" "${pool[@]}" --limit "$LIMIT"
 done
