@@ -16,6 +16,7 @@ from polyrank import train
 from polyrank.answering.calibration import choose_settings
 from polyrank.answering.pipeline import write_pipeline
 from polyrank.cli import app
+from polyrank.config.models import MODEL
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
@@ -29,6 +30,7 @@ from polyrank.scorers.open import load_stage
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import REMEMBERED, Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
+from polyrank.storage.document import seal
 from polyrank.training.fitting import ExampleBatch, ExampleStep
 from polyrank.training.methods import make_ranker, make_step
 from polyrank.training.ranker import validation_figures
@@ -274,6 +276,22 @@ def test_the_first_stage_is_found_from_any_working_directory(
     assert not Path(read_config(trained["result"].model)["metadata"]["first_stage_name"]).is_absolute()
     with pytest.raises(UsageError, match="cannot rank alone"):
         resolve_ranker(str(trained["result"].model), rerank="bm25")
+
+
+def test_an_average_of_re_rankers_names_their_first_stage(
+    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
+) -> None:
+    one = trained["result"].model
+    average, other = tmp_path / "deep" / "average", tmp_path / "other"
+    shutil.copytree(one, other)
+    config = read_config(other)
+    config["metadata"].pop("recipe")  # as those of different seeds
+    (other / "config.json").write_bytes(seal(config, MODEL))
+    done = CliRunner().invoke(app, ["average", str(one), str(other), "-o", str(average)])
+    assert done.exit_code == 0, done.output
+    assert "recipe" not in read_config(average)["metadata"]
+    first, _ = resolve_model(average).stages()
+    assert Path(first.name) == Path(encoders["bi"])
 
 
 def test_the_card_names_the_first_stage(trained: dict[str, Any]) -> None:

@@ -37,5 +37,8 @@ def average(
     whole = average_models([load_model(one.folder) for one in references if one.folder], given, models)
     for part in whole.metadata["average"]:
         part["model"] = portable_name(part["model"], output)
-    fingerprint = save_model(output, whole.model, whole.texts, whole.config, metadata=whole.metadata, replace=overwrite)
+    metadata = dict(whole.metadata)
+    if first_stage := references[0].first_stage:
+        metadata["first_stage_name"] = portable_name(first_stage, output)
+    fingerprint = save_model(output, whole.model, whole.texts, whole.config, metadata=metadata, replace=overwrite)
     notify(f"wrote {output}: fingerprint {fingerprint[:12]}; next: polyrank evaluate {models[0]} {output} LISTS")

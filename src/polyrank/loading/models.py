@@ -244,9 +244,10 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             return ModelRef(kind="sum", parts=parts, **own)
     metadata = document["metadata"]
     if corrects := metadata.get("first_stage", ""):
-        stated = metadata.get("first_stage_name") or metadata["recipe"]["train"]["method"]["first_stage"]
-        known = "first_stage_name" in metadata or not model_is_path(stated)
-        own |= {"corrects": corrects, "first_stage": resolved_name(stated, folder) if known else ""}
+        own |= {"corrects": corrects, "first_stage": resolved_name(metadata.get("first_stage_name", ""), folder)}
+        recipe = metadata.get("recipe")  # in which a path is relative to a folder that is not known
+        if not own["first_stage"] and recipe and not model_is_path(stated := recipe["train"]["method"]["first_stage"]):
+            own["first_stage"] = stated
     return ModelRef(kind="trained", **own)
 
 

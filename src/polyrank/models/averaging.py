@@ -62,7 +62,7 @@ def average(models: Sequence[Artifact], weights: Sequence[float], names: Sequenc
     common: dict[str, Any] = {
         key: value
         for key, value in first.metadata.items()
-        if all(key in each.metadata and each.metadata[key] == value for each in models)
+        if key != "first_stage_name" and all(key in each.metadata and each.metadata[key] == value for each in models)
     }
     parts = [
         {"model": name, "fingerprint": each.fingerprint, "share": share}
