@@ -282,7 +282,7 @@ def test_an_average_of_re_rankers_names_their_first_stage(
     trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
 ) -> None:
     one = trained["result"].model
-    average, other = tmp_path / "deep" / "average", tmp_path / "other"
+    average, other = tmp_path / "average", tmp_path / "other"
     shutil.copytree(one, other)
     config = read_config(other)
     config["metadata"].pop("recipe")  # as those of different seeds
