@@ -116,6 +116,8 @@ def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Pat
         assert summary["n_examples"] == 3
         assert summary["n_candidates"] == 4
         assert set(summary["metrics"]) == set(summary["intervals"]) >= {"R@1", "MRR"}
+        header = json.loads(scores.read_text("utf-8").splitlines()[0])
+        assert summary.get("precision") == header.get("precision") == (None if model in ("bm25", "tfidf") else "fp32")
     rows = json.loads(run("compare", scores, scores, "--json").stdout)
     assert rows[0]["metrics"] == summary["metrics"]
     assert rows[1]["against"]["p"] == 1

@@ -183,6 +183,22 @@ def test_signal_handlers_are_restored_after_a_command(monkeypatch: pytest.Monkey
     assert ([signal.getsignal(each) for each in asked], sys.unraisablehook, sys.excepthook) == before
 
 
+def test_no_alarm_is_left_without_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller of ``main`` would be killed by it a moment later."""
+    from polyrank.cli import interrupts
+
+    monkeypatch.setattr(interrupts, "RETRY_SECONDS", 60)
+    interrupts.install_handlers()
+    try:
+        sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)  # as if a C library had printed it
+        waits = signal.getitimer(signal.ITIMER_REAL)[0]
+        interrupts.restore_handlers()
+        assert (waits > 0, signal.getitimer(signal.ITIMER_REAL)[0]) == (True, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        interrupts.restore_handlers()
+
+
 def test_main_works_where_handlers_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrank.cli import main
 

@@ -231,6 +231,20 @@ def test_comparing_models_is_the_same_in_python_and_on_the_command_line() -> Non
     assert rows_of[0]["n_left_out"] == 0
 
 
+def test_a_result_states_the_precisions_of_both_stages(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrank.devices.choice import cpu_has_int8
+
+    if not cpu_has_int8():
+        pytest.skip("this machine multiplies no 8-bit numbers")
+    task = read_task([{"context": ["hi"], "candidates": ["hello", "restart"], "relevant": [0]}])
+    found = []
+    for precision in ("fp32", "int8"):
+        monkeypatch.setenv("POLYRANK_PRECISION", precision)
+        models = resolve_contestants([f"untuned:{tiny_backbone}"], rerank=f"untuned:{tiny_backbone}")
+        found.append(evaluate_models(models, task, device="cpu").rows[0]["precision"])
+    assert found == ["fp32", "int8"]
+
+
 @pytest.mark.parametrize("table", ["model", "reranker"])
 def test_the_parts_of_a_sum_are_trained_models(table: str, tmp_path: Path) -> None:
     parts = {"kind": "sum", "parts": [str(tmp_path / "a"), str(tmp_path / "b")]}

@@ -269,6 +269,7 @@ def test_ensembles_have_names_or_are_weights() -> None:
         with pytest.raises(UsageError, match="ensemble"):
             TwoStageScorer(Letters(), Letters(), ensemble=wrong)  # type: ignore[arg-type]
     assert TwoStageScorer(Letters(), Letters(), ensemble=2).ensemble == 2.0
+    assert repr(TwoStageScorer(Letters(), Letters())) == "TwoStageScorer(Letters(), Letters(), n_retrieved=100)"
     read = from_dict(PipelineConfig, {"index": "index", "ensemble": 2})
     assert (read.ensemble, type(read.ensemble)) == (2.0, float)
 

@@ -53,6 +53,8 @@ def install_handlers() -> None:
 
 def restore_handlers() -> None:
     """Restore the handlers and hooks that ``install_handlers`` replaced."""
+    if _state.undelivered:  # its alarm would end a process that has no handler
+        signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in _state.handlers.items():
         if signal.getsignal(number) is _handle:
             signal.signal(number, handler)

@@ -24,7 +24,8 @@ class Comparison:
     """Models with their figures.
 
     Args:
-        rows: one for each model, ready for JSON; see ``polyrank.evaluation.comparison.compare_models``.
+        rows: one for each model, ready for JSON; see ``polyrank.evaluation.comparison.compare_models``. A model with
+            networks has their ``precision``, because it depends on the machine and changes the last digits.
         models: the results of each example, by model and seed.
     """
 
@@ -84,6 +85,7 @@ def evaluate_models(
     """
     base = None if against is None else Scored(str(against), (None,), (read_scores(against),))
     scored: list[Scored] = []
+    precisions: dict[str, set[str]] = {}  # by the name of a row
     for model, file in zip(models, scores or [None] * len(models), strict=True):
         scorer = open_ranker(model.ranker, device=device, corpus=corpus_of(task.examples, task.pool))
         if probe is not None:
@@ -94,9 +96,12 @@ def evaluate_models(
         if not scored:
             _report_absent_answers(task, result, notify)
         if file is not None and is_rank_zero():
-            seed = {} if model.member.seed is None else {"seed": str(model.member.seed)}
-            write_scores(file, result, scorer=model.member.name, model=model.name, data=task.source, **seed)
+            about = {} if model.member.seed is None else {"seed": str(model.member.seed)}
+            if scorer.precision:
+                about["precision"] = scorer.precision
+            write_scores(file, result, scorer=model.member.name, model=model.name, data=task.source, **about)
             notify(f"wrote {file}")
+        precisions.setdefault(model.name, set()).update(filter(None, [scorer.precision]))
         scored.append(Scored(model.name, (model.member.seed,), (result,)))
         for cut in filter(None, scorer.cut):
             settable = "; `max_candidate_tokens` and `max_context_tokens` set the lengths"
@@ -106,6 +111,8 @@ def evaluate_models(
     rows = compare_models(joined, metrics, base, by=by) if is_rank_zero() else []
     for row in rows:
         row["n_left_out"] = task.n_left_out
+        if precisions[row["name"]]:
+            row["precision"] = ", ".join(sorted(precisions[row["name"]]))
     return Comparison(rows, joined)
 
 

@@ -94,6 +94,11 @@ class Scorer(Protocol):
         return ()
 
     @property
+    def precision(self) -> str:
+        """The precision of its networks' weights, such as "int8"; of several networks, with commas; empty: no network."""
+        return ", ".join(sorted({network.precision for network in self.networks}))
+
+    @property
     def cut(self) -> "tuple[Cut, ...]":
         """The texts that were truncated, for each network."""
         return ()

@@ -40,6 +40,9 @@ class TwoStageScorer(Scorer):
         self.ensemble = ensemble_of(retriever.fingerprint, reranker, ensemble)
         reranker.follow(retriever)
 
+    def __repr__(self) -> str:
+        return f"TwoStageScorer({self.retriever!r}, {self.reranker!r}, n_retrieved={self.n_retrieved})"
+
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)

@@ -132,7 +132,7 @@ class Served:
         info = ServedInfo(
             self.kind,
             self.backend,
-            ", ".join(sorted({network.precision for network in self.ranker.networks})),
+            self.ranker.precision,
             scorer,
             self.scorer.fingerprint,
             self.encoder.dimension if self.encoder else None,
