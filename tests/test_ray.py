@@ -1,6 +1,5 @@
 """A Ray cluster of two nodes, one of which is killed: equal losses, each text once, an answer to every request."""
 
-import os
 import re
 import subprocess
 import sys
@@ -32,23 +31,15 @@ from test_ranks import assert_alike
 from train_settings import train_config
 
 PATIENCE_S = 240
-OF_RAY = "ray::|raylet|gcs_server"  # names of Ray's processes
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own warnings, in its threads
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own warnings
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[cluster.Nodes]:
     with cluster.two_nodes() as started:
         yield started
-        ids = cluster.descendants(os.getpid())
-    left = [name for pid, (_, name) in cluster.processes().items() if pid in ids and re.search(OF_RAY, name)]
-    assert left == []
-
-
-@pytest.fixture
-def joined(nodes: cluster.Nodes) -> Iterator[None]:
-    with connection.connected(nodes.address):
-        yield
+        assert any("raylet" in name for name in started.processes())
+    assert started.processes() == []
 
 
 # training
@@ -71,12 +62,7 @@ def train_alone(plan: Recipe) -> None:
     train(plan)
 
 
-@pytest.mark.deep
-@pytest.mark.slow
-@pytest.mark.usefixtures("joined")
-def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
-    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
-) -> None:
+def train_and_kill_a_node(nodes: cluster.Nodes, plan: Recipe) -> None:
     """There are two workers; the node of one is killed, and the other continues alone."""
     said: list[str] = []
     killed = []
@@ -86,13 +72,19 @@ def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
             killed.append(record["step"])
             nodes.kill()
 
-    (result,) = train_on_ray(
-        recipe(task, tiny_backbone, tmp_path / "ray"), workers=2, device="cpu", report=report, notify=said.append
-    )
+    (result,) = train_on_ray(plan, workers=2, device="cpu", report=report, notify=said.append)
     nodes.add()
     assert result.fit.n_steps == 140
     started = [line for line in said if "parameters on cpu" in line]
     assert [", 2 processes" in line for line in started] == [True, False], said
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+) -> None:
+    nodes.run(train_and_kill_a_node, recipe(task, tiny_backbone, tmp_path / "ray"))
     plan = recipe(task, tiny_backbone, tmp_path / "alone")
     assert join([start(train_alone, plan)]) == [0]
     assert_alike(tmp_path / "ray", tmp_path / "alone")
@@ -101,19 +93,21 @@ def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
-@pytest.mark.slow
-@pytest.mark.deep
-@pytest.mark.usefixtures("joined")
-def test_a_workers_error_is_reported_without_a_retry(
-    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
-) -> None:
-    plan = recipe(task, tiny_backbone, tmp_path / "run")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text("")
+def train_in_vain(nodes: cluster.Nodes, plan: Recipe) -> None:
     with pytest.raises(UsageError, match="holds an earlier run; pass `resume=True`"):
         train_on_ray(plan, device="cpu")
     with pytest.raises(UsageError, match="the Ray cluster has no GPU"):
         train_on_ray(plan, device="cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.deep
+def test_a_workers_error_is_reported_without_a_retry(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    nodes.run(train_in_vain, recipe(task, tiny_backbone, tmp_path / "run"))
 
 
 def test_replicas_share_the_gpus_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +176,9 @@ def test_each_text_is_encoded_once_if_a_node_dies(
             np.testing.assert_allclose([r.score for r in ranked], [r.score for r in expected], rtol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.deep
-@pytest.mark.usefixtures("joined")
-def test_an_encoding_resumes_with_missing_or_damaged_blocks(tiny_backbone: Path, tmp_path: Path) -> None:
-    model, folder, texts, said = f"untuned:{tiny_backbone}", tmp_path / "vectors", TEXTS[:60], []
+def encode_again(nodes: cluster.Nodes, model: str, folder: Path) -> None:
+    said: list[str] = []
+    texts = TEXTS[:60]
     settings: dict[str, Any] = {"block_size": 20, "device": "cpu"}
     assert encode(model, texts, folder, **settings) == 60
     before = {number: block_file(folder, number).stat().st_mtime_ns for number in range(3)}
@@ -206,6 +198,14 @@ def test_an_encoding_resumes_with_missing_or_damaged_blocks(tiny_backbone: Path,
         encode(model, texts[:-1], folder, **settings)
     with pytest.raises(ConfigError, match="vectors of another encoder"):
         encode("shipped:convert", texts, folder, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.deep
+def test_an_encoding_resumes_with_missing_or_damaged_blocks(
+    tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+) -> None:
+    nodes.run(encode_again, f"untuned:{tiny_backbone}", tmp_path / "vectors")
 
 
 # serving

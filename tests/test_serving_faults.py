@@ -482,7 +482,7 @@ def test_each_process_keeps_its_number(tiny_backbone: Path) -> None:
                 while pool.n_ready < 2:
                     await asyncio.sleep(0)
                 found.append([worker.process.name for _, worker in sorted(pool._workers.items())])
-                os.kill(pool._workers[1].process.pid or 0, signal.SIGKILL)
+                pool._workers[1].process.kill()
                 while pool.n_ready == 2:
                     await asyncio.sleep(0)
         finally:
