@@ -95,7 +95,7 @@ class Scorer(Protocol):
 
     @property
     def precision(self) -> str:
-        """The precision of its networks' weights, such as "int8"; of several networks, with commas; empty: no network."""
+        """Of its networks' weights, such as "int8"; of several networks, with commas; empty: no network."""
         return ", ".join(sorted({network.precision for network in self.networks}))
 
     @property
