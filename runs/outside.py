@@ -8,9 +8,10 @@ FOLDER holds clones of these repositories, under their own names:
     https://github.com/declare-lab/MELD                         scenes of a television series
     https://github.com/google-research-datasets/Taskmaster      orders in a coffee bar
     https://github.com/alexa/alexa-with-dstc9-track1-dataset    questions to hotels, restaurants and others
+    https://github.com/xiul-msr/e2e_dialog_challenge            orders of cinema tickets, and of taxis
 
-Writes 1,000 lists each. ``topical-chat.jsonl``, ``meld.jsonl`` and ``coffee.jsonl`` hold the right reply among 99 other
-turns of the same file; ``questions.jsonl`` the right answer among the others of the same hotel, restaurant, and so on.
+Writes 1,000 lists each. ``questions.jsonl`` holds the right answer among the others of the same hotel, restaurant, and
+so on; the others hold the right reply among 99 other turns of the same kind of speaker.
 """
 
 import csv
@@ -54,6 +55,15 @@ def coffee(folder: Path) -> Iterator[Dialogue]:
     for part in range(8):
         for chat in json.loads(committed(folder / "Taskmaster", f"TM-4-2024/data/data_{part:02}.json")):
             yield chat["conversation_id"], [(turn["speaker"], turn["text"]) for turn in chat["utterances"]]
+
+
+def orders(folder: Path, kind: str) -> Iterator[Dialogue]:
+    """A customer and an agent; ``kind``: movie or taxi."""
+    chats: dict[str, list[tuple[str, str]]] = {}
+    text = committed(folder / "e2e_dialog_challenge", f"data/{kind}_all.tsv").removeprefix("\ufeff")
+    for row in csv.DictReader(io.StringIO(text), delimiter="\t", quoting=csv.QUOTE_NONE):
+        chats.setdefault(row["session.ID"], []).append((row["Message.From"], row["Message.Text"].strip('" ')))
+    yield from chats.items()
 
 
 def replies(dialogues: Iterator[Dialogue], speaker: str | None, rng: random.Random) -> Iterator[dict[str, Any]]:
@@ -101,15 +111,19 @@ def questions(folder: Path, rng: random.Random) -> Iterator[dict[str, Any]]:
 
 
 def main(folder: Path, output: Path) -> None:
-    """Write the four files."""
+    """Write the files that are missing."""
     output.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[random.Random], Iterator[dict[str, Any]]]] = {
         "topical-chat": lambda rng: replies(topical_chat(folder), None, rng),
         "meld": lambda rng: replies(meld(folder), None, rng),
         "coffee": lambda rng: replies(coffee(folder), "assistant", rng),
         "questions": lambda rng: questions(folder, rng),
+        "tickets": lambda rng: replies(orders(folder, "movie"), "agent", rng),
+        "taxis": lambda rng: replies(orders(folder, "taxi"), "agent", rng),
     }
     for name, make in makers.items():
+        if (output / f"{name}.jsonl").exists():
+            continue
         rows = list(make(random.Random(name)))
         (output / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         print(f"{name}: {len(rows)} lists")

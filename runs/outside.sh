@@ -9,8 +9,8 @@ CORPORA=$(realpath "$CORPORA")
 THREADS=${THREADS:-2}
 work=$PWD/runs/work/outside
 mkdir -p "$work"
-[[ -e $work/questions.jsonl ]] || python runs/outside.py "$CORPORA" "$work"
+python runs/outside.py "$CORPORA" "$work"
 
-for set in topical-chat meld coffee questions; do
+for set in topical-chat meld coffee questions tickets taxis; do
   THREADS=$THREADS bash runs/one_and_two.sh "outside/$set" "$work" "$work/$set.jsonl"
 done
