@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from polyrank.config.models import TextPolicy
-from polyrank.errors import ArtifactError, ConfigError
+from polyrank.errors import ArtifactError, ConfigError, DataError
 from polyrank.records import Context
 from polyrank.text import BackboneTexts, Subwords, load_subwords, pad, read_subwords
 
@@ -123,6 +123,13 @@ def test_unusual_text_is_encoded(subwords: Any, text: str) -> None:
     assert len(ids) <= 6
     assert ids[1:-1] == list(subwords.encode(text))[:4]
     assert (len(ids) == 2) == (text in ("", " ", "\u200b"))
+
+
+@pytest.mark.parametrize("n", [1, 100])
+def test_a_lone_surrogate_is_refused_alone_and_among_many(subwords: Any, n: int) -> None:
+    texts = ["hello"] * n + ["hi \ud83d"]
+    with pytest.raises(DataError, match=r"^a text contains the lone surrogate '.ud83d'; use valid Unicode$"):
+        subwords.encode_all(texts)
 
 
 def test_a_very_long_context_is_truncated_to_its_end(subwords: Any) -> None:

@@ -6,10 +6,11 @@ Networks do not depend on these classes: builders pass them flat keyword argumen
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, overload
+from typing import Annotated, Any, ClassVar, Literal, overload
 
 from polyrank.config.checked import (
     Count,
+    Limits,
     NonNegativeFloat,
     NonNegativeInt,
     Positive,
@@ -171,7 +172,7 @@ class PolyConfig(BiConfig):
     kind: ClassVar[str] = "poly"
 
     codes: Literal["learnt", "first", "last", "last_h1"] = "learnt"
-    n_codes: int = 64
+    n_codes: Annotated[int, Limits(least=1, most=512)] = 64
     code_init: Literal["uniform", "normal"] | None = None
     code_std: NonNegativeFloat = 0.02
 

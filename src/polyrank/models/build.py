@@ -72,8 +72,6 @@ def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
     if (mean_pooled or config.normalize) and all(value is None for value in fits):
         changes["match_self_score"] = 20.0
     if isinstance(config, PolyConfig):
-        if not 1 <= config.n_codes <= 512:
-            raise ConfigError(f"model.n_codes = {config.n_codes} is outside 1 to 512; choose a value between")
         if config.code_init is None:
             changes["code_init"] = "normal" if mean_pooled else "uniform"
         uniform = changes.get("code_init", config.code_init) == "uniform"

@@ -1,5 +1,6 @@
 """Subword vocabularies of Hugging Face models: a tokenizer.json and the names of three special tokens."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,11 +11,18 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from polyrank.errors import ArtifactError, ConfigError
+from polyrank.errors import ArtifactError, ConfigError, DataError
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token
 UNKNOWN = ("[UNK]", "<unk>")
 MANY_TEXTS = 64  # from this number on, several threads are faster
+
+
+def _check_unicode(texts: Sequence[str]) -> None:
+    """Refuse a lone surrogate, which is not valid Unicode."""
+    for character in itertools.chain.from_iterable(texts):
+        if "\ud800" <= character <= "\udfff":
+            raise DataError(f"a text contains the lone surrogate {character!r}; use valid Unicode")
 
 
 class Subwords:
@@ -46,10 +54,18 @@ class Subwords:
         return int(token_id)
 
     def _encode_now(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        try:
+            return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        except TypeError:
+            _check_unicode([text])
+            raise
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of a text, without boundary tokens."""
+        """The ids of a text, without boundary tokens.
+
+        Raises:
+            DataError: the text contains a lone surrogate, which is not valid Unicode.
+        """
         return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
 
     def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
@@ -61,7 +77,11 @@ class Subwords:
         """The ids of each text. Many texts are encoded on all cores and not cached, to keep turns in the cache."""
         if len(texts) < MANY_TEXTS:
             return [self.encode(text) for text in texts]
-        return [tuple(text.ids) for text in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        try:
+            return [tuple(text.ids) for text in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except TypeError:
+            _check_unicode(texts)
+            raise
 
     def add(self, tokens: Sequence[str]) -> int:
         """Add missing special tokens; returns the number of new ones."""
