@@ -31,8 +31,6 @@ MODEL = DocumentKind(
 )
 CARD = "README.md"
 """The file of a model folder that describes the model to its readers."""
-NETWORKS = ("retriever", "reranker")
-"""The names of the two networks of a mutual training, and of their folders."""
 Reduction = Literal["first", "mean", "mean_but_first", "mean_of_first", "sqrt_n"]
 PairReduction = Literal["first", "mean", "learnt"]  # of a Cross-encoder
 Side = Literal["context", "candidate"]

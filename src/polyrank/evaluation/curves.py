@@ -1,12 +1,12 @@
 """Validation figures by epoch, read from run folders and drawn in one plot."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyrank.config.runs import without_seed
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.layout import percent
 from polyrank.evaluation.plots import height_for, label_ends, new_figure, save, style
@@ -129,7 +129,7 @@ def _by_run(lines: Mapping[str, Line]) -> dict[str, list[Line]]:
     """Lines by the name of their run, without the seed; a run with one seed keeps its name."""
     groups: dict[str, list[str]] = {}
     for name in lines:
-        groups.setdefault(re.sub(r"/seed-\d+(?=/|$)", "", name), []).append(name)
+        groups.setdefault(without_seed(name), []).append(name)
     return {run if len(names) > 1 else names[0]: [lines[name] for name in names] for run, names in groups.items()}
 
 

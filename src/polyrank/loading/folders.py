@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from polyrank.config.models import MODEL, NETWORKS
+from polyrank.config.models import MODEL
+from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, seeds_inside
 from polyrank.errors import ArtifactError
 from polyrank.storage.document import DocumentKind, has_document, read_document, tensors_kind
 
@@ -52,7 +53,7 @@ REMOTE = DocumentKind(
     remedy="build it again with polyrank index build --remote, or restore the file",
 )
 INDEX_FILE = "candidates.db"
-INSIDE = ("model", *(f"{name}/model" for name in NETWORKS))
+INSIDE = tuple(f"{network}{MODEL_FOLDER}" for network in NETWORK_FOLDERS)
 """Where a training writes its models: that of one network, or those of two."""
 _FILES: dict[FolderKind, str] = {  # if a folder has two of these files, the first one decides
     "map": MAP.file,
@@ -80,8 +81,7 @@ def folder_kind(folder: Path) -> FolderKind:
 
 def models_inside(folder: Path) -> list[Path]:
     """The models of a training's output folder: of its networks, first without a seed, then by seed."""
-    seeds = [seed for seed in folder.glob("seed-*") if seed.name[5:].isdecimal() and seed.name.isascii()]
-    runs = (folder, *sorted(seeds, key=lambda seed: int(seed.name[5:])))
+    runs = (folder, *seeds_inside(folder))
     return [run / inside for inside in INSIDE for run in runs if is_trained(run / inside)]
 
 

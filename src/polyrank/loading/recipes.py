@@ -11,9 +11,10 @@ from typing import Any
 
 from polyrank.config.checked import field_types, kinds
 from polyrank.config.methods import DistillMethod, Method, RerankMethod
-from polyrank.config.models import MODEL, NETWORKS, RecipeModel, TextSettings
+from polyrank.config.models import MODEL, RecipeModel, TextSettings
 from polyrank.config.pretraining import PretrainRecipe, pretrain_recipe_from_dict
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_tables
+from polyrank.config.runs import NETWORKS, seed_folders
 from polyrank.config.tables import Source, read_tables
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError
@@ -83,7 +84,7 @@ def resolve_recipe(recipe: Recipe | Source) -> TrainingPlan:
     return TrainingPlan(
         recipe=whole,
         output=output,
-        folders={seed: output if len(seeds) == 1 else output / f"seed-{seed}" for seed in seeds},
+        folders=seed_folders(output, seeds),
         networks=tuple(
             NetworkPlan(
                 name=name,

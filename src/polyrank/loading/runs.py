@@ -1,20 +1,18 @@
 """Resolves names and run folders to the models of a comparison, grouped by seed, before any model is opened."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import MODEL, NETWORKS
+from polyrank.config.models import MODEL
 from polyrank.config.pipeline import Ensemble
+from polyrank.config.runs import MODEL_FOLDER, NETWORKS, seed_of, seeds_inside, without_seed
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.loading.answering import RankerRef, resolve_stages
 from polyrank.loading.folders import INSIDE, SUM, is_trained, models_inside
 from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths, check_backend
 from polyrank.storage.document import has_document, read_document
-
-SEED = re.compile(r"/seed-(\d+)(?=/|$)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def resolve_runs(names: Sequence[str], labels: Sequence[str | None] | None = Non
 
 def _without_seed(name: str) -> str:
     path = _inside(name)
-    return SEED.sub("", path).removesuffix("/model") if SEED.search(path) else name
+    return name if seed_of(path) is None else without_seed(path).removesuffix(f"/{MODEL_FOLDER}")
 
 
 def _inside(name: str) -> str:
@@ -114,8 +112,7 @@ def _inside(name: str) -> str:
 
 def unfinished_seeds(name: str) -> list[Path]:
     """The seed folders of a run that have no model yet."""
-    seeds = sorted(folder for folder in Path(name).glob("seed-*") if folder.is_dir())
-    return [folder for folder in seeds if not _has_model(folder)]
+    return [folder for folder in seeds_inside(Path(name)) if not _has_model(folder)]
 
 
 def is_run(path: Path) -> bool:
@@ -168,8 +165,8 @@ def _models_in(name: str) -> list[tuple[str, str]]:
 def _member(name: str, group: str) -> Member:
     metadata = _metadata(Path(name))
     seed = metadata.get("seed")
-    if seed is None and (match := SEED.search(_inside(name))):
-        seed = int(match[1])
+    if seed is None:
+        seed = seed_of(_inside(name))
     return Member(name, group, seed, metadata.get("validation") or {})
 
 

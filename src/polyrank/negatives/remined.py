@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.config.models import NETWORKS
+from polyrank.config.runs import NETWORK_FOLDERS
 from polyrank.devices import distributed
 from polyrank.errors import ArtifactError
 from polyrank.negatives.hard import SPARE, HardNegatives, choose, collect_right_answers, hard_candidates
@@ -28,7 +28,7 @@ Rows = NDArray[np.int32]
 def _n_examples_seen(folder: Path) -> int:
     """The examples that a run's networks were trained on so far, from their metrics; each epoch adds every example."""
     n_seen = 0
-    for file in (folder / name / "metrics.jsonl" for name in ("", *NETWORKS)):
+    for file in (folder / name / "metrics.jsonl" for name in NETWORK_FOLDERS):
         if not file.exists():
             continue
         for line in file.read_text("utf-8").splitlines():

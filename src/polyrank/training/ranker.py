@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from polyrank.config.models import ConvertText, ModelConfig, SumText, TextSettings
+from polyrank.config.runs import MODEL_FOLDER
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.models import Network
@@ -116,7 +117,7 @@ def make_learner(
         return validation_figures(judged or ranker.scorer, valid)
 
     def save_best(figures: dict[str, float]) -> None:
-        ranker.save(folder / "model", {**metadata, "validation": figures})
+        ranker.save(folder / MODEL_FOLDER, {**metadata, "validation": figures})
 
     make_folders(folder)
     return Learner(

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import NETWORKS
 from polyrank.config.recipe import Recipe, recipe_to_dict
+from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, NETWORKS, SEED_FOLDERS
 from polyrank.config.schedules import PLATEAU, PlateauSchedule
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
@@ -41,26 +41,26 @@ from polyrank.training.methods import make_ranker, make_step, stored_tokens
 from polyrank.training.ranker import make_learner
 from polyrank.training.rerank import RerankStep, judged
 from polyrank.training.run_document import RECIPE, read_run_recipe, run_document
-from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
+from polyrank.training.run_folder import RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
 from polyrank.training.sums import SUM_FILES
 
 RESULT = replace(RECIPE, file="result.json")
 INT8_LISTS = 200  # validation lists on which the rankings in int8 are compared: a list is half a point of R@1
-FOLDERS = ("", *(f"{name}/" for name in NETWORKS))
-SEEDS = ("", "seed-*/")
 TRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
-    begun=tuple(f"{name}{file}" for name in FOLDERS for file in (CHECKPOINT, RESULT.file, METRICS, MODEL)),
+    begun=tuple(
+        f"{name}{file}" for name in NETWORK_FOLDERS for file in (CHECKPOINT, RESULT.file, METRICS, MODEL_FOLDER)
+    ),
     other=(*CURVES, "teacher-scores.sqlite*", "mined-*.npy", *NETWORKS),
     cleared=tuple(
         f"{seed}{file}"
-        for seed in SEEDS
+        for seed in ("", f"{SEED_FOLDERS}/")
         for file in (
             CHECKPOINT,
             RESULT.file,
             "mined-*.npy",
-            *(f"{name}{file}" for name in FOLDERS for file in (METRICS, *CURVES)),
+            *(f"{name}{file}" for name in NETWORK_FOLDERS for file in (METRICS, *CURVES)),
         )
     ),
     may_differ=(
@@ -226,7 +226,7 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
     for folder in plan.folders.values():
         for network in plan.networks:
             files = SUM_FILES if network.parts else MODEL_FILES
-            check_replaceable(folder / network.name / MODEL, own_files=files, replace=True)
+            check_replaceable(folder / network.name / MODEL_FOLDER, own_files=files, replace=True)
             for part in network.parts:  # the sum would replace it, and a resumed run would miss it
                 if part.resolve().is_relative_to(folder.resolve()):
                     raise UsageError(f"{part}, which the sum starts from, is inside {folder}; choose another output")
@@ -273,7 +273,7 @@ class Run:
             else:
                 self.notify(stopped_by_minutes(self.plan.recipe.train.minutes, fits[0].n_steps))
         return [
-            RunResult(self.seed, self.folder / network.name / MODEL, own, network.name)
+            RunResult(self.seed, self.folder / network.name / MODEL_FOLDER, own, network.name)
             for network, own in zip(self.plan.networks, fits, strict=True)
         ]
 
@@ -328,7 +328,7 @@ class Run:
         metadata = {"recipe": recipe_to_dict(self.plan.recipe), "seed": self.seed}
         if isinstance(step, RerankStep):
             metadata["first_stage"] = step.first_stage.fingerprint
-            metadata["first_stage_name"] = portable_name(step.first_stage.name, self.folder / MODEL)
+            metadata["first_stage_name"] = portable_name(step.first_stage.name, self.folder / MODEL_FOLDER)
         with ExitStack() as stack:
             learners: list[Learner] = [
                 make_learner(

@@ -19,7 +19,7 @@ from polyrank.storage.lock import hold
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.optimizer import Schedule
 
-LOCK, MODEL = "run.lock", "model"
+LOCK = "run.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import torch
 
 from polyrank.config.checked import to_dict
 from polyrank.config.pretraining import ContinuedModel, PretrainRecipe, VocabularyConfig, pretrain_recipe_from_dict
+from polyrank.config.runs import MODEL_FOLDER
 from polyrank.data.rows import open_file
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
@@ -39,7 +40,7 @@ from polyrank.training.loop import fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
 from polyrank.training.run_document import EXAMPLES, check_same_examples
-from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, stopped_by_minutes
+from polyrank.training.run_folder import RunKind, hold_run_folder, stopped_by_minutes
 
 VOCABULARY, TOKENS = "tokenizer.json", "tokens"
 RECIPE, RESULT = (
@@ -51,7 +52,7 @@ RECIPE, RESULT = (
 PRETRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
-    begun=(CHECKPOINT, RESULT.file, METRICS, MODEL),
+    begun=(CHECKPOINT, RESULT.file, METRICS, MODEL_FOLDER),
     other=(VOCABULARY, TOKENS, *CURVES),
     cleared=(CHECKPOINT, RESULT.file, METRICS, VOCABULARY, RECIPE.file, TOKENS, *CURVES),
     may_differ=(
@@ -131,14 +132,14 @@ def pretrain(
     with distributed.process_group(), hold_run_folder(folder):
         ended = distributed.on_rank_zero(lambda: _begin(plan, folder, resume, overwrite, notify))
         if ended is not None:
-            return PretrainResult(folder / MODEL, ended)
+            return PretrainResult(folder / MODEL_FOLDER, ended)
         notify = notify if distributed.is_rank_zero() else lambda text: None
         result = _fit(recipe, folder, chosen, resume, report, notify)
         if not result.finished:
             notify(stopped_by_minutes(recipe.train.minutes, result.n_steps))
         elif distributed.is_rank_zero():
             PRETRAINING.end(folder, dataclasses.asdict(result))
-    return PretrainResult(folder / MODEL, result)
+    return PretrainResult(folder / MODEL_FOLDER, result)
 
 
 def _begin(
@@ -151,7 +152,7 @@ def _begin(
         ConfigError: the run to resume was started with other settings or other texts.
         DataError: the training file cannot be read.
     """
-    check_replaceable(folder / MODEL, own_files=BACKBONE_FILES, replace=True)
+    check_replaceable(folder / MODEL_FOLDER, own_files=BACKBONE_FILES, replace=True)
     PRETRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
     with open_file(file := Path(recipe.data.train)):  # a missing file is reported before an earlier run is removed
         digest = sha256_file(file)
@@ -214,7 +215,7 @@ def _fit(
             model=network,
             settings=recipe.train.of_network,
             folder=folder,
-            save_best=lambda figures: save_backbone(folder / MODEL, backbone, subwords, pooling),
+            save_best=lambda figures: save_backbone(folder / MODEL_FOLDER, backbone, subwords, pooling),
             evaluate=None if validation is None else partial(validate, network, validation, device),
             best_by="loss",
             report=both,
