@@ -508,7 +508,7 @@ def test_an_error_while_an_index_is_built_by_a_device_is_that_of_the_cpu_and_lea
         assert not threads()
     assert failures[0] == failures[1]
     kind, message = {
-        "tokens": (TypeError, "must be str"),
+        "tokens": (DataError, "lone surrogate"),
         "network": (IndexError, "index out of range"),
         "vectors": (DataError, "candidate 18: its vector holds NaN"),
         "interrupt": (KeyboardInterrupt, ""),
