@@ -52,12 +52,13 @@ def test_the_first_lines_of_python_print_what_the_readme_shows(
     assert capsys.readouterr().out == shown
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "tuned", "beaten", "factor"),
     [
         ("shipped:convert", "tuned ConveRT", ["shipped:convert, untuned"], 1.3),  # needs no extra
-        pytest.param("embedded", "tuned Bi-encoder", ["untuned backbone", "BM25"], 1, marks=pytest.mark.deep),
+        ("embedded", "tuned Bi-encoder", ["untuned backbone", "BM25"], 1),
     ],
 )
 def test_quickstart_improves_on_its_initial_model(

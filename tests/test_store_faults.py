@@ -577,11 +577,11 @@ def test_a_writer_interrupted_at_any_moment_continues(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     n_interrupted = 0
     try:
-        for turn in range(60):
+        for turn in range(30):
             path = made(tmp_path / "i", "a")
             with LocalWriter(path) as writer:
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.00004 * turn)
+                    signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.00008 * turn)
                     add(writer, "b")
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
