@@ -9,6 +9,7 @@ import pytest
 
 from polyrank.cli import arguments
 from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.runs import seeds_inside
 from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
@@ -243,6 +244,13 @@ def test_a_result_states_the_precisions_of_both_stages(tiny_backbone: Path, monk
         models = resolve_contestants([f"untuned:{tiny_backbone}"], rerank=f"untuned:{tiny_backbone}")
         found.append(evaluate_models(models, task, device="cpu").rows[0]["precision"])
     assert found == ["fp32", "int8"]
+
+
+def test_seeds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("seed-10", "seed-2", "seed-x", "seed-\u00b2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "seed-3").write_text("")
+    assert [folder.name for folder in seeds_inside(tmp_path)] == ["seed-2", "seed-10"]
 
 
 @pytest.mark.parametrize("table", ["model", "reranker"])
