@@ -1,8 +1,8 @@
 """A Ray cluster of two nodes on this machine whose nodes a test can kill.
 
-It has its own process, and so must everything that connects to it: Ray ends any process that calls it after
-its shutdown, even from a leftover thread (https://github.com/ray-project/ray/pull/19115). A worker of pytest would end
-so in the middle of a later test.
+It has its own process, and so must everything that connects to it: Ray ends a process that calls it after its
+shutdown, even from a leftover thread (https://github.com/ray-project/ray/pull/19115). A worker of pytest would end in
+the middle of a later test.
 """
 
 import os

@@ -1,5 +1,7 @@
-"""The layout of a training's output: a folder for each seed, if there are several; in it one for each network, if there
-are two; in it the model."""
+"""The layout of a training's output: folders of seeds, in them those of networks, in them the model.
+
+A training with one seed has no folder for it, and one with one network has none for that.
+"""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +10,7 @@ from pathlib import Path
 NETWORKS = ("retriever", "reranker")
 """The names of the two networks of a mutual training, and of their folders."""
 NETWORK_FOLDERS = ("", *(f"{name}/" for name in NETWORKS))
-"""Where the files of a network are: of a single one, or of one of two."""
+"""The start of a path to a network's files: empty for a single network, or the folder of one of two."""
 MODEL_FOLDER = "model"
 SEED_FOLDERS = "seed-*"
 _SEED = re.compile(r"/seed-(\d+)(?=/|$)", re.ASCII)

@@ -24,8 +24,8 @@ class Comparison:
     """Models with their figures.
 
     Args:
-        rows: one for each model, ready for JSON; see ``polyrank.evaluation.comparison.compare_models``. A model with
-            networks has their ``precision``, because it depends on the machine and changes the last digits.
+        rows: one for each model, ready for JSON; see ``polyrank.evaluation.comparison.compare_models``. The row of a
+            model with networks has their ``precision``: "auto" depends on the machine, and figures depend on it.
         models: the results of each example, by model and seed.
     """
 
@@ -97,11 +97,10 @@ def evaluate_models(
             _report_absent_answers(task, result, notify)
         if file is not None and is_rank_zero():
             about = {} if model.member.seed is None else {"seed": str(model.member.seed)}
-            if scorer.precision:
-                about["precision"] = scorer.precision
+            about |= {"precision": scorer.precision} if scorer.precision else {}
             write_scores(file, result, scorer=model.member.name, model=model.name, data=task.source, **about)
             notify(f"wrote {file}")
-        precisions.setdefault(model.name, set()).update(filter(None, [scorer.precision]))
+        precisions.setdefault(model.name, set()).add(scorer.precision)
         scored.append(Scored(model.name, (model.member.seed,), (result,)))
         for cut in filter(None, scorer.cut):
             settable = "; `max_candidate_tokens` and `max_context_tokens` set the lengths"
@@ -111,8 +110,8 @@ def evaluate_models(
     rows = compare_models(joined, metrics, base, by=by) if is_rank_zero() else []
     for row in rows:
         row["n_left_out"] = task.n_left_out
-        if precisions[row["name"]]:
-            row["precision"] = ", ".join(sorted(precisions[row["name"]]))
+        if precision := ", ".join(sorted(precisions[row["name"]])):
+            row["precision"] = precision
     return Comparison(rows, joined)
 
 

@@ -95,7 +95,7 @@ class Scorer(Protocol):
 
     @property
     def precision(self) -> str:
-        """Of its networks' weights, such as "int8"; of several networks, with commas; empty: no network."""
+        """The precision of its networks, such as "int8"; several with commas; empty if it has no network."""
         return ", ".join(sorted({network.precision for network in self.networks}))
 
     @property
