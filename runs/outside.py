@@ -60,10 +60,9 @@ def coffee(folder: Path) -> Iterator[Dialogue]:
 def orders(folder: Path, kind: str) -> Iterator[Dialogue]:
     """A customer and an agent; ``kind``: movie or taxi."""
     chats: dict[str, list[tuple[str, str]]] = {}
-    # fields hold single quotation marks, so they are not a way of quoting
     text = committed(folder / "e2e_dialog_challenge", f"data/{kind}_all.tsv").removeprefix("\ufeff")
-    for row in csv.DictReader(io.StringIO(text), delimiter="\t", quoting=csv.QUOTE_NONE):
-        chats.setdefault(row["session.ID"], []).append((row["Message.From"], row["Message.Text"].strip('" ')))
+    for row in csv.DictReader(io.StringIO(text), delimiter="\t"):
+        chats.setdefault(row["session.ID"], []).append((row["Message.From"], row["Message.Text"].strip()))
     yield from chats.items()
 
 
