@@ -24,6 +24,7 @@ from polyrank.training import RunResult
 from polyrank.training import train as train_here
 
 Message = tuple[str, Any]
+ENDING_S = 30.0  # for workers to notice that a training has ended
 NODE = "ray.io/node-id"  # runs the mailbox on the node of this process, without which nothing reads its messages
 
 
@@ -69,11 +70,10 @@ def train(
             fitting = threading.Thread(target=_fit, args=arguments, daemon=True)
             fitting.start()  # in a thread: in the main thread Ray would handle the signals that polyrank handles
             try:
-                results = _listen(mailbox, report, notify)
-                fitting.join()
-                return results
+                return _listen(mailbox, report, notify)
             finally:
                 ray.kill(mailbox)  # without the mailbox, the workers stop
+                fitting.join(ENDING_S)  # Ray ends a process in which a thread calls it after the connection's end
 
 
 def _listen(
