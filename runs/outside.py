@@ -9,15 +9,22 @@ FOLDER holds clones of these repositories, under their own names:
     https://github.com/google-research-datasets/Taskmaster      orders in a coffee bar
     https://github.com/alexa/alexa-with-dstc9-track1-dataset    questions to hotels, restaurants and others
     https://github.com/xiul-msr/e2e_dialog_challenge            orders of cinema tickets, and of taxis
+    https://github.com/festvox/datasets-CMU_DoG                 chats about films
+    https://github.com/thu-coai/Emotional-Support-Conversation  people with a worry, and their supporters
+    https://github.com/nbertagnolli/counsel-chat                questions to therapists
+    https://github.com/deepset-ai/COVID-QA                      questions to offices of public health
 
-Writes 1,000 lists each. ``questions.jsonl`` holds the right answer among the others of the same hotel, restaurant, and
-so on; the others hold the right reply among 99 other turns of the same kind of speaker.
+Writes at most 1,000 examples each. ``questions.jsonl`` holds the right answer among the others of the same hotel,
+restaurant, and so on; ``counsel.jsonl`` and ``covid.jsonl`` hold questions, whose candidates are the pools
+``counsel.pool.jsonl`` and ``covid.pool.jsonl``; the others hold the right reply among 99 other turns of the same kind
+of speaker.
 """
 
 import csv
 import io
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -66,6 +73,28 @@ def orders(folder: Path, kind: str) -> Iterator[Dialogue]:
     yield from chats.items()
 
 
+def films(folder: Path) -> Iterator[Dialogue]:
+    """Two people who read about the same film."""
+    repository = folder / "datasets-CMU_DoG"
+    listed = ["git", "-C", repository, "ls-tree", "--name-only", "HEAD", "Conversations/test/"]
+    for path in subprocess.run(listed, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.split():
+        yield path, [(turn["uid"], turn["text"]) for turn in json.loads(committed(repository, path))["history"]]
+
+
+def support(folder: Path) -> Iterator[Dialogue]:
+    """A person with a worry (0) and a supporter (1), whose turns name a strategy in brackets."""
+    text = committed(folder / "Emotional-Support-Conversation", "codes/dataset/testWithStrategy_short.tsv")
+    chat: dict[int, tuple[str, str]] = {}
+    for n, line in enumerate(text.splitlines()):
+        turns = [turn.split(maxsplit=3) for turn in line.split(" EOS ")]  # weight, speaker, number, text
+        if chat and int(turns[-1][2]) <= max(chat):
+            yield f"{n}", [chat[i] for i in sorted(chat)]
+            chat = {}
+        for _, speaker, number, *words in turns:
+            chat[int(number)] = (speaker, re.sub(r"^\[[^]]*\] ?", "", " ".join(words)))
+    yield "last", [chat[i] for i in sorted(chat)]
+
+
 def replies(dialogues: Iterator[Dialogue], speaker: str | None, rng: random.Random) -> Iterator[dict[str, Any]]:
     """Turns of one speaker, or of all, among others."""
     turns = [
@@ -98,8 +127,8 @@ def questions(folder: Path, rng: random.Random) -> Iterator[dict[str, Any]]:
         ).items()
         for name, one in some.items()
     ]
-    asked = [(name, docs, doc) for name, docs in businesses if len(docs) >= MIN_ANSWERS for doc in docs]
-    for n, (name, docs, doc) in enumerate(rng.sample(asked, N_EXAMPLES)):
+    titles = [(name, docs, doc) for name, docs in businesses if len(docs) >= MIN_ANSWERS for doc in docs]
+    for n, (name, docs, doc) in enumerate(rng.sample(titles, N_EXAMPLES)):
         candidates = list(dict.fromkeys(one["body"] for one in docs))
         rng.shuffle(candidates)
         yield {
@@ -108,6 +137,32 @@ def questions(folder: Path, rng: random.Random) -> Iterator[dict[str, Any]]:
             "candidates": candidates,
             "relevant": [candidates.index(doc["body"])],
         }
+
+
+def counsel(folder: Path) -> Iterator[tuple[str, str]]:
+    """Questions with their details, and each therapist's answer."""
+    for row in csv.DictReader(io.StringIO(committed(folder / "counsel-chat", "data/20200325_counsel_chat.csv"))):
+        yield f"{row['questionTitle']}\n{row['questionText']}", row["answerText"]
+
+
+def covid(folder: Path) -> Iterator[tuple[str, str]]:
+    """English questions and answers."""
+    text = committed(folder / "COVID-QA", "data/faqs/faq_200327.tsv")
+    for row in csv.DictReader(io.StringIO(text), delimiter="\t"):
+        if row["lang"] == "en":
+            yield row["question"], row["answer"]
+
+
+def asked(pairs: Iterator[tuple[str, str]], pool: Path, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Questions with the ids of their answers in the pool of all answers, which it writes."""
+    answers: dict[str, int] = {}
+    right: dict[str, set[int]] = {}
+    for question, answer in pairs:
+        if question.strip() and answer.strip():
+            right.setdefault(question, set()).add(answers.setdefault(answer, len(answers)))
+    pool.write_text("".join(json.dumps({"id": str(i), "text": text}) + "\n" for text, i in answers.items()), "utf-8")
+    for question in rng.sample(sorted(right), min(N_EXAMPLES, len(right))):
+        yield {"context": [question], "relevant_ids": [str(i) for i in sorted(right[question])]}
 
 
 def main(folder: Path, output: Path) -> None:
@@ -120,13 +175,17 @@ def main(folder: Path, output: Path) -> None:
         "questions": lambda rng: questions(folder, rng),
         "tickets": lambda rng: replies(orders(folder, "movie"), "agent", rng),
         "taxis": lambda rng: replies(orders(folder, "taxi"), "agent", rng),
+        "films": lambda rng: replies(films(folder), None, rng),
+        "support": lambda rng: replies(support(folder), "1", rng),
+        "counsel": lambda rng: asked(counsel(folder), output / "counsel.pool.jsonl", rng),
+        "covid": lambda rng: asked(covid(folder), output / "covid.pool.jsonl", rng),
     }
     for name, make in makers.items():
         if (output / f"{name}.jsonl").exists():
             continue
         rows = list(make(random.Random(name)))
         (output / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-        print(f"{name}: {len(rows)} lists")
+        print(f"{name}: {len(rows)} examples")
 
 
 if __name__ == "__main__":

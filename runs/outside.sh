@@ -11,6 +11,8 @@ work=$PWD/runs/work/outside
 mkdir -p "$work"
 python runs/outside.py "$CORPORA" "$work"
 
-for set in topical-chat meld coffee questions tickets taxis; do
-  THREADS=$THREADS bash runs/one_and_two.sh "outside/$set" "$work" "$work/$set.jsonl"
+for set in topical-chat meld coffee questions tickets taxis films support counsel covid; do
+  pool=()
+  [[ -e $work/$set.pool.jsonl ]] && pool=(--pool "$work/$set.pool.jsonl")
+  THREADS=$THREADS bash runs/one_and_two.sh "outside/$set" "$work" "$work/$set.jsonl" "${pool[@]}"
 done

@@ -18,6 +18,10 @@ OUTSIDE = {
     "questions": "[DSTC9 track 1](https://github.com/alexa/alexa-with-dstc9-track1-dataset): answers of hotels",
     "tickets": "[Dialogue challenge](https://github.com/xiul-msr/e2e_dialog_challenge): agents who sell cinema tickets",
     "taxis": "Dialogue challenge: agents who order taxis",
+    "films": "[CMU_DoG](https://github.com/festvox/datasets-CMU_DoG): chats about films",
+    "support": "[ESConv](https://github.com/thu-coai/Emotional-Support-Conversation): supporters of people in need",
+    "counsel": "[Counsel Chat](https://github.com/nbertagnolli/counsel-chat): answers of therapists",
+    "covid": "[COVID-QA](https://github.com/deepset-ai/COVID-QA): answers of public health offices",
 }
 
 
@@ -95,12 +99,9 @@ def _outside() -> list[str]:
     others = {name: {test["metric"]: test for test in two["against"]["others"]} for name, (_, two) in found.items()}
     at_5 = {name: tests["R@5"] for name, tests in others.items() if tests["R@5"]["p_adjusted"] < 0.05}
     return [
-        f"""On {len(found)} public corpora that nothing was trained or chosen on ({
-            max(
-                one["n_examples"] for one, _ in found.values()
-            ):,} random lists each, evaluated once, the encoder in 8 bits, on AVX2 cores; the last table): {
-            gains
-        }. R@5 changes beyond chance on: {
+        f"""On {len(found)} public corpora that nothing was trained or chosen on (at most {
+            max(one["n_examples"] for one, _ in found.values()):,} random examples each, evaluated once, the encoder in
+        8 bits, on AVX2 cores; the last table): {gains}. R@5 changes beyond chance on: {
             "; ".join(f"{name} {gain(test)}" for name, test in at_5.items())
         }. Command: `CORPORA=FOLDER bash runs/outside.sh`;
         [data](../runs/results/outside.jsonl)."""
@@ -109,7 +110,7 @@ def _outside() -> list[str]:
 
 def _size(n_candidates: int | list[int]) -> str:
     """Candidates of a list, or the least and the most."""
-    return str(n_candidates) if isinstance(n_candidates, int) else "-".join(map(str, n_candidates))
+    return f"{n_candidates:,}" if isinstance(n_candidates, int) else "-".join(map(str, n_candidates))
 
 
 def _outside_table() -> list[str]:
