@@ -39,6 +39,7 @@ from polyrank.index import open_index
 from polyrank.index.local import store
 from polyrank.loading.answering import read_pipeline
 from polyrank.loading.backbones import resolve_backbone
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.loading.models import (
     absolute_name,
     model_exists,
@@ -367,7 +368,7 @@ def test_a_flipped_bit_in_the_description_of_an_index_is_refused(tmp_path: Path)
     from polyrank.index import write_index
 
     write_index(tmp_path / "i", [Candidate("a", "b")], np.ones((1, 2), np.float32), fingerprint="f" * 64, model="m")
-    connection = sqlite3.connect(tmp_path / "i" / store.FILE, isolation_level=None)
+    connection = sqlite3.connect(tmp_path / "i" / INDEX_FILE, isolation_level=None)
     values = dict(connection.execute("SELECT key, value FROM meta"))
     assert {"fingerprint", "dimension", "n", "digest", "precision", "checksum"} <= set(values)
     for key, value in values.items():

@@ -17,7 +17,7 @@ from polyrank.config.pipeline import PipelineConfig
 from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import pool_of, text_id
 from polyrank.errors import DataError, LockedError, UsageError
-from polyrank.index.local.store import FILE
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate, Context, Example, contexts_of
 from polyrank.scorers.lexical import BM25
 from processes import files_open_in
@@ -120,9 +120,9 @@ def test_the_lock_is_held_from_the_first_change_to_the_end(home: Path) -> None:
 
 def test_closing_closes_all_files(home: Path) -> None:
     replies = polyrank.open(home / "index")
-    assert files_open_in(home / "index", f"{FILE}*")
+    assert files_open_in(home / "index", f"{INDEX_FILE}*")
     replies.close()
-    assert files_open_in(home / "index", f"{FILE}*") == []
+    assert files_open_in(home / "index", f"{INDEX_FILE}*") == []
 
 
 def test_a_list_in_memory_cannot_be_changed() -> None:

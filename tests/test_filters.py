@@ -23,7 +23,8 @@ from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.index import Block, LocalIndex, LocalWriter, as_filter, open_index, read_filter, write_index
 from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, positions_where
 from polyrank.index.local.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
-from polyrank.index.local.store import FILE, Meta, connect, read_meta
+from polyrank.index.local.store import Meta, connect, read_meta
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.ranking.abstention import Abstention, Measure
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25, TfIdf
@@ -426,7 +427,7 @@ def test_views_and_rows_come_from_one_change(tmp_path: Path) -> None:
 
 def test_damaged_metadata_is_reported(tmp_path: Path) -> None:
     write_index(tmp_path / "i", pool_of(5), vectors_of(np.random.default_rng(2), 5), fingerprint="f", model="m")
-    path = tmp_path / "i" / FILE
+    path = tmp_path / "i" / INDEX_FILE
     data = path.read_bytes()
     assert data.count(b'{"lang": "de", "n": 4}') == 1
     path.write_bytes(data.replace(b'{"lang": "de", "n": 4}', b'{"lang": "de"; "n": 4}'))

@@ -582,8 +582,10 @@ def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict
     with pytest.raises(UsageError, match="already exists"):
         save_intents(place, result.classifier)
     save_intents(place, result.classifier, replace=True)
-    with pytest.raises(UsageError, match="is an intent classifier"):
+    with pytest.raises(UsageError, match="predicts intents"):
         open_encoder(str(place))
+    for command in (["info", str(place)], ["export", str(place), "--to", "onnx"]):
+        assert "predicts intents" in str(CliRunner().invoke(app, command).exception), command
     with pytest.raises(ArtifactError, match="not a folder of kind 'intent'"):
         load_intents(tmp_path)
     for name in ("intent.json", "intent.safetensors"):

@@ -184,6 +184,8 @@ def test_fitted_on_texts_saved_and_opened_like_a_model(models: dict[str, Path], 
     assert "training contexts" in seen
     place = tmp_path / "map"
     save_map(place, made, name=str(models[name]), metadata=figures)
+    with pytest.raises(UsageError, match="would be a part of itself"):
+        save_map(place, made, name=str(place), replace=True)
     opened = load(str(place), device="cpu")
     assert isinstance(opened, MapEncoder)
     assert opened.fingerprint == made.fingerprint
@@ -248,6 +250,10 @@ def test_the_commands_output_works_with_evaluate(
     assert summarise(found)["metrics"]["R@1"] == pytest.approx(figures["map"])
     over = run("map", task["train"], "--valid", task["valid"], "-o", place, "--encoder", place, "--overwrite")
     assert (over.returncode, "would be a part of itself" in over.stderr) == (2, True), over.stderr
+    shown = run("info", place)
+    assert f"a map of {models['bi']}'s response vectors" in shown.stdout, shown.stderr
+    assert f"validation R@1 {figures['map']:.4f}" in shown.stdout
+    assert json.loads(run("info", place, "--json").stdout) == {**figures, "kind": "map"}
 
 
 def test_a_message_names_the_option_of_the_command(

@@ -32,9 +32,9 @@ from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError, PolyrankError, UsageError
 from polyrank.evaluation import plot_coverage
-from polyrank.index.local.store import FILE
 from polyrank.loading import resolve_ranker
 from polyrank.loading.answering import read_pipeline
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention, area, calibrate
@@ -303,7 +303,7 @@ def test_an_error_leaves_no_index_open(models: dict[str, Path], tmp_path: Path) 
     for message, attempt in attempts:
         with pytest.raises(PolyrankError, match=message) as failed:
             attempt()
-        assert files_open_in(index, f"{FILE}*") == [], message  # even while the traceback holds references
+        assert files_open_in(index, f"{INDEX_FILE}*") == [], message  # even while the traceback holds references
         assert failed.tb is not None
 
 

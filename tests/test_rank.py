@@ -1,5 +1,6 @@
 """``Scorer.rank``: arguments, results, and the command."""
 
+import gzip
 import json
 import os
 import pty
@@ -177,6 +178,9 @@ def test_lines_are_documents_on_request(run: Run) -> None:
     found = run("bm25", "my wifi", "b.txt")
     assert results(found) == lines
     assert "each line of b.txt is a document; use --no-lines to rank the file as one document" in found.stderr
+    with gzip.open("rows.jsonl.gz", "wt") as stream:
+        stream.write('{"text": "my wifi"}')
+    assert "each line" not in run("bm25", "my wifi", "rows.jsonl.gz").stderr  # a table, gzipped or not
     assert results(run("bm25", "my wifi", "b.txt", "--no-lines")) == [("b.txt", Path("b.txt").read_text("utf-8"))]
     assert results(run("bm25", "my wifi", stdin=Path("b.txt").read_text("utf-8"))) == lines
     assert results(run("bm25", "my wifi", "-", stdin='[x] wifi\n{"id": 7, "text": "my wifi"}')) == [

@@ -387,6 +387,8 @@ def test_a_folder_is_reloaded_unchanged_and_damage_is_detected(tiny_encoders: di
     assert len(prints | {stage.fingerprint}) == 4
     with pytest.raises(UsageError, match="already exists"):
         save_repetition(folder, stage, encoder=name)
+    with pytest.raises(UsageError, match="would be a part of itself"):
+        save_repetition(folder, stage, encoder=str(folder), replace=True)
     save_repetition(folder, stage, encoder=name, replace=True)
     with pytest.raises(UsageError, match="no fingerprint"):
         save_repetition(tmp_path / "other", Repetition(penalty=1.0, overlap=0.0), encoder="mine")
@@ -637,7 +639,7 @@ def test_a_pipeline_re_ranks_with_it(tiny_encoders: dict[str, Path], said: Path,
     [
         (["index", "build", "SAID", "REPLIES", "-o", "OUT"], "SAID"),
         (["sum", "SAID", "shipped:convert", "-o", "OUT", "--weights", "1,1"], "SAID"),
-        (["export", "SAID", "--to", "onnx"], "export its encoder"),
+        (["export", "SAID", "--to", "onnx"], "has no network; export "),
         (["average", "SAID", "SAID", "-o", "OUT"], "SAID"),
         (["push", "SAID", "hf:a/b"], "SAID"),
     ],

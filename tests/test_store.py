@@ -28,8 +28,8 @@ from polyrank.index.local import writer as writer_module
 from polyrank.index.local.checked import CHECKED
 from polyrank.index.local.lock import LOCK
 from polyrank.index.local.matrix import open_matrix, write_matrix
-from polyrank.index.local.store import FILE
 from polyrank.index.local.verify import _problems_of
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.search import search
 from polyrank.storage.document import checksum
@@ -149,7 +149,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.writer.close()
-        assert not (self.path / f"{FILE}-wal").exists() or not (self.path / f"{FILE}-wal").stat().st_size
+        assert not (self.path / f"{INDEX_FILE}-wal").exists() or not (self.path / f"{INDEX_FILE}-wal").stat().st_size
         self.writer = LocalWriter(self.path)
 
     @rule()
@@ -248,7 +248,7 @@ def test_every_flipped_bit_and_truncation_is_detected_or_harmless(tmp_path: Path
 
 def test_a_damaged_list_of_ids_is_detected_before_a_change(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 40)
-    file = path / FILE
+    file = path / INDEX_FILE
     data = file.read_bytes()
     for i in [place for place in range(100, len(data)) if data[place]][::149]:
         file.write_bytes(data[:i] + bytes([data[i] ^ (1 << (i % 8))]) + data[i + 1 :])
@@ -260,13 +260,13 @@ def test_a_damaged_list_of_ids_is_detected_before_a_change(tmp_path: Path) -> No
 
 def damage_a_row(path: Path, *, keep_time: bool) -> None:
     """Remove a row without polyrank."""
-    times = (path / FILE).stat()
-    with closing(sqlite3.connect(path / FILE)) as connection:
+    times = (path / INDEX_FILE).stat()
+    with closing(sqlite3.connect(path / INDEX_FILE)) as connection:
         connection.execute("DELETE FROM candidates WHERE id = 'c1'")
         connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     if keep_time:
-        os.utime(path / FILE, ns=(times.st_atime_ns, times.st_mtime_ns))
+        os.utime(path / INDEX_FILE, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 @pytest.mark.parametrize("opened_before", [False, True])
@@ -292,10 +292,10 @@ def test_rows_are_checked_after_a_crash_and_in_indexes_without_a_record(tmp_path
         LocalWriter(crashed)
     (path / CHECKED).unlink()
     LocalWriter(path).close()
-    before = (path / FILE).stat().st_mtime_ns
+    before = (path / INDEX_FILE).stat().st_mtime_ns
     assert (path / CHECKED).exists()
     LocalWriter(path).close()
-    assert (path / FILE).stat().st_mtime_ns == before  # nothing changed, so nothing is recorded again
+    assert (path / INDEX_FILE).stat().st_mtime_ns == before  # nothing changed, so nothing is recorded again
     (path / CHECKED).unlink()
     damage_a_row(path, keep_time=True)
     with pytest.raises(ArtifactError, match="that were written"):
@@ -472,16 +472,16 @@ def test_newer_and_foreign_files_are_refused_unchanged(tmp_path: Path) -> None:
         open_index(tmp_path)
     with pytest.raises(UsageError, match="already exists"), LocalWriter(path) as writer:
         writer.snapshot(path)
-    connection = sqlite3.connect(path / FILE)
+    connection = sqlite3.connect(path / INDEX_FILE)
     with connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
-    before = (path / FILE).read_bytes()
+    before = (path / INDEX_FILE).read_bytes()
     for attempt in (open_index, LocalWriter):
         with pytest.raises(ArtifactError, match=r"in format 99, this version reads up to 3; upgrade"):
             attempt(path)
-    assert (path / FILE).read_bytes() == before
+    assert (path / INDEX_FILE).read_bytes() == before
 
 
 def test_building_streams_vectors(tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_a_precision_is_kept_and_has_its_size(tmp_path: Path, precision: Precisi
 
 def test_an_index_of_the_previous_format_is_read_and_upgraded(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
-    connection = sqlite3.connect(path / FILE)
+    connection = sqlite3.connect(path / INDEX_FILE)
     values = dict(connection.execute("SELECT key, value FROM meta"))
     del values["precision"], values["checksum"]
     values["format"] = "2"
@@ -754,12 +754,12 @@ def test_the_description_of_an_index(tmp_path: Path) -> None:
         "format": 3, "n": 3, "dimension": D, "change": 3, "ann": "", "precision": "fp32", "blocks": [3, 1]
     }  # fmt: skip
     assert known["bytes"]["vectors"] == 3 * D * 4
-    assert known["bytes"][FILE] == (path / FILE).stat().st_size
+    assert known["bytes"][INDEX_FILE] == (path / INDEX_FILE).stat().st_size
 
 
 def test_the_digest_is_the_sum_of_rows_modulo_2_to_the_256(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 11)
-    connection = sqlite3.connect(path / FILE)
+    connection = sqlite3.connect(path / INDEX_FILE)
     total = sum(int.from_bytes(row, "little") for (row,) in connection.execute("SELECT digest FROM candidates"))
     ((stored_digest,),) = connection.execute("SELECT value FROM meta WHERE key = 'digest'")
     connection.close()
@@ -769,7 +769,7 @@ def test_the_digest_is_the_sum_of_rows_modulo_2_to_the_256(tmp_path: Path) -> No
 
 def test_a_damaged_index_is_not_left_open(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
-    connection = sqlite3.connect(path / FILE)
+    connection = sqlite3.connect(path / INDEX_FILE)
     with connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'n'")
     connection.close()

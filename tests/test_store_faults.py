@@ -20,7 +20,7 @@ import pytest
 from polyrank.errors import ArtifactError, DataError, LockedError, UsageError
 from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, write_index
 from polyrank.index.local.lock import LOCK, acknowledged_change
-from polyrank.index.local.store import FILE
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.serving.catalogue import Catalogue
 from polyrank.storage.durable import new_folder, write_file
@@ -106,7 +106,7 @@ def test_an_open_index_refuses_a_replacement_by_another_encoder(tmp_path: Path) 
 def test_changes_lost_from_the_log_are_detected(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     killed_writer(path)
-    log = path / f"{FILE}-wal"
+    log = path / f"{INDEX_FILE}-wal"
     data = log.read_bytes()
     saved = shutil.copytree(path, tmp_path / "saved")
     assert acknowledged_change(path) == 3
@@ -128,16 +128,16 @@ def test_damaged_names_of_columns_are_detected_before_use(tmp_path: Path) -> Non
     path = made(tmp_path / "i", "abc")
     with LocalWriter(path) as writer:
         writer.remove("b")
-    data = (path / FILE).read_bytes()
+    data = (path / INDEX_FILE).read_bytes()
     table = data.index(b"CREATE TABLE removed")
     for name in (b"row", b"change", b"digest", b"INTEGER", b"BLOB"):
         at = data.index(name, table)
-        (path / FILE).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        (path / INDEX_FILE).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         for attempt in (open_index, LocalWriter):
             with pytest.raises(ArtifactError, match="is damaged"):
                 attempt(path)
         assert verify_index(path)
-    (path / FILE).write_bytes(data)
+    (path / INDEX_FILE).write_bytes(data)
     assert ids(path) == "ac"
 
 
@@ -145,7 +145,7 @@ def test_a_removal_whose_number_is_damaged_hides_no_other(tmp_path: Path) -> Non
     path = made(tmp_path / "i", "abcd")
     with LocalWriter(path) as writer:
         writer.remove("c")
-    connection = sqlite3.connect(path / FILE, isolation_level=None)
+    connection = sqlite3.connect(path / INDEX_FILE, isolation_level=None)
     for number in (1, 2, 4, 7):
         connection.execute("UPDATE removed SET row = ?", (number,))
         with pytest.raises(ArtifactError, match="is damaged"):
@@ -158,7 +158,7 @@ def test_a_removal_whose_number_is_damaged_hides_no_other(tmp_path: Path) -> Non
 
 def test_a_listing_without_a_candidate_is_an_error(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abcd")
-    connection = sqlite3.connect(path / FILE, isolation_level=None)
+    connection = sqlite3.connect(path / INDEX_FILE, isolation_level=None)
     connection.execute("DELETE FROM candidates WHERE id = 'c'")
     connection.close()
     with open_index(path) as index:
@@ -184,7 +184,7 @@ def test_a_damaged_note_of_acknowledged_changes_is_ignored(tmp_path: Path) -> No
 
 def test_a_failed_refresh_is_retried(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
-    connection = sqlite3.connect(path / FILE, isolation_level=None)
+    connection = sqlite3.connect(path / INDEX_FILE, isolation_level=None)
     with open_index(path) as index:
         (n,) = connection.execute("SELECT value FROM meta WHERE key = 'n'").fetchone()
         connection.execute("UPDATE meta SET value = '4' WHERE key = 'n'")
@@ -374,13 +374,13 @@ def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> Non
         child.communicate()
     assert run("index", "remove", path, "a").returncode == 0
     assert ids(path) == "bc"
-    data = (path / FILE).read_bytes()
+    data = (path / INDEX_FILE).read_bytes()
     at = data.index(b"text of c")
-    (path / FILE).write_bytes(data[:at] + b"T" + data[at + 1 :])
+    (path / INDEX_FILE).write_bytes(data[:at] + b"T" + data[at + 1 :])
     done = run("index", "verify", path)
     assert done.returncode == 4
     assert "candidate row 3: its SHA-256 does not match; restore the index from a snapshot or" in done.stderr
-    assert str(path / FILE) in done.stderr
+    assert str(path / INDEX_FILE) in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -489,7 +489,7 @@ except ReadOnlyError as error: print(error.exit_code, flush=True)
         with LocalWriter(path) as writer:
             writer.remove("xy")
         killed_writer(path)
-        (path / f"{FILE}-shm").unlink()
+        (path / f"{INDEX_FILE}-shm").unlink()
         with python(code, path, other) as child:
             assert ask(child) == "5"
             LocalWriter(path).close()

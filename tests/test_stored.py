@@ -130,7 +130,7 @@ def test_files_of_a_folder_form_one_set_and_are_stored_once(tmp_path: Path) -> N
     with (made / "texts.bin").open("r+b") as stream:
         stream.write(b"X")
     assert list(stored(folder, notify=said.append)) == wanted
-    assert any("is damaged" in line and "converting the data again" in line for line in said)
+    assert any("is damaged" in line and "writes it again" in line for line in said)
     with pytest.raises(DataError, match="matches no data file"):
         resolve_data(tmp_path / "none-*.jsonl")
 

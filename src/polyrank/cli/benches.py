@@ -125,15 +125,14 @@ def bench_train(
     overwrite: Overwrite = False,
 ) -> None:
     """Time the in-batch training of a Bi-encoder, in pairs per second."""
-    from importlib.resources import files
-
     from polyrank import bench
+    from polyrank.config.names import SAMPLE
     from polyrank.data import choose_speaker, read_examples
 
     if host and (cache is not None or plot is not None):
         raise UsageError("--host prepares batches without a network; leave --cache and --plot out")
     _prepare(threads, plot, overwrite, data)
-    path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
+    path = data or SAMPLE / "train.jsonl"
     examples = read_examples(path, speaker=choose_speaker(path, speaker, notify=notify)).examples
     some = _spread([example for example in examples if example.response is not None], limit)
     with console().status("measuring") as status:
@@ -234,11 +233,10 @@ def _spread(values: list[T], n: int) -> list[T]:
 
 
 def _texts(path: Path | None) -> list[str]:
-    from importlib.resources import files
-
+    from polyrank.config.names import SAMPLE
     from polyrank.data import read_pool
 
-    pool = path or Path(str(files("polyrank") / "sample" / "replies.jsonl"))
+    pool = path or SAMPLE / "replies.jsonl"
     return [candidate.text for candidate in read_pool(pool)]
 
 

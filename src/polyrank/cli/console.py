@@ -111,7 +111,7 @@ class ProgressDisplay:
         self.progress.stop()
 
 
-def track(items: Iterable[Any], label: str, total: int | None = None) -> Iterable[Any]:
+def track(label: str, items: Iterable[Any], total: int | None = None) -> Iterable[Any]:
     """Iterate with a progress bar."""
     from rich.progress import track as rich_track
 

@@ -181,7 +181,7 @@ def evaluate(
         probe=probe,
         scores=files,
         device=device,
-        progress=lambda name, batches: track(batches, name),
+        progress=track,
         notify=notify,
     )
     if not is_rank_zero():

@@ -37,8 +37,7 @@ def export(
     in the same way and records in the model folder whether they may be used.
     """
     from polyrank.config.names import SHIPPED
-    from polyrank.loading.folders import folder_kind, read_model
-    from polyrank.loading.models import export_folder, model_folder, read_backend, read_sum, resolved_name
+    from polyrank.loading.models import export_folder, model_folder, read_backend, resolve_model
     from polyrank.scorers import exported as backends
     from polyrank.scorers.in_int8 import check_int8
 
@@ -58,12 +57,12 @@ def export(
         raise UsageError(f"model folder {model} does not exist; give one that training wrote")
     if model.startswith(SHIPPED) and to in kept and not check:
         raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
-    if (kind := folder_kind(folder)) in ("map", "hubs", "repetition"):
-        encoder = resolved_name(read_model(folder)[1]["encoder"], folder)
-        raise UsageError(f"{model} has no network; export its encoder, {encoder}, which {model} then uses")
-    if kind == "sum":
-        parts = ", ".join(part["model"] for part in read_sum(folder)["parts"])
-        raise UsageError(f"{model} is a sum and has no network; export its encoders one by one: {parts}")
+    reference = resolve_model(model)
+    if reference.kind == "popularity":
+        raise UsageError(f"{model} holds counts of replies, not a network; export the encoder of their sum")
+    if reference.kind not in ("trained", "foreign"):
+        parts = [reference.first_stage] if reference.first_stage else [part.name for part in reference.parts]
+        raise UsageError(f"{model} has no network; export {', '.join(parts)}, which it uses")
     if output is not None and to == "sentence-transformers":
         backends.export_to_sentence_transformers(folder, output, replace=overwrite)
         notify(f"wrote {output}")

@@ -129,7 +129,7 @@ def _by(text: str | None) -> "By | None":
 
 def _tracked(store: "FeedbackStore", since: datetime | None) -> "Iterator[RequestFeedback]":
     # len(store) is evaluated first: rows that a server adds meanwhile are not in the view
-    yield from track(store.requests(since=since), "reading", total=len(store))
+    yield from track("reading", store.requests(since=since), total=len(store))
 
 
 def _show(figures: dict[str, Any], by: "By | None") -> None:

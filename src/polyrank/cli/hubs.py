@@ -46,9 +46,11 @@ def hubs(
     """Correct an encoder for candidates that score high in every context; use the result like any model."""
     from polyrank.data.speakers import speakers_of
     from polyrank.frozen.hubs import choose_contexts, encode_hubs, fit_hubs
+    from polyrank.loading.folders import HUBS
     from polyrank.loading.models import check_apart, resolve_encoder
-    from polyrank.scorers.hubs import check_hubs_path, save_hubs
+    from polyrank.scorers.hubs import save_hubs
     from polyrank.scorers.open import open_encoder
+    from polyrank.storage.durable import check_replaceable
 
     use_threads(threads)
     if (valid is None) == (weight is None):
@@ -57,9 +59,9 @@ def hubs(
         if value is not None and other is None:
             needed = "--valid" if name == "max-valid" else "--weight"
             raise UsageError(f"--{name} {value} applies with {needed}; give it, or leave --{name} out")
-    check_hubs_path(output, replace=overwrite, encoder=model)
     reference = resolve_encoder(model)
     check_apart(output, [reference])
+    check_replaceable(output, own_files=HUBS.files, replace=overwrite)
     chosen = choose_contexts(load_examples(contexts, speaker), max_contexts)
     lists: list[Example] = []
     if valid is not None:
@@ -73,10 +75,10 @@ def hubs(
             chosen,
             weight=weight or 0.0,
             scale=1.0 if scale is None else scale,
-            progress=lambda name, batches: track(batches, name),
+            progress=track,
         )
     else:
-        corrected, fitted = fit_hubs(encoder, chosen, lists, progress=lambda name, batches: track(batches, name))
+        corrected, fitted = fit_hubs(encoder, chosen, lists, progress=track)
         figures |= {"valid": valid.name, **fitted}
     save_hubs(output, corrected, name=model, metadata=figures, replace=overwrite)
     report_cut_texts(corrected)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Annotated
 
 from typer import Argument
@@ -17,10 +18,11 @@ def info(
 ) -> None:
     """Show a model's kind, fingerprint, and parameters and bytes of each part; for a sum, its encoders."""
     from polyrank.cli.hubs import show_hubs
+    from polyrank.cli.maps import show_map
     from polyrank.cli.popularity import show_popularity
     from polyrank.cli.repetitions import show_repetition
     from polyrank.cli.sums import show_sum
-    from polyrank.loading.folders import folder_kind
+    from polyrank.loading.folders import FolderKind, folder_kind
     from polyrank.loading.models import model_folder
     from polyrank.models.artifacts import read_config, read_sizes
 
@@ -30,17 +32,17 @@ def info(
     if (kind := folder_kind(folder)) in ("pipeline", "index", "remote"):
         command = "pipeline" if kind == "pipeline" else "index"
         raise UsageError(f"{model} is not a model; show it with: polyrank {command} info {model}")
-    if kind == "sum":
-        show_sum(folder, json_=json_)
-        return
-    if kind == "hubs":
-        show_hubs(folder, json_=json_)
-        return
-    if kind == "repetition":
-        show_repetition(folder, json_=json_)
-        return
-    if kind == "popularity":
-        show_popularity(folder, json_=json_)
+    if kind == "intents":
+        raise UsageError(f"{model} predicts intents and does not rank; use it with polyrank intents predict")
+    shows: dict[FolderKind, Callable[..., None]] = {
+        "sum": show_sum,
+        "hubs": show_hubs,
+        "repetition": show_repetition,
+        "popularity": show_popularity,
+        "map": show_map,
+    }
+    if show := shows.get(kind):
+        show(folder, json_=json_)
         return
     document, sizes = read_config(folder), read_sizes(folder)
     if json_:

@@ -65,7 +65,8 @@ def intents_train(
 
     from polyrank.frozen import intents
     from polyrank.frozen.intents.train_intents import check_share
-    from polyrank.storage.durable import check_output
+    from polyrank.loading.folders import INTENTS
+    from polyrank.storage.durable import check_output, check_replaceable
 
     use_threads(threads)
     grid = intents.Grid(
@@ -76,7 +77,7 @@ def intents_train(
     if hold_out is not None:
         check_share(hold_out)
     trained, wanted = numbers(seeds, _seed, "--seeds"), intents.read_aim(aim)
-    intents.check_classifier_path(output, replace=overwrite)
+    check_replaceable(output, own_files=INTENTS.files, replace=overwrite)
     check_output(plot, inputs=(data, output, dev, test), overwrite=overwrite)
     splits = intents.read_intents(data, out_of_scope=out_of_scope)
     if dev is not None:

@@ -38,14 +38,16 @@ def map_(
     """Fit a linear map of response vectors on a frozen encoder; use the result like any model."""
     from polyrank.config.recipe import DataConfig
     from polyrank.frozen.maps import MapConfig, fit_response_map
+    from polyrank.loading.folders import MAP
     from polyrank.loading.models import check_apart, resolve_model
-    from polyrank.scorers.mapped import check_map_path, save_map
+    from polyrank.scorers.mapped import save_map
     from polyrank.scorers.open import load_frozen
+    from polyrank.storage.durable import check_replaceable
     from polyrank.training.data import load_data
 
     use_threads(threads)
-    check_map_path(output, replace=overwrite)
     check_apart(output, [resolve_model(encoder)])
+    check_replaceable(output, own_files=MAP.files, replace=overwrite)
     config = MapConfig(
         lr=tuple(numbers(lr, float, "--lr")),
         l2=tuple(numbers(l2, float, "--l2")),
@@ -67,3 +69,21 @@ def map_(
         f"{output}: validation R@1 {figures['map']:.4f}, without the map {figures['similarity']:.4f}, on"
         f" {figures['n_valid']:,} lists; fitted on {figures['n_train']:,} pairs"
     )
+
+
+def show_map(path: Path, *, json_: bool) -> None:
+    """Print the encoder, and the figures of the validation."""
+    from polyrank.loading.folders import read_model
+    from polyrank.loading.models import resolved_name
+
+    _, document = read_model(path)
+    encoder, metadata = resolved_name(document["encoder"], path), document["metadata"]
+    if json_:
+        print(json.dumps({**metadata, "kind": "map", "encoder": encoder}))
+        return
+    print(f"{path}: a map of {encoder}'s response vectors")
+    if "map" in metadata:
+        print(
+            f"validation R@1 {metadata['map']:.4f}, without the map {metadata['similarity']:.4f}, on"
+            f" {metadata['n_valid']:,} lists; fitted on {metadata['n_train']:,} pairs"
+        )

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,7 +115,7 @@ def mine(
             reranker=reranker,
             margin=margin or 0.0,
             known=every[len(examples) :],
-            progress=lambda batches: track(batches, "mining"),
+            progress=partial(track, "mining"),
         )
     if not mined.examples:
         raise DataError(

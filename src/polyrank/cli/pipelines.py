@@ -72,6 +72,7 @@ def pipeline_create(
     from polyrank.config.checked import from_dict
     from polyrank.config.pipeline import PipelineConfig
     from polyrank.evaluation import plot_coverage
+    from polyrank.loading.answering import check_stages
     from polyrank.loading.folders import PIPELINE
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output, check_replaceable
@@ -93,12 +94,7 @@ def pipeline_create(
     )
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
     _check_model(model, retriever)
-    if rerank is None and scale is not None:
-        raise ConfigError(f"--ensemble {ensemble} adds the scores of two stages; name the second with --rerank")
-    if rerank is None and n_retrieved is not None:
-        raise ConfigError(
-            f"--n-retrieved {n_retrieved} is the number of candidates for a second stage; name one with --rerank"
-        )
+    check_stages(index, rerank, scale, n_retrieved)
     tunes = precision is not None or "auto" in (scale, weight)
     if valid is None and tunes:
         raise ConfigError(

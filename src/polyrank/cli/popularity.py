@@ -26,15 +26,16 @@ def popularity(
     json_: Json = False,
 ) -> None:
     """Count how often each reply was said; a sum of the counts and an encoder prefers frequent replies."""
+    from polyrank.loading.folders import POPULARITY
     from polyrank.scorers.popularity import (
         Popularity,
         catalogue_counts,
-        check_popularity_path,
         count_replies,
         save_popularity,
     )
+    from polyrank.storage.durable import check_replaceable
 
-    check_popularity_path(output, replace=overwrite)
+    check_replaceable(output, own_files=POPULARITY.files, replace=overwrite)
     if (catalogue is None) == (not files):
         raise UsageError("give either FILE... of examples, or --catalogue REPLIES")
     if catalogue is not None and speaker is not None:

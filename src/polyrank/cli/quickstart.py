@@ -6,13 +6,13 @@ The sample is small and was written for this package: the support desk of a fict
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 from polyrank.answering.build import build_index
 from polyrank.answering.protocol import Answer
 from polyrank.answering.retrievers import Retriever
+from polyrank.config.names import SAMPLE
 from polyrank.config.recipe import DataConfig
 from polyrank.config.starter_recipe import RECIPES, Start, best_start
 from polyrank.data import read_examples, read_pool
@@ -85,17 +85,16 @@ def quickstart(
     if inferred and start == "shipped:convert":
         missing = MissingExtraError("the embedded backbone", "embedded")
         notify(f"{missing}; until then polyrank uses its shipped ConveRT, which is smaller and weaker")
-    with as_file(files("polyrank") / "sample") as sample:
-        data = DataConfig(
-            train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
-        )
-        recipe = load_recipe(
-            {**tomllib.loads(RECIPES[start]), "data": asdict(data), "output": str(output / "run")},
-            [f"train.max_steps={max_steps or 'none'}"],
-        )
-        model = train(recipe, overwrite=overwrite, report=report, notify=notify)[0].model
-        test = read_examples(sample / "test.jsonl").examples
-        replies = read_pool(sample / "replies.jsonl")
+    data = DataConfig(
+        train=str(SAMPLE / "train.jsonl"), valid=str(SAMPLE / "valid.jsonl"), speaker="agent", kind="dialogues"
+    )
+    recipe = load_recipe(
+        {**tomllib.loads(RECIPES[start]), "data": asdict(data), "output": str(output / "run")},
+        [f"train.max_steps={max_steps or 'none'}"],
+    )
+    model = train(recipe, overwrite=overwrite, report=report, notify=notify)[0].model
+    test = read_examples(SAMPLE / "test.jsonl").examples
+    replies = read_pool(SAMPLE / "replies.jsonl")
     notify(f"ranking the catalogue of {len(replies)} replies for {len(test)} held-out contexts")
     scorers: dict[str, Scorer] = {"BM25": load("bm25", corpus=corpus_of(pool=replies))}
     if start == "embedded":

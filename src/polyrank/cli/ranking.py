@@ -128,12 +128,14 @@ def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
 
 def _documents(files: Sequence[Path], lines: bool | None) -> "Iterator[Candidate]":
     """The documents of the files, or of stdin. With several files, ids start with the name of the file."""
+    from polyrank.data.rows import suffix
+
     if files in ([], [Path("-")]):
         if sys.stdin.isatty():
             notify("Type one document per line; Ctrl-D ends the list.")
         yield from _documents_of_lines(STDIN, stdin_lines())
         return
-    if lines is None and len(files) == 1 and files[0].suffix.lower() not in TABLES:
+    if lines is None and len(files) == 1 and suffix(files[0]) not in TABLES:
         notify(f"each line of {files[0]} is a document; use --no-lines to rank the file as one document")
         lines = True
     for path in files:

@@ -61,10 +61,12 @@ def repetition(
     """Make a second stage that compares the words of replies and turns; use the result as --rerank."""
     from polyrank.data import read_pool
     from polyrank.frozen.repetition import fit_repetition
+    from polyrank.loading.folders import REPETITION
     from polyrank.loading.models import check_apart, resolve_encoder, resolve_model
     from polyrank.scorers.open import load_stage, open_encoder
-    from polyrank.scorers.repetition import Repetition, Words, check_repetition_path, save_repetition
+    from polyrank.scorers.repetition import Repetition, Words, save_repetition
     from polyrank.scorers.two_stage import ensemble_of
+    from polyrank.storage.durable import check_replaceable
 
     use_threads(threads)
     if (valid is None) == (penalty is None):
@@ -81,9 +83,9 @@ def repetition(
         raise UsageError("--match and --earlier need --words FILE, replies of the same kind")
     if words is not None and not (match or earlier):
         raise UsageError(f"--words {words} is for --match and --earlier; give one of them, or leave --words out")
-    check_repetition_path(output, replace=overwrite)
     reference = resolve_encoder(model)
     check_apart(output, [reference, *([] if rerank is None else [resolve_model(rerank)])])
+    check_replaceable(output, own_files=REPETITION.files, replace=overwrite)
     lists = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
     encoder = open_encoder(reference, device=device)
     second = None if rerank is None else load_stage(rerank, device=device)
@@ -101,9 +103,7 @@ def repetition(
             reranker=second,
         )
     else:
-        stage, fitted = fit_repetition(
-            encoder, lists, reranker=second, progress=lambda name, batches: track(batches, name)
-        )
+        stage, fitted = fit_repetition(encoder, lists, reranker=second, progress=track)
         figures = {"valid": valid.name, **fitted}
         if second is not None and stage.reranker is None:
             notify(f"{rerank} adds nothing on these lists, so {output} is made without it")

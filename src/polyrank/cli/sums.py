@@ -38,10 +38,12 @@ def sum_(
     json_: Json = False,
 ) -> None:
     """Combine encoders into one whose score is the weighted sum of theirs; use the result like any model."""
+    from polyrank.loading.folders import SUM
     from polyrank.loading.models import check_apart, resolve_encoder
     from polyrank.ranking.weights import check_weights
     from polyrank.scorers.open import open_encoder
-    from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, save_sum
+    from polyrank.scorers.summed import SumEncoder, check_parts, save_sum
+    from polyrank.storage.durable import check_replaceable
 
     use_threads(threads)
     if (valid is None) == (weights is None):
@@ -49,11 +51,11 @@ def sum_(
     for name, value in {"speaker": speaker, "max-valid": max_valid}.items():
         if valid is None and value is not None:
             raise UsageError(f"--{name} {value} applies to validation lists; give them with --valid, or leave it out")
-    check_sum_path(output, replace=overwrite)
     given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
     check_weights(given, len(models), "a sum", "encoders")
     references = [resolve_encoder(name) for name in models]
     check_apart(output, references)
+    check_replaceable(output, own_files=SUM.files, replace=overwrite)
     examples = [] if valid is None else load_lists(valid, speaker)[: max_valid or MAX_VALID]
     encoders = [open_encoder(reference, device=device) for reference in references]
     check_parts(output, encoders)
@@ -62,7 +64,7 @@ def sum_(
     else:
         from polyrank.frozen.sums import fit_sum
 
-        encoder, figures = fit_sum(encoders, examples, progress=lambda name, batches: track(batches, name))
+        encoder, figures = fit_sum(encoders, examples, progress=track)
         save_sum(output, encoder, metadata={"valid": valid.name, **figures}, replace=overwrite)
         report_cut_texts(encoder)
         for number in figures["idle"]:

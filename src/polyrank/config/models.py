@@ -312,13 +312,13 @@ RecipeModel = ModelConfig | SumConfig
 """The models that a recipe can train: a single network, or a sum of several."""
 
 
-def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig:
+def model_from_dict(values: dict[str, Any]) -> ModelConfig:
     """Build the settings of the kind "bi", "poly", "cross", "late" or "convert".
 
     >>> model_from_dict({"kind": "poly", "n_codes": 16}).n_codes
     16
     """
-    config: ModelConfig = kind_from_dict(ModelConfig, values, where)
+    config: ModelConfig = kind_from_dict(ModelConfig, values, "model")
     return config
 
 

@@ -1,11 +1,16 @@
-"""Locates the models that ship with polyrank by name."""
+"""Names: of backends, and of the models and the data that ship with polyrank."""
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from polyrank.errors import UsageError
 
+Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
+"""PyTorch, or a runtime that computes an exported network."""
 SHIPPED = "shipped:"
+SAMPLE = Path(__file__).parent.parent / "sample"
+"""The data that ships with polyrank: a support desk."""
 _HERE = Path(__file__).parent.parent / "shipped"
 MODELS_PACKAGE = "polyrank_models"  # a separate package for models that are too large for this one
 

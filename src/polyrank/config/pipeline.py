@@ -7,6 +7,7 @@ from polyrank.config.checked import Count, NonNegativeFloat, Positive, Settings
 
 SHORTLIST = 100
 Scale = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
+Mode = Literal["exact", "approximate"]
 Ensemble = Scale | Positive
 """How two stages add their scores: on a common scale, or as they are, with this weight of the second."""
 
@@ -32,7 +33,7 @@ class PipelineConfig(Settings):
     index: str
     retriever: Literal["dense", "bm25", "tfidf"] = "dense"
     model: str | None = None
-    mode: Literal["exact", "approximate"] = "exact"
+    mode: Mode = "exact"
     prior: NonNegativeFloat = 0.0
     reranker: str | None = None
     n_retrieved: Count = SHORTLIST

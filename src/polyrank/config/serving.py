@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from polyrank.config.checked import Count, Limits, NonNegativeFloat, Positive, Settings, from_dict
+from polyrank.config.names import Backend
 from polyrank.config.tables import read_tables
 from polyrank.errors import ConfigError, UsageError
 
+ServedBackend = Literal[Backend, "auto"]
+"""A backend, or the fastest on the machine."""
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 Port = Annotated[int, Limits(least=0, most=65_535)]
 MetadataBytes = Annotated[int, Limits(least=2, most=65_536)]  # the limit of an index
@@ -88,7 +91,7 @@ class ServingSettings(Settings):
     port: Port = 8600
     api_key_file: str | None = None
     device: str = "auto"
-    backend: Literal["torch", "onnx", "onnx-int8", "openvino", "auto"] = "torch"
+    backend: ServedBackend = "torch"
     workers: Count = 1
     threads: Count | None = None
     reload: bool = False
@@ -115,14 +118,11 @@ def read_serving(
     values: dict[str, Any] = {}
     models: dict[str, str] = {}
     if file is not None:
-        values, folder = read_tables(file)
+        values, folder = read_tables(file, paths=("api_key_file", "feedback.file"))
         named = values.pop("models", {})
         if not isinstance(named, dict) or not all(isinstance(path, str) for path in named.values()):
             raise ConfigError('models is not a table of names and paths; write [models] and name = "path" below it')
         models = {checked_name(name): _located(path, folder) for name, path in named.items()}
-        for table, key in ((values, "api_key_file"), (values.get("feedback"), "file")):
-            if isinstance(table, dict) and isinstance(table.get(key), str):
-                table[key] = str(folder / table[key])
     for path in paths:
         name, location = _named(path)
         if name in models:

@@ -21,7 +21,8 @@ def read_tables(
     Args:
         source: the file, or its tables.
         changes: each KEY=VALUE, with values in TOML syntax.
-        paths: keys that hold paths; in changes they are relative to the working directory and become absolute.
+        paths: keys that hold paths. They become absolute: those of the file are relative to its folder, those in
+            changes (and of tables) to the working directory.
 
     Raises:
         ConfigError: the file does not exist or is not TOML, or a change is not KEY=VALUE.
@@ -31,12 +32,24 @@ def read_tables(
     else:
         path = Path(source)
         values, base = _read_toml(path), path.resolve().parent
+    _make_absolute(values, paths, base)
     for change in changes:
-        _apply(change, values, paths)
+        _apply(change, values)
+    _make_absolute(values, paths, Path.cwd())
     return values, base
 
 
-def _apply(change: str, values: dict[str, Any], paths: Collection[str]) -> None:
+def _make_absolute(values: dict[str, Any], paths: Collection[str], base: Path) -> None:
+    for key in paths:
+        *tables, last = key.split(".")
+        table: Any = values
+        for name in tables:
+            table = table.get(name) if isinstance(table, dict) else None
+        if isinstance(table, dict) and isinstance(table.get(last), str):
+            table[last] = str(base / table[last])
+
+
+def _apply(change: str, values: dict[str, Any]) -> None:
     key, equals, text = change.partition("=")
     if not equals or not key:
         raise ConfigError(f"`changes` {change!r} is not KEY=VALUE; write for example train.lr=5e-5")
@@ -45,8 +58,7 @@ def _apply(change: str, values: dict[str, Any], paths: Collection[str]) -> None:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
             raise ConfigError(f"`changes` {change!r}: {table} is not a table; give a key inside a table")
-    value = parse_value(text.strip())
-    values[last] = str(Path.cwd() / value) if key.strip() in paths and isinstance(value, str) else value
+    values[last] = parse_value(text.strip())
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from polyrank.data.examples import Kind, Reader
 from polyrank.data.read_report import BadRows, counted, parsed
 from polyrank.data.rows import rows
-from polyrank.errors import ArtifactError, DataError
+from polyrank.errors import DataError
 from polyrank.loading.data import resolve_data
 from polyrank.records import Context, Example
-from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
+from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
 from polyrank.storage.durable import make_folders, new_folder, sha256_file
 
 DOCUMENT = DocumentKind(
@@ -201,13 +201,11 @@ def open_stored(
     files = [file.path for file in resolve_data(source)]
     key = repr(([(file.name, sha256_file(file)) for file in files], kind, speaker, skip_bad))
     folder = cache / f"examples-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
-    try:
-        examples = StoredExamples(folder)
-    except ArtifactError as error:
-        if has_document(folder, DOCUMENT):
-            notify(f"{error}; converting the data again")
+
+    def write() -> None:
         _make(folder, source, _examples_of(source, files, kind, speaker, skip_bad=skip_bad, notify=notify))
-        examples = StoredExamples(folder)
+
+    examples = open_or_write(folder, DOCUMENT, StoredExamples, write, notify)
     notify(f"{source}: {counted(len(examples), 'example')} on disk, in {folder}")
     return examples
 

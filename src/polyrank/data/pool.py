@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from polyrank.data import fields
 from polyrank.data.in_memory import rows_of
-from polyrank.data.rows import MAX_LINE_BYTES, check_object, numbered_lines, row_error, rows, write_rows
+from polyrank.data.rows import check_object, numbered_lines, row_error, rows, write_rows
 from polyrank.data.values import Row
 from polyrank.errors import DataError
 from polyrank.loading.data import data_file, resolve_data
@@ -21,10 +21,7 @@ CandidateLike: TypeAlias = Candidate | str | Mapping[str, Any]
 
 
 def read_pool(
-    path: Path | str | Iterable[CandidateLike],
-    *,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    notify: Callable[[str], None] = lambda text: None,
+    path: Path | str | Iterable[CandidateLike], *, notify: Callable[[str], None] = lambda text: None
 ) -> list[Candidate]:
     """Read candidates from a file, a folder, or a pattern such as ``part-*.parquet``, in order.
 
@@ -36,7 +33,6 @@ def read_pool(
     Args:
         path: the file; a folder of ``.jsonl``, ``.csv`` or ``.parquet`` files; or a pattern of names. Also a list or a
             table in memory, see ``pool_of``.
-        max_line_bytes: a longer line is an error.
         notify: called with the number of repeated candidates.
 
     Raises:
@@ -44,7 +40,7 @@ def read_pool(
     """
     if not isinstance(path, str | Path):
         return pool_of(path)
-    return _unique(Path(path), _of_files(path, max_line_bytes), notify)
+    return _unique(Path(path), _of_files(path), notify)
 
 
 def stream_pool(path: Path, *, notify: Callable[[str], None] = lambda text: None) -> Iterator[Candidate]:
@@ -56,7 +52,7 @@ def stream_pool(path: Path, *, notify: Callable[[str], None] = lambda text: None
     with closing(sqlite3.connect("", isolation_level=None)) as seen:  # on disk, except for SQLite's cache
         seen.executescript("PRAGMA journal_mode=OFF; CREATE TABLE ids (id BLOB PRIMARY KEY, rest BLOB) WITHOUT ROWID")
         seen.execute("BEGIN")
-        for _, _, candidate in _of_files(path, MAX_LINE_BYTES):
+        for _, _, candidate in _of_files(path):
             id_ = candidate.id.encode("utf-8", "surrogatepass")
             rest = hashlib.sha256(json.dumps([candidate.text, candidate.metadata], sort_keys=True).encode()).digest()
             if seen.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (id_, rest)).rowcount:
@@ -71,16 +67,16 @@ def stream_pool(path: Path, *, notify: Callable[[str], None] = lambda text: None
     _report_repeated(path, n_repeated, n, notify)
 
 
-def _of_files(path: Path | str, max_line_bytes: int) -> Iterator[tuple[Path, int, Candidate]]:
+def _of_files(path: Path | str) -> Iterator[tuple[Path, int, Candidate]]:
     """The candidates of all files at a path, with their files and lines."""
     for file in (each.path for each in resolve_data(path)):
-        for line, candidate in numbered_candidates(file, max_line_bytes=max_line_bytes):
+        for line, candidate in numbered_candidates(file):
             yield file, line, candidate
 
 
-def numbered_candidates(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Candidate]]:
+def numbered_candidates(path: Path) -> Iterator[tuple[int, Candidate]]:
     """Each candidate of a file with its line, including repeated ones."""
-    return (_lines if data_file(path).form == "text" else _rows)(path, max_line_bytes)
+    return (_lines if data_file(path).form == "text" else _rows)(path)
 
 
 def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
@@ -186,8 +182,8 @@ def _report_repeated(path: Path, n_repeated: int, n: int, notify: Callable[[str]
         notify(f"{path}: {n_repeated:,} of {n_repeated + n:,} replies repeat an earlier one and count once")
 
 
-def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
-    for number, line in numbered_lines(path, max_line_bytes=max_line_bytes):
+def _lines(path: Path) -> Iterator[tuple[int, Candidate]]:
+    for number, line in numbered_lines(path):
         if not line.isspace():
             text = line.rstrip("\r\n")
             yield number, Candidate(text_id(text), text)
@@ -201,8 +197,8 @@ def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
         yield number, Candidate(id_, text)
 
 
-def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
-    for number, row in rows(path, max_line_bytes=max_line_bytes):
+def _rows(path: Path) -> Iterator[tuple[int, Candidate]]:
+    for number, row in rows(path):
         try:
             yield number, _candidate(row)
         except ValueError as error:

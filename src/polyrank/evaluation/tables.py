@@ -150,22 +150,18 @@ def _intervals(
     return result
 
 
-def mean_with_interval(
-    values: Sequence[float] | Floats, dialogues: NDArray[np.int64], *, n_bootstrap: int = 2000, seed: int = 0
-) -> dict[str, float]:
+def mean_with_interval(values: Sequence[float] | Floats, dialogues: NDArray[np.int64]) -> dict[str, float]:
     """The mean over examples, with a 95% percentile interval from resampled dialogues (see ``summarise``).
 
     Args:
         values: ``[n]``, one per example.
         dialogues: ``[n]``, see ``dialogues_of``.
-        n_bootstrap: resamples of the dialogues.
-        seed: of the resampling.
 
     >>> mean_with_interval([0.5, 0.5, 0.5], dialogues_of(["a#1", "a#2", "b#1"]))
     {'mean': 0.5, 'low': 0.5, 'high': 0.5}
     """
     numbers = np.asarray(values, np.float64)
-    low, high = _intervals({"mean": numbers}, dialogues, n_bootstrap, seed)["mean"]
+    low, high = _intervals({"mean": numbers}, dialogues, n_bootstrap=2000, seed=0)["mean"]
     return {"mean": float(numbers.mean()), "low": low, "high": high}
 
 

@@ -1,12 +1,13 @@
 """Correcting an encoder for hubs: contexts to compare with, and a weight from validation lists."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from polyrank.errors import DataError
+from polyrank.evaluation.models import Progress
 from polyrank.evaluation.protocols import evaluate
 from polyrank.frozen.sums import lists_to_fit, scores_of, weigh
 from polyrank.ranking.metrics import placement_of
@@ -16,7 +17,6 @@ from polyrank.scorers.hubs import HubEncoder
 from polyrank.scorers.protocols import Encoder
 
 TEXTS_AT_A_TIME = 256
-Progress = Callable[[str, list[range]], Iterable[range]]
 
 
 def choose_contexts(examples: Sequence[Example], n: int, *, seed: int = 1) -> list[Context]:

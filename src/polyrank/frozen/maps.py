@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from polyrank.config.checked import AtLeastTwo, Count, NonNegativeFloat, NonNegativeInt, Settings
 from polyrank.errors import ConfigError, DataError, ResourceError
 from polyrank.frozen.grid import fit_grid
 from polyrank.models.losses import cross_entropy
@@ -29,7 +30,7 @@ SELF_SCORE = 20.0  # scores start in the range of cosine x 20, in which a softma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapConfig:
+class MapConfig(Settings):
     """How to fit. Every learning rate is tried with every decay, and the best on validation is kept.
 
     Args:
@@ -41,20 +42,18 @@ class MapConfig:
         seed: of the order.
     """
 
-    lr: tuple[float, ...] = (3e-3, 1e-3, 3e-4)
-    l2: tuple[float, ...] = (1e-2, 3e-3)
-    batch_size: int = 256
-    max_epochs: int = 40
-    patience: int = 8
+    lr: tuple[NonNegativeFloat, ...] = (3e-3, 1e-3, 3e-4)
+    l2: tuple[NonNegativeFloat, ...] = (1e-2, 3e-3)
+    batch_size: AtLeastTwo = 256
+    max_epochs: NonNegativeInt = 40
+    patience: Count = 8
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for name, low in (("batch_size", 2), ("max_epochs", 0), ("patience", 1)):
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} = {getattr(self, name)} is below {low}; give at least {low}")
+        Settings.__post_init__(self)
         for name, values in (("lr", self.lr), ("l2", self.l2)):
-            if not values or not all(value >= 0 and math.isfinite(value) for value in values):
-                raise ConfigError(f"{name} = {values} must be one or more numbers of at least 0")
+            if not values:
+                raise ConfigError(f"{name} has no values to try; give one or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Choosing the weights of a re-ranker that compares words on validation lists."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from polyrank.errors import DataError
+from polyrank.evaluation.models import Progress
 from polyrank.evaluation.protocols import Record, evaluate
 from polyrank.frozen.sums import lists_to_fit, weigh
 from polyrank.ranking.weights import PRIOR_DEVIATION
@@ -18,7 +19,6 @@ NUMBER_DEVIATION = 0.3
 
 Chosen on development lists of five corpora (runs/few_lists.py): 30 lists then rarely lower R@1, 300 lose nothing.
 """
-Progress = Callable[[str, list[range]], Iterable[range]]
 
 
 def fit_repetition(

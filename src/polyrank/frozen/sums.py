@@ -1,6 +1,6 @@
 """Choosing the weights of a sum of encoders on validation lists, which each encoder scores once."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from polyrank.errors import DataError
+from polyrank.evaluation.models import Progress
 from polyrank.evaluation.protocols import Evaluation, Record, evaluate
 from polyrank.evaluation.tables import dialogues_of, paired_test
 from polyrank.ranking.metrics import hit_at, placement_of, reciprocal_rank
@@ -18,7 +19,6 @@ from polyrank.scorers.summed import SumEncoder, attending_part, relative_weights
 
 IDLE = 0.001
 """Weight of an encoder that adds nothing, times the standard deviation of its scores within lists."""
-Progress = Callable[[str, list[range]], Iterable[range]]
 
 
 def fit_sum(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyrank.config.checked import from_dict
-from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
+from polyrank.config.pipeline import SHORTLIST, Ensemble, Mode, PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.loading.folders import PIPELINE, folder_kind
 from polyrank.loading.models import (
@@ -71,7 +71,7 @@ def resolve_answering(
     path: AnyPath,
     *,
     model: AnyPath | None = None,
-    mode: Literal["exact", "approximate"] | None = None,
+    mode: Mode | None = None,
     rerank: str | None = None,
     n_retrieved: int | None = None,
     ensemble: Ensemble | None = None,
@@ -180,7 +180,9 @@ def resolve_stages(
     return RankerRef(stages=stages, n_retrieved=n_retrieved, ensemble=ensemble)
 
 
-def check_stages(name: AnyPath, rerank: AnyPath | None, ensemble: Ensemble | None, n_retrieved: int | None) -> None:
+def check_stages(
+    name: AnyPath, rerank: AnyPath | None, ensemble: Ensemble | Literal["auto"] | None, n_retrieved: int | None
+) -> None:
     """Refuse a second stage over a pipeline, and settings of two stages without a second stage."""
     first, arrow, second = (part.strip() for part in str(name).partition(">"))
     if arrow and not Path(name).exists():

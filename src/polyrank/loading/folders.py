@@ -55,18 +55,18 @@ REMOTE = DocumentKind(
 INDEX_FILE = "candidates.db"
 INSIDE = tuple(f"{network}{MODEL_FOLDER}" for network in NETWORK_FOLDERS)
 """Where a training writes its models: that of one network, or those of two."""
-_FILES: dict[FolderKind, str] = {  # if a folder has two of these files, the first one decides
-    "map": MAP.file,
-    "hubs": HUBS.file,
-    "sum": SUM.file,
-    "popularity": POPULARITY.file,
-    "repetition": REPETITION.file,
-    "trained": MODEL.file,
-    "pipeline": PIPELINE.file,
-    "index": INDEX_FILE,
-    "remote": REMOTE.file,
-    "intents": INTENTS.file,
+_DOCUMENTS: dict[FolderKind, DocumentKind] = {  # if a folder has two of these files, the first one decides
+    "map": MAP,
+    "hubs": HUBS,
+    "sum": SUM,
+    "popularity": POPULARITY,
+    "repetition": REPETITION,
+    "trained": MODEL,
+    "pipeline": PIPELINE,
+    "remote": REMOTE,
+    "intents": INTENTS,
 }
+_FILES: dict[FolderKind, str] = {kind: one.file for kind, one in _DOCUMENTS.items()} | {"index": INDEX_FILE}
 
 
 def folder_kind(folder: Path) -> FolderKind:
@@ -114,8 +114,7 @@ def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
     kind = folder_kind(folder)
     if kind in ("foreign", "training", "pipeline", "index", "remote"):
         return kind, {}
-    kinds = {"map": MAP, "hubs": HUBS, "sum": SUM, "popularity": POPULARITY, "repetition": REPETITION}
-    return kind, read_document(folder, kinds.get(kind, MODEL))
+    return kind, read_document(folder, _DOCUMENTS.get(kind, MODEL))
 
 
 def is_hugging_face(folder: Path) -> bool:

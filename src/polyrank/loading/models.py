@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from polyrank.config.checked import read_choice
+from polyrank.config.names import SHIPPED
+from polyrank.config.names import Backend as Backend
 from polyrank.config.names import model_folder as model_folder
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.folders import REPETITION, SUM, models_inside, read_model
 from polyrank.loading.hub import HUB, hub_folder, hub_name
 from polyrank.storage.document import read_document
 
-Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
 ModelKind = Literal[
     "lexical",
     "untuned",
@@ -43,11 +44,11 @@ class Lengths:
     max_candidate_tokens: int | None = None
 
     def check(self, name: str, settable: bool) -> None:
-        """Refuse lengths below 1, and any length if the lengths of model ``name`` are fixed."""
+        """Refuse lengths below 4, and any length if the lengths of model ``name`` are fixed."""
         for key, value in asdict(self).items():
             if value is not None and not settable:
                 raise UsageError(f"`{key}` does not apply to {name}, whose text lengths are fixed; leave it out")
-            if value is not None and value < 1:
+            if value is not None and value < 4:
                 raise UsageError(f"`{key}` = {value!r} is not a number of tokens; give 4 or more")
 
 
@@ -160,7 +161,7 @@ def resolve_model(
     return ref
 
 
-def resolve_encoder(name: str | Path, *, backend: Backend = "torch", bare_hub_names: bool = True) -> ModelRef:
+def resolve_encoder(name: str | Path, *, backend: Backend = "torch") -> ModelRef:
     """Resolve the name of a model that has vectors.
 
     Raises:
@@ -171,7 +172,7 @@ def resolve_encoder(name: str | Path, *, backend: Backend = "torch", bare_hub_na
             f"{name} has no vectors; give a Bi- or Poly-encoder, or retrieve from an existing"
             f" index with: polyrank pipeline create INDEX --retriever {name}"
         )
-    return resolve_model(name, backend=backend, bare_hub_names=bare_hub_names)
+    return resolve_model(name, backend=backend)
 
 
 def resolve_encoder_of_index(built_with: str, moved: Path | None = None, *, backend: Backend = "torch") -> ModelRef:
@@ -344,7 +345,7 @@ def model_is_path(name: str) -> bool:
     >>> model_is_path("run/model"), model_is_path("shipped:minilm"), model_is_path("hf:owner/model")
     (True, False, False)
     """
-    return not name.startswith(("shipped:", UNTUNED, HUB)) and name not in LEXICAL
+    return not name.startswith((SHIPPED, UNTUNED, HUB)) and name not in LEXICAL
 
 
 def model_exists(name: str) -> bool:

@@ -3,7 +3,6 @@
 Later code interprets no name, path or default.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from polyrank.config.runs import NETWORKS, seed_folders
 from polyrank.config.tables import Source, read_tables
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError
-from polyrank.loading.folders import is_hugging_face
+from polyrank.loading.folders import SUM, is_hugging_face
 from polyrank.loading.models import model_folder, resolve_model
 from polyrank.storage.document import has_document, read_document
 
@@ -115,20 +114,12 @@ def load_recipe(source: Source, changes: Sequence[str] = ()) -> Recipe:
     >>> load_recipe({"model": {"kind": "bi"}, "output": "run"}, ["train.lr=5e-5"]).train.lr
     5e-05
     """
-    values, base = read_tables(source, changes, PATHS)
+    values, _ = read_tables(source, changes, PATHS)
     recipe = recipe_from_dict(_with_starts(recipe_tables(values)))
-    partner = recipe.reranker
     _check_parts(recipe.model, "model")
-    if partner is not None:
-        _check_parts(partner.model, "reranker")
-        partner = dataclasses.replace(partner, text=_absolute(partner.text, base, "vocabulary"))
-    return dataclasses.replace(
-        recipe,
-        data=_absolute(recipe.data, base, "train", "valid", "test", "cache"),
-        text=_absolute(recipe.text, base, "vocabulary"),
-        output=str(base / recipe.output),
-        reranker=partner,
-    )
+    if recipe.reranker is not None:
+        _check_parts(recipe.reranker.model, "reranker")
+    return recipe
 
 
 def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> PretrainRecipe:
@@ -148,16 +139,8 @@ def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> Pretrai
     >>> recipe.model.layers, recipe.vocabulary.size
     (4, 30000)
     """
-    values, base = read_tables(source, changes, PATHS)
-    recipe = pretrain_recipe_from_dict(values)
-    data = _absolute(recipe.data, base, "train", "valid", "cache")
-    return dataclasses.replace(recipe, data=data, output=str(base / recipe.output))
-
-
-def _absolute(settings: Any, base: Path, *names: str) -> Any:
-    """A copy of the settings in which the paths of these names are absolute; ignores names that it does not have."""
-    files = {name: str(base / file) for name in names if (file := getattr(settings, name, None)) is not None}
-    return dataclasses.replace(settings, **files)
+    values, _ = read_tables(source, changes, PATHS)
+    return pretrain_recipe_from_dict(values)
 
 
 def _with_starts(tables: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +206,7 @@ def _parts(model: RecipeModel) -> tuple[str, ...]:
 def _check_parts(model: RecipeModel, where: str) -> None:
     """Refuse parts of a sum that are not trained models, before any data is read."""
     for name in _parts(model):
-        if (model_folder(name) / "sum.json").is_file():
+        if has_document(model_folder(name), SUM):
             raise ConfigError(f"{where}.parts = {name} is a sum; name its encoders instead")
         instead = f'train a Bi-encoder with backbone = "{name}" first, and name that'
         _check_model_folder(name, f"{where}.parts", instead)

@@ -18,10 +18,9 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.models import portable_name
 from polyrank.models.scoring import attended
 from polyrank.records import ContextLike
-from polyrank.scorers.parts import check_part
+from polyrank.scorers.parts import check_not_itself, check_part
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.scorers.wrapped import WrappedEncoder
-from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
 
 KIND = "hubs"
@@ -127,13 +126,6 @@ def _longer(vectors: Floats, last: NDArray[np.floating[Any]]) -> Floats:
     return np.concatenate([vectors, last.astype(np.float32)[..., None]], axis=-1)
 
 
-def check_hubs_path(path: Path, *, replace: bool, encoder: str) -> None:
-    """Refuse a path that a corrected encoder must not be written to, such as that of the encoder, before any work."""
-    if Path(encoder).resolve() == path.resolve():
-        raise UsageError(f"{path} is the encoder itself; choose another path")
-    check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
-
-
 def save_hubs(
     path: Path, encoder: HubEncoder, *, name: str, metadata: dict[str, Any] | None = None, replace: bool = False
 ) -> None:
@@ -150,7 +142,7 @@ def save_hubs(
         UsageError: the path exists, or is that of the inner encoder.
         ResourceError: the disk is full.
     """
-    check_hubs_path(path, replace=replace, encoder=name)
+    check_not_itself(path, name)
     document = {
         "encoder": portable_name(name, path),
         "encoder_fingerprint": encoder.encoder.fingerprint,

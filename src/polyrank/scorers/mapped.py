@@ -18,10 +18,9 @@ from polyrank.errors import ArtifactError
 from polyrank.loading.models import portable_name
 from polyrank.models.mixture import Mixture
 from polyrank.records import Context, ContextLike
-from polyrank.scorers.parts import check_part
+from polyrank.scorers.parts import check_not_itself, check_part
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.scorers.wrapped import WrappedEncoder
-from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.text import Texts
 
@@ -92,11 +91,6 @@ def apply_map(vectors: Floats, matrix: Floats) -> Floats:
     return result
 
 
-def check_map_path(path: Path, *, replace: bool) -> None:
-    """Refuse a path that a map must not be written to, before the work is done."""
-    check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
-
-
 def save_map(
     path: Path, encoder: MapEncoder, *, name: str, metadata: dict[str, Any] | None = None, replace: bool = False
 ) -> None:
@@ -110,9 +104,10 @@ def save_map(
         replace: whether an earlier map may be replaced.
 
     Raises:
-        UsageError: the path exists.
+        UsageError: the path exists, or is that of the frozen encoder.
         ResourceError: the disk is full.
     """
+    check_not_itself(path, name)
     document = {
         "encoder": portable_name(name, path),
         "encoder_fingerprint": encoder.encoder.fingerprint,

@@ -2,8 +2,22 @@
 
 from pathlib import Path
 
-from polyrank.errors import ArtifactError
+from polyrank.errors import ArtifactError, UsageError
 from polyrank.scorers.protocols import Scorer
+
+
+def check_not_itself(path: Path, *names: str) -> None:
+    """Refuse a path of a model that would be a part of itself.
+
+    Args:
+        path: the folder to make.
+        names: of the models of which it will consist.
+
+    Raises:
+        UsageError: one of them is at the path.
+    """
+    if any(Path(name).resolve() == path.resolve() for name in names):
+        raise UsageError(f"{path} would be a part of itself; choose another path")
 
 
 def check_part(path: Path, what: str, part: Scorer, fingerprint: str, remedy: str) -> None:

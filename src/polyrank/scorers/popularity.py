@@ -18,7 +18,6 @@ from polyrank.index import COUNT_FIELD
 from polyrank.records import ContextLike, Example, contexts_of
 from polyrank.scorers.inputs import as_texts
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.storage.durable import check_replaceable
 
 KIND = "popularity"
 SCALE = 16.0  # log(1 + 8.9 million): candidates' vectors get about the length of other encoders', which int8 needs
@@ -105,11 +104,6 @@ def _keys(texts: Sequence[str]) -> NDArray[np.int64]:
     """64 bits of each text's BLAKE2: among ten million texts, two collide with a probability of 3 in a million."""
     digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(b"".join(digests), np.dtype("<i8")).astype(np.int64)
-
-
-def check_popularity_path(path: Path, *, replace: bool) -> None:
-    """Refuse a path that counts must not overwrite, before any work."""
-    check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
 def save_popularity(

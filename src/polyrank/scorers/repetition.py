@@ -18,10 +18,10 @@ from polyrank.loading.folders import REPETITION
 from polyrank.loading.models import portable_name
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.inputs import matched_lists
-from polyrank.scorers.parts import check_part
+from polyrank.scorers.parts import check_not_itself, check_part
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.storage.document import read_document, seal
-from polyrank.storage.durable import check_replaceable, new_folder
+from polyrank.storage.durable import new_folder
 from polyrank.text.cut import Cut
 
 if TYPE_CHECKING:  # comparing words needs no torch
@@ -219,11 +219,6 @@ def _first_words(wording: _Wording) -> frozenset[str]:
     return words if len(first) <= N_WORDS else frozenset(first[:N_WORDS])
 
 
-def check_repetition_path(path: Path, *, replace: bool) -> None:
-    """Refuse a path that the re-ranker must not be written to, before any work."""
-    check_replaceable(path, own_files=(REPETITION.file,), replace=replace)
-
-
 def save_repetition(
     path: Path, stage: Repetition, *, encoder: str, metadata: dict[str, Any] | None = None, replace: bool = False
 ) -> None:
@@ -237,7 +232,8 @@ def save_repetition(
         replace: whether an earlier folder of this kind may be replaced.
 
     Raises:
-        UsageError: the path exists, the stage corrects no encoder, or the other re-ranker was not loaded by its name.
+        UsageError: the path exists, or is that of the encoder or of the other re-ranker; the stage corrects no encoder;
+            or the other re-ranker was not loaded by its name.
         ResourceError: the disk is full.
     """
     if not stage.corrects:
@@ -245,6 +241,7 @@ def save_repetition(
     other = stage.reranker
     if other is not None and not (other.name and other.fingerprint):
         raise UsageError("the other re-ranker has no name or no fingerprint; load it from its folder")
+    check_not_itself(path, encoder, *([] if other is None else [other.name]))
     document = {
         "encoder": portable_name(encoder, path),
         "corrects": stage.corrects,

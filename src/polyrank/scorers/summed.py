@@ -19,10 +19,10 @@ from polyrank.loading.folders import SUM
 from polyrank.loading.models import portable_name
 from polyrank.ranking.weights import check_weights, listed
 from polyrank.records import Context, ContextLike, contexts_of
-from polyrank.scorers.parts import check_part
+from polyrank.scorers.parts import check_not_itself, check_part
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.document import read_document, seal
-from polyrank.storage.durable import check_replaceable, new_folder
+from polyrank.storage.durable import new_folder
 
 if TYPE_CHECKING:  # a folder's document is read without torch
     from polyrank.scorers.network import NetworkScorer
@@ -141,11 +141,6 @@ def _fingerprint(parts: Sequence[str], weights: Sequence[float]) -> str:
     return hashlib.sha256(" + ".join(("sum", *terms)).encode()).hexdigest()
 
 
-def check_sum_path(path: Path, *, replace: bool) -> None:
-    """Refuse a path that a sum must not overwrite, before any work."""
-    check_replaceable(path, own_files=(SUM.file,), replace=replace)
-
-
 def check_parts(path: Path, parts: Sequence[Encoder]) -> None:
     """Refuse encoders that a sum at ``path`` could not load again, and the sum itself as a part.
 
@@ -157,8 +152,7 @@ def check_parts(path: Path, parts: Sequence[Encoder]) -> None:
             raise UsageError(
                 "a part of the sum was not loaded by a name, so it could not be loaded again; load it by name"
             )
-        if Path(part.name).resolve() == path.resolve():
-            raise UsageError(f"{path} would be a part of itself; choose another path")
+        check_not_itself(path, part.name)
         if isinstance(part, SumEncoder):
             check_parts(path, part.parts)
 

@@ -6,12 +6,13 @@ This package does not know texts or models, and reads no file except the machine
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from polyrank.config.pipeline import Mode
 from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
 from polyrank.index.protocol import Block as IndexBlock
@@ -30,8 +31,6 @@ from polyrank.search.shortlist import ProductIndex, shortlist
 from polyrank.search.ways import WAYS
 
 __all__ = ["Block", "Mode", "NearestSearch", "ProductIndex", "Result", "prior_of", "score_rows", "search"]
-
-Mode = Literal["exact", "approximate"]
 
 
 def search(

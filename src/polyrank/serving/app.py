@@ -9,7 +9,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -36,13 +36,15 @@ from polyrank.serving.worker import Setup
 log = logging.getLogger("polyrank.serving")
 
 CHECK_S = 1.0  # between checks of the files on disk
+
+
+def _paths(router: APIRouter) -> frozenset[str]:
+    return frozenset(route.path for route in router.routes if isinstance(route, APIRoute))
+
+
 ROUTERS = (answering.router, candidates.router, ranking.router, embedding.router, health.router)
-COMPUTING = frozenset(
-    {
-        "/v1/respond", "/v1/explain", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/v1/embeddings",
-        "/v1/embed", "/v2/embed", "/embed", "/v1/candidates",
-    }
-)  # fmt: skip
+COMPUTING = _paths(answering.router) | _paths(ranking.router) | _paths(embedding.router) | {"/v1/candidates"}
+FEEDBACK_PATHS = _paths(feedback.router)
 STATUSES = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 500, 503, 504, 507)
 
 
@@ -169,9 +171,6 @@ async def _answer_error(request: Request, error: Exception) -> JSONResponse:
 async def _answer_validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     return _response(request, of_validation(error.errors()))
-
-
-FEEDBACK_PATHS = frozenset(route.path for route in feedback.router.routes if isinstance(route, APIRoute))
 
 
 async def _answer_http(request: Request, error: Exception) -> JSONResponse:

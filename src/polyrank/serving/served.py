@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -19,11 +19,12 @@ from polyrank.answering.explain import explain
 from polyrank.answering.pipeline import Pipeline, open_pipeline
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.models import MODEL
+from polyrank.config.serving import ServedBackend
 from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
 from polyrank.loading.answering import read_pipeline
 from polyrank.loading.folders import PIPELINE, stamp
-from polyrank.loading.models import Backend, check_backend, resolve_model
+from polyrank.loading.models import check_backend, resolve_model
 from polyrank.ranking.ensembles import BY_LIST, weight_of
 from polyrank.records import Context, Ranked
 from polyrank.scorers.exported import fastest_backend
@@ -66,9 +67,7 @@ class Served:
         backend: see ``polyrank.load``; or "auto": the fastest on this machine of torch and the models' exports.
     """
 
-    def __init__(
-        self, name: str, path: str, device: str = "auto", backend: Backend | Literal["auto"] = "torch"
-    ) -> None:
+    def __init__(self, name: str, path: str, device: str = "auto", backend: ServedBackend = "torch") -> None:
         self.name, self.path = name, path
         self._options = device, backend
         # by filter: the version of the index, the time until which the filter is refused, and the error

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from polyrank.config.serving import ServingSettings
+from polyrank.config.serving import ServedBackend, ServingSettings
 from polyrank.errors import ArtifactError, PolyrankError, UsageError, is_out_of_memory
 from polyrank.serving.log import name_of
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
@@ -41,7 +41,7 @@ class Setup:
 
     models: Mapping[str, str]
     device: str
-    backend: str
+    backend: ServedBackend
     threads: int | None
     filter_timeout_s: float = inf
     number: int = 0
@@ -84,14 +84,12 @@ def run_worker(connection: Connection, setup: Setup) -> None:
 
 def _open_models(setup: Setup) -> "dict[str, Served]":
     from polyrank.devices.choice import set_threads, turn_of
-    from polyrank.loading.models import Backend, read_backend
     from polyrank.serving.served import Served
 
     if setup.threads is not None:
         set_threads(setup.threads)
-    backend: Backend | Literal["auto"] = "auto" if setup.backend == "auto" else read_backend(setup.backend)
-    device = turn_of(setup.number, setup.device) if backend == "torch" else setup.device
-    return {name: Served(name, path, device, backend) for name, path in setup.models.items()}
+    device = turn_of(setup.number, setup.device) if setup.backend == "torch" else setup.device
+    return {name: Served(name, path, device, setup.backend) for name, path in setup.models.items()}
 
 
 def _outcomes(served: "dict[str, Served]", batch: Batch) -> list[TaskOutcome]:

@@ -6,15 +6,16 @@ not know what documents mean and does not import torch.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from polyrank._version import __version__
 from polyrank.errors import ArtifactError
 from polyrank.storage.durable import sha256_file
 
+T = TypeVar("T")
 SEAL = ("checksum", "format", "written_by")
 
 
@@ -30,6 +31,7 @@ class DocumentKind:
         remedy: what the user can do if the document is damaged.
         spaced: compute the checksum of JSON with spaces, for kinds that have always done so.
         seal_optional: accept documents without a seal, which earlier versions wrote.
+        parts: names of the other files in the folder.
     """
 
     name: str
@@ -39,12 +41,24 @@ class DocumentKind:
     format: int = 1
     spaced: bool = False
     seal_optional: bool = False
+    parts: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files of such a folder."""
+        return (self.file, *self.parts)
 
 
 def tensors_kind(name: str) -> DocumentKind:
     """The kind of a folder that ``polyrank.storage.tensors`` writes: ``name.json`` and ``name.safetensors``."""
     missing, remedy = "check the path", "create the folder again"
-    return DocumentKind(name=f"folder of kind {name!r}", file=f"{name}.json", missing=missing, remedy=remedy)
+    return DocumentKind(
+        name=f"folder of kind {name!r}",
+        file=f"{name}.json",
+        missing=missing,
+        remedy=remedy,
+        parts=(f"{name}.safetensors",),
+    )
 
 
 def checksum(values: Mapping[str, Any], *, spaced: bool = False) -> str:
@@ -142,6 +156,31 @@ def read_document(folder: Path, kind: DocumentKind) -> dict[str, Any]:
         article = "an" if kind.name[0] in "aeio" else "a"
         raise ArtifactError(f"{folder} is not {article} {kind.name}: it has no {kind.file}; {kind.missing}") from error
     return unseal(data, path, kind)
+
+
+def open_or_write(
+    folder: Path,
+    kind: DocumentKind,
+    open_: Callable[[Path], T],
+    write: Callable[[], None],
+    notify: Callable[[str], None],
+) -> T:
+    """Open a folder that can be written again, such as one of a cache; write it if it is missing or damaged.
+
+    Args:
+        folder: with a document of this kind.
+        kind: of its document.
+        open_: raises ArtifactError if the folder is missing or damaged.
+        write: writes the folder.
+        notify: called if the folder is damaged.
+    """
+    try:
+        return open_(folder)
+    except ArtifactError as error:
+        if has_document(folder, kind):
+            notify(f"{error}; polyrank writes it again")
+    write()
+    return open_(folder)
 
 
 def check_part(path: Path, digest: object, kind: DocumentKind) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import safetensors
 import safetensors.torch
 
-from polyrank.storage.document import check_part, has_document, read_document, seal, tensors_kind
+from polyrank.storage.document import check_part, read_document, seal, tensors_kind
 from polyrank.storage.durable import new_folder
 
 if TYPE_CHECKING:
@@ -83,11 +83,6 @@ def write_tensors(
     with new_folder(path, replace=replace) as folder:
         (folder / f"{kind}.safetensors").write_bytes(data)
         (folder / f"{kind}.json").write_bytes(whole)
-
-
-def is_folder_of(path: Path, kind: str) -> bool:
-    """Whether ``path`` is a folder with a document of this kind."""
-    return has_document(path, tensors_kind(kind))
 
 
 def read_tensors(path: Path, kind: str) -> "tuple[dict[str, Any], dict[str, Tensor]]":

@@ -20,9 +20,8 @@ from polyrank._version import __version__
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.data.read_report import counted
 from polyrank.devices import distributed
-from polyrank.errors import ArtifactError
 from polyrank.negatives.random import right_answers, text_key
-from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
+from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
 from polyrank.storage.durable import new_folder, sha256_file
 from polyrank.text import Texts
 
@@ -96,15 +95,10 @@ def open_tokens(
     folder = examples.folder.parent / f"tokens-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
     def write() -> None:
-        try:
-            StoredTokens(folder)
-        except ArtifactError as error:
-            if has_document(folder, DOCUMENT):
-                notify(f"{error}; polyrank writes it again")
-            notify(f"writing the tokens of {counted(len(examples), 'example')} to {folder}")
-            _write(folder, examples, texts)
+        notify(f"writing the tokens of {counted(len(examples), 'example')} to {folder}")
+        _write(folder, examples, texts)
 
-    distributed.on_rank_zero(write)
+    distributed.on_rank_zero(lambda: open_or_write(folder, DOCUMENT, StoredTokens, write, notify))
     return StoredTokens(folder)
 
 

@@ -3,7 +3,6 @@
 from polyrank.frozen.intents.classifier import (
     IntentClassifier,
     Prediction,
-    check_classifier_path,
     load_intents,
     open_encoder,
     save_intents,
@@ -27,7 +26,6 @@ __all__ = [
     "Rejection",
     "Utterance",
     "calibrate_rejection",
-    "check_classifier_path",
     "confusion",
     "encode",
     "evaluate_rejection",

@@ -17,8 +17,7 @@ from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.records import Context
 from polyrank.scorers.open import load_frozen
 from polyrank.scorers.protocols import Encoder
-from polyrank.storage.durable import check_replaceable
-from polyrank.storage.tensors import is_folder_of, read_tensors, write_tensors
+from polyrank.storage.tensors import read_tensors, write_tensors
 
 KIND = "intent"
 
@@ -93,11 +92,6 @@ class IntentClassifier:
         return predictions
 
 
-def check_classifier_path(path: Path, *, replace: bool) -> None:
-    """Check that a classifier can be written to a path, before any work."""
-    check_replaceable(path, own_files=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
-
-
 def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = False) -> None:
     """Write a classifier as intent.json and intent.safetensors, without its encoder.
 
@@ -159,6 +153,4 @@ def open_encoder(name: str, *, device: str = "auto") -> Encoder:
     Raises:
         UsageError: the model is not an encoder.
     """
-    if is_folder_of(Path(name), KIND):
-        raise UsageError(f"{name} is an intent classifier; give an encoder to train on")
     return load_frozen(name, "train on", device=device)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from polyrank.config.checked import Count, Positive, Settings, Share
 from polyrank.errors import ConfigError, DivergedError
 from polyrank.frozen.grid import fit_grid
 
@@ -22,7 +23,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadConfig:
+class HeadConfig(Settings):
     """Sizes that the grid search chooses.
 
     Args:
@@ -31,17 +32,14 @@ class HeadConfig:
         lr: of SGD.
     """
 
-    hidden_dim: int = 512
-    dropout: float = 0.3
-    lr: float = 0.1
+    hidden_dim: Count = 512
+    dropout: Share = 0.3
+    lr: Positive = 0.1
 
     def __post_init__(self) -> None:
-        if self.hidden_dim < 1:
-            raise ConfigError(f"hidden_dim = {self.hidden_dim} is below 1; give at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout = {self.dropout} is outside 0 to 1; give for example 0.3")
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ConfigError(f"lr = {self.lr} must be a number above 0; give for example 0.1")
+        Settings.__post_init__(self)
+        if self.dropout == 1:
+            raise ConfigError("dropout = 1.0 removes all of the hidden layer; give for example 0.3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
-from polyrank.index.local.store import FILE, Meta
+from polyrank.index.local.store import Meta
+from polyrank.loading.folders import INDEX_FILE
 
 CHECKED = "checked"
 SECOND = 10**9
@@ -20,7 +21,7 @@ SECOND = 10**9
 def record_check(path: Path, meta: Meta) -> None:
     """Record that the rows are those that ``meta`` describes; SQLite's log must be empty."""
     with suppress(OSError):  # the next writer checks all rows
-        file = path / FILE
+        file = path / INDEX_FILE
         now = file.stat()
         # in an earlier second, so that a change differs even where times are whole seconds
         changed = (now.st_mtime_ns // SECOND - 1) * SECOND + random.SystemRandom().randrange(SECOND)
@@ -37,7 +38,7 @@ def is_checked(path: Path, meta: Meta) -> bool:
 
 
 def _record(path: Path, meta: Meta) -> bytes:
-    now, log = (path / FILE).stat(), path / f"{FILE}-wal"
+    now, log = (path / INDEX_FILE).stat(), path / f"{INDEX_FILE}-wal"
     n_pending = log.stat().st_size if log.exists() else 0
     facts = (now.st_size, now.st_mtime_ns, n_pending, meta.change, meta.n, meta.digest)
     return hashlib.sha256(repr(facts).encode()).hexdigest().encode()

@@ -10,7 +10,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from polyrank.errors import ArtifactError
-from polyrank.index.local.store import FILE, REMEDY
+from polyrank.index.local.store import REMEDY
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.storage import lock
 from polyrank.storage.durable import unwritable
 
@@ -75,8 +76,8 @@ def check_acknowledged(path: Path, change: int, expected: int) -> None:
     """
     if change < expected:
         raise ArtifactError(
-            f"{path / FILE} is damaged: its last change is number {change:,}, but number {expected:,} was acknowledged:"
-            f" a part of its log {FILE}-wal is lost; {REMEDY}"
+            f"{path / INDEX_FILE} is damaged: its last change is number {change:,}, but number {expected:,} was"
+            f" acknowledged: a part of its log {INDEX_FILE}-wal is lost; {REMEDY}"
         )
 
 

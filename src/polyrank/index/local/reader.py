@@ -26,7 +26,6 @@ from polyrank.index.local.filtered import FilteredViews, View
 from polyrank.index.local.lock import acknowledged_change, check_acknowledged
 from polyrank.index.local.matrix import REMEDY, Matrix, Verification, open_matrix
 from polyrank.index.local.store import (
-    FILE,
     Meta,
     connect,
     read_meta,
@@ -38,6 +37,7 @@ from polyrank.index.local.store import (
     transaction,
 )
 from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
@@ -233,7 +233,7 @@ class LocalIndex(Index):
         return {key: getattr(meta, key) for key in keys} | {
             "blocks": [len(block.rows) for block in self.blocks()],
             "bytes": {
-                FILE: (self.path / FILE).stat().st_size,
+                INDEX_FILE: (self.path / INDEX_FILE).stat().st_size,
                 "vectors": meta.n * bytes_per_vector(meta.dimension, meta.precision),
             },
         }
@@ -336,8 +336,8 @@ class _State:
 def _file_identity(path: Path, *, immutable: bool = False) -> tuple[int, ...]:
     """Identifies the file; one opened as immutable also by its time and sizes, which reveal a change."""
     try:
-        status = (path / FILE).stat()
+        status = (path / INDEX_FILE).stat()
     except FileNotFoundError:
         return (0, 0)
     identity = (status.st_dev, status.st_ino)
-    return (*identity, status.st_mtime_ns, status.st_size, log_size(path / FILE)) if immutable else identity
+    return (*identity, status.st_mtime_ns, status.st_size, log_size(path / INDEX_FILE)) if immutable else identity

@@ -20,6 +20,7 @@ from polyrank.errors import ArtifactError
 from polyrank.index.checks import Vectors, metadata_json, row_digest
 from polyrank.index.filters import Filter
 from polyrank.index.protocol import Page
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.storage import sqlite
 from polyrank.storage.document import check_format, checksum
@@ -27,7 +28,6 @@ from polyrank.storage.quantized import Precision, to_rows
 from polyrank.storage.time_limit import limited_search
 
 FORMAT = 3
-FILE = "candidates.db"
 MODULUS = 1 << 256
 PAGE_BYTES = 8 * 2**20  # of texts and metadata, after which a page ends early
 REMEDY = "restore the index from a snapshot or build it again"
@@ -107,7 +107,7 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """
     check_exists(path)
     with sqlite_errors(path):
-        return sqlite.open_database(path / FILE, write=write)
+        return sqlite.open_database(path / INDEX_FILE, write=write)
 
 
 def check_exists(path: Path) -> None:
@@ -116,19 +116,19 @@ def check_exists(path: Path) -> None:
     Raises:
         ArtifactError: it lacks the index's file.
     """
-    if not (path / FILE).exists():
-        raise ArtifactError(f"{path} is not an index: it lacks {FILE}; build an index with polyrank index build")
+    if not (path / INDEX_FILE).exists():
+        raise ArtifactError(f"{path} is not an index: it lacks {INDEX_FILE}; build an index with polyrank index build")
 
 
 def sqlite_errors(path: Path) -> AbstractContextManager[None]:
     """Translate SQLite's errors to polyrank's: damage, a full or failing disk, a lock."""
-    return sqlite.sqlite_errors(path / FILE, REMEDY)
+    return sqlite.sqlite_errors(path / INDEX_FILE, REMEDY)
 
 
 def create(path: Path, meta: Meta) -> sqlite3.Connection:
     """Create the file in an empty folder, inside a transaction that the caller commits; not yet durable."""
     with sqlite_errors(path), ExitStack() as resources:
-        connection = sqlite3.connect(path / FILE, isolation_level=None)
+        connection = sqlite3.connect(path / INDEX_FILE, isolation_level=None)
         resources.callback(connection.close)
         # readers see this file only after the whole folder was synced and renamed
         connection.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {SCHEMA}")
@@ -171,15 +171,17 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
         values = {}
     version = values.get("format", "")
     if version.isdecimal():
-        check_format(path / FILE, {**values, "format": int(version)}, FORMAT)
+        check_format(path / INDEX_FILE, {**values, "format": int(version)}, FORMAT)
     sound = values.pop("checksum", None) == checksum(values, spaced=True)
     if version == "2":  # stored fp32 only
         values.setdefault("precision", "fp32")
     if not sound or set(values) != {field.name for field in fields(Meta)}:
-        raise ArtifactError(f"{path / FILE} is damaged: the checksum of its settings does not match; {REMEDY}")
+        raise ArtifactError(f"{path / INDEX_FILE} is damaged: the checksum of its settings does not match; {REMEDY}")
     with sqlite_errors(path):  # if a column's name is damaged, queries return other columns, or none
         if connection.execute(_TABLES).fetchall() != _expected_tables():
-            raise ArtifactError(f"{path / FILE} is damaged: its tables are not those that polyrank made; {REMEDY}")
+            raise ArtifactError(
+                f"{path / INDEX_FILE} is damaged: its tables are not those that polyrank made; {REMEDY}"
+            )
     numbers = {key: int(values[key]) for key in ("dimension", "change", "n", "digest", "matrix_change", "format")}
     return Meta(**(values | numbers))
 
@@ -348,7 +350,7 @@ def check_rows(path: Path, meta: Meta, n: int, digest: int) -> None:
     """
     if n != meta.n or digest % MODULUS != meta.digest:
         raise ArtifactError(
-            f"{path / FILE} is damaged: its {n:,} rows are not the {meta.n:,} that were written; {REMEDY}"
+            f"{path / INDEX_FILE} is damaged: its {n:,} rows are not the {meta.n:,} that were written; {REMEDY}"
         )
 
 
@@ -374,4 +376,4 @@ def _checked_row(path: Path, values: tuple[Any, ...]) -> Row:
 
 
 def _row_error(path: Path, row: object, what: str) -> ArtifactError:
-    return ArtifactError(f"{path / FILE} is damaged: candidate row {row}: {what}; {REMEDY}")
+    return ArtifactError(f"{path / INDEX_FILE} is damaged: candidate row {row}: {what}; {REMEDY}")

@@ -11,7 +11,7 @@ from polyrank.index.local import store
 from polyrank.index.local.lock import acknowledged_change, check_acknowledged
 from polyrank.index.local.matrix import REMEDY, open_matrix, read_manifest, verified
 from polyrank.index.local.reader import LocalIndex
-from polyrank.index.local.store import FILE
+from polyrank.loading.folders import INDEX_FILE
 
 
 def local_problems(folder: Path) -> list[str]:
@@ -23,7 +23,9 @@ def local_problems(folder: Path) -> list[str]:
             with store.transaction(connection, folder, write=False):
                 meta = store.read_meta(connection, folder)
                 faults = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
-                problems += [f"{folder / FILE} is damaged ({what}); {store.REMEDY}" for what in faults if what != "ok"]
+                problems += [
+                    f"{folder / INDEX_FILE} is damaged ({what}); {store.REMEDY}" for what in faults if what != "ok"
+                ]
                 for _ in store.scan_all_rows(connection, folder, meta):
                     pass
                 check_acknowledged(folder, meta.change, expected)

@@ -30,15 +30,16 @@ from polyrank.index.local import lock, store
 from polyrank.index.local.ann import check_library, read_kind
 from polyrank.index.local.checked import CHECKED, is_checked, record_check
 from polyrank.index.local.matrix import write_matrix
-from polyrank.index.local.store import FILE, Meta
+from polyrank.index.local.store import Meta
 from polyrank.index.protocol import IndexWriter, check_fingerprint
+from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.storage.quantized import Precision
 
 INDEX_FILES = (
-    FILE,
-    f"{FILE}-*",
+    INDEX_FILE,
+    f"{INDEX_FILE}-*",
     lock.LOCK,
     CHECKED,
     "matrix-*",
@@ -156,7 +157,7 @@ class LocalWriter(IndexWriter):
             faults = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(candidates)")]
             digests = [row[0] for row in self._connection.execute("SELECT digest FROM candidates")]
         if faults != ["ok"]:
-            raise ArtifactError(f"{self.path / FILE} is damaged ({faults[0]}); {store.REMEDY}")
+            raise ArtifactError(f"{self.path / INDEX_FILE} is damaged ({faults[0]}); {store.REMEDY}")
         total = sum(int.from_bytes(digest, "little") for digest in digests if isinstance(digest, bytes))
         store.check_rows(self.path, meta, len(digests), total)
         return meta
@@ -306,7 +307,7 @@ class LocalWriter(IndexWriter):
     def snapshot(self, path: AnyPath) -> None:
         check_snapshot_path(self.path, path)
         with self._exclusive(), new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
-            with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as copy:
+            with closing(sqlite3.connect(folder / INDEX_FILE, isolation_level=None)) as copy:
                 try:
                     self._connection.backup(copy)
                 except sqlite3.OperationalError as error:  # of either file

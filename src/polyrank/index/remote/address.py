@@ -10,15 +10,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.storage.document import DocumentKind, read_document, seal
+from polyrank.loading.folders import REMOTE
+from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import new_folder
 
-REMOTE = DocumentKind(
-    name="remote index",
-    file="remote.json",
-    missing="build one with polyrank index build --remote",
-    remedy="build it again with polyrank index build --remote, or restore the file",
-)
 LOCK = "writer.lock"
 FOLDER_FILES = (REMOTE.file, LOCK)  # every file in the folder of a remote index
 

@@ -36,19 +36,18 @@ def list_collections(address: Address, *, timeout_s: float = TIMEOUT_S) -> list[
         return [Found(one.name, server.aliases(one.name)) for one in server.collections()]
 
 
-def find_collection(address: Address, *, timeout_s: float = TIMEOUT_S) -> Found:
+def find_collection(address: Address) -> Found:
     """The collection of an address that may be dropped.
 
     Args:
         address: of an index, or of a collection that no index uses.
-        timeout_s: for each request.
 
     Raises:
         ArtifactError: it does not exist, or polyrank did not make it.
         UsageError: it is a collection that an index uses.
         OfflineError: the server does not answer.
     """
-    with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
+    with closing(MilvusCollection(address)) as server:
         found = server.describe()
         indexes = server.aliases(found.name)
     if indexes and address.collection == found.name:
@@ -56,14 +55,14 @@ def find_collection(address: Address, *, timeout_s: float = TIMEOUT_S) -> Found:
     return Found(found.name, indexes)
 
 
-def drop_collection(address: Address, *, timeout_s: float = TIMEOUT_S) -> None:
+def drop_collection(address: Address) -> None:
     """Drop an index with its collection, or a collection that no index uses. It cannot be undone.
 
     Raises:
         ArtifactError, UsageError, OfflineError: as in ``find_collection``.
     """
-    found = find_collection(address, timeout_s=timeout_s)
-    with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
+    found = find_collection(address)
+    with closing(MilvusCollection(address)) as server:
         for index in found.indexes:
             server.drop_alias(index)
         server.drop(found.name)

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from math import ceil
-from pathlib import Path
 
 import numpy as np
 
+from polyrank.config.names import SAMPLE
 from polyrank.data import read_examples
 from polyrank.errors import DataError
 from polyrank.ranking.top import top_rows
@@ -55,7 +54,7 @@ class Agreement:
 
 def sample_lists() -> list[Example]:
     """The validation lists of the shipped sample."""
-    return read_examples(Path(str(files("polyrank") / "sample" / "valid.jsonl"))).examples
+    return read_examples(SAMPLE / "valid.jsonl").examples
 
 
 def agreement(

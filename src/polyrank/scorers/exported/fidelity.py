@@ -1,12 +1,11 @@
 """How close an exported network is to the original in fp32."""
 
 from collections.abc import Sequence
-from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.config.names import SAMPLE
 from polyrank.data import read_examples, read_pool
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
@@ -19,9 +18,8 @@ N_TEXTS = 32
 
 def sample_texts() -> tuple[list[Context], list[str]]:
     """Contexts and candidates of the shipped sample, short and long; one of each exceeds every budget."""
-    folder = Path(str(files("polyrank") / "sample"))
-    contexts = [example.query for example in read_examples(folder / "test.jsonl").examples]
-    candidates = [candidate.text for candidate in read_pool(folder / "replies.jsonl")]
+    contexts = [example.query for example in read_examples(SAMPLE / "test.jsonl").examples]
+    candidates = [candidate.text for candidate in read_pool(SAMPLE / "replies.jsonl")]
     step = max(len(contexts) // N_TEXTS, 1)
     long = Context(tuple(turn for context in contexts[:200] for turn in context.turns))
     return [*contexts[::step][:N_TEXTS], long], [*candidates[:N_TEXTS], "ok", " ".join(candidates[:40])]

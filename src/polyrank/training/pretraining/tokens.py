@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from polyrank.data.examples import Reader
 from polyrank.data.read_report import BadRows, counted, parsed
 from polyrank.data.rows import rows
-from polyrank.errors import ArtifactError, DataError
+from polyrank.errors import DataError
 from polyrank.records import Example
-from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
+from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
 from polyrank.storage.durable import make_folders, new_folder, sha256_file
 from polyrank.text import Subwords
 
@@ -106,13 +106,11 @@ def open_pairs(
         repr((sha256_file(path), hashlib.sha256(subwords.to_bytes()).hexdigest(), separator, skip_bad)).encode()
     )
     folder = cache / key.hexdigest()[:24]
-    try:
-        pairs = _open(folder)
-    except ArtifactError as error:
-        if has_document(folder, DOCUMENT):
-            notify(f"{error}; polyrank writes it again")
+
+    def write() -> None:
         _make(folder, path, subwords, separator, rows_of(path, skip_bad=skip_bad, notify=notify))
-        pairs = _open(folder)
+
+    pairs = open_or_write(folder, DOCUMENT, _open, write, notify)
     if len(pairs) < 2:
         raise DataError(f"{path}: {counted(len(pairs), 'pair')} with words on both sides; give at least two")
     notify(f"{path}: {counted(len(pairs), 'pair')}, {counted(len(pairs.ids), 'token')}")
