@@ -67,7 +67,7 @@ def test_a_card_describes_the_model(tested: dict[str, Path], tiny_backbone: Path
     assert "| `train.epochs` | `1` |" in text  # a default, and shown
     assert "train.new_lr" not in text  # a default
     assert str(tmp_path) not in text
-    assert "Test: 12 examples with 12 candidates each, in percent." in text
+    assert f"Test: 12 examples with 12 candidates each, in {own.test['precision']}, in percent." in text
     rate, (low, high) = own.test["metrics"]["R@1"], own.test["intervals"]["R@1"]
     assert f"| R@1 | {100 * rate:.1f} | {100 * low:.1f} to {100 * high:.1f} |" in text
     assert "# Bi-encoder for ranking replies" in text

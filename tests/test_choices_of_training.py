@@ -17,6 +17,7 @@ from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, DataError
+from polyrank.evaluation import evaluate, summarise
 from polyrank.models.artifacts import load_model
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load
@@ -257,3 +258,27 @@ def test_dialogues_in_memory_are_read_like_files(tmp_path: Path, write_rows: Wri
         assert [e.candidates for e in judges] == [e.candidates for e in valid]
         n_train[speaker] = len(train_part)
     assert n_train == {None: len(WORDS), "customer": len(WORDS), "*": 2 * len(WORDS)}
+
+
+def test_figures_of_the_training_are_those_of_the_model(tmp_path: Path, write_rows: Write) -> None:
+    train_file = write_rows("train.jsonl", rows(0))
+    only_right = {"context": ["thanks"], "candidates": ["welcome", "welcome"], "relevant": [0]}  # no scorer can fail
+    valid = write_rows("valid.jsonl", [*rows(1), only_right])
+    said: list[str] = []
+    plan = dataclasses.replace(recipe(train_file, valid, tmp_path / "run", epochs=2))
+    plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, test=str(valid)))
+    (result,) = train(plan, notify=said.append)
+    assert result.test["n_examples"] == 6
+    found = summarise(evaluate(result.load(), read_examples(valid).examples))
+    assert result.test["metrics"] == found["metrics"]
+    assert result.fit.best["R@1"] == pytest.approx(found["metrics"]["R@1"])
+    assert any("without 1 that have no wrong candidate" in line for line in said)
+    (again,) = train(plan, resume=True)
+    assert again.test == result.test
+
+
+def test_equal_responses_leave_nothing_to_learn(tmp_path: Path) -> None:
+    pairs = [Example((f"turn {n}",), ("ok",), (0,)) for n in range(8)]
+    plan = recipe(tmp_path / "none.jsonl", None, tmp_path / "run")
+    with pytest.raises(DataError, match="all responses are equal"):
+        train(plan, pairs)

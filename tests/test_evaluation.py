@@ -31,6 +31,7 @@ from polyrank.evaluation import (
     plot_times,
     rankable,
     read_scores,
+    read_task,
     summarise,
     table,
     write_scores,
@@ -755,3 +756,97 @@ def test_curves_are_drawn_by_epoch_if_all_runs_record_it(figures: list[Any], tmp
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.svg", "b.svg", "c.svg"))
     with pytest.raises(UsageError, match=r"no run has the validation figure 'MAP'; choose one of: R@1, loss"):
         plot_curves({"new": new}, tmp_path / "x.svg", figure="MAP")
+
+
+# scorers of users, and arguments
+
+
+class Fixed:
+    """A user's scorer, which returns what it was given."""
+
+    def __init__(self, found: object) -> None:
+        self.found = found
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> object:
+        return self.found
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> object:
+        return self.found
+
+
+@pytest.mark.parametrize("found", [[[3.0]], [[1.0] * 4], [[[1.0]] * 3], [], [[1.0] * 3] * 2])
+def test_other_numbers_of_scores_are_refused(found: object) -> None:
+    example = Example(("a",), ("a", "b", "c"), (0,))
+    with pytest.raises(UsageError, match=r"Fixed .* (for each|one row each)"):
+        evaluate(Fixed(found), [example])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="returned scores of shape"):
+        evaluate(Fixed(found), [example], pool=[Candidate(text, text) for text in "abc"])  # type: ignore[arg-type]
+
+
+def test_a_scorer_keeps_its_own_matrix() -> None:
+    pool, examples = [Candidate(text, text) for text in "abc"], [Example(("a", "b"), ("c",), (0,))]
+    matrix = np.array([[3, 2, 1]], np.float32)
+    matrix.flags.writeable = False
+    assert summarise(evaluate(Fixed(matrix), examples, pool=pool))["metrics"]["R@1"] == 1  # type: ignore[arg-type]
+    assert summarise(evaluate(Fixed([[3, 2, 1]]), examples, pool=pool, allow_echo=True))["metrics"]["R@1"] == 0  # type: ignore[arg-type]
+
+
+def test_lexical_scorers_are_fitted_to_all_candidates() -> None:
+    lists = [Example((f"{n} a",), (f"a {n}", "a", f"b {n}", "c c"), (0,), f"x{n}") for n in range(9)]
+    fitted = BM25().fit(list(dict.fromkeys(text for example in lists for text in example.candidates)))
+    given = evaluate(BM25(), (example for example in lists))
+    for got, want in zip(given.records, evaluate(fitted, lists).records, strict=True):
+        np.testing.assert_array_equal(got.scores, want.scores)
+    assert not np.array_equal(given.records[0].scores, BM25().score([lists[0].query], [lists[0].candidates])[0])
+
+
+def test_numbers_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    file, found = tmp_path / "a.jsonl", evaluate(constant, EXAMPLES)
+    file.write_text('{"context": ["a"], "candidates": ["b", "c"], "relevant": [0]}\n', "utf-8")
+    for name in ("turns", "limit", "groups", "n_candidates"):
+        with pytest.raises(UsageError, match=f"{name} is 0; give 1 or more"):
+            read_task(file, **{name: 0})
+    with pytest.raises(UsageError, match="n_bootstrap is 0"):
+        summarise(found, n_bootstrap=0)
+    with pytest.raises(UsageError, match="n_permutations is 0"):
+        paired_test(found, found, n_permutations=0)
+    for metric in ("R@0", "R@x", "R@-1"):
+        with pytest.raises(DataError, match="cannot be measured"):
+            paired_test(found, found, metric=metric)
+    with pytest.raises(UsageError, match="unknown cluster 'examples'"):
+        summarise(found, cluster="examples")  # type: ignore[arg-type]
+
+
+# dialogues
+
+
+def of_ids(ids: Sequence[str], scorer: ByRule = knowing) -> Any:
+    return evaluate(scorer, [replace(EXAMPLES[i], id=id_) for i, id_ in enumerate(ids)])
+
+
+def test_an_example_without_an_id_is_a_dialogue_alone() -> None:
+    assert "n_dialogues" not in summarise(of_ids([""] * 9))
+    assert "n_dialogues" not in summarise(of_ids(["a#1", *[""] * 8]))
+    assert summarise(of_ids(["a#1", "a#2", *[""] * 7]))["n_dialogues"] == 8
+
+
+def test_one_dialogue_is_named_as_the_unit() -> None:
+    ids = [f"a#{n}" for n in range(9)]
+    summary = summarise(of_ids(ids))
+    assert summary["n_dialogues"] == 1
+    assert paired_test(of_ids(ids), of_ids(ids, constant))["n_dialogues"] == 1
+    assert "over examples of one dialogue" in table([{"name": "it", **summary}])
+
+
+def test_all_right_or_all_wrong_is_not_certain() -> None:
+    summary = summarise(of_ids([f"{n}" for n in range(10)]))
+    assert summary["intervals"]["R@1"] == pytest.approx([0.7225, 1], abs=1e-4)  # Wilson's
+    two = summarise(of_ids([f"{n % 2}#{n}" for n in range(10)]))  # two dialogues say less
+    assert two["intervals"]["R@1"] == pytest.approx([0.3424, 1], abs=1e-4)
+    assert two["intervals"]["R@1"][1] == 1
+
+
+def test_contexts_that_are_only_a_background_have_a_class_of_their_own() -> None:
+    lists = [Example((), ("a", "b"), (0,), background=("a",)), Example(("a",), ("a", "b"), (0,))]
+    rows = breakdown(evaluate(constant, lists))
+    assert [(row["from"], row["to"], row["n_examples"]) for row in rows] == [(0, 0, 1), (1, 1, 1)]

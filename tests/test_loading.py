@@ -18,7 +18,8 @@ from polyrank.loading.models import absolute_name, portable_name, resolved_name
 from polyrank.loading.recipes import load_recipe, resolve_recipe
 from polyrank.loading.runs import resolve_runs
 from polyrank.models import new_model
-from polyrank.scorers.open import corpus_of, load
+from polyrank.scorers.lexical import corpus_of
+from polyrank.scorers.open import load
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import Served
 

@@ -40,8 +40,8 @@ from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention, area, calibrate
 from polyrank.ranking.ensembles import SCALES, Ensemble
 from polyrank.records import Candidate, Context, Example, Ranked
-from polyrank.scorers.lexical import BM25, TfIdf
-from polyrank.scorers.open import corpus_of, load_encoder, open_ranker
+from polyrank.scorers.lexical import BM25, TfIdf, corpus_of
+from polyrank.scorers.open import load_encoder, open_ranker
 from polyrank.storage.document import read_document, seal
 from processes import files_open_in
 

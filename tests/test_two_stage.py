@@ -1,5 +1,6 @@
 """Two stages, their ensembles, and abstention."""
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -14,9 +15,10 @@ from polyrank.answering.two_stage import TwoStage
 from polyrank.config.checked import from_dict
 from polyrank.config.pipeline import Ensemble, PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.evaluation import evaluate, summarise
 from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import SCALES, choose_ensemble, combine, read_ensemble, reciprocal_ranks
-from polyrank.records import Candidate, Context
+from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
@@ -345,3 +347,22 @@ def test_the_error_names_the_best_threshold_that_a_user_can_set() -> None:
         calibrate([[5.0], [3.0, 1.0]], [True, False], precision=0.9, measure="margin")
     with pytest.raises(DataError, match=r"a precision of 99\.9%, the best is 99\.8% on 1,000"):
         calibrate([[3.0, 1.0]] * 1000, [True] * 998 + [False] * 2, precision=0.999, measure="score")
+
+
+def test_a_turn_of_the_context_takes_no_place_in_an_evaluated_shortlist() -> None:
+    context, retriever = Context(("no red light", "router light is red")), BM25().fit(TEXTS)
+    (served,) = TwoStage(LexicalRetriever(retriever, POOL), Letters(), n_retrieved=1).respond([context], 1)
+    assert [reply.text for reply in served] == ["restart the router"]  # the best one repeats the last turn
+    example = Example(context.turns, (), (), relevant_ids=(served[0].id,))
+    evaluated = evaluate(TwoStageScorer(retriever, Letters(), n_retrieved=1), [example], pool=POOL)
+    assert summarise(evaluated)["metrics"]["R@1"] == 1
+
+
+def test_both_stages_are_fitted() -> None:
+    both = TwoStageScorer(BM25(), TfIdf(), n_retrieved=2, ensemble="z-score")
+    fitted = TwoStageScorer(BM25().fit(TEXTS), TfIdf().fit(TEXTS), n_retrieved=2, ensemble="z-score")
+    lists = [TEXTS[:3]] * len(CONTEXTS)
+    for got, want in zip(
+        both.fitted_to(lambda: TEXTS).score(CONTEXTS, lists), fitted.score(CONTEXTS, lists), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)

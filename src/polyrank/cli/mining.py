@@ -67,7 +67,8 @@ def mine(
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts
     from polyrank.negatives.mine import mine as run
-    from polyrank.scorers.open import corpus_of, open_model
+    from polyrank.scorers.lexical import corpus_of
+    from polyrank.scorers.open import open_model
     from polyrank.scorers.two_stage import TwoStageScorer
     from polyrank.storage.durable import check_output
 

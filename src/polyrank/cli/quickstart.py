@@ -22,7 +22,8 @@ from polyrank.evaluation.layout import SHOWN
 from polyrank.index import check_target, open_index
 from polyrank.loading.models import SECOND_STAGE
 from polyrank.loading.recipes import load_recipe
-from polyrank.scorers.open import corpus_of, load, load_encoder
+from polyrank.scorers.lexical import corpus_of
+from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Scorer
 from polyrank.training import train
 

@@ -87,7 +87,8 @@ def show_results(data: "DataConfig", results: "list[RunResult]", json_: bool) ->
 def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
     """Print the figures of the test part, with BM25 for comparison."""
     from polyrank.evaluation import evaluate, summarise, table
-    from polyrank.scorers.open import corpus_of, load
+    from polyrank.scorers.lexical import corpus_of
+    from polyrank.scorers.open import load
     from polyrank.training.data import read_lists
 
     examples = read_lists(data, "test")

@@ -112,7 +112,8 @@ def _units(rows: Sequence[Row]) -> str:
 
 def _unit(rows: Sequence[Row]) -> str:
     """The unit of resampling."""
-    return "dialogues" if any("n_dialogues" in row for row in rows) else "examples"
+    numbers = {row["n_dialogues"] for row in rows if "n_dialogues" in row}
+    return "examples of one dialogue" if numbers == {1} else "dialogues" if numbers else "examples"
 
 
 def notes_of(rows: Sequence[Row]) -> list[str]:

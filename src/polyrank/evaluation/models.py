@@ -14,7 +14,8 @@ from polyrank.evaluation.tables import By
 from polyrank.evaluation.task import Task
 from polyrank.loading.runs import Contestant
 from polyrank.ranking.frames import data_frame
-from polyrank.scorers.open import corpus_of, open_ranker, probe_encoding
+from polyrank.scorers.lexical import corpus_of
+from polyrank.scorers.open import open_ranker, probe_encoding
 
 Progress = Callable[[str, list[range]], Iterable[range]]
 

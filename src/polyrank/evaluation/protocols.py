@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.config.checked import whole_number
 from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
 from polyrank.ranking.frames import data_frame
 from polyrank.ranking.metrics import Placement, metric_values, placement_of, with_duplicates
 from polyrank.records import Candidate, Example
+from polyrank.scorers.inputs import checked_scores
+from polyrank.scorers.lexical import corpus_of
+from polyrank.scorers.two_stage import TwoStageScorer
 
-if TYPE_CHECKING:  # tables are made from scores files without torch
+if TYPE_CHECKING:
     from polyrank.scorers.protocols import Scorer
 
 
@@ -123,9 +127,13 @@ def last_turns(examples: Sequence[Example], n: int) -> list[Example]:
 
     With 1, the ablation without earlier turns of ConveRT (2020), section 4.
 
+    Raises:
+        UsageError: ``n`` is below 1.
+
     >>> last_turns([Example(("hi", "hello", "my wifi is down"), ("a", "b"), (0,))], 1)[0].context
     ('my wifi is down',)
     """
+    whole_number(n, "turns", least=1)
     return [replace(example, context=example.context[-n:]) for example in examples]
 
 
@@ -170,7 +178,7 @@ def evaluate(
     """Score every example that is ``rankable``.
 
     Args:
-        scorer: any Scorer.
+        scorer: any Scorer; a lexical one that is not fitted is fitted to all candidates (``corpus_of``).
         examples: with candidate lists. If a pool is given, their right answers are looked up in it: by
             ``relevant_ids``, and by the texts of the right candidates. Examples without a right answer in the pool
             count as unanswerable.
@@ -181,18 +189,21 @@ def evaluate(
         progress: wraps the list of batches, as ``rich.progress.track`` does.
 
     Raises:
-        UsageError: the scorer or the examples have another type.
+        UsageError: the scorer or the examples have another type, or the scorer returns other numbers of scores.
         DataError: no example can be ranked, or ``relevant_ids`` names a candidate that is not in the pool.
     """
     if isinstance(scorer, str) or not hasattr(scorer, "score"):
         raise UsageError(f"scorer = {scorer!r} is {type(scorer).__name__}; give what polyrank.load(NAME) returns")
-    if isinstance(examples, str) or not all(isinstance(example, Example) for example in examples):
+    examples = list(examples)
+    if not all(isinstance(example, Example) for example in examples):
         raise UsageError("examples are not a list of Examples; give polyrank.read_examples(FILE).examples")
     examples = rankable(examples, pool)
+    if fitted_to := getattr(scorer, "fitted_to", None):
+        scorer = fitted_to(lambda: corpus_of(examples, pool))
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool, allow_echo).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
-    if count := getattr(scorer, "n_context_tokens", None):  # a user's scorer may have only ``score``
+    if count := getattr(scorer, "n_context_tokens", None):
         pairs = zip(records, examples, strict=True)
         records = [replace(record, n_tokens=count(example.query)) for record, example in pairs]
     return Evaluation(tuple(records), "lists" if pool is None else "pool")
@@ -214,12 +225,15 @@ def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) ->
         for number, example in zip(numbers, examples, strict=True)
     ]
     shuffled = [[e.candidates[i] for i in order] for e, order in zip(examples, orders, strict=True)]
+    found = scorer.score([e.query for e in examples], shuffled)
+    if len(found) != len(examples):
+        raise UsageError(
+            f"{scorer!r} returned scores of {len(found)} contexts for {len(examples)}; return one row each"
+        )
     records = []
-    for example, order, values in zip(
-        examples, orders, scorer.score([e.query for e in examples], shuffled), strict=True
-    ):
+    for example, order, values in zip(examples, orders, found, strict=True):
         scores = np.empty(len(order), np.float32)
-        scores[order] = values
+        scores[order] = checked_scores(values, (len(order),), scorer)
         records.append(_record(example, with_duplicates(example.candidates, example.relevant), scores, keep=True))
     return records
 
@@ -238,10 +252,18 @@ class _PoolScoring:
             self.saying.setdefault(same_words(text), []).append(i)
 
     def score(self, scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:
-        values = scorer.score_pool([example.query for example in examples], self.texts)
-        for example, row in zip(examples, values, strict=True):
-            echoes = [i for turn in {*map(same_words, example.context)} for i in self.saying.get(turn, ())]
-            row[echoes] = row.min(initial=0.0) - 1.0
+        echoes = [
+            [i for turn in {*map(same_words, example.context)} for i in self.saying.get(turn, ())]
+            for example in examples
+        ]
+        queries = [example.query for example in examples]
+        if isinstance(scorer, TwoStageScorer):
+            found = scorer.score_pool(queries, self.texts, excluded=echoes)
+        else:
+            found = scorer.score_pool(queries, self.texts)
+        values = checked_scores(found, (len(examples), len(self.texts)), scorer).copy()  # the scorer may keep its own
+        for row, own in zip(values, echoes, strict=True):
+            row[own] = row.min(initial=0.0) - 1.0
         return [_record(e, self._relevant(e), row, keep=False) for e, row in zip(examples, values, strict=True)]
 
     def _relevant(self, example: Example) -> tuple[int, ...]:

@@ -7,16 +7,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.config.checked import read_choice, whole_number
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
 from polyrank.ranking.metrics import metric_values
-from polyrank.ranking.statistics import student_t
+from polyrank.ranking.statistics import student_t, wilson
 
 KS = (1, 2, 5, 10, 50)
 Floats = NDArray[np.float64]
 By = Literal["turns", "words", "tokens"]
 EDGES: Mapping[By, tuple[int, ...]] = {
-    "turns": (1, 2, 4, 8, 16),
+    "turns": (0, 1, 2, 4, 8, 16),  # 0: contexts that are only a background
     "words": (0, 11, 26, 51, 101),
     "tokens": (1, 51, 101),  # as in Tao et al.: (0, 50], (50, 100], (100, 360]
 }
@@ -34,21 +35,36 @@ def _each(evaluations: Evaluations) -> tuple[Evaluation, ...]:
 def dialogues_of(ids: Sequence[str], cluster: Cluster = "auto") -> NDArray[np.int64]:
     """A dialogue number for each example, from 0: the same for ids that are equal up to a last ``#`` and a number.
 
-    If all examples are of one dialogue, each gets its own number.
+    An example without an id is a dialogue alone. If all examples are of one dialogue, each gets its own number: then
+    nothing is known about other dialogues.
+
+    Raises:
+        UsageError: the cluster is unknown.
 
     >>> dialogues_of(["a#1", "b#1", "a#3", "c"]).tolist(), dialogues_of(["a#1", "a#3"], "none").tolist()
     ([0, 1, 0, 2], [0, 1])
+    >>> dialogues_of(["a#1", "", "", "a#2"]).tolist(), dialogues_of(["a#1", "a#3"]).tolist()
+    ([0, 1, 2, 0], [0, 1])
     """
-    if cluster == "none":
+    if read_choice(cluster, Cluster, "cluster") == "none" or len(set(fronts := _fronts(ids))) == 1:
         return np.arange(len(ids))
-    parts = [name.rpartition("#") for name in ids]
-    fronts = [
-        front if number.isdecimal() and mark else name for name, (front, mark, number) in zip(ids, parts, strict=True)
-    ]
     rows = {front: row for row, front in enumerate(dict.fromkeys(fronts))}
-    if len(rows) == 1:
-        return np.arange(len(ids))
     return np.array([rows[front] for front in fronts], np.int64)
+
+
+def _fronts(ids: Sequence[str]) -> list[str | int]:
+    """What the ids of one dialogue share; a number for an example without an id."""
+    parts = [name.rpartition("#") for name in ids]
+    return [
+        (front if number.isdecimal() and mark else name) or row
+        for row, (name, (front, mark, number)) in enumerate(zip(ids, parts, strict=True))
+    ]
+
+
+def _n_dialogues(ids: Sequence[str], dialogues: NDArray[np.int64], cluster: Cluster) -> dict[str, int]:
+    """The number of dialogues, if one of them has several examples."""
+    n = 1 if cluster == "auto" and len(set(_fronts(ids))) == 1 else int(dialogues.max()) + 1
+    return {"n_dialogues": n} if n < len(ids) else {}
 
 
 def summarise(
@@ -75,11 +91,13 @@ def summarise(
         ``n_examples``, ``n_candidates`` (a number, or [smallest, largest]), ``n_unanswerable``, ``ties`` (share of
         examples whose right answer ties with a wrong one), ``metrics`` and ``intervals`` as fractions. For several
         seeds also ``std`` over them, and ``by_seed``, the metrics of each; the intervals are of their means. If
-        dialogues have several examples, also ``n_dialogues``.
+        dialogues have several examples, also ``n_dialogues``; 1 of them says nothing about other dialogues. If all
+        examples are right, or all are wrong, the interval is Wilson's.
 
     Raises:
         DataError: no example has a right answer, or the seeds were evaluated on different examples.
     """
+    whole_number(n_bootstrap, "n_bootstrap", least=1)
     evaluations = _each(evaluation)
     first = evaluations[0]
     records = first.answerable
@@ -89,17 +107,17 @@ def summarise(
     values = {name: np.mean([numbers[name] for numbers in by_seed], axis=0) for name in by_seed[0]}
     sizes = sorted({record.placement.n_candidates for record in first.records})
     tied = [any(g.n_tied > g.n_relevant for g in r.placement.groups) for each in evaluations for r in each.answerable]
-    dialogues = dialogues_of([record.id for record in records], cluster)
+    ids = [record.id for record in records]
+    dialogues = dialogues_of(ids, cluster)
     summary: dict[str, Any] = {
         "n_examples": len(first.records),
         "n_candidates": sizes[0] if len(sizes) == 1 else [sizes[0], sizes[-1]],
         "n_unanswerable": len(first.records) - len(records),
         "ties": float(np.mean(tied)),
         "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
-        "intervals": _intervals(values, dialogues, n_bootstrap, seed),
+        "intervals": _intervals(values, dialogues, n_bootstrap, seed, shares=True),
+        **_n_dialogues(ids, dialogues, cluster),
     }
-    if (n_dialogues := int(dialogues.max()) + 1) < len(records):
-        summary["n_dialogues"] = n_dialogues
     if len(evaluations) > 1:
         means = [{name: float(numbers.mean()) for name, numbers in each.items()} for each in by_seed]
         summary["std"] = {name: float(np.std([each[name] for each in means], ddof=1)) for name in values}
@@ -124,12 +142,14 @@ def _resamples(n: int, n_bootstrap: int, seed: int) -> Iterator[NDArray[np.int64
 
 
 def _intervals(
-    values: Mapping[str, Floats], dialogues: NDArray[np.int64], n_bootstrap: int, seed: int
+    values: Mapping[str, Floats], dialogues: NDArray[np.int64], n_bootstrap: int, seed: int, *, shares: bool = False
 ) -> dict[str, list[float]]:
     """95% percentile intervals of means over examples, by resampling their dialogues.
 
     If dialogues have several examples, two corrections apply, which matter for few dialogues G: resamples deviate by
     sqrt((G - 1) / G) too little, and Student's t with G - 1 degrees of freedom replaces the normal distribution.
+    ``shares``: values are from 0 to 1; where all are 0 or all are 1, which no resample changes, Wilson's interval
+    replaces the bootstrap's.
 
     Source: Cameron, Gelbach and Miller, Bootstrap-Based Improvements for Inference with Clustered Errors (2008).
     """
@@ -144,6 +164,9 @@ def _intervals(
     wider = 1.0 if n == len(dialogues) else student_t(0.05, n - 1) / 1.959964 * (n / (n - 1)) ** 0.5
     result = {}
     for name, parts in means.items():
+        if shares and values[name].min() == values[name].max() in (0, 1):
+            result[name] = list(wilson(n * int(values[name][0]), n))
+            continue
         mean, ends = values[name].mean(), np.quantile(np.concatenate(parts), [0.025, 0.975])
         spread = np.clip(mean + wider * (ends - mean), values[name].min(), values[name].max())
         result[name] = [float(end) for end in (ends if wider == 1.0 else spread)]
@@ -196,18 +219,21 @@ def breakdown(
     lengths = [_length(record, by) for record in records]
     by_seed = [metric_values([r.placement for r in each.answerable], (1,)) for each in evaluations]
     all_values = {name: np.mean([each[name] for each in by_seed], axis=0) for name in ("R@1", "MRR") if lengths}
+    all_dialogues = dialogues_of([record.id for record in records], cluster)
     for low, high in zip(edges, [*edges[1:], None], strict=True):
         inside = [i for i, length in enumerate(lengths) if low <= length and (high is None or length < high)]
         if inside:
             values = {name: numbers[inside] for name, numbers in all_values.items()}
-            dialogues = dialogues_of([records[i].id for i in inside], cluster)
+            dialogues = np.unique(all_dialogues[inside], return_inverse=True)[1]
+            if not dialogues.any():  # all of one dialogue
+                dialogues = np.arange(len(inside))
             rows.append(
                 {
                     "from": low,
                     "to": None if high is None else high - 1,
                     "n_examples": len(inside),
                     "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
-                    "intervals": _intervals(values, dialogues, 1000, seed),
+                    "intervals": _intervals(values, dialogues, 1000, seed, shares=True),
                 }
             )
     return rows
@@ -286,6 +312,7 @@ def paired_tests(
         For each metric ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``; if
         dialogues have several examples, also ``n_dialogues``.
     """
+    whole_number(n_permutations, "n_permutations", least=1)
     first, second = _in_pairs(a, b)
     for (x, *_), (y, *_) in zip(first, second, strict=True):
         if (x.placement.n_candidates, x.relevant) != (y.placement.n_candidates, y.relevant):
@@ -312,7 +339,7 @@ def paired_tests(
         {
             "metric": metric,
             "n_examples": len(common),
-            **({"n_dialogues": n_dialogues} if n_dialogues < len(common) else {}),
+            **_n_dialogues(common, dialogues, cluster),
             "difference": float(differences[metric].mean()),
             "interval": intervals[metric],
             "p": (1 + int(count)) / (1 + n_permutations),
@@ -323,7 +350,7 @@ def paired_tests(
 
 def _metrics_of(records: Sequence[Seeds], metrics: Sequence[str]) -> dict[str, Floats]:
     """Each metric's value for each example, averaged over its records."""
-    ks = [int(k) for metric in metrics if (k := metric.partition("@")[2])]
+    ks = [int(k) for metric in metrics if (k := metric.partition("@")[2]).isdecimal() and int(k)]
     by_seed = [metric_values([record.placement for record in seed], ks) for seed in zip(*records, strict=True)]
     for metric in metrics:
         if metric not in by_seed[0]:

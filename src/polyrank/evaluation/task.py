@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyrank.config.checked import whole_number
 from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
 from polyrank.data.candidate_lists import group_candidates, have_lists
 from polyrank.data.in_memory import rows_of
@@ -72,6 +73,9 @@ def read_task(
         UsageError: two settings exclude each other, or one does not fit this data.
         DataError: the data cannot be read, or has nothing to rank.
     """
+    for name, value in {"limit": limit, "turns": turns, "groups": groups, "n_candidates": n_candidates}.items():
+        if value is not None:
+            whole_number(value, name, least=1)
     if pool is not None and n_candidates is not None:
         raise UsageError(f"`n_candidates={n_candidates}` and `pool={pool}` exclude each other; give one")
     if groups is not None and (pool is not None or n_candidates is not None):

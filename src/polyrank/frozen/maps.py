@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from polyrank.config.checked import AtLeastTwo, Count, NonNegativeFloat, NonNegativeInt, Settings
 from polyrank.errors import ConfigError, DataError, ResourceError
+from polyrank.evaluation.protocols import rankable
 from polyrank.frozen.grid import fit_grid
 from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
@@ -289,7 +290,8 @@ def encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callable
 
 
 def encode_lists(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Ranking:
-    """Encode each context and each distinct candidate once."""
+    """Encode each context and each distinct candidate of lists that can be ranked, once."""
+    examples = rankable(examples)
     rows = {text: i for i, text in enumerate(dict.fromkeys(t for e in examples for t in e.candidates))}
     contexts, mask = _encode_contexts(encoder, [example.query for example in examples], "validation contexts", report)
     candidates = _encode_texts(encoder, list(rows), "validation candidates", report)

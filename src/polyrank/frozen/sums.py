@@ -11,7 +11,7 @@ from polyrank.errors import DataError
 from polyrank.evaluation.models import Progress
 from polyrank.evaluation.protocols import Evaluation, Record, evaluate
 from polyrank.evaluation.tables import dialogues_of, paired_test
-from polyrank.ranking.metrics import hit_at, placement_of, reciprocal_rank
+from polyrank.ranking.metrics import hit_at, placement_of, reciprocal_rank, with_duplicates
 from polyrank.ranking.weights import deviation, fit_weights, totals_by_halves, weighted_totals
 from polyrank.records import Example
 from polyrank.scorers.protocols import Encoder, Floats
@@ -89,12 +89,12 @@ def weigh(
 
 
 def lists_to_fit(valid: Sequence[Example]) -> list[Example]:
-    """The examples with a right answer among two or more candidates.
+    """The examples with a right and a wrong candidate.
 
     Raises:
         DataError: there are none.
     """
-    lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
+    lists = [e for e in valid if 0 < len(with_duplicates(e.candidates, e.relevant)) < len(e.candidates)]
     if not lists:
         raise DataError("no example has a right answer among candidates; choose weights on candidate lists")
     return lists

@@ -1,7 +1,7 @@
 """Significance tests and confidence intervals. NumPy only."""
 
 from collections.abc import Sequence
-from math import atan, copysign, cos, inf, pi, sin, sqrt
+from math import atan, cos, pi, sin, sqrt
 
 import numpy as np
 
@@ -49,14 +49,15 @@ def paired_t(differences: Sequence[float]) -> dict[str, float]:
         differences: one for each seed, at least two.
 
     Returns:
-        ``n_seeds``, ``difference`` (the mean), ``std`` (of the sample) and the two-sided ``p``.
+        ``n_seeds``, ``difference`` (the mean), ``std`` (of the sample) and the two-sided ``p``. Equal differences,
+        which figures of few examples often have, do not show how much seeds vary: p is 1.
 
     >>> {name: round(value, 3) for name, value in paired_t([1.0, 2.0, 3.0]).items()}
     {'n_seeds': 3, 'difference': 2.0, 'std': 1.0, 'p': 0.074}
     """
     mean, std = float(np.mean(differences)), float(np.std(differences, ddof=1))
-    error = std / sqrt(len(differences))
-    t = mean / error if error else copysign(inf, mean) if mean else 0.0
+    vary = std > 1e-9 * abs(mean)  # else the differences are equal, except for rounding
+    t = mean / (std / sqrt(len(differences))) if vary else 0.0
     return {"n_seeds": len(differences), "difference": mean, "std": std, "p": student_p(t, len(differences) - 1)}
 
 
@@ -88,4 +89,4 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     z, share = 1.959964, hits / n
     centre, spread = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     low, high = (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)
-    return max(0.0, low), min(1.0, high)
+    return max(0.0, low) if hits else 0.0, min(1.0, high) if hits < n else 1.0  # exact at both ends

@@ -8,7 +8,7 @@ from polyrank.models import CrossEncoder
 from polyrank.models.exported import ExportedCross
 from polyrank.models.foreign import PairEncoder
 from polyrank.records import ContextLike
-from polyrank.scorers.inputs import matched_lists
+from polyrank.scorers.inputs import matched_lists, spread
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.protocols import Floats, Scorer
 
@@ -22,12 +22,14 @@ class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Sco
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
-        pairs = [self.texts.pair_ids(query, text) for query, own in zip(queries, lists, strict=True) for text in own]
+        distinct = [list(dict.fromkeys(texts)) for texts in lists]  # so that copies have equal scores
+        pairs = [self.texts.pair_ids(query, text) for query, own in zip(queries, distinct, strict=True) for text in own]
         flat = np.empty(len(pairs), np.float32)
         for batch, values in self.batches(self.model, [ids for ids, _ in pairs], [kinds for _, kinds in pairs]):
             flat[batch] = values.float().cpu().numpy()
-        ends = np.cumsum([len(texts) for texts in lists])
-        return [flat[end - len(texts) : end] for end, texts in zip(ends, lists, strict=True)]
+        ends = np.cumsum([len(texts) for texts in distinct])
+        scores = [flat[end - len(texts) : end] for end, texts in zip(ends, distinct, strict=True)]
+        return [spread(*each) for each in zip(scores, distinct, lists, strict=True)]
 
     def forget(self) -> None:
         """Does nothing: a Cross-encoder keeps no vectors."""

@@ -1,6 +1,7 @@
 """Scores from context and candidate vectors: each context's own candidates, or one pool for all.
 
-Every row is computed alone, so a score does not depend on the other candidates and contexts.
+Every context is computed alone, so a score does not depend on the other contexts; on the other candidates it depends
+only by rounding.
 
 Shapes: B contexts, K candidates of each, N rows of a pool, M vectors per context, D dimensions.
 """

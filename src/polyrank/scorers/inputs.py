@@ -1,6 +1,9 @@
-"""Validation of a scorer's arguments: each context has its own list of texts."""
+"""Validation of a scorer's arguments, of which each context has its own list of texts, and of the scores it returns."""
 
 from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Context, ContextLike, contexts_of
@@ -51,6 +54,42 @@ def as_texts(values: Iterable[str], name: str) -> Sequence[str]:
             if not isinstance(value, str):
                 raise TypeError(f"{name}[{i}] = {value!r} is not a text; write a string")
     return listed
+
+
+def checked_scores(values: object, shape: tuple[int, ...], scorer: object) -> NDArray[np.float32]:
+    """Scores as an array.
+
+    Args:
+        values: that a scorer returned, maybe one of a user.
+        shape: one number for each candidate.
+        scorer: for the error.
+
+    Raises:
+        UsageError: they have another shape.
+
+    >>> checked_scores([1, 2], (3,), "it")
+    Traceback (most recent call last):
+    polyrank.errors.UsageError: 'it' returned scores of shape [2] for [3] candidates; return one for each
+    """
+    scores = np.asarray(values, np.float32)
+    if scores.shape != shape:
+        found = list(scores.shape)
+        raise UsageError(
+            f"{scorer!r} returned scores of shape {found} for {list(shape)} candidates; return one for each"
+        )
+    return scores
+
+
+def spread(scores: NDArray[np.float32], distinct: Sequence[str], texts: Sequence[str]) -> NDArray[np.float32]:
+    """The scores ``[len(texts)]`` of texts, from those ``[len(distinct)]`` of the distinct ones.
+
+    >>> spread(np.array([2, 1], np.float32), ["a", "b"], ["a", "b", "a"])
+    array([2., 1., 2.], dtype=float32)
+    """
+    if len(distinct) == len(texts):
+        return scores
+    row = {text: i for i, text in enumerate(distinct)}
+    return scores[[row[text] for text in texts]]
 
 
 def as_candidates(values: Iterable[str | Candidate]) -> list[Candidate]:

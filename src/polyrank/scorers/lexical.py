@@ -1,7 +1,7 @@
 """BM25 and TF-IDF as Scorers: the baselines that a trained model has to beat, and a fast first stage.
 
 Texts are split into lower-case words without stemming or stop words; text without spaces becomes long words. Word
-statistics come from a corpus given to ``fit``, or else from the distinct candidates of the call.
+statistics come from a corpus given to ``fit``, or else from each context's candidates; evaluation fits them to all.
 """
 
 import logging
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.same_words import word_pattern
-from polyrank.records import Context, ContextLike, contexts_of
+from polyrank.records import Candidate, Context, ContextLike, Example, contexts_of
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 
@@ -79,6 +79,13 @@ class Statistics:
             n_words += max(len(own_words), 1)  # bm25s refuses empty documents: an empty text is one blank word
             holding.update(set(own_words))
         return cls(len(corpus), holding, n_words / len(corpus) if corpus else 1.0)
+
+
+def corpus_of(examples: Iterable[Example] = (), pool: Iterable[Candidate] | None = None) -> list[str]:
+    """Texts for the word statistics of lexical scorers: all candidates, right or wrong."""
+    if pool is not None:
+        return [candidate.text for candidate in pool]
+    return [text for example in examples for text in example.candidates]
 
 
 class LexicalScorer(Scorer):

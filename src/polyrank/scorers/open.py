@@ -1,6 +1,6 @@
 """From a reference to a Scorer: a polyrank model, map or sum, a Hugging Face model, BM25 or TF-IDF; two stages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from polyrank.loading.models import (
     resolve_encoder_of_index,
     resolve_model,
 )
-from polyrank.records import Candidate, Example
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Scorer
 
@@ -226,10 +225,3 @@ def probe_encoding(scorer: Scorer, name: str, encoding: str) -> None:
     if not isinstance(model, Convert) or not model.multi_context:
         raise UsageError(f"{name} is not a multi-context ConveRT, so it cannot be probed; leave `probe` out")
     model.probe = read_choice(encoding, Probe, "probe")
-
-
-def corpus_of(examples: Iterable[Example] = (), pool: Iterable[Candidate] | None = None) -> list[str]:
-    """Texts for the word statistics of lexical scorers: all candidates, right or wrong."""
-    if pool is not None:
-        return [candidate.text for candidate in pool]
-    return [text for example in examples for text in example.candidates]

@@ -13,7 +13,7 @@ from polyrank.config.checked import whole_number
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
-from polyrank.scorers.inputs import as_candidates, as_texts, matched_lists
+from polyrank.scorers.inputs import as_candidates, as_texts, checked_scores, matched_lists, spread
 
 if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.index.filters import Filter
@@ -77,7 +77,8 @@ class Scorer(Protocol):
         if self.corrects:
             raise UsageError(f"{self!r} only corrects an encoder's scores; use what polyrank.load returns")
         choice = as_candidates(candidates)
-        scores = self.score([context], [[candidate.text for candidate in choice]])[0]
+        (found,) = self.score([context], [[candidate.text for candidate in choice]])
+        scores = checked_scores(found, (len(choice),), self)
         check_finite(scores)
         for cut in self.cut:
             cut.warn()
@@ -172,8 +173,10 @@ class Encoder(Scorer, Protocol):
 
         queries, lists = matched_lists(contexts, candidates)
         vectors, mask = self.encode_contexts(queries)
-        encoded = self.encode_candidates([text for texts in lists for text in texts])
-        return score_lists(vectors, mask, encoded, [len(texts) for texts in lists])
+        distinct = [list(dict.fromkeys(texts)) for texts in lists]  # so that copies have equal scores
+        encoded = self.encode_candidates([text for texts in distinct for text in texts])
+        scores = score_lists(vectors, mask, encoded, [len(texts) for texts in distinct])
+        return [spread(*each) for each in zip(scores, distinct, lists, strict=True)]
 
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """Score one shared pool for every context: ``[B, N]``."""

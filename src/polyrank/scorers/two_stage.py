@@ -1,6 +1,6 @@
 """Two stages as a Scorer of given lists or a pool: a retriever makes a shortlist, an accurate re-ranker orders it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from polyrank.ranking.top import top_rows_with_ties
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
-from polyrank.text.cut import Cut
 
 if TYPE_CHECKING:  # lexical stages need no torch
     from polyrank.scorers.network import NetworkScorer
+    from polyrank.text.cut import Cut
 
 
 class TwoStageScorer(Scorer):
@@ -46,12 +46,20 @@ class TwoStageScorer(Scorer):
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
-        return self._rerank(queries, self.retriever.score(queries, lists), lists)
+        return self._rerank(queries, self.retriever.score(queries, lists), lists, [()] * len(lists))
 
-    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``."""
+    def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
+        """See ``Scorer``; both stages are fitted."""
+        stages = self.retriever.fitted_to(texts), self.reranker.fitted_to(texts)
+        return TwoStageScorer(*stages, n_retrieved=self.n_retrieved, ensemble=self.ensemble)
+
+    def score_pool(
+        self, contexts: Sequence[ContextLike], pool: Sequence[str], *, excluded: Sequence[Collection[int]] = ()
+    ) -> Floats:
+        """One shared pool for every context: ``[B, N]``; ``excluded`` rows of each are not in its shortlist."""
         queries, shared = contexts_of(contexts), as_texts(pool, "pool")
-        rows = self._rerank(queries, list(self.retriever.score_pool(queries, shared)), [shared] * len(queries))
+        first = list(self.retriever.score_pool(queries, shared))
+        rows = self._rerank(queries, first, [shared] * len(queries), excluded or [()] * len(queries))
         return np.array(rows, np.float32).reshape(len(queries), len(shared))
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
@@ -65,16 +73,21 @@ class TwoStageScorer(Scorer):
         return (*self.retriever.networks, *self.reranker.networks)
 
     @property
-    def cut(self) -> tuple[Cut, ...]:
+    def cut(self) -> "tuple[Cut, ...]":
         """The texts that either stage truncated."""
         return (*self.retriever.cut, *self.reranker.cut)
 
     def _rerank(
-        self, contexts: Sequence[Context], first: Sequence[Floats], candidates: Sequence[Sequence[str]]
+        self,
+        contexts: Sequence[Context],
+        first: Sequence[Floats],
+        candidates: Sequence[Sequence[str]],
+        excluded: Sequence[Collection[int]],
     ) -> list[Floats]:
         # equal texts count once in the shortlist: they tie, and a copy must not displace another reply
         shortlists = [
-            shortlist_of(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
+            shortlist_of(values, texts, self.n_retrieved, out)
+            for values, texts, out in zip(first, candidates, excluded, strict=True)
         ]
         texts = [[pool[i] for i in shortlist] for pool, shortlist in zip(candidates, shortlists, strict=True)]
         results = []
@@ -89,13 +102,14 @@ class TwoStageScorer(Scorer):
         return results
 
 
-def shortlist_of(values: Floats, texts: Sequence[str], n: int) -> list[int]:
-    """Rows of the best n distinct texts; ties by text, so that the order of the candidates does not matter.
+def shortlist_of(values: Floats, texts: Sequence[str], n: int, excluded: Collection[int] = ()) -> list[int]:
+    """Rows of the best n distinct texts, without the excluded rows; ties by text, in any order of the candidates.
 
     >>> shortlist_of(np.array([1, 3, 3, 2], np.float32), ["yes", "no", "no", "hi"], 2)
     [2, 3]
     """
-    last = {text: row for row, text in enumerate(texts)}
+    out = set(excluded)
+    last = {text: row for row, text in enumerate(texts) if row not in out}
     rows = np.fromiter(last.values(), np.intp, len(last))
     return sorted(rows[top_rows_with_ties(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
 

@@ -183,7 +183,10 @@ def _figures(best: Mapping[str, float], test: Mapping[str, Any]) -> Iterator[str
     if best:
         yield "Validation: " + ", ".join(f"{name} {value:.4f}" for name, value in sorted(best.items())) + "."
     if test:
-        yield f"Test: {test['n_examples']:,} examples with {test['n_candidates']} candidates each, in percent."
+        precision = f", in {test['precision']}" if test.get("precision") else ""
+        yield (
+            f"Test: {test['n_examples']:,} examples with {test['n_candidates']} candidates each{precision}, in percent."
+        )
         percent = {
             name: (f"{100 * value:.1f}", "{:.1f} to {:.1f}".format(*(100 * end for end in test["intervals"][name])))
             for name, value in test["metrics"].items()

@@ -17,6 +17,7 @@ from polyrank.data.mapped_examples import StoredExamples, choose, open_stored
 from polyrank.data.speakers import speakers_of
 from polyrank.devices import distributed
 from polyrank.errors import ConfigError, DataError
+from polyrank.evaluation.protocols import rankable
 from polyrank.loading.data import resolve_data
 from polyrank.records import Example
 
@@ -58,9 +59,10 @@ def read_lists(
     lists, name = _read(data, part, given, notify, option), getattr(data, part) or part
     if not have_lists(lists):  # drawn from all examples and with a fixed seed, so every run has the same lists
         lists = draw_candidates(lists, data.valid_candidates, what=name)
-    lists = [example for example in lists if len(example.candidates) > 1]
-    notify(f"{name}: {len(lists):,} examples of {len(lists[0].candidates)} candidates")
-    return lists
+    kept = rankable(lists)
+    left_out = f", without {n:,} that have no wrong candidate" if (n := len(lists) - len(kept)) else ""
+    notify(f"{name}: {len(kept):,} examples of {len(kept[0].candidates)} candidates{left_out}")
+    return kept
 
 
 def _stored(data: DataConfig, notify: Callable[[str], None]) -> StoredExamples:

@@ -96,6 +96,8 @@ def make_step(
     """
     first, method, tokens = rankers[0], settings.method, tokens or [None] * len(rankers)
     negatives = None
+    if settings.negatives is None and count_distinct(_responses(examples), 2) < 2:
+        raise DataError("all responses are equal, so no batch has a negative; give examples with other responses")
     if settings.negatives is not None:
         drawn, most = settings.negatives, None
         if method.corrects is not None:  # a small set has fewer wrong responses

@@ -168,11 +168,10 @@ def train(
                 notify=notify,
             )
             results += run.train()
+        _check_int8(plan, results, valid_examples)  # before the test, which is of the model as it will be loaded
         if test_examples:
             notify(f"evaluating on the {len(test_examples):,} examples of {data.test}")
-            tested = partial(_tested, plan, device)
-            results = [replace(own, test=summarise(evaluate(tested(own), test_examples))) for own in results]
-        _check_int8(plan, results, valid_examples)
+            results = [replace(own, test=_test(_tested(plan, device, own), test_examples)) for own in results]
         distributed.on_rank_zero(lambda: _write_cards(plan, results, parts, len(train_examples)))
     return results
 
@@ -205,6 +204,10 @@ def _tested(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:
     """The trained model; a re-ranker with its first stage."""
     first_stage, scorer = plan.recipe.train.method.corrects, load_stage(own.model, device=device)
     return scorer if first_stage is None else TwoStageScorer(load_encoder(first_stage, device=device), scorer)
+
+
+def _test(scorer: Scorer, examples: Sequence[Example]) -> dict[str, Any]:
+    return {**summarise(evaluate(scorer, examples)), "precision": scorer.precision}
 
 
 def _write_cards(plan: TrainingPlan, results: Sequence[RunResult], parts: list[DataPart], n_examples: int) -> None:

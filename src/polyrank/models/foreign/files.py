@@ -138,6 +138,12 @@ def _describe_modules(folder: Path, modules: Any) -> Description:
                 raise _unsupported(folder, f"compares by {output}, not by a dot product", "choose cosine or dot")
             if not any(layer.kind == "Pooling" for layer in layers):
                 raise _unsupported(folder, "has no Pooling, so it has no vector for a text", "choose a model with one")
+            if (length := model.get("truncate_dim")) is not None:
+                raise _unsupported(
+                    folder,
+                    f"cuts its vectors to {length} numbers (truncate_dim)",
+                    "remove truncate_dim from config_sentence_transformers.json to use whole vectors",
+                )
         case "CrossEncoder":
             kind, output = "pairs", _activation(model.get("activation_fn"))
         case other:
