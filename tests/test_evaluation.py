@@ -835,7 +835,9 @@ def test_one_dialogue_is_named_as_the_unit() -> None:
     summary = summarise(of_ids(ids))
     assert summary["n_dialogues"] == 1
     assert paired_test(of_ids(ids), of_ids(ids, constant))["n_dialogues"] == 1
-    assert "over examples of one dialogue" in table([{"name": "it", **summary}])
+    console = Console(width=200, file=io.StringIO())
+    console.print(table([{"name": "it", **summary}]))
+    assert "over examples of one dialogue" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_all_right_or_all_wrong_is_not_certain() -> None:
