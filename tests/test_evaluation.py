@@ -37,6 +37,7 @@ from polyrank.evaluation import (
     write_scores,
 )
 from polyrank.evaluation.curves import Check, plot_curves, read_curves
+from polyrank.evaluation.layout import markdown
 from polyrank.ranking.abstention import Point
 from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.records import Candidate, Context, Example
@@ -835,15 +836,13 @@ def test_one_dialogue_is_named_as_the_unit() -> None:
     summary = summarise(of_ids(ids))
     assert summary["n_dialogues"] == 1
     assert paired_test(of_ids(ids), of_ids(ids, constant))["n_dialogues"] == 1
-    console = Console(width=200, file=io.StringIO())
-    console.print(table([{"name": "it", **summary}]))
-    assert "over examples of one dialogue" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "over examples of one dialogue" in markdown([{"name": "it", **summary}])
 
 
 def test_all_right_or_all_wrong_is_not_certain() -> None:
     summary = summarise(of_ids([f"{n}" for n in range(10)]))
     assert summary["intervals"]["R@1"] == pytest.approx([0.7225, 1], abs=1e-4)  # Wilson's
-    two = summarise(of_ids([f"{n % 2}#{n}" for n in range(10)]))  # two dialogues say less
+    two = summarise(of_ids([f"{n % 2}#{n}" for n in range(10)]))  # two dialogues are less
     assert two["intervals"]["R@1"] == pytest.approx([0.3424, 1], abs=1e-4)
     assert two["intervals"]["R@1"][1] == 1
 

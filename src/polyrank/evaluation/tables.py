@@ -53,7 +53,7 @@ def dialogues_of(ids: Sequence[str], cluster: Cluster = "auto") -> NDArray[np.in
 
 
 def _fronts(ids: Sequence[str]) -> list[str | int]:
-    """What the ids of one dialogue share; a number for an example without an id."""
+    """The part of each id that examples of one dialogue share; for an example without an id, its number."""
     parts = [name.rpartition("#") for name in ids]
     return [
         (front if number.isdecimal() and mark else name) or row
@@ -91,7 +91,7 @@ def summarise(
         ``n_examples``, ``n_candidates`` (a number, or [smallest, largest]), ``n_unanswerable``, ``ties`` (share of
         examples whose right answer ties with a wrong one), ``metrics`` and ``intervals`` as fractions. For several
         seeds also ``std`` over them, and ``by_seed``, the metrics of each; the intervals are of their means. If
-        dialogues have several examples, also ``n_dialogues``; 1 of them says nothing about other dialogues. If all
+        dialogues have several examples, also ``n_dialogues``; 1 means that other dialogues may differ. If all
         examples are right, or all are wrong, the interval is Wilson's.
 
     Raises:
