@@ -19,7 +19,7 @@ from polyrank.models import Backbone, new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.exported import ExportedEncoder
 from polyrank.models.first_output import FirstOutput
-from polyrank.records import Context
+from polyrank.records import Candidate, Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import _fingerprint, make_scorer, saved_scorer, untuned_scorer
@@ -482,3 +482,13 @@ def test_a_setting_of_a_later_version_keeps_the_fingerprint_of_an_untuned_backbo
     values = [getattr(scorer.texts.policy, key) for key in keys]
     scorer.texts.policy = dataclasses.make_dataclass("Earlier", keys)(*values)
     assert _fingerprint("cosine", {}, scorer.texts, scorer.model) == now
+
+
+@pytest.mark.parametrize("kind", ["bi", "cross"])
+def test_copies_of_a_text_have_equal_scores(tiny_backbone: Path, kind: str) -> None:
+    made = scorer(tiny_backbone, (BiConfig if kind == "bi" else CrossConfig)(backbone=str(tiny_backbone)))
+    for n in range(1, 20):  # matrix products compute the last rows in another way than the first
+        (scores,) = made.score(["my wifi is down"], [["restart the router"] * n])
+        assert len(set(scores.tolist())) == 1
+        ranked = made.rank("my wifi is down", [Candidate(str(i), "restart the router") for i in range(n)])
+        assert [reply.id for reply in ranked] == [str(i) for i in range(n)]
