@@ -218,6 +218,17 @@ def test_budgets_keep_the_end_of_the_context_the_newest_turns_and_the_start_of_a
     assert read(own, Context(("a b", "c d", "e f", "g h i"))) == "h i | e f c"
     assert read(own, Context(("a", "b", "c", "d"))) == "d | c b"
     assert own.candidate_ids("a b c d") == list(own.subwords.encode("a b c"))
+    assert str(own.cut) == (
+        "1 candidate did not fit into 3 tokens, so its end was not read; 1 context did not fit into 2 tokens, so its"
+        " start was not read; 1 earlier part did not fit into 3 tokens, so its start was not read"
+    )
+
+
+@pytest.mark.parametrize(("turns", "n"), [(("a b c", "d"), 0), (("a b c d", "e"), 1), (("z", "a b c", "d"), 1)])
+def test_earlier_turns_that_do_not_fit_are_counted(turns: tuple[str, ...], n: int) -> None:
+    own = texts(max_earlier_tokens=3)
+    own.context_ids(Context(turns))
+    assert len(own.cut.earlier) == n
 
 
 def test_at_most_ten_earlier_turns_are_used_by_default() -> None:

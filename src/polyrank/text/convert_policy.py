@@ -34,7 +34,9 @@ class ConvertTexts(Texts):
             if getattr(policy, name) < 1:
                 raise ConfigError(f"text.{name} = {getattr(policy, name)} is below 1; give at least 1")
         self.subwords, self.policy, self.multi_context = subwords, policy, multi_context
-        self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens)
+        self.cut = Cut(
+            policy.max_context_tokens, policy.max_candidate_tokens, max_earlier_tokens=policy.max_earlier_tokens
+        )
 
     @property
     def key(self) -> str:
@@ -51,15 +53,19 @@ class ConvertTexts(Texts):
     def earlier_ids(self, context: Context) -> list[int]:
         """The turns before the last one, newest first, then the background; cut at the budget."""
         ids: list[int] = []
+        n_read = 0
         turns = context.turns[:-1][::-1][: self.policy.max_earlier_turns]
         for age, turn in enumerate(turns):
             number = self.subwords.encode(str(age)) if self.policy.number_prefixes else ()
             ids += [*number, *self.subwords.encode(turn)]
+            n_read += 1
             if len(ids) >= self.policy.max_earlier_tokens:
                 break
         if self.policy.background == "after":
             for fact in context.background:
                 ids += self.subwords.encode(fact)
+        if len(ids) > self.policy.max_earlier_tokens or n_read < len(turns):
+            self.cut.earlier.add(hash(context))
         return ids[: self.policy.max_earlier_tokens]
 
     def context_ids(self, context: Context) -> list[int]:

@@ -11,17 +11,20 @@ class Cut:
     """Texts that lost tokens. Each text counts once, however often it is encoded.
 
     Args:
-        max_context_tokens, max_candidate_tokens, max_background_tokens: the budgets of the text policy.
-        contexts, candidates, backgrounds: hashes of the texts that exceeded them.
+        max_context_tokens, max_candidate_tokens, max_background_tokens, max_earlier_tokens: the budgets of the text
+            policy; the last is of the turns before the newest one, where they have a budget apart.
+        contexts, candidates, backgrounds, earlier: hashes of the texts that exceeded them.
         warned: whether the warning was logged.
     """
 
     max_context_tokens: int
     max_candidate_tokens: int
     max_background_tokens: int = 0
+    max_earlier_tokens: int = 0
     contexts: set[int] = field(default_factory=set)
     candidates: set[int] = field(default_factory=set)
     backgrounds: set[int] = field(default_factory=set)
+    earlier: set[int] = field(default_factory=set)
     warned: bool = False
 
     def warn(self) -> None:
@@ -32,11 +35,11 @@ class Cut:
 
     def clear(self) -> None:
         """Forget the texts."""
-        for texts in (self.contexts, self.candidates, self.backgrounds):
+        for texts in (self.contexts, self.candidates, self.backgrounds, self.earlier):
             texts.clear()
 
     def __bool__(self) -> bool:
-        return bool(self.contexts or self.candidates or self.backgrounds)
+        return bool(self.contexts or self.candidates or self.backgrounds or self.earlier)
 
     def __str__(self) -> str:
         """A sentence about the cut texts; empty if there are none.
@@ -49,6 +52,7 @@ class Cut:
             ("candidate", "end", self.candidates, self.max_candidate_tokens),
             ("context", "start", self.contexts, self.max_context_tokens),
             ("background", "end", self.backgrounds, self.max_background_tokens),
+            ("earlier part", "start", self.earlier, self.max_earlier_tokens),
         ):
             what, rest = f"{len(texts):,} {noun}s", f"their {end}s were"
             if len(texts) == 1:

@@ -116,7 +116,12 @@ def _tracing(texts: Texts) -> Texts:
     """A copy of the policy whose ids record their origin; ``texts.cut`` does not count the traced texts."""
     tracing: Any = copy(texts)
     tracing.subwords = _TracingSubwords(texts.subwords)
-    tracing.cut = Cut(texts.cut.max_context_tokens, texts.cut.max_candidate_tokens, texts.cut.max_background_tokens)
+    tracing.cut = Cut(
+        texts.cut.max_context_tokens,
+        texts.cut.max_candidate_tokens,
+        texts.cut.max_background_tokens,
+        texts.cut.max_earlier_tokens,
+    )
     return tracing  # type: ignore[no-any-return]  # a copy of texts
 
 
