@@ -87,7 +87,16 @@ def test_encodings_with_a_byte_order_mark_or_zero_bytes(write: Write, encoding: 
     [
         ("cp1252", "Grüße – mein Gerät läuft nicht, „Größe“ fehlt für 5 €", "Bitte prüfen Sie das Gehäuse."),
         ("cp1252", "¿Cómo está mi envío? Está en camión…", "Señor, llegará mañana."),
+        ("cp1252", "Don’t worry, we’ll fix it – café open at 9 …", "The price is €5 – incl. VAT."),
+        ("cp1252", "Où êtes-vous ? Les paramètres sont à jour", "À bientôt, ça marche très bien"),
+        ("cp1252", "Não consigo acessar a minha conta, você pode ajudar?", "Atenção: a informação não está disponível"),
+        ("cp1252", "été chaud", "ok"),
+        ("cp1250", "Nemůžu se přihlásit ke svému účtu", "Děkuji, už to funguje správně"),
+        ("cp1250", "Nie mogę się zalogować na swoje konto", "Dziękuję, już działa prawidłowo"),
+        ("cp1250", "Nem tudok bejelentkezni a fiókomba, kérem segítsen", "Egy hete várok rá, őszintén"),
+        ("cp1254", "Hesabıma giriş yapamıyorum, yardımcı olur musunuz?", "Teşekkürler, şimdi çalışıyor"),
         ("cp1251", "Здравствуйте, мой роутер не работает", "Пожалуйста, перезагрузите его"),
+        ("cp1251", "Не могу войти в свой аккаунт", "Спасибо, теперь всё работает, меня пустило"),
         ("shift_jis", "こんにちは。ルーターが動きません。", "電源を入れ直してください。"),
     ],
 )
@@ -102,6 +111,16 @@ def test_older_encodings_are_detected_and_reported(write: Write, encoding: str, 
         import_chats(path, encoding="utf-8")
     with pytest.raises(UsageError, match="encoding 'latin-99' is unknown"):
         import_chats(path, encoding="latin-99")
+
+
+def test_a_few_lines_of_another_encoding_leave_a_file_utf_8(write: Write) -> None:
+    rows = [("conversation", "sender", "text"), *((str(i // 2), "ab"[i % 2], f"Grüße {i}") for i in range(40))]
+    lines = csv_text(rows).encode().split(b"\n")
+    lines[12] = lines[12].decode().encode("cp1252")
+    found = import_chats(write("x.csv", b"\n".join(lines)))
+    texts = [text for turns in talk(found).values() for _, text in turns]
+    assert sorted(texts) == sorted(f"Grüße {i}" for i in range(40))
+    assert any("1 line not in UTF-8, the first is line 13; read as cp1252" in note for note in found.report.notes)
 
 
 def sheet_bytes(*sheets: tuple[str, list[tuple[Any, ...]]]) -> bytes:
@@ -257,6 +276,13 @@ def test_questions_and_answers(write: Write) -> None:
     assert talk(found) == {"3": [("customer", "a?"), ("agent", "b")]}
     wrapped = write("z.json", {"faqs": [{"id": 3, "question": "a?", "answer": "b"}, {"question": "c?", "answer": "d"}]})
     assert len(talk(import_chats(wrapped))) == 2
+    tickets = write("t.csv", "ticket,question,answer\nT1,a?,b\nT2,c?,d\n")
+    assert [*talk(import_chats(tickets, question="question", answer="answer", conversation="ticket"))] == ["T1", "T2"]
+    for option in ({"sender": "ticket"}, {"text": "ticket"}):
+        with pytest.raises(UsageError, match=f"the option {next(iter(option))} does not apply"):
+            import_chats(tickets, question="question", answer="answer", **option)
+    with pytest.raises(UsageError, match="no column 'nosuch'"):
+        import_chats(tickets, question="question", answer="answer", conversation="nosuch")
 
 
 # nested JSON

@@ -288,6 +288,13 @@ def test_csv_pairs(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_cells_may_be_separated_by_semicolons_or_tabs(tmp_path: Path, sign: str) -> None:
+    path = written(tmp_path / "x.csv", f"context{sign}response", f'"a, b"{sign}c', f'd{sign}"e{sign}f"')
+    examples = read_examples(path).examples
+    assert [(example.context, example.response) for example in examples] == [(("a, b",), "c"), (("d",), f"e{sign}f")]
+
+
 def test_empty_csv_cells_are_none(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", "context,response,background,negatives", "a,b,,", "a,,c,d")
     assert read_examples(path).examples == [

@@ -222,6 +222,12 @@ def test_replies_that_users_sent_count_too(tiny_encoders: dict[str, Path], tmp_p
     with open_index(index) as opened:
         now = {one.id: one.metadata.get("count") for _, one in opened.iter_candidates()}
     assert now == before | {"r0": 4, "r4": 2}
+    replies.write_text("".join(json.dumps({"id": one.id, "text": one.text}) + "\n" for one in POOL), "utf-8")
+    assert "no field `count`" in str(CliRunner().invoke(app, line[:-2]).exception)
+    assert CliRunner().invoke(app, line).exit_code == 0
+    with open_index(index) as opened:
+        counts = {one.id: one.metadata.get("count") or 0 for _, one in opened.iter_candidates()}
+    assert {name: count for name, count in counts.items() if count} == {"r0": 1, "r4": 2}  # those that users sent
 
 
 def test_a_long_update_comes_in_parts(

@@ -86,6 +86,15 @@ def test_rerank_in_three_dialects(client: httpx.Client, tiny_backbone: Path) -> 
     assert [row["score"] for row in tei] == pytest.approx(scores[order].tolist(), abs=1e-5)
 
 
+def test_blank_documents_come_last(client: httpx.Client) -> None:
+    documents = ["", *REPLIES[:3], " \n"]
+    cohere = client.post("/v2/rerank", json={"query": "my wifi", "documents": documents}).json()["results"]
+    assert [result["index"] for result in cohere[-2:]] == [0, 4]
+    assert cohere[-2]["relevance_score"] == cohere[-1]["relevance_score"] < cohere[-3]["relevance_score"]
+    tei = client.post("/rerank", json={"query": "my wifi", "texts": documents}).json()
+    assert [row["index"] for row in tei[-2:]] == [0, 4]
+
+
 def test_the_address_may_name_the_model_of_any_dialect(client: httpx.Client) -> None:
     for texts in ("documents", "texts"):
         body = {"query": "my wifi", texts: REPLIES}

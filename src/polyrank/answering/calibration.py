@@ -222,8 +222,10 @@ def _right_texts(example: Example) -> set[str]:
 
 
 def _choose_hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
-    """A mask of the examples that lose their right answers."""
-    return np.random.Generator(np.random.PCG64(seed)).random(n) < no_answer
+    """A mask of the examples that lose their right answers: this share of them, at random."""
+    hidden = np.zeros(n, np.bool_)
+    hidden[np.random.Generator(np.random.PCG64(seed)).permutation(n)[: round(n * no_answer)]] = True
+    return hidden
 
 
 def choose_prior(

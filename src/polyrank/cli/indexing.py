@@ -145,12 +145,15 @@ def index_update_counts(
         Option(help="A feedback file of `polyrank serve`: replies that users sent unchanged count too."),
     ] = None,
 ) -> None:
-    """Set the count of each reply from the field `count` of a file; texts are not encoded again."""
+    """Set the count of each reply from the field `count` of a file; texts are not encoded again.
+
+    With --feedback, a reply without the field counts from 0.
+    """
     from polyrank.answering.build import update_counts
     from polyrank.feedback import FeedbackStore, count_taken
     from polyrank.scorers.popularity import catalogue_counts
 
-    counts, taken = catalogue_counts(replies), Counter[str]()
+    counts, taken = catalogue_counts(replies, default=None if feedback is None else 0), Counter[str]()
     if feedback is not None:
         with FeedbackStore(feedback, write=False) as store:
             taken = count_taken(store.requests())

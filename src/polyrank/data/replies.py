@@ -88,7 +88,9 @@ def _rows(path: Path, options: ReadOptions) -> Rows:
         if file.text is None or suffix(file.path) in (".csv", ".tsv", ".tab"):
             rows += file.rows
         else:
-            rows += [(number, {"text": line}) for number, line in enumerate(file.text.split("\n"), 1)]
+            rows += [
+                (number, {"text": line}) for number, line in enumerate(file.text.removesuffix("\n").split("\n"), 1)
+            ]
     return rows
 
 

@@ -150,6 +150,12 @@ def _byte_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
             yield at, raw
 
 
+def _delimiter(path: Path, max_line_bytes: int) -> str:
+    """What separates the cells of a table: a comma, or else a semicolon or a tab of the header."""
+    _, header = next(_byte_lines(path, max_line_bytes), (0, b""))
+    return next((sign for sign in (",", ";", "\t") if sign.encode() in header), ",")
+
+
 def _text(path: Path, number: int, raw: bytes, max_line_bytes: int) -> str:
     if len(raw) > max_line_bytes:
         raise row_error(path, number, f"the line is longer than {max_line_bytes:,} bytes; split or remove it")
@@ -256,7 +262,8 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
     # the default limit of the csv module, 131,072 characters, is too small for long turns; it is global to the process
     csv.field_size_limit(max(csv.field_size_limit(), max_line_bytes))
     # `map` survives an exception of its function, so reading can continue after a bad line; a generator would end
-    reader = csv.reader(map(text, _byte_lines(path, max_line_bytes)), strict=True)
+    delimiter = _delimiter(path, max_line_bytes)
+    reader = csv.reader(map(text, _byte_lines(path, max_line_bytes)), delimiter=delimiter, strict=True)
     header: list[str] = []
     while True:
         start = at + 1

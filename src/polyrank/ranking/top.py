@@ -3,11 +3,27 @@
 NumPy only.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.intp]
+
+
+def blank_last(scores: Floats, texts: Sequence[str]) -> Floats:
+    """Scores ``[n]`` with those of blank texts below all others: a network's score of nothing means nothing.
+
+    >>> blank_last(np.array([1, 3, 2], np.float32), ["yes", " ", "no"])
+    array([1., 0., 2.], dtype=float32)
+    """
+    blank = [row for row, text in enumerate(texts) if not text or text.isspace()]
+    if not blank:
+        return scores
+    result = scores.copy()
+    result[blank] = scores.min() - 1
+    return result
 
 
 def top_rows_with_ties(values: Floats, k: int) -> Rows:

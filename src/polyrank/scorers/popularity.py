@@ -83,17 +83,17 @@ def count_replies(examples: Iterable[Example]) -> Counter[str]:
     return Counter(example.candidates[i] for example in examples for i in example.relevant)
 
 
-def catalogue_counts(path: Path) -> Counter[str]:
-    """How often each reply of a file was said, by its field ``count``.
+def catalogue_counts(path: Path, *, default: int | None = None) -> Counter[str]:
+    """How often each reply of a file was said, by its field ``count``; ``default`` for replies without the field.
 
     Raises:
         DataError: a reply has no count, or the count is not a whole number.
     """
     counts: Counter[str] = Counter()
     for reply in read_pool(path):
-        if COUNT_FIELD not in reply.metadata:
+        if COUNT_FIELD not in reply.metadata and default is None:
             raise DataError(f"{path}: reply {reply.id!r} has no field `count`; add a count to each reply")
-        count = str(reply.metadata[COUNT_FIELD])  # a number of JSON, or the digits of a table
+        count = str(reply.metadata.get(COUNT_FIELD, default))  # a number of JSON, or the digits of a table
         if not (count.isascii() and count.isdigit() and len(count) < 19):
             raise DataError(f"{path}: reply {reply.id!r} has the count {count[:20]!r}; give a number above 0")
         counts[reply.text] += int(count)

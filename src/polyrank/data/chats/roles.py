@@ -13,8 +13,8 @@ AGENT, CUSTOMER, BOT = "agent", "customer", "bot"
 AGENT_WORDS = words(
     """
     agent agents assistant support supporter operator admin administrator staff representative rep csr advisor adviser
-    employee helpdesk gpt chatgpt model outbound outgoing company business seller technician service wizard mitarbeiter
-    mitarbeiterin berater beraterin kundenservice kundendienst agente conseiller operatore soporte
+    employee helpdesk desk care gpt chatgpt model outbound outgoing company business seller technician service wizard
+    mitarbeiter mitarbeiterin berater beraterin kundenservice kundendienst agente conseiller operatore soporte
     """
 )
 CUSTOMER_WORDS = words(

@@ -24,7 +24,7 @@ from polyrank.data.chats.wrapping import N_LOOKED_AT, unwrapped
 from polyrank.data.read_report import counted
 from polyrank.data.rows import row_error
 from polyrank.data.values import Row
-from polyrank.errors import DataError
+from polyrank.errors import DataError, UsageError
 
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
 SYSTEM_KINDS = {*words("system service event notification info join leave joined left status call system_message")}
@@ -210,10 +210,16 @@ def questions(file: File) -> Messages | None:
 def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[str, str]) -> Messages:
     options, keys = file.options, keys_of(first_rows(rows))
     yield from bad
-    check_columns(keys, options.time, file.path)
+    check_columns(keys, (*options.time, options.conversation), file.path)
+    for name in ("sender", "text"):
+        if getattr(options, name):
+            raise UsageError(
+                f"{file.path} has questions and answers, so the option {name} does not apply; leave it out, or leave"
+                " question and answer out"
+            )
     if not (options.question and options.answer):
         options.log.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
-    ids = usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
+    ids = [options.conversation] if options.conversation else usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
     for number, row in rows:
         texts = [plain(row.get(key)) for key in chosen]
         if not all(texts):

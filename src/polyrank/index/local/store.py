@@ -114,8 +114,10 @@ def check_exists(path: Path) -> None:
     """Refuse a folder that is not an index.
 
     Raises:
-        ArtifactError: it lacks the index's file.
+        ArtifactError: it does not exist, or lacks the index's file.
     """
+    if not path.exists():
+        raise ArtifactError(f"{path} is not an index: it does not exist; build an index with polyrank index build")
     if not (path / INDEX_FILE).exists():
         raise ArtifactError(f"{path} is not an index: it lacks {INDEX_FILE}; build an index with polyrank index build")
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated
 
+import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
+from polyrank.ranking.top import blank_last
 from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.dialects import CohereRerankAnswer, CohereRerankRequest, Reranks, TeiRerankRequest, TeiResult
 from polyrank.serving.errors import HttpError
@@ -56,7 +58,7 @@ async def rerank(payload: CohereRerankRequest, request: Request, server: Current
     results = [
         {"index": row, "relevance_score": relevance_score}
         | ({"document": {"text": texts[row]}} if payload.return_documents else {})
-        for row, relevance_score in _ranked(server, name, scores, raw=payload.raw_scores)[: payload.top_n]
+        for row, relevance_score in _ranked(server, name, scores, texts, raw=payload.raw_scores)[: payload.top_n]
     ]
     return await json_response(
         server,
@@ -89,7 +91,7 @@ async def rerank_any(payload: Reranks, request: Request, server: CurrentServer, 
         server,
         [
             {"index": row, "score": score} | ({"text": texts[row]} if payload.return_text else {})
-            for row, score in _ranked(server, name, scores, raw=payload.raw_scores)
+            for row, score in _ranked(server, name, scores, texts, raw=payload.raw_scores)
         ],
     )
 
@@ -106,8 +108,11 @@ def relevance(score: float, threshold: float = 0.0) -> float:
     return 0.5 + 0.5 * x / (1 + abs(x))
 
 
-def _ranked(server: Server, name: str, scores: Sequence[float], *, raw: bool) -> list[tuple[int, float]]:
-    """Positions, each with its score or relevance, best first; ties in the original order."""
+def _ranked(
+    server: Server, name: str, values: Sequence[float], texts: Sequence[str], *, raw: bool
+) -> list[tuple[int, float]]:
+    """Positions, each with its score or relevance, best first; ties in the original order, blank texts last."""
+    scores = blank_last(np.array(values), texts).tolist()
     threshold = server.pool.info[name].threshold or 0.0
     order = sorted(range(len(scores)), key=lambda row: -scores[row])
     return [(row, scores[row] if raw else relevance(scores[row], threshold)) for row in order]
