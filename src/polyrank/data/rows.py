@@ -151,7 +151,7 @@ def _byte_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _delimiter(path: Path, max_line_bytes: int) -> str:
-    """What separates the cells of a table: a comma, or else a semicolon or a tab of the header."""
+    """The sign between the cells of a table: a comma, or else a semicolon or a tab of the header."""
     _, header = next(_byte_lines(path, max_line_bytes), (0, b""))
     return next((sign for sign in (",", ";", "\t") if sign.encode() in header), ",")
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from polyrank.data.chats import sqlite_tables
 from polyrank.data.chats.csv_records import csv_rows
