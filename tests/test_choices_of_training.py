@@ -282,3 +282,10 @@ def test_equal_responses_leave_nothing_to_learn(tmp_path: Path) -> None:
     plan = recipe(tmp_path / "none.jsonl", None, tmp_path / "run")
     with pytest.raises(DataError, match="all responses are equal"):
         train(plan, pairs)
+
+
+def test_lists_that_cannot_be_ranked_are_no_validation(tmp_path: Path, write_rows: Write) -> None:
+    only_right = {"context": ["thanks"], "candidates": ["welcome", "welcome"], "relevant": [0]}
+    plan = recipe(write_rows("train.jsonl", rows(0)), write_rows("valid.jsonl", [only_right]), tmp_path / "run")
+    with pytest.raises(DataError, match=r"valid\.jsonl: no list has a right and a wrong candidate; .* data\.valid"):
+        train(plan)

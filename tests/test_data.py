@@ -290,8 +290,8 @@ def test_csv_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sign", [";", "\t"])
 def test_cells_may_be_separated_by_semicolons_or_tabs(tmp_path: Path, sign: str) -> None:
-    path = written(tmp_path / "x.csv", f"context{sign}response", f'"a, b"{sign}c', f'd{sign}"e{sign}f"')
-    examples = read_examples(path).examples
+    rows = ('"context"', "response", '"my, note"'), ('"a, b"', "c", ""), ("d", f'"e{sign}f"', "")
+    examples = read_examples(written(tmp_path / "x.csv", *map(sign.join, rows))).examples
     assert [(example.context, example.response) for example in examples] == [(("a, b",), "c"), (("d",), f"e{sign}f")]
 
 

@@ -253,7 +253,8 @@ def test_the_commands_output_works_with_evaluate(
     shown = run("info", place)
     assert f"a map of {models['bi']}'s response vectors" in shown.stdout, shown.stderr
     assert f"validation R@1 {figures['map']:.4f}" in shown.stdout
-    assert json.loads(run("info", place, "--json").stdout) == {**figures, "kind": "map"}
+    fingerprint = load(str(place), device="cpu").fingerprint
+    assert json.loads(run("info", place, "--json").stdout) == {**figures, "kind": "map", "fingerprint": fingerprint}
 
 
 def test_a_message_names_the_option_of_the_command(

@@ -441,7 +441,7 @@ def test_the_command_reports_errors(models: dict[str, Path], task: dict[str, Pat
         ("sum", models["bi"], "bm25", "-o", tmp_path / "x", "--weights", "1,1"): "bm25 has no vectors",
         ("sum", models["bi"], models["poly"], "-o", tmp_path / "x", "--weights", "1,2"): "give 0.5,1, which rank",
         ("sum", models["bi"], models["bi"], "-o", tmp_path / "sum", "--weights", "1,2"): "already exists",
-        ("export", tmp_path / "sum", "--to", "onnx"): "has no network; export ",
+        ("export", tmp_path / "sum", "--to", "onnx"): "has no network; export its parts one by one: ",
         ("evaluate", tmp_path / "sum", task["valid"], "--backend", "onnx"): "no encoder of",
     }
     for arguments, message in cases.items():

@@ -92,12 +92,13 @@ def candidate_left_out(
 
 def _scores(scorer: Scorer, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
     """Scores of artificial texts, which are not counted in ``scorer.cut``."""
-    cuts = [(cut, set(cut.contexts), set(cut.candidates)) for cut in getattr(scorer, "cut", ())]
+    cuts = [(cut, [set(texts) for texts in cut.texts]) for cut in getattr(scorer, "cut", ())]
     try:
         return scorer.score(contexts, candidates) if contexts else []
     finally:
-        for cut, *counted in cuts:
-            cut.contexts, cut.candidates = counted
+        for cut, counted in cuts:
+            for texts, before in zip(cut.texts, counted, strict=True):
+                texts.intersection_update(before)
 
 
 def _texts(context: Context, kind: Kind) -> tuple[str, ...]:

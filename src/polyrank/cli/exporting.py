@@ -1,7 +1,8 @@
 """``polyrank export``."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -9,6 +10,9 @@ from polyrank.cli.console import console, notify
 from polyrank.cli.examples import load_lists
 from polyrank.cli.options import Overwrite, Speaker
 from polyrank.errors import UsageError
+
+if TYPE_CHECKING:
+    from polyrank.loading.models import ModelRef
 
 
 def export(
@@ -61,8 +65,8 @@ def export(
     if reference.kind == "popularity":
         raise UsageError(f"{model} holds counts of replies, not a network; export the encoder of their sum")
     if reference.kind not in ("trained", "foreign"):
-        parts = [reference.first_stage] if reference.first_stage else [part.name for part in reference.parts]
-        raise UsageError(f"{model} has no network; export {', '.join(parts)}, which it uses")
+        inside = dict.fromkeys((reference.first_stage, *(part.name for part in _networks(reference))))
+        raise UsageError(f"{model} has no network; export its parts one by one: {', '.join(filter(None, inside))}")
     if output is not None and to == "sentence-transformers":
         backends.export_to_sentence_transformers(folder, output, replace=overwrite)
         notify(f"wrote {output}")
@@ -90,3 +94,9 @@ def export(
         notify(f"{written}: lowest cosine to fp32 {found:.6f}; the minimum is {backends.MIN_COSINE}")
     else:
         notify(f"{written}: {found}")
+
+
+def _networks(reference: "ModelRef") -> "Iterator[ModelRef]":
+    """The trained models that a model uses, also inside others."""
+    for part in reference.parts:
+        yield from [part] if part.kind in ("trained", "foreign") else _networks(part)

@@ -75,13 +75,15 @@ def show_map(path: Path, *, json_: bool) -> None:
     """Print the encoder, and the figures of the validation."""
     from polyrank.loading.folders import read_model
     from polyrank.loading.models import resolved_name
+    from polyrank.scorers.open import load_encoder
 
     _, document = read_model(path)
     encoder, metadata = resolved_name(document["encoder"], path), document["metadata"]
+    fingerprint = load_encoder(path, device="cpu").fingerprint  # depends on the encoder and the matrix
     if json_:
-        print(json.dumps({**metadata, "kind": "map", "encoder": encoder}))
+        print(json.dumps({**metadata, "kind": "map", "fingerprint": fingerprint, "encoder": encoder}))
         return
-    print(f"{path}: a map of {encoder}'s response vectors")
+    print(f"{path}: a map of {encoder}'s response vectors, fingerprint {fingerprint}")
     if "map" in metadata:
         print(
             f"validation R@1 {metadata['map']:.4f}, without the map {metadata['similarity']:.4f}, on"

@@ -10,6 +10,7 @@ import csv
 import gzip
 import json
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -152,7 +153,8 @@ def _byte_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
 
 def _delimiter(path: Path, max_line_bytes: int) -> str:
     """The sign between the cells of a table: a comma, or else a semicolon or a tab of the header."""
-    _, header = next(_byte_lines(path, max_line_bytes), (0, b""))
+    first = next((line for _, line in _byte_lines(path, max_line_bytes) if line.strip()), b"")
+    header = re.sub(rb'"[^"]*"', b"", first)
     return next((sign for sign in (",", ";", "\t") if sign.encode() in header), ",")
 
 

@@ -225,7 +225,7 @@ def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) ->
         for number, example in zip(numbers, examples, strict=True)
     ]
     shuffled = [[e.candidates[i] for i in order] for e, order in zip(examples, orders, strict=True)]
-    found = scorer.score([e.query for e in examples], shuffled)
+    found = list(scorer.score([e.query for e in examples], shuffled))
     if len(found) != len(examples):
         raise UsageError(
             f"{scorer!r} returned scores of {len(found)} contexts for {len(examples)}; return one row each"

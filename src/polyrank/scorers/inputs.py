@@ -71,7 +71,10 @@ def checked_scores(values: object, shape: tuple[int, ...], scorer: object) -> ND
     Traceback (most recent call last):
     polyrank.errors.UsageError: 'it' returned scores of shape [2] for [3] candidates; return one for each
     """
-    scores = np.asarray(values, np.float32)
+    try:
+        scores = np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{scorer!r} returned {type(values).__name__}, not an array of scores; return one") from error
     if scores.shape != shape:
         found = list(scores.shape)
         raise UsageError(

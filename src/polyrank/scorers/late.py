@@ -23,7 +23,7 @@ from polyrank.models.late_cross_encoder import LateCrossEncoder
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.inputs import matched_lists
+from polyrank.scorers.inputs import matched_lists, spread
 from polyrank.scorers.kept import Kept
 from polyrank.scorers.network import inference
 from polyrank.scorers.one_pass import Collector, Encode
@@ -61,13 +61,15 @@ class LateScorer(CrossScorer):
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
         place = {text: i for i, text in enumerate(dict.fromkeys(text for texts in lists for text in texts))}
-        pairs = [(row, place[text]) for row, texts in enumerate(lists) for text in texts]
+        distinct = [list(dict.fromkeys(texts)) for texts in lists]  # so that copies have equal scores
+        pairs = [(row, place[text]) for row, texts in enumerate(distinct) for text in texts]
         if not pairs:
             return [np.zeros(0, np.float32) for _ in lists]
         with inference(self.model, self.device, self.dtype):
             flat = self.joined(self.context_inputs(queries), self.candidate_inputs(list(place)), pairs).cpu().numpy()
-        ends = np.cumsum([len(texts) for texts in lists])
-        return [flat[end - len(texts) : end] for end, texts in zip(ends, lists, strict=True)]
+        ends = np.cumsum([len(texts) for texts in distinct])
+        scores = [flat[end - len(texts) : end] for end, texts in zip(ends, distinct, strict=True)]
+        return [spread(*each) for each in zip(scores, distinct, lists, strict=True)]
 
     def context_inputs(self, contexts: Sequence[ContextLike]) -> list[Inputs]:
         """The inputs of the joined layers for each context."""

@@ -54,7 +54,7 @@ class Scorer(Protocol):
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """Score one shared pool for every context: ``[B, N]``."""
         queries, shared = contexts_of(contexts), as_texts(pool, "pool")
-        rows = [self.score([query], [shared])[0] for query in queries]
+        rows = [checked_scores(self.score([query], [shared])[0], (len(shared),), self) for query in queries]
         return np.array(rows, np.float32).reshape(len(queries), len(shared))
 
     def rank(self, context: ContextLike, candidates: Sequence[str | Candidate], k: int | None = None) -> list[Ranked]:
@@ -77,7 +77,7 @@ class Scorer(Protocol):
         if self.corrects:
             raise UsageError(f"{self!r} only corrects an encoder's scores; use what polyrank.load returns")
         choice = as_candidates(candidates)
-        (found,) = self.score([context], [[candidate.text for candidate in choice]])
+        found = self.score([context], [[candidate.text for candidate in choice]])[0]
         scores = checked_scores(found, (len(choice),), self)
         check_finite(scores)
         for cut in self.cut:

@@ -33,13 +33,18 @@ class Cut:
             self.warned = True
             log.warning("%s; its scorer counts them in cut", str(self))
 
+    @property
+    def texts(self) -> tuple[set[int], ...]:
+        """The hashes of each kind."""
+        return self.contexts, self.candidates, self.backgrounds, self.earlier
+
     def clear(self) -> None:
         """Forget the texts."""
-        for texts in (self.contexts, self.candidates, self.backgrounds, self.earlier):
+        for texts in self.texts:
             texts.clear()
 
     def __bool__(self) -> bool:
-        return bool(self.contexts or self.candidates or self.backgrounds or self.earlier)
+        return any(self.texts)
 
     def __str__(self) -> str:
         """A sentence about the cut texts; empty if there are none.

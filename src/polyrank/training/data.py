@@ -14,6 +14,7 @@ from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.in_memory import rows_of
 from polyrank.data.mapped_examples import StoredExamples, choose, open_stored
+from polyrank.data.read_report import counted
 from polyrank.data.speakers import speakers_of
 from polyrank.devices import distributed
 from polyrank.errors import ConfigError, DataError
@@ -59,9 +60,14 @@ def read_lists(
     lists, name = _read(data, part, given, notify, option), getattr(data, part) or part
     if not have_lists(lists):  # drawn from all examples and with a fixed seed, so every run has the same lists
         lists = draw_candidates(lists, data.valid_candidates, what=name)
-    kept = rankable(lists)
+    try:
+        kept = rankable(lists)
+    except DataError as error:
+        raise DataError(
+            f"{name}: no list has a right and a wrong candidate; give other lists as data.{part}"
+        ) from error
     left_out = f", without {n:,} that have no wrong candidate" if (n := len(lists) - len(kept)) else ""
-    notify(f"{name}: {len(kept):,} examples of {len(kept[0].candidates)} candidates{left_out}")
+    notify(f"{name}: {counted(len(kept), 'example')} of {len(kept[0].candidates)} candidates{left_out}")
     return kept
 
 

@@ -98,8 +98,9 @@ def open_tokens(
         notify(f"writing the tokens of {counted(len(examples), 'example')} to {folder}")
         _write(folder, examples, texts)
 
-    distributed.on_rank_zero(lambda: open_or_write(folder, DOCUMENT, StoredTokens, write, notify))
-    return StoredTokens(folder)
+    own: list[StoredTokens] = []  # not the result of the call, which every rank would receive whole
+    distributed.on_rank_zero(lambda: own.append(open_or_write(folder, DOCUMENT, StoredTokens, write, notify)))
+    return own[0] if own else StoredTokens(folder)
 
 
 def _write(folder: Path, examples: StoredExamples, texts: Texts) -> None:
