@@ -53,7 +53,7 @@ def load(
         backend: "torch"; or "onnx" or "openvino", for a model folder with such an export, or a sum of such models.
         max_context_tokens, max_candidate_tokens: text lengths, for untuned and for Hugging Face models. None: the
             model's own. A polyrank model keeps the lengths that it was trained with.
-        corpus: texts for the word statistics of "bm25" and "tfidf"; without it, each list; ``evaluate`` fits them to all.
+        corpus: texts for the word statistics of "bm25" and "tfidf"; without it, each list (``evaluate``: all).
 
     Returns:
         A Scorer, which is an Encoder unless it is a Cross-encoder or lexical. For a re-ranker that corrects an encoder:
