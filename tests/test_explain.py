@@ -380,6 +380,17 @@ class Pairs(Scorer):
         ]
 
 
+def test_explanations_do_not_count_as_cut_texts() -> None:
+    model, texts, _ = make()
+    scorer = make_scorer(model, texts, device="cpu", precision="fp32")
+    context = Context((" ".join(["wifi"] * 99), "hello " * 99, "is it down"))
+    scorer.score([context], [[REPLY]])
+    before = str(scorer.cut[0])
+    assert "1 earlier part did not fit" in before
+    explain(scorer, context, REPLY)
+    assert str(scorer.cut[0]) == before
+
+
 def test_a_share_is_the_loss_of_the_score(opaque: Scorer) -> None:
     turns = ("hello", "my wifi is down", "did that help")
     context = Context(turns, ("the bill is high",))

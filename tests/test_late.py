@@ -138,6 +138,13 @@ def test_a_candidate_is_read_once_within_the_memory_limit(tiny_backbone: Path) -
         assert ([*found.kept], found.kept.n_bytes) == ([], 0)
 
 
+def test_copies_of_a_text_have_equal_scores(tiny_backbone: Path) -> None:
+    found = scorer(tiny_backbone)
+    for n in range(1, 20):
+        (scores,) = found.score(["my wifi is down"], [["restart the router"] * n])
+        assert (len(scores), len(set(scores.tolist()))) == (n, 1)
+
+
 def texts_read(late: LateScorer, side: Side) -> list[int]:
     """How many texts each further pass of a side reads."""
     read: list[int] = []
