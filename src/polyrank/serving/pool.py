@@ -234,7 +234,11 @@ class Pool:
                 worker, started = await self._start_worker(number)
                 if started.exit_code:
                     which = "the old models" if not number else f"{number} processes with new models and the others"
-                    log.error("keeping %s, because the models cannot be opened: %s", which, started.error)
+                    log.error(
+                        "keeping %s, except where an index was replaced: the models cannot be opened: %s",
+                        which,
+                        started.error,
+                    )
                     await self._end(worker)
                     return False
                 assert worker is not None, "a ready process was started"
