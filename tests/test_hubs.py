@@ -228,6 +228,12 @@ def test_lists_that_choose_nothing_are_refused() -> None:
         fit_hubs(Hubs(), CONTEXTS, wrong)
 
 
+def test_lists_without_a_wrong_candidate_are_left_out() -> None:
+    lists = [Example(("x" * 7,), ("x" * 7, "x" * 2), (0,), str(n)) for n in range(9)]
+    only_right = Example(("x",), ("a", "a"), (0,), "right")
+    assert fit_hubs(Hubs(), CONTEXTS, [*lists, only_right])[1] == fit_hubs(Hubs(), CONTEXTS, lists)[1]
+
+
 def test_contexts_are_chosen_at_random_without_repetition() -> None:
     examples = [Example((str(n % 30),), ("a",), (0,)) for n in range(90)]
     chosen = choose_contexts(examples, 20)

@@ -640,3 +640,16 @@ def test_a_backbone_as_a_start_is_distinguished_from_damage(tiny_backbone: Path,
     (tmp_path / "config.json").write_text("{", "utf-8")
     with pytest.raises(ArtifactError):
         load_recipe({**recipe, "train": {"init_from": str(tmp_path)}})
+
+
+def test_paths_of_a_file_are_relative_to_it_and_those_of_changes_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "recipes").mkdir()
+    file = tmp_path / "recipes" / "r.toml"
+    file.write_text('output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "a.jsonl"\nvalid = "/b.jsonl"\n', "utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = load_recipe(file, ['data.test="c.jsonl"'])
+    assert (found.output, found.data.train) == (str(tmp_path / "recipes/run"), str(tmp_path / "recipes/a.jsonl"))
+    assert (found.data.valid, found.data.test) == ("/b.jsonl", str(tmp_path / "c.jsonl"))
+    assert load_recipe(file, ['output="other"']).output == str(tmp_path / "other")

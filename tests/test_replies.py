@@ -37,6 +37,10 @@ def test_every_format_has_the_same_replies(tmp_path: Path) -> None:
         found = read_replies(tmp_path / name)
         assert texts_of(found) == (flat if name == "r.txt" else texts), name
         assert [reply.id for reply in found] == [text_id(reply.text) for reply in found]
+    said: list[str] = []
+    (tmp_path / "end.txt").write_text("a\nb\n", "utf-8")
+    assert texts_of(read_replies(tmp_path / "end.txt", notify=said.append)) == ["a", "b"]
+    assert said == []  # the end of a file is not a blank line
     (tmp_path / "w.csv").write_bytes("text,id\nGrüezi wohl über Straße,7\nTschüß,8\n".encode("cp1252"))
     assert read_replies(tmp_path / "w.csv") == [Candidate("7", "Grüezi wohl über Straße"), Candidate("8", "Tschüß")]
 

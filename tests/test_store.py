@@ -468,8 +468,10 @@ def test_newer_and_foreign_files_are_refused_unchanged(tmp_path: Path) -> None:
         open_index(path, fingerprint="e" * 64)
     with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
         LocalWriter(path, fingerprint="e" * 64)
-    with pytest.raises(ArtifactError, match="is not an index"):
+    with pytest.raises(ArtifactError, match="is not an index: it lacks"):
         open_index(tmp_path)
+    with pytest.raises(ArtifactError, match="is not an index: it does not exist"):
+        open_index(tmp_path / "nosuch")
     with pytest.raises(UsageError, match="already exists"), LocalWriter(path) as writer:
         writer.snapshot(path)
     connection = sqlite3.connect(path / INDEX_FILE)

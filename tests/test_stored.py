@@ -345,6 +345,19 @@ def test_all_right_answers_are_known_from_disk(
             assert memory.allowed[row].tolist() == [text not in right for text in memory.columns]
 
 
+def test_no_process_receives_the_tokens_of_another(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.jsonl"
+    write_rows(path, ANSWERED[:4])
+    data, texts = stored(path), BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 512)
+    sent: list[object] = []  # the result of rank 0's work
+    monkeypatch.setattr("polyrank.devices.distributed.on_rank_zero", lambda work: sent.append(work()))
+    for _ in range(2):  # written, then opened
+        assert len(open_tokens(data, texts).contexts(range(4))) == 4
+    assert sent == [None, None]
+
+
 def test_tokens_are_written_once_for_a_policy_and_again_if_damaged(tiny_backbone: Path, tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     write_rows(path, ANSWERED[:4])

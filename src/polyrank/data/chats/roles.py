@@ -31,8 +31,8 @@ SYSTEM_WORDS = {"system", "developer", "tool", "function", "service message", "n
 def part_of(word: str) -> str | None:
     """The part that a role or a name implies: agent, customer, bot, or None.
 
-    >>> part_of("assistant"), part_of("end-user"), part_of("Customer Support"), part_of("Ann")
-    ('agent', 'customer', 'agent', None)
+    >>> part_of("assistant"), part_of("end-user"), part_of("Customer Support"), part_of("Help desk"), part_of("Ann")
+    ('agent', 'customer', 'agent', 'agent', None)
     """
     found = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", word).casefold()))
     if found.intersection(BOT_WORDS):
