@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from polyrank import load
@@ -29,10 +29,12 @@ from polyrank.devices.choice import Precision, choose_dtype, choose_weights, cpu
 from polyrank.errors import UsageError
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
-from polyrank.models.int8_linear import Int8Linear, quantize_linear_layers
+from polyrank.models.backbone import load_backbone
+from polyrank.models.int8_linear import Int8Linear, Rounded, quantize_linear_layers
 from polyrank.records import Example
 from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.load import make_scorer, ranks_in_int8, saved_scorer
+from polyrank.text import Tokens
 from shared_fixtures import WORDS
 
 pytestmark = pytest.mark.skipif(not cpu_has_int8(), reason="torch or the processor cannot multiply 8-bit matrices")
@@ -113,6 +115,29 @@ def test_plain_linear_layers_are_replaced_and_no_others() -> None:
     quantize_linear_layers(network)
     kinds = [type(module) for module in network.modules() if not list(module.children())]
     assert kinds == [Int8Linear, Int8Linear, Odd, nn.LayerNorm]
+
+
+def test_layers_of_one_input_round_it_once(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = load_backbone(tiny_backbone)
+    network.narrow(torch.int8)
+    inputs: list[Tensor] = []
+    of = Rounded.of
+
+    def counted(x: Tensor) -> Rounded:
+        inputs.append(x)
+        return of(x)
+
+    ids = torch.tensor([[2, 5, 6, 3]])
+    tokens = Tokens(ids, torch.ones_like(ids).bool(), torch.zeros_like(ids))
+    with torch.inference_mode():
+        monkeypatch.setattr(Rounded, "of", counted)
+        network(tokens)
+        layers = network.layers()
+        assert len(inputs) == 4 * len(
+            layers
+        )  # of the projections, of attention's output, and two of the feed-forward part
+        layer, x = Int8Linear(nn.Linear(7, 5)), torch.randn(3, 7)
+        assert torch.equal(layer(of(x)), layer(x))
 
 
 def saved(path: Path, config: ModelConfig, *, wild: bool = False) -> Path:

@@ -219,24 +219,32 @@ def peers() -> str:
 
 
 def late(library: str, package: str) -> list[str]:
-    """Re-ranking by a late Cross-encoder, whose candidates are encoded in advance."""
+    """8-bit weights without bf16 instructions, and a late Cross-encoder, whose candidates are encoded in advance."""
     there, joined = "bench/avx2/late", "late Cross-encoder"
     forms = (library, package, f"{package} int8", joined, f"{joined} int8", f"Bi-encoder and {joined}")
     usual, cross, narrow, own, fastest, both = (row(there, what="rerank", form=form) for form in forms)
-    one, peer = (row(there, what="context", form=form)["ms"] for form in (package, library))
+    one = row(there, what="context", form=package)["ms"]
+
+    def encoding(what: str) -> str:
+        plain, rounded = (row(there, what=what, form=form) for form in (package, f"{package} int8"))
+        alone = row(f"{there}-one-thread", what=what, form=f"{package} int8")
+        return f"""{times(plain["ratio"])} times as fast as the library, in int8 {times(rounded["ratio"])} times (on one
+            thread {times(alone["ratio"])})"""
+
     return [
-        f"""Re-ranking {usual["n"]} replies of star for a context of 100 words on {machine(there)} (`python
-        runs/peers/speed.py encode POOL --limit 300 --pairs 25 --precision int8 --repeats 15`; in parentheses, times as
-        fast as the library's Cross-encoder):""",
+        f"""Without bf16 instructions, with replies of star, on {machine(there)} (`python runs/peers/speed.py encode
+        POOL --pairs {usual["n"]} --precision int8 --repeats 9`; in parentheses, times as fast as the library's
+        Cross-encoder):""",
         listed(
-            f"the library's Cross-encoder: {ms(usual['ms'])} ms",
-            f"""polyrank's Cross-encoder: {ms(cross["ms"])} ms ({times(cross["ratio"])}), in int8 {ms(narrow["ms"])} ms
+            f"encode 1,000 replies: {encoding('bulk')}",
+            f"encode one context of 100 words: {encoding('context')}",
+            f"re-rank {usual['n']} replies by the library's Cross-encoder: {ms(usual['ms'])} ms",
+            f"""by polyrank's: {ms(cross["ms"])} ms ({times(cross["ratio"])}), in int8 {ms(narrow["ms"])} ms
             ({times(narrow["ratio"])})""",
-            f"""a late Cross-encoder that keeps the replies: {ms(own["ms"])} ms ({times(own["ratio"])}), in int8
+            f"""by a late Cross-encoder that keeps the replies: {ms(own["ms"])} ms ({times(own["ratio"])}), in int8
             {ms(fastest["ms"])} ms ({times(fastest["ratio"])})""",
-            f"""two stages, a Bi-encoder and the late Cross-encoder that starts from it, which read the context once:
-            {ms(both["ms"])} ms. The Bi-encoder alone takes {ms(one)} ms, so re-ranking adds {ms(both["ms"] - one)}. The
-            library's encoder and Cross-encoder take {ms(peer + usual["ms"])} ms.""",
+            f"""by two stages, a Bi-encoder and the late Cross-encoder that starts from it, which read the context once:
+            {ms(both["ms"])} ms. The Bi-encoder alone takes {ms(one)} ms, so re-ranking adds {ms(both["ms"] - one)}.""",
         ),
     ]
 

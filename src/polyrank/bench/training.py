@@ -26,7 +26,8 @@ import torch
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import LENGTH_WINDOW, NetworkTraining
-from polyrank.devices.choice import choose_device, choose_dtype, keep_freed_memory
+from polyrank.devices.choice import choose_device, choose_dtype
+from polyrank.devices.memory import keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import EncoderNetwork, new_model
@@ -199,7 +200,7 @@ def _work(form: Form, examples: Sequence[Example], folder: Path, threads: int, p
 def _start(
     examples: Sequence[Example], folder: Path, backbone: str, device: str, chunk_size: int | None = None
 ) -> tuple[list[int], Update]:
-    keep_freed_memory()
+    keep_freed_memory(all_sizes=True)
     place = choose_device(device)
     config = BiConfig(backbone=backbone, shared_towers=True, output_scale=1.0)
     model, texts, _ = new_model(config, POLICY, seed=0, sample=())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import STDIN, console, notify, stdin_lines, use_threads
+from polyrank.cli.console import STDIN, console, notify, stdin_lines, use_processor
 from polyrank.cli.options import (
     AllowEcho,
     Device,
@@ -67,7 +67,7 @@ def respond(
 
     queries = given_contexts(context)
     condition = as_filter(filter)  # checked before the model loads
-    use_threads(threads)
+    use_processor(threads)
     with open_pipeline(
         path,
         model=model,

@@ -189,9 +189,12 @@ def print_table(
     make_console().print(table)
 
 
-def use_threads(n: int | None) -> None:
-    """Set the number of CPU threads, unless ``n`` is None."""
-    if n is not None:
+def use_processor(threads: int | None) -> None:
+    """Set the number of CPU threads, unless it is None, and keep freed memory: this process runs nothing else."""
+    from polyrank.devices.memory import keep_freed_memory
+
+    keep_freed_memory()
+    if threads is not None:
         from polyrank.devices.choice import set_threads
 
-        set_threads(n)
+        set_threads(threads)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli.console import make_console, notify, track, use_threads
+from polyrank.cli.console import make_console, notify, track, use_processor
 from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
@@ -133,7 +133,7 @@ def evaluate(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output
 
-    use_threads(threads)
+    use_processor(threads)
     # check all arguments before reading a file
     if probe is not None:
         read_choice(probe, Probe, "probe")

@@ -11,7 +11,7 @@ from unicodedata import category
 from typer import Argument, Option
 
 from polyrank.cli.answering import given_contexts, print_row
-from polyrank.cli.console import console, make_console, use_threads
+from polyrank.cli.console import console, make_console, use_processor
 from polyrank.cli.options import Device, EnsembleName, FilterText, MovedModel, NRetrieved, Rerank, Runtime, Threads
 from polyrank.errors import UsageError
 
@@ -76,7 +76,7 @@ def explain(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.scorers.open import open_ranker
 
-    use_threads(threads)
+    use_processor(threads)
     condition, scale, runtime = as_filter(filter), read_ensemble(ensemble), read_backend(backend)
     stages: dict[str, Any] = {"rerank": rerank, "n_retrieved": n_retrieved, "ensemble": scale, "backend": runtime}
     with ExitStack() as opened:

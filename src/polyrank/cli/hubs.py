@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, report_cut_texts, track, use_threads
+from polyrank.cli.console import notify, report_cut_texts, track, use_processor
 from polyrank.cli.examples import load_examples, load_lists
 from polyrank.cli.fits import report_gain, show_fit
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
@@ -52,7 +52,7 @@ def hubs(
     from polyrank.scorers.open import open_encoder
     from polyrank.storage.durable import check_replaceable
 
-    use_threads(threads)
+    use_processor(threads)
     if (valid is None) == (weight is None):
         raise UsageError("give either --valid FILE, to choose the weight on, or --weight, such as --weight 1")
     for name, value, other in (("max-valid", max_valid, valid), ("scale", scale, weight)):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks, use_threads
+from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks, use_processor
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads
 from polyrank.devices.distributed import on_rank_zero, process_group
@@ -78,7 +78,7 @@ def index_build(
     from polyrank.scorers.open import load_encoder
     from polyrank.storage.quantized import read_precision
 
-    use_threads(threads)
+    use_processor(threads)
     kind = read_kind(ann) if remote is None else read_remote_kind(ann)
     stored, runtime = read_precision(precision), read_backend(backend)
     resolve_encoder(model, backend=runtime)
@@ -122,7 +122,7 @@ def index_add(
     from polyrank.loading.models import read_backend
     from polyrank.scorers.open import encoder_of_index
 
-    use_threads(threads)
+    use_processor(threads)
     runtime = read_backend(backend)
     with open_index(index) as opened:
         built_with = opened.model

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli.console import check_plot_path, notify, print_table, stdin_lines, use_threads
+from polyrank.cli.console import check_plot_path, notify, print_table, stdin_lines, use_processor
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, Json, Overwrite, Threads, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
@@ -68,7 +68,7 @@ def intents_train(
     from polyrank.loading.folders import INTENTS
     from polyrank.storage.durable import check_output, check_replaceable
 
-    use_threads(threads)
+    use_processor(threads)
     grid = intents.Grid(
         hidden_dim=tuple(numbers(hidden, int, "--hidden")),
         dropout=tuple(numbers(dropout, float, "--dropout")),
@@ -160,7 +160,7 @@ def intents_predict(
     """Predict the intent of each utterance; prints lines in a terminal, JSON in a pipe."""
     from polyrank.frozen.intents import load_intents
 
-    use_threads(threads)
+    use_processor(threads)
     loaded = load_intents(classifier, encoder=encoder, device=device)
 
     def answer(utterance: str) -> None:

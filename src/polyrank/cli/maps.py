@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, use_threads
+from polyrank.cli.console import notify, use_processor
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
 
@@ -45,7 +45,7 @@ def map_(
     from polyrank.storage.durable import check_replaceable
     from polyrank.training.data import load_data
 
-    use_threads(threads)
+    use_processor(threads)
     check_apart(output, [resolve_model(encoder)])
     check_replaceable(output, own_files=MAP.files, replace=overwrite)
     config = MapConfig(

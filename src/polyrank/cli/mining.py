@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, track, use_threads
+from polyrank.cli.console import notify, track, use_processor
 from polyrank.cli.examples import load_examples
 from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker, Threads, existing_model
 from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
@@ -72,7 +72,7 @@ def mine(
     from polyrank.scorers.two_stage import TwoStageScorer
     from polyrank.storage.durable import check_output
 
-    use_threads(threads)
+    use_processor(threads)
     on_rank_zero(lambda: check_output(output, inputs=(data, pool), overwrite=overwrite))
     if margin is not None and rerank is None:
         raise UsageError(f"--margin {margin:g} applies to a re-ranker's scores; name it with --rerank, or leave it out")

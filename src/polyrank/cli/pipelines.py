@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from polyrank.cli.console import console, notify, use_threads
+from polyrank.cli.console import console, notify, use_processor
 from polyrank.cli.examples import load_examples
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, Json, Limit, MovedModel, NRetrieved, Overwrite, Plot, Rerank, Speaker, Threads
@@ -77,7 +77,7 @@ def pipeline_create(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output, check_replaceable
 
-    use_threads(threads)
+    use_processor(threads)
     check_replaceable(output, own_files=(PIPELINE.file,), replace=overwrite)
     check_output(plot, inputs=(index, output, valid), overwrite=overwrite)
     weight = _read_prior(prior)
@@ -214,7 +214,7 @@ def pipeline_test(
     from polyrank.loading.answering import read_pipeline
     from polyrank.storage.durable import check_output
 
-    use_threads(threads)
+    use_processor(threads)
     check_output(plot, inputs=(pipeline, data), overwrite=overwrite)
     config, _ = read_pipeline(pipeline)
     _check_model(model, config.retriever)

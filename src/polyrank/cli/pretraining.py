@@ -31,14 +31,14 @@ def pretrain(
     """
     import torch
 
-    from polyrank.devices.choice import keep_freed_memory
+    from polyrank.devices.memory import keep_freed_memory
     from polyrank.loading.recipes import load_pretrain_recipe
     from polyrank.training.pretraining import pretrain as run
 
     check_resume(resume, overwrite)
     if threads is not None:
         torch.set_num_threads(threads)
-    keep_freed_memory()  # safe here, since the process runs nothing else
+    keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
     plan = load_pretrain_recipe(recipe, changes or ())
     with PretrainingDisplay() as display:
         result = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, notify=notify)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
-from polyrank.cli.console import STDIN, make_console, notify, report_cut_texts, stdin_lines, use_threads
+from polyrank.cli.console import STDIN, make_console, notify, report_cut_texts, stdin_lines, use_processor
 from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
@@ -85,7 +85,7 @@ def rank(
     given = None if query is None else (_asked(query), list(_documents(files or [], lines)))
     if given is not None and not given[1]:
         raise DataError("nothing to rank: give files of documents, or send one document in each line of stdin")
-    use_threads(threads)
+    use_processor(threads)
     scorer = open_ranker(ranker, device=device)
     for cut in scorer.cut:
         cut.warned = True  # reported below, with the final counts

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, report_cut_texts, track, use_threads
+from polyrank.cli.console import notify, report_cut_texts, track, use_processor
 from polyrank.cli.examples import load_lists
 from polyrank.cli.fits import report_gain, show_fit
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads, existing_model
@@ -68,7 +68,7 @@ def repetition(
     from polyrank.scorers.two_stage import ensemble_of
     from polyrank.storage.durable import check_replaceable
 
-    use_threads(threads)
+    use_processor(threads)
     if (valid is None) == (penalty is None):
         raise UsageError("give either --valid FILE, to choose all numbers on, or --penalty, such as --penalty 5")
     by_hand = {"overlap": overlap, "match": match, "earlier": earlier, "words": words}

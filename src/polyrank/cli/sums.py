@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, print_table, report_cut_texts, track, use_threads
+from polyrank.cli.console import notify, print_table, report_cut_texts, track, use_processor
 from polyrank.cli.examples import load_lists
 from polyrank.cli.fits import report_gain
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads
@@ -45,7 +45,7 @@ def sum_(
     from polyrank.scorers.summed import SumEncoder, check_parts, save_sum
     from polyrank.storage.durable import check_replaceable
 
-    use_threads(threads)
+    use_processor(threads)
     if (valid is None) == (weights is None):
         raise UsageError("give either --valid FILE, to choose the weights on, or --weights, such as --weights 1,0.7")
     for name, value in {"speaker": speaker, "max-valid": max_valid}.items():

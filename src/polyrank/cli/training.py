@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import ProgressDisplay, console, make_console, notify, use_threads
+from polyrank.cli.console import ProgressDisplay, console, make_console, notify, use_processor
 from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite, Resume, StartAgain
 from polyrank.errors import UsageError
 
@@ -31,13 +31,13 @@ def train(
     A mutual training writes two models, OUTPUT/retriever and OUTPUT/reranker. If the recipe has data.test, polyrank
     evaluates the final model on it, and BM25 for comparison.
     """
-    from polyrank.devices.choice import keep_freed_memory
+    from polyrank.devices.memory import keep_freed_memory
     from polyrank.loading.recipes import load_recipe
     from polyrank.training import train as run
 
     check_resume(resume, overwrite)
-    use_threads(threads)
-    keep_freed_memory()  # safe here, since the process runs nothing else
+    use_processor(threads)
+    keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
     plan = load_recipe(recipe, changes or ())
     with TrainingDisplay() as display:
         results = run(
@@ -176,11 +176,11 @@ def quickstart(
     from polyrank.cli.quickstart import quickstart as run
     from polyrank.config.checked import read_choice
     from polyrank.config.starter_recipe import Start
-    from polyrank.devices.choice import keep_freed_memory
+    from polyrank.devices.memory import keep_freed_memory
     from polyrank.training.signals import InterruptedTraining
 
     start_from: Start | None = None if start is None else read_choice(start, Start, "start")
-    keep_freed_memory()  # safe here, since the process runs nothing else
+    keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
     interrupts.set_resume_hint("start again with --overwrite")
     try:
         with TrainingDisplay() as display:

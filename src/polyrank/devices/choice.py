@@ -1,9 +1,8 @@
-"""Which device, precision and threads to compute with, and an allocator setting that speeds up training on a CPU.
+"""Which device, precision and threads to compute with.
 
 One process uses one device. Under a launcher each process uses the GPU of its local rank.
 """
 
-import ctypes
 import os
 import platform
 import time
@@ -192,25 +191,6 @@ def cpu_has_int8() -> bool:
     few = INSTRUCTIONS.index(allowed_instructions()) < INSTRUCTIONS.index("avx2")
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return not few and "avx2" in cpu_info()[1] and available and hasattr(torch.ops.onednn, "qlinear_pointwise")
-
-
-@cache
-def keep_freed_memory() -> bool:
-    """Make glibc keep freed blocks instead of returning each to the system.
-
-    Every training step frees and allocates the same large blocks; with glibc's defaults each time costs a system call
-    and a page fault per 4 KiB. Measured on two AVX-512 cores: MiniLM training is 1.4 to 1.6 times faster.
-
-    Returns:
-        Whether the setting was applied (only glibc has it).
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    library = ctypes.CDLL(None)
-    m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
-    values = {m_mmap_max: 0, m_trim_threshold: 2**31 - 1, m_top_pad: 256 * 2**20}
-    applied = [library.mallopt(name, value) for name, value in values.items()]
-    return all(applied)
 
 
 def set_threads(n: int) -> None:

@@ -8,7 +8,7 @@ Shapes: B texts, T tokens, D dimensions, H heads, V words. If packed, hidden sta
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -221,10 +221,12 @@ class _SelfAttention(nn.Module):
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.shared_input: Callable[[Tensor], Any] = nn.Identity()  # of the projections; in 8 bits, rounded once
 
     def forward(self, hidden: Tensor, mask: Tensor | None, packed: PackedAttention | None) -> Tensor:
+        shared = self.shared_input(hidden)
         query, key, value = (
-            projection(hidden).unflatten(-1, (-1, self.attention_head_size))
+            projection(shared).unflatten(-1, (-1, self.attention_head_size))
             for projection in (self.query, self.key, self.value)
         )
         share = self.dropout.p if self.training else 0.0

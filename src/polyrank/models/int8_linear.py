@@ -9,6 +9,9 @@ Shapes: N tokens, I inputs, O outputs.
 Source: Dettmers et al., LLM.int8() (NeurIPS 2022), section 2 (vector-wise and zero-point quantization).
 """
 
+from dataclasses import dataclass
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +21,34 @@ WEIGHT_LEVELS = 64
 
 SMALLEST = 1e-20
 """The least range of a token's inputs, so that its inverse is finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """Inputs in 8 bits, which layers may share: x = middle + scale (unsigned - 128).
+
+    Args:
+        unsigned: ``[..., I]``.
+        scale, middle: of each token, ``[..., 1]``.
+    """
+
+    unsigned: Tensor
+    scale: Tensor
+    middle: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor) -> Self:
+        """Round inputs ``[..., I]`` in fp32."""
+        low = x.amin(-1, keepdim=True)
+        scale = (x.amax(-1, keepdim=True) - low).clamp_min_(SMALLEST) / INPUT_LEVELS
+        middle = low + 128 * scale
+        signed = (x - middle).div_(scale).round_().to(torch.int8)  # three times as fast as to unsigned bytes
+        return cls(signed.view(torch.uint8).bitwise_xor_(128), scale, middle)  # adds 128
+
+
+class _Rounding(nn.Module):
+    def forward(self, x: Tensor) -> Rounded:
+        return Rounded.of(x)
 
 
 class Int8Linear(nn.Module):
@@ -37,23 +68,18 @@ class Int8Linear(nn.Module):
         self.zeros = torch.zeros(len(weight), dtype=torch.int32)
         self.weight = torch.ops.onednn.qlinear_prepack(rounded.to(torch.int8), None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: "Tensor | Rounded") -> Tensor:
         """``[..., I]`` to ``[..., O]``."""
-        low = x.amin(-1, keepdim=True)
-        scale = (x.amax(-1, keepdim=True) - low).clamp_min_(SMALLEST) / INPUT_LEVELS
-        # x = middle + scale * signed; torch converts to signed bytes three times as fast as to unsigned ones
-        middle = low + 128 * scale
-        signed = (x - middle).div_(scale).round_().to(torch.int8)
-        unsigned = signed.view(torch.uint8).bitwise_xor_(128)  # adds 128
-        products = torch.ops.onednn.qlinear_pointwise(
-            unsigned, 1.0, 128, self.weight, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        x = x if isinstance(x, Rounded) else Rounded.of(x)
+        products: Tensor = torch.ops.onednn.qlinear_pointwise(
+            x.unsigned, 1.0, 128, self.weight, self.scale, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        result: Tensor = torch.addcmul(self.bias, middle, self.sums).addcmul_(products, scale)
-        return result
+        # in place: another block of this size would cost a page fault per 4 KiB, which takes as long as the products
+        return products.mul_(x.scale).addcmul_(x.middle, self.sums).add_(self.bias)
 
 
 def quantize_linear_layers(network: nn.Module) -> None:
-    """Replace a network's linear layers, on the CPU.
+    """Replace a network's linear layers, on the CPU; those with a ``shared_input`` then share its rounding.
 
     Subclasses of ``nn.Linear`` are not replaced, because they may compute something else.
     """
@@ -61,3 +87,5 @@ def quantize_linear_layers(network: nn.Module) -> None:
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
                 setattr(module, name, Int8Linear(child))
+        if hasattr(module, "shared_input"):
+            module.shared_input = _Rounding()

@@ -206,11 +206,12 @@ def _read(
     def heads(projected: Tensor) -> Tensor:  # [..., T, D] to [..., H, T, D / H]
         return projected.unflatten(-1, (-1, size)).transpose(1, 2)  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
 
+    shared, shared_other = own.shared_input(hidden), own.shared_input(other)
     asking = packing.pad(hidden)[:, 0] if first_only else hidden
-    query = own.query(asking)
+    query = own.query(asking if first_only else shared)
     query = heads(query[:, None] if first_only else packing.pad(query))
     key, value = (
-        torch.cat([heads(packing.pad(projection(hidden))), heads(projection(other))[other_of]], 2)
+        torch.cat([heads(packing.pad(projection(shared))), heads(projection(shared_other))[other_of]], 2)
         for projection in (own.key, own.value)
     )
     share = own.dropout.p if own.training else 0.0

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from polyrank.config.serving import ServedBackend, ServingSettings
+from polyrank.devices.memory import keep_freed_memory
 from polyrank.errors import ArtifactError, PolyrankError, UsageError, is_out_of_memory
 from polyrank.serving.log import name_of
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
@@ -59,6 +60,7 @@ def run_worker(connection: Connection, setup: Setup) -> None:
     """The process's main function; it returns when the server closes the pipe or ends."""
     for number in (signal.SIGINT, signal.SIGTERM):  # terminals and service managers send them to both processes
         signal.signal(number, signal.SIG_IGN)
+    keep_freed_memory()
     try:
         served = _open_models(setup)
         started = Started({name: one.info() for name, one in served.items()})

@@ -15,7 +15,7 @@ import ray
 
 from polyrank.config.recipe import Recipe
 from polyrank.devices import distributed
-from polyrank.devices.choice import keep_freed_memory
+from polyrank.devices.memory import keep_freed_memory
 from polyrank.errors import LockedError, LostProcessError, PolyrankError
 from polyrank.integrations.ray.cluster import check_arguments, connected, current_node_id, n_gpus, working_in
 from polyrank.integrations.ray.spool import shared_folder
@@ -181,7 +181,7 @@ def _train(task: dict[str, Any]) -> None:
     attempt = 0
     try:
         with working_in(task["cwd"]), distributed.process_group():
-            keep_freed_memory()  # a worker is a separate process
+            keep_freed_memory(all_sizes=True)  # a worker is a separate process
             attempt = distributed.on_rank_zero(lambda: ray.get(mailbox.start_attempt.remote()))
             results = train_here(
                 task["plan"],

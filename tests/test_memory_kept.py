@@ -1,0 +1,41 @@
+"""The C library's setting that spares page faults."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+ALLOCATE = """
+import resource, sys
+import numpy as np
+from polyrank.devices.memory import keep_freed_memory
+if sys.argv[1] != "default":
+    assert keep_freed_memory(all_sizes=sys.argv[1] == "all")
+
+def faults(mib):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [np.ones(mib * 2**18, np.float32) for _ in range(6)]
+    del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+for mib in (8, 40):
+    faults(mib)
+    print(min(faults(mib) for _ in range(3)))
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
+def test_freed_blocks_are_kept() -> None:
+    def faults(setting: str) -> list[int]:
+        command = [sys.executable, "-c", ALLOCATE, setting]
+        return [
+            int(line) for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        ]
+
+    default, up_to_32_mib, every = map(faults, ("default", "small", "all"))
+    assert default[0] > 100
+    assert up_to_32_mib[0] < 10
+    assert up_to_32_mib[1] > 100
+    assert max(every) < 10
