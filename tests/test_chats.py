@@ -260,16 +260,21 @@ def test_a_clock_next_to_a_date_is_not_reported_as_unreadable(write: Write) -> N
 
 
 def test_questions_and_answers(write: Write) -> None:
-    path = write(
-        "faq.csv", "Question,Answer,Topic\nHow do I pay?,By card.,bills\nWhere?,,x\n<p>Who?</p>,<b>We</b> do,x\n"
-    )
-    with pytest.raises(DataError, match=r"faq\.csv:3: no text in 'Answer'"):
-        import_chats(path)
-    found = import_chats(path, skip_bad=True)
+    rows = "How do I pay?,By card.,bills\nWhere?,,x\n<p>Who?</p>,<b>We</b> do,x\n,,\n"
+    found = import_chats(write("faq.csv", f"Question,Answer,Topic\n{rows}"))
     assert talk(found) == {
         "faq:2": [("customer", "How do I pay?"), ("agent", "By card.")],
         "faq:4": [("customer", "Who?"), ("agent", "We do")],
     }
+    assert found.report.left_out == {"unanswered message": 1}
+    path = write("no.csv", f"Question,Answer,Topic\n{rows},Ours,x\n")
+    with pytest.raises(DataError, match=r"no\.csv:6: no text in 'Question'"):
+        import_chats(path)
+    assert len(talk(import_chats(path, skip_bad=True))) == 2
+    path = write("days.csv", "question,answer,asked on\na?,b,2024-05-13\nc?,d,2024-06-01\n")
+    found = import_chats(path)
+    assert [row["time"][:10] for row in found.dialogues] == ["2024-05-13", "2024-06-01"]
+    assert any("time in 'asked on'" in note for note in found.report.notes)
     assert found.report.form == "questions"
     own = write("x.json", {"faqs": [{"id": 3, "Thema": "a?", "Text": "b"}]})
     found = import_chats(write("y.json", json.loads(own.read_text())["faqs"]), question="Thema", answer="Text")

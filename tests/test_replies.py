@@ -8,7 +8,7 @@ import openpyxl
 import polars
 import pytest
 
-from polyrank.data import frequent_replies, read_pool, read_replies, text_id
+from polyrank.data import frequent_replies, import_chats, read_pool, read_replies, text_id
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
 from processes import run
@@ -43,6 +43,16 @@ def test_every_format_has_the_same_replies(tmp_path: Path) -> None:
     assert said == []  # the end of a file is not a blank line
     (tmp_path / "w.csv").write_bytes("text,id\nGrüezi wohl über Straße,7\nTschüß,8\n".encode("cp1252"))
     assert read_replies(tmp_path / "w.csv") == [Candidate("7", "Grüezi wohl über Straße"), Candidate("8", "Tschüß")]
+
+
+def test_html_becomes_the_text_that_imported_chats_have(tmp_path: Path) -> None:
+    page, chats, said = "<p>Restart <b>it</b>.</p>", tmp_path / "chats.csv", list[str]()
+    (tmp_path / "r.csv").write_text(f"text\n{page}\nRestart it.\na < b\n", "utf-8")
+    chats.write_text(f"question,answer\nhelp,{page}\n", "utf-8")
+    found = read_replies(tmp_path / "r.csv", notify=said.append)
+    assert texts_of(found) == ["Restart it.", "a < b"]
+    assert import_chats(chats).dialogues[0]["turns"][1]["text"] == found[0].text
+    assert [line.split(": ")[1] for line in said] == ["1 repeated left out", "HTML of 1 became plain text"]
 
 
 def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path: Path) -> None:

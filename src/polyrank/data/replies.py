@@ -10,6 +10,7 @@ from polyrank.data.chats.files import File
 from polyrank.data.chats.members import members
 from polyrank.data.chats.messages import ReadLog, ReadOptions, Rows
 from polyrank.data.chats.profiles import profile
+from polyrank.data.chats.texts import from_html
 from polyrank.data.pool import text_id
 from polyrank.data.read_report import counted
 from polyrank.data.rows import row_error, suffix
@@ -28,8 +29,8 @@ def read_replies(
 ) -> list[Candidate]:
     """Read replies from a table, from JSON, or from a text file with one reply per line.
 
-    Equal texts count once; blank texts are left out. A reply without an id gets one from its text, the same in every
-    file. Other columns become metadata.
+    HTML becomes plain text. Equal texts count once; blank texts are left out. A reply without an id gets one from its
+    text, the same in every file. Other columns become metadata.
 
     Args:
         path: CSV or TSV (by the suffix), a workbook, an SQLite database, Parquet, JSON lines or a JSON list; any other
@@ -52,10 +53,11 @@ def read_replies(
     column = _text_column(path, rows, column, notify)
     replies: dict[str, Candidate] = {}
     texts: set[str] = set()
-    n_blank = n_repeated = 0
+    n_blank = n_repeated = n_html = 0
     for number, row in rows:
         try:
-            text = "" if row.get(column) is None else fields.text(row, column).strip()
+            given = "" if row.get(column) is None else fields.text(row, column).strip()
+            text = from_html(given).strip()  # as in imported chats, so that replies are found there
             reply = Candidate(
                 fields.optional_id(row, text_id(text)),
                 text,
@@ -63,6 +65,7 @@ def read_replies(
             )
         except ValueError as error:
             raise row_error(path, number, error) from error
+        n_html += text != given
         n_blank += not text
         n_repeated += text in texts
         if not text or text in texts:
@@ -77,6 +80,8 @@ def read_replies(
     for n, what in ((n_blank, "blank"), (n_repeated, "repeated")):
         if n:
             notify(f"{path}: {n:,} {what} left out")
+    if n_html:
+        notify(f"{path}: HTML of {n_html:,} became plain text")
     return list(replies.values())
 
 

@@ -13,12 +13,25 @@ from polyrank.data.chats.columns import (
     flat,
     keys_of,
     listed,
+    time_columns,
     usual,
     words,
 )
 from polyrank.data.chats.files import File
-from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog, Rows
-from polyrank.data.chats.profiles import falls
+from polyrank.data.chats.messages import (
+    ATTACHMENT,
+    DELETED,
+    EMPTY,
+    NOTE,
+    SYSTEM,
+    UNANSWERED,
+    Message,
+    Messages,
+    ReadLog,
+    ReadOptions,
+    Rows,
+)
+from polyrank.data.chats.profiles import falls, profile
 from polyrank.data.chats.texts import plain
 from polyrank.data.chats.wrapping import N_LOOKED_AT, unwrapped
 from polyrank.data.read_report import counted
@@ -220,13 +233,25 @@ def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[s
     if not (options.question and options.answer):
         options.log.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
     ids = [options.conversation] if options.conversation else usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
+    times = options.time or _guessed_time(rows, [key for key in keys if key not in (*chosen, *ids)], options)
     for number, row in rows:
+        if all(value in (None, "") for value in row.values()):
+            continue
         texts = [plain(row.get(key)) for key in chosen]
-        if not all(texts):
-            problem = f"no text in {chosen[texts.index('')]!r}; fill it in or remove the row"
-            yield row_error(file.path, number, problem)
+        if not texts[1]:
+            yield UNANSWERED
+            continue
+        if not texts[0]:
+            yield row_error(file.path, number, f"no text in {chosen[0]!r}; fill it in or remove the row")
             continue
         where, conversation = f"{file.path}:{number}", _scalar(row, ids) or f"{file.stem}:{number}"
-        time = time_of(row, options.time)
+        time = time_of(row, times)
         for role, text in zip(("customer", "agent"), texts, strict=True):
             yield Message(where, file.stem, role, text, conversation, time, role)
+
+
+def _guessed_time(rows: Rows, free: Sequence[str], options: ReadOptions) -> list[str]:
+    found = time_columns([profile(key, (row.get(key) for row in first_rows(rows))) for key in free], options)
+    if found:
+        options.log.note(f"guessed by its name and values: time in {' and '.join(map(repr, found))}")
+    return found
