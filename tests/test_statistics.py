@@ -40,11 +40,12 @@ TRUTH = float(CHANCES @ (1 / np.arange(1, 11)))  # the mean reciprocal rank
 # intervals
 
 
-def test_95_percent_intervals_contain_the_truth_95_times_of_100() -> None:
+@pytest.mark.parametrize("n", [6, 12, 80])
+def test_95_percent_intervals_contain_the_truth_95_times_of_100(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(1))
     held = []
     for seed in range(400):
-        found = summarise(ranked(better(generator.random(80))), ks=(1,), n_bootstrap=400, seed=seed)
+        found = summarise(ranked(better(generator.random(n))), ks=(1,), n_bootstrap=400, seed=seed)
         low, high = found["intervals"]["MRR"]
         held.append(low <= TRUTH <= high)
     assert 0.925 <= np.mean(held) <= 0.972

@@ -146,10 +146,10 @@ def _intervals(
 ) -> dict[str, list[float]]:
     """95% percentile intervals of means over examples, by resampling their dialogues.
 
-    If dialogues have several examples, two corrections apply, which matter for few dialogues G: resamples deviate by
-    sqrt((G - 1) / G) too little, and Student's t with G - 1 degrees of freedom replaces the normal distribution.
-    ``shares``: values are from 0 to 1; where all are 0 or all are 1, which no resample changes, Wilson's interval
-    replaces the bootstrap's.
+    Two corrections matter for few dialogues G: resamples deviate by sqrt((G - 1) / G) too little, and Student's t with
+    G - 1 degrees of freedom replaces the normal distribution.
+    Values are from 0 to 1, or differences of such values. ``shares``: where all are 0 or all are 1, which no resample
+    changes, Wilson's interval replaces the bootstrap's.
 
     Source: Cameron, Gelbach and Miller, Bootstrap-Based Improvements for Inference with Clustered Errors (2008).
     """
@@ -161,15 +161,15 @@ def _intervals(
         drawn = sizes[draws].sum(1)
         for name, each in sums.items():
             means[name].append(each[draws].sum(1) / drawn)
-    wider = 1.0 if n == len(dialogues) else student_t(0.05, n - 1) / 1.959964 * (n / (n - 1)) ** 0.5
+    wider = student_t(0.05, n - 1) / 1.959964 * (n / (n - 1)) ** 0.5 if n > 1 else 1.0
     result = {}
     for name, parts in means.items():
         if shares and values[name].min() == values[name].max() in (0, 1):
             result[name] = list(wilson(n * int(values[name][0]), n))
             continue
         mean, ends = values[name].mean(), np.quantile(np.concatenate(parts), [0.025, 0.975])
-        spread = np.clip(mean + wider * (ends - mean), values[name].min(), values[name].max())
-        result[name] = [float(end) for end in (ends if wider == 1.0 else spread)]
+        spread = np.clip(mean + wider * (ends - mean), 0.0 if values[name].min() >= 0 else -1.0, 1.0)
+        result[name] = [float(end) for end in spread]
     return result
 
 
@@ -177,7 +177,7 @@ def mean_with_interval(values: Sequence[float] | Floats, dialogues: NDArray[np.i
     """The mean over examples, with a 95% percentile interval from resampled dialogues (see ``summarise``).
 
     Args:
-        values: ``[n]``, one per example.
+        values: ``[n]``, one per example, from 0 to 1, or differences of such values.
         dialogues: ``[n]``, see ``dialogues_of``.
 
     >>> mean_with_interval([0.5, 0.5, 0.5], dialogues_of(["a#1", "a#2", "b#1"]))

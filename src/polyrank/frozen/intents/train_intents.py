@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.evaluation.tables import mean_with_interval
 from polyrank.frozen.intents.classifier import IntentClassifier
 from polyrank.frozen.intents.confusion import confusion, most_confused, per_intent, predict_labels
 from polyrank.frozen.intents.encoding import Floats, encode, read_layer
@@ -24,7 +25,6 @@ from polyrank.ranking.abstention import Abstention, calibrate
 from polyrank.scorers.protocols import Encoder
 
 DEV_SHARE = 0.1
-N_BOOTSTRAP = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +297,8 @@ def _interval(shares: NDArray[np.float64]) -> list[float]:
     """The 95% bootstrap interval of the mean over utterances; each share is the mean over seeds."""
     if not len(shares):
         return [0.0, 0.0]
-    generator = np.random.Generator(np.random.PCG64(0))
-    means = [shares[generator.integers(len(shares), size=len(shares))].mean() for _ in range(N_BOOTSTRAP)]
-    return [float(end) for end in np.quantile(means, [0.025, 0.975])]
+    found = mean_with_interval(shares, np.arange(len(shares)))
+    return [found["low"], found["high"]]
 
 
 def _figures(
