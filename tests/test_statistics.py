@@ -40,7 +40,7 @@ TRUTH = float(CHANCES @ (1 / np.arange(1, 11)))  # the mean reciprocal rank
 # intervals
 
 
-@pytest.mark.parametrize("n", [6, 12, 80])
+@pytest.mark.parametrize("n", [8, 80])
 def test_95_percent_intervals_contain_the_truth_95_times_of_100(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(1))
     held = []
