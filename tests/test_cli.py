@@ -68,6 +68,14 @@ def test_nothing_imports_torch_before_it_must() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("group", [(), ("index",), ("pipeline",), ("import",)])
+def test_help_imports_no_arrays(group: tuple[str, ...]) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "polyrank", *group, "--help"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    assert " polyrank.cli" in found
+    assert " numpy\n" not in found
+
+
 @pytest.mark.parametrize(
     ("command", "function"),
     [
@@ -204,7 +212,7 @@ def test_an_index_is_changed_from_the_command_line(trained: dict[str, Path], tmp
     assert (refused.returncode, f"candidate 1: id '{first}' is already in the index" in refused.stderr) == (3, True)
     added = run("index", "add", tmp_path / "i", tmp_path / "more.jsonl", "--replace")
     assert added.returncode == 0, added.stderr
-    assert "added 2, now 5 candidates" in added.stderr
+    assert "added or replaced 2, now 5 candidates" in added.stderr
     (tmp_path / "ids.txt").write_text(f"{second}\nnothing\n")
     assert "removed 2, now 3" in run("index", "remove", tmp_path / "i", "m", "--file", tmp_path / "ids.txt").stderr
     assert run("index", "compact", tmp_path / "i").returncode == 0
@@ -545,9 +553,13 @@ def test_changes_of_an_index_are_reported(trained: dict[str, Path], run_here: Ru
     )  # fmt: skip
     (tmp_path / "more.txt").write_text("a new one\n", "utf-8")
     rebuilt = run_here("index", "build", trained["bi"], tmp_path / "more.txt", "-o", index, "--overwrite")
-    assert rebuilt == (0, "", f"{index}: 1 candidates of dimension 32, 1 texts encoded\n")
-    assert run_here("index", "compact", index) == (0, "", f"{index}: 1 candidates\n")
-    assert run_here("index", "snapshot", index, "-o", tmp_path / "j") == (0, "", f"{tmp_path / 'j'}: 1 candidates\n")
+    assert rebuilt == (
+        0,
+        "",
+        f"{index}: 1 candidate of dimension 32, 1 text encoded; replaces an index of 4 candidates\n",
+    )
+    assert run_here("index", "compact", index) == (0, "", f"{index}: 1 candidate\n")
+    assert run_here("index", "snapshot", index, "-o", tmp_path / "j") == (0, "", f"{tmp_path / 'j'}: 1 candidate\n")
 
 
 def test_examples_that_cannot_be_ranked_are_counted(run_here: RunHere, tmp_path: Path) -> None:

@@ -479,7 +479,10 @@ def test_names_that_refer_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("nosuch", "runs/model", "a/b/c", "../x", "/nowhere", ""):
         with pytest.raises(UsageError, match="is not a model folder; give a model folder, hf:OWNER/MODEL"):
             load(name)
-    for name, reason in (("run", "give the model in it, run/model"), ("index", "answers from a catalogue")):
+    for name, reason in (
+        ("run", "give the model in it, run/model"),
+        ("index", "index is an index, not a model; get answers"),
+    ):
         with pytest.raises(UsageError, match=reason):
             load(name)
     with pytest.raises(UsageError, match="`max_context_tokens` does not apply to bm25"):

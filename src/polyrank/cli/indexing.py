@@ -14,7 +14,8 @@ from polyrank.cli.console import encoding_progress, notify, report_cut_texts, si
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads
 from polyrank.devices.distributed import on_rank_zero, process_group
-from polyrank.errors import ArtifactError, UsageError
+from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.wording import counted
 
 index_app = command_group("index", "Build, change and inspect indexes of candidates.", callback=silence_other_ranks)
 IndexPath = Annotated[Path, Argument(help="An index folder.")]
@@ -87,6 +88,7 @@ def index_build(
     pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)
+    earlier = _n_candidates(output) if overwrite else None
     with encoding_progress() as progress:
         n = build_index(
             output,
@@ -101,7 +103,21 @@ def index_build(
             progress=progress,
         )
     report_cut_texts(encoder)
-    notify(f"{output}: {len(pool):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
+    made = f"{counted(len(pool), 'candidate')} of dimension {encoder.dimension}, {counted(n, 'text')} encoded"
+    notify(f"{output}: {made}" + ("" if earlier is None else f"; replaces an index of {counted(earlier, 'candidate')}"))
+
+
+def _n_candidates(index: Path) -> int | None:
+    """The number of candidates of an index that is replaced; None if there is none, or it cannot be read."""
+    from polyrank.index import is_index, open_catalogue
+
+    if not is_index(index):
+        return None
+    try:
+        with open_catalogue(index) as opened:
+            return len(opened)
+    except PolyrankError:
+        return None
 
 
 @add_command(index_app, "add", "my-index more.txt", "my-index new.jsonl --replace")
@@ -133,7 +149,8 @@ def index_add(
         n = add_to_index(writer, encoder, pool, replace=replace, progress=progress)
         report_cut_texts(encoder)
         there = f" ({len(pool) - n:,} were already in the index)" if n < len(pool) else ""
-        notify(f"{index}: added {n:,}{there}, now {len(writer):,} candidates")
+        done = "added or replaced" if replace else "added"
+        notify(f"{index}: {done} {n:,}{there}, now {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "update-counts", "my-index replies.jsonl", "my-index replies.jsonl --feedback feedback.db")
@@ -158,7 +175,7 @@ def index_update_counts(
         with FeedbackStore(feedback, write=False) as store:
             taken = count_taken(store.requests())
     n = update_counts(index, counts, taken)
-    notify(f"{index}: {n:,} candidates have another count now")
+    notify(f"{index}: {counted(n, 'candidate')} with another count now")
 
 
 @add_command(index_app, "remove", "my-index id-1 id-2", "my-index --filter 'lang = \"de\"'")
@@ -186,7 +203,7 @@ def index_remove(
             with open_index(index) as opened:  # the writer's lock excludes other changes
                 names = [candidate.id for _, candidate in opened.iter_candidates(condition)]
         n = writer.remove(names)
-        notify(f"{index}: removed {n:,}, now {len(writer):,} candidates")
+        notify(f"{index}: removed {n:,}, now {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "compact", "my-index")
@@ -196,7 +213,7 @@ def index_compact(index: IndexPath) -> None:
 
     with open_writer(index) as writer:
         writer.compact()
-        notify(f"{index}: {len(writer):,} candidates")
+        notify(f"{index}: {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "snapshot", "my-index -o backup")
@@ -210,7 +227,7 @@ def index_snapshot(
     check_snapshot_path(index, output)
     with open_writer(index) as writer:
         writer.snapshot(output)
-        notify(f"{output}: {len(writer):,} candidates")
+        notify(f"{output}: {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "list", "my-index --limit 10")
@@ -251,7 +268,7 @@ def index_dump(
     with open_index(index) as opened:
         pool = [candidate for _, candidate in opened.iter_candidates()]
     write_pool(output, pool)
-    notify(f"{output}: {len(pool):,} candidates")
+    notify(f"{output}: {counted(len(pool), 'candidate')}")
 
 
 @add_command(index_app, "info", "my-index")

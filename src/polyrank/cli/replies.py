@@ -31,6 +31,7 @@ def replies(
     """Make a catalogue of replies to index, from a table or a text, or from the frequent replies in conversations."""
     from polyrank.data import frequent_replies, read_replies, write_pool
     from polyrank.storage.durable import check_output
+    from polyrank.wording import counted
 
     check_output(output, inputs=(source,), overwrite=overwrite)
     if not from_dialogues and (skip_bad or any(option is not None for option in (speaker, min_count, top))):
@@ -43,4 +44,4 @@ def replies(
     else:
         replies = read_replies(source, column=column, encoding=encoding, sheet=sheet, notify=notify)
     write_pool(output, replies)
-    notify(f"wrote {output}: {len(replies):,} replies; next: polyrank index build MODEL {output} -o INDEX")
+    notify(f"wrote {output}: {counted(len(replies), 'reply')}; next: polyrank index build MODEL {output} -o INDEX")

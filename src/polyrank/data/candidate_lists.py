@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from polyrank.data.read_report import counted
 from polyrank.data.same_words import same_words
 from polyrank.errors import DataError
 from polyrank.records import Example
+from polyrank.wording import counted
 
 DEFAULT_N_CANDIDATES = 20
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from polyrank.data.rows import OnBad, row_error
 from polyrank.errors import DataError
 from polyrank.records import Example
+from polyrank.wording import counted
 
 Source: TypeAlias = Callable[[OnBad], Iterator[tuple[Example, ...]]]
 
@@ -93,15 +94,6 @@ class ReadReport:
             (self.n_bad, "bad row", f" left out ({' | '.join(self.messages)})"),
         ]
         return "; ".join(parts + [counted(n, noun) + rest for n, noun, rest in notes if n])
-
-
-def counted(n: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "row"), counted(1200, "row")
-    ('1 row', '1,200 rows')
-    """
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)

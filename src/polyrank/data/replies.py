@@ -12,11 +12,11 @@ from polyrank.data.chats.messages import ReadLog, ReadOptions, Rows
 from polyrank.data.chats.profiles import profile
 from polyrank.data.chats.texts import from_html
 from polyrank.data.pool import text_id
-from polyrank.data.read_report import counted
 from polyrank.data.rows import row_error, suffix
 from polyrank.data.same_words import template
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
+from polyrank.wording import counted
 
 
 def read_replies(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from polyrank.data import fields
 from polyrank.data.candidate_lists import Responses, default_length
 from polyrank.data.examples import Reader, read_with, write_examples
-from polyrank.data.read_report import ReadReport, counted
+from polyrank.data.read_report import ReadReport
 from polyrank.data.rows import rows, stem, write_rows
 from polyrank.data.same_words import same_words
 from polyrank.data.speakers import choose_speaker
@@ -26,6 +26,7 @@ from polyrank.data.values import Row, is_number, type_name
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Example
 from polyrank.storage.durable import sync_folder
+from polyrank.wording import counted
 
 By = Literal["auto", "time", "id"]
 PARTS = ("train", "valid", "test")

@@ -217,7 +217,8 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             raise UsageError(f"{name} predicts intents and does not rank; use it with polyrank intents predict")
         case "pipeline" | "index" | "remote":
             raise UsageError(
-                f"{name} answers from a catalogue and does not rank given lists; open it with polyrank.open or respond"
+                f"{name} is {'a pipeline' if kind == 'pipeline' else 'an index'}, not a model; get answers from it with"
+                " polyrank respond or polyrank.open, or name a model"
             )
         case "foreign":
             _check_backend(name, backend)

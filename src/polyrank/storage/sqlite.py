@@ -112,6 +112,8 @@ def _translated(file: Path, remedy: str, error: Exception) -> PolyrankError:
         return late
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return LockedError(f"{file} is locked by another process; wait until it has finished")
+    if name.startswith("SQLITE_NOTADB"):
+        return ArtifactError(f"{file} is another kind of file, or its start is damaged; check the path, or {remedy}")
     return ArtifactError(f"{file} is damaged ({error}); {remedy}")
 
 

@@ -14,13 +14,13 @@ from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.in_memory import rows_of
 from polyrank.data.mapped_examples import StoredExamples, choose, open_stored
-from polyrank.data.read_report import counted
 from polyrank.data.speakers import speakers_of
 from polyrank.devices import distributed
 from polyrank.errors import ConfigError, DataError
 from polyrank.evaluation.protocols import rankable
 from polyrank.loading.data import resolve_data
 from polyrank.records import Example
+from polyrank.wording import counted
 
 
 def load_data(

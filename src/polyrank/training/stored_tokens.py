@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from polyrank._version import __version__
 from polyrank.data.mapped_examples import StoredExamples
-from polyrank.data.read_report import counted
 from polyrank.devices import distributed
 from polyrank.negatives.random import right_answers, text_key
 from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
 from polyrank.storage.durable import new_folder, sha256_file
 from polyrank.text import Texts
+from polyrank.wording import counted
 
 DOCUMENT = DocumentKind(
     name="folder of token ids", file="tokens.json", missing="check the path", remedy="delete the folder"

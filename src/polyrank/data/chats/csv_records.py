@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from polyrank.data.chats.members import Member
 from polyrank.data.chats.messages import ReadLog, Rows
-from polyrank.data.read_report import counted
 from polyrank.data.rows import MAX_LINE_BYTES, row_error
 from polyrank.errors import DataError
+from polyrank.wording import counted
 
 SEPARATORS = ",;\t|"
 

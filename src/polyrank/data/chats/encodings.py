@@ -5,9 +5,9 @@ from typing import Any
 
 from polyrank.data.chats.members import Member
 from polyrank.data.chats.messages import ReadOptions
-from polyrank.data.read_report import counted
 from polyrank.data.rows import row_error
 from polyrank.errors import DataError, MissingExtraError, UsageError
+from polyrank.wording import counted
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),

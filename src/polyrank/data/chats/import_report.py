@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polyrank.data.read_report import counted
 from polyrank.data.values import Row
+from polyrank.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ from polyrank.data.chats.roles import is_system, speakers
 from polyrank.data.chats.threads import threaded
 from polyrank.data.chats.times import order_of_dates, read_time
 from polyrank.data.chats.unpacking import MAX_BYTES
-from polyrank.data.read_report import counted
 from polyrank.data.rows import write_rows
 from polyrank.data.values import Row
 from polyrank.errors import DataError, UsageError
 from polyrank.records import as_tuple
+from polyrank.wording import counted
 
 GAP_HOURS = 8.0
 

@@ -11,9 +11,9 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from polyrank.data.chats.unpacking import MAX_BYTES, check_archive, check_size, gunzipped
-from polyrank.data.read_report import counted
 from polyrank.data.rows import GZIP_MAGIC
 from polyrank.errors import DataError
+from polyrank.wording import counted
 
 TEXTS = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".vtt", ".srt", ".eml", ".mbox", ".mbx", ".log")
 READ = (*TEXTS, ".xlsx", ".xlsm", ".xls", ".ods", ".parquet")

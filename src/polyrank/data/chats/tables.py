@@ -34,10 +34,10 @@ from polyrank.data.chats.messages import (
 from polyrank.data.chats.profiles import falls, profile
 from polyrank.data.chats.texts import plain
 from polyrank.data.chats.wrapping import N_LOOKED_AT, unwrapped
-from polyrank.data.read_report import counted
 from polyrank.data.rows import row_error
 from polyrank.data.values import Row
 from polyrank.errors import DataError, UsageError
+from polyrank.wording import counted
 
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
 SYSTEM_KINDS = {*words("system service event notification info join leave joined left status call system_message")}

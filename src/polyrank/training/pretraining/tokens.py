@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.examples import Reader
-from polyrank.data.read_report import BadRows, counted, parsed
+from polyrank.data.read_report import BadRows, parsed
 from polyrank.data.rows import rows
 from polyrank.errors import DataError
 from polyrank.records import Example
 from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
 from polyrank.storage.durable import make_folders, new_folder, sha256_file
 from polyrank.text import Subwords
+from polyrank.wording import counted
 
 DOCUMENT = DocumentKind(
     name="folder of token ids", file="tokens.json", missing="check the path", remedy="delete the folder"
