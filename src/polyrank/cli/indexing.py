@@ -88,7 +88,7 @@ def index_build(
     pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)
-    earlier = _n_candidates(output) if overwrite else None
+    earlier = _replaced(output) if overwrite else None
     with encoding_progress() as progress:
         n = build_index(
             output,
@@ -104,18 +104,23 @@ def index_build(
         )
     report_cut_texts(encoder)
     made = f"{counted(len(pool), 'candidate')} of dimension {encoder.dimension}, {counted(n, 'text')} encoded"
-    notify(f"{output}: {made}" + ("" if earlier is None else f"; replaces an index of {counted(earlier, 'candidate')}"))
+    if earlier is None:
+        notify(f"{output}: {made}")
+        return
+    notify(f"{output}: {made}; replaces an index of {counted(earlier[0], 'candidate')}")
+    if earlier[1] != encoder.fingerprint:
+        notify(f"{output} had another encoder; make its pipelines again with polyrank pipeline create --overwrite")
 
 
-def _n_candidates(index: Path) -> int | None:
-    """The number of candidates of an index that is replaced; None if there is none, or it cannot be read."""
+def _replaced(index: Path) -> tuple[int, str] | None:
+    """The number of candidates of an index, and its encoder's fingerprint; None if there is none that can be read."""
     from polyrank.index import is_index, open_catalogue
 
     if not is_index(index):
         return None
     try:
         with open_catalogue(index) as opened:
-            return len(opened)
+            return len(opened), opened.fingerprint
     except PolyrankError:
         return None
 
