@@ -55,6 +55,17 @@ def test_html_becomes_the_text_that_imported_chats_have(tmp_path: Path) -> None:
     assert [line.split(": ")[1] for line in said] == ["1 repeated left out", "HTML of 1 became plain text"]
 
 
+def test_a_language_unknown_to_the_shipped_encoders_is_reported(tmp_path: Path) -> None:
+    for name, text, known in (
+        ("de", "Wo ist die Rechnung?\nDas ist sie nicht\n", False),
+        ("en", "Is it that?\n", True),
+    ):
+        (tmp_path / name).write_text(text, "utf-8")
+        said: list[str] = []
+        read_replies(tmp_path / name, notify=said.append)
+        assert any("most replies seem to be German" in line for line in said) is not known
+
+
 def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     assert book.active is not None

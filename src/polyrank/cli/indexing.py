@@ -70,7 +70,9 @@ def index_build(
 ) -> None:
     """Encode candidates and write them as an index. With --overwrite, only new texts are encoded."""
     from polyrank.answering.build import build_index
+    from polyrank.config.names import SHIPPED
     from polyrank.data import read_pool
+    from polyrank.data.chats.language import not_english
     from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind
@@ -87,6 +89,8 @@ def index_build(
     on_rank_zero(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite, **of_server))
     pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
+    if model.startswith(SHIPPED) and (warning := not_english("replies", (candidate.text for candidate in pool))):
+        notify(f"{candidates}: {warning}")
     encoder = load_encoder(model, device=device, backend=runtime)
     earlier = _replaced(output) if overwrite else None
     with encoding_progress() as progress:

@@ -7,6 +7,7 @@ from pathlib import Path
 from polyrank.data import fields
 from polyrank.data.chats.columns import ANSWER, TEXT, check_columns, keys_of, listed, usual
 from polyrank.data.chats.files import File
+from polyrank.data.chats.language import not_english
 from polyrank.data.chats.members import members
 from polyrank.data.chats.messages import ReadLog, ReadOptions, Rows
 from polyrank.data.chats.profiles import profile
@@ -82,6 +83,8 @@ def read_replies(
             notify(f"{path}: {n:,} {what} left out")
     if n_html:
         notify(f"{path}: HTML of {n_html:,} became plain text")
+    if warning := not_english("replies", (reply.text for reply in replies.values())):
+        notify(f"{path}: {warning}")
     return list(replies.values())
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 from polyrank.data.chats.dialogues import Counts, DatedMessage, dialogues
 from polyrank.data.chats.import_report import Chats, ChatsReport
-from polyrank.data.chats.language import language_of
+from polyrank.data.chats.language import not_english
 from polyrank.data.chats.messages import DateOrder, Message, ReadLog, ReadOptions
 from polyrank.data.chats.reading import READERS, read
 from polyrank.data.chats.redact import Redactor
@@ -116,12 +116,8 @@ def import_chats(
     redactor = Redactor(redact)
     if not keep_personal:
         rows = redacted(rows, redactor)
-    language = language_of(turn["text"] for row in rows for turn in row["turns"])
-    if language not in (None, "English"):
-        log.note(
-            f"most messages seem to be {language}, by their most common words; the shipped encoders were trained only"
-            " on English, so start from a multilingual one (model.backbone)"
-        )
+    if warning := not_english("messages", (turn["text"] for row in rows for turn in row["turns"])):
+        log.note(warning)
     report = ChatsReport(
         form=" and ".join(forms),
         n_messages=n_messages,

@@ -60,5 +60,24 @@ def language_of(texts: Iterable[str]) -> str | None:
     return most[0][0] if most and 2 * most[0][1] > votes.total() else None
 
 
+def not_english(what: str, texts: Iterable[str]) -> str | None:
+    """A warning that the shipped encoders do not know the language of the texts; None if they do, or it is unknown.
+
+    Args:
+        what: the texts are, in the plural.
+        texts: to detect the language of.
+
+    >>> print(not_english("replies", ["Wo ist denn die Rechnung?"]))
+    most replies seem to be German, by their most common words; the shipped encoders were trained only on English, so
+    start from a multilingual one (model.backbone)
+    """
+    if (language := language_of(texts)) in (None, "English"):
+        return None
+    return (
+        f"most {what} seem to be {language}, by their most common words; the shipped encoders were trained only on"
+        " English, so start from a multilingual one (model.backbone)"
+    )
+
+
 def _script(letter: str) -> str | None:
     return None if letter < "\u0370" else SCRIPTS.get(unicodedata.name(letter, "").partition(" ")[0])
