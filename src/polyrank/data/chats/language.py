@@ -8,7 +8,7 @@ from itertools import islice
 
 N_TEXTS = 500
 WORDS = {
-    "English": "the and you is it to of that for not have are with this can what we your i do",
+    "English": "the and you is it to of that for not have are with this can what we your i do no",
     "German": "der die das und ist nicht ich sie es ein eine mit auf für den wie auch haben",
     "French": "le la les et est pas je vous un une des que pour dans avec sur nous ce",
     "Spanish": "el los las y es no que un una por para con su se lo pero está como",
