@@ -716,6 +716,22 @@ def test_languages_are_distinguished(texts: list[str], language: str | None) -> 
     assert language_of(texts) == language
 
 
+def test_links_that_agents_give_often_stay(write: Write) -> None:
+    often, once, personal = "https://shop.example/faq", "www.shop.example/x", "https://shop.example/u/7"
+    rows = [f"{i},agent,see {often}. {once if i == 1 else ''}\n{i},customer,I was at {personal}\n" for i in (1, 2, 3)]
+    found = import_chats(write("x.csv", "chat,from,text\n" + "".join(rows)))
+    said = [turn["text"] for row in found.dialogues for turn in row["turns"]]
+    assert said == [f"see {often}. [link]", "I was at [link]", *[f"see {often}.", "I was at [link]"] * 2]
+    assert found.report.redacted == {"link": 4}
+    assert "kept 1 link that agents gave in 3 conversations or more" in notes(found)
+    two = import_chats(write("y.csv", "chat,from,text\n" + "".join(rows[:2])))
+    assert {turn["text"] for row in two.dialogues for turn in row["turns"]} >= {"see [link]."}
+    assert "kept" not in notes(two)
+    whole = import_chats(write("z.csv", "chat,from,text\n" + "".join(rows)), keep_personal=True)
+    assert personal in whole.dialogues[0]["turns"][1]["text"]
+    assert "kept" not in notes(whole)
+
+
 def test_a_language_unknown_to_the_shipped_encoders_is_reported(write: Write) -> None:
     found = import_chats(write("x.csv", "chat,from,text\n1,a,Wo ist die Rechnung?\n1,b,Sie ist nicht da\n"))
     assert "most messages seem to be German" in notes(found)

@@ -11,8 +11,8 @@ from polyrank.data.chats.import_report import Chats, ChatsReport
 from polyrank.data.chats.language import not_english
 from polyrank.data.chats.messages import DateOrder, Message, ReadLog, ReadOptions
 from polyrank.data.chats.reading import READERS, read
-from polyrank.data.chats.redact import Redactor
-from polyrank.data.chats.roles import is_system, speakers
+from polyrank.data.chats.redact import Redactor, links
+from polyrank.data.chats.roles import AGENT, is_system, speakers
 from polyrank.data.chats.threads import threaded
 from polyrank.data.chats.times import order_of_dates, read_time
 from polyrank.data.chats.unpacking import MAX_BYTES
@@ -23,6 +23,8 @@ from polyrank.records import as_tuple
 from polyrank.wording import counted
 
 GAP_HOURS = 8.0
+SHARED = 3
+"""Conversations in which agents gave a link, so that it stays."""
 
 
 def import_chats(
@@ -113,9 +115,12 @@ def import_chats(
         log.note(f"{counted(n_loose, 'message')} without a conversation {how}")
     counts = Counts(left_out=log.skipped)
     rows = list(dialogues(said, counts, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
-    redactor = Redactor(redact)
+    redactor = Redactor(redact, _agents_links(rows))
     if not keep_personal:
         rows = redacted(rows, redactor)
+        if redactor.kept:
+            n = counted(len(redactor.kept), "link")
+            log.note(f"kept {n} that agents gave in {SHARED} conversations or more")
     if warning := not_english("messages", (turn["text"] for row in rows for turn in row["turns"])):
         log.note(warning)
     report = ChatsReport(
@@ -135,6 +140,14 @@ def import_chats(
     if not rows:
         raise DataError(f"{path}: {_why_nothing(said, report)}")
     return Chats(rows, report)
+
+
+def _agents_links(dialogues: Sequence[Row]) -> set[str]:
+    """Links that agents gave in several conversations: they lead to pages, not to persons."""
+    given: Counter[str] = Counter()
+    for row in dialogues:
+        given.update(set().union(*(links(turn["text"]) for turn in row["turns"] if turn["speaker"] == AGENT)))
+    return {link for link, n in given.items() if n >= SHARED}
 
 
 def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:

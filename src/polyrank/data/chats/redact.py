@@ -6,7 +6,7 @@ as in North America.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from unicodedata import normalize
 
@@ -55,6 +55,7 @@ class Redactor:
 
     Args:
         names: names of people, places or companies to replace; case is ignored.
+        kept: links to keep.
 
     >>> redactor = Redactor(["Ann Lee"])
     >>> redactor("Ann Lee: call +44 20 7946 0958 or see www.shop.example/a?b, not 2024-05-13")
@@ -63,13 +64,13 @@ class Redactor:
     {'link': 1, 'phone': 1, 'name': 1}
     """
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str] = (), kept: Collection[str] = ()) -> None:
         self.counts: Counter[str] = Counter()
-        self.names = tuple(names)
+        self.names, self.kept = tuple(names), kept
         forms = {normalize(form, name).strip() for form in ("NFC", "NFD") for name in self.names if name.strip()}
         known = sorted(forms, key=len, reverse=True)
         steps: list[tuple[str, re.Pattern[str], Callable[[str], int]]] = [
-            ("link", LINK, len),
+            ("link", LINK, lambda text: len(text) * (text not in self.kept)),
             ("address", MAIL, len),
             ("account", ACCOUNT, _n_of_account),
             ("card", CARD, _n_of_card),
@@ -91,6 +92,15 @@ class Redactor:
         n = n_personal(found[0])
         self.counts[what] += n > 0
         return f"[{what}]{found[0][n:]}" if n else found[0]
+
+
+def links(text: str) -> set[str]:
+    """The links in a text.
+
+    >>> sorted(links("See www.shop.example/faq, or https://shop.example."))
+    ['https://shop.example', 'www.shop.example/faq']
+    """
+    return set(LINK.findall(text))
 
 
 def _digits(text: str) -> str:
