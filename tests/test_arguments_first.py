@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from polyrank.cli.commands import app
 from polyrank.devices import choice
 from polyrank.errors import ConfigError, PolyrankError, UsageError
+from polyrank.training import train
 
 WRONG = [
     # a device that torch does not know, for every command with --device
@@ -102,6 +103,26 @@ def test_a_wrong_option_is_refused_before_any_input_is_opened(
     assert isinstance(error, UsageError | ConfigError), error
     assert words in str(error)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("backbone", "budget", "words"),
+    [
+        ("absent", 32, "folder absent does not exist"),
+        ("", 129, "text.max_candidate_tokens = 129 is outside 4 to 128"),
+        ("", 3, "text.max_candidate_tokens = 3 is outside 4 to 128"),
+        ("", 32, "none: no such file"),
+    ],
+)
+def test_a_training_checks_its_backbone_before_it_reads_data(
+    backbone: str, budget: int, words: str, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = {"kind": "bi", "backbone": backbone or str(tiny_backbone)}
+    text = {"max_context_tokens": 64, "max_candidate_tokens": budget}
+    recipe = {"output": "run", "data": {"train": "none"}, "model": model, "text": text}
+    with pytest.raises(PolyrankError, match=words):
+        train(recipe)
 
 
 @pytest.mark.parametrize(("command", "words"), ON_RAY, ids=[command for command, _ in ON_RAY])

@@ -29,6 +29,16 @@ class BackboneRef:
     name: str
     mean_pooled: bool
 
+    @property
+    def max_positions(self) -> int | None:
+        """The longest input in tokens, as its config.json states it (RoBERTa reads two tokens fewer); None: unknown."""
+        try:
+            settings = json.loads((self.folder / "config.json").read_bytes())
+        except (OSError, ValueError, RecursionError):  # refused when the network is read
+            return None
+        longest = settings.get("max_position_embeddings") if isinstance(settings, dict) else None
+        return longest if isinstance(longest, int) and longest > 0 else None
+
 
 def resolve_backbone(name: str, *, bare_hub_names: bool = True) -> BackboneRef:
     """Find the files of a backbone.

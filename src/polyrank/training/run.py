@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from polyrank.config.models import TextPolicy
 from polyrank.config.recipe import Recipe, recipe_to_dict
 from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, NETWORKS, SEED_FOLDERS
 from polyrank.config.schedules import PLATEAU, PlateauSchedule
@@ -20,9 +21,11 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
 from polyrank.errors import ConfigError, UsageError
 from polyrank.evaluation import evaluate, summarise
+from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.models import portable_name
 from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
+from polyrank.models.build import BackboneConfig
 from polyrank.records import Example
 from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.open import load, load_encoder, load_stage
@@ -30,6 +33,7 @@ from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.storage.document import has_document
 from polyrank.storage.durable import check_replaceable, make_folders
+from polyrank.text.policy import check_budgets
 from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.cost import measure_cost
@@ -136,6 +140,8 @@ def train(
     with distributed.process_group(), hold_run_folder(plan.output):
         notify = notify if distributed.is_rank_zero() else lambda text: None
         distributed.on_rank_zero(partial(_check_folders, plan, resume, overwrite))
+        if not resume:  # a finished run needs no backbone
+            _check_backbones(plan)
         data = plan.recipe.data
         train_examples, valid_examples = load_data(data, examples, valid, notify)
         if not valid_examples:
@@ -174,6 +180,15 @@ def train(
             results = [replace(own, test=_test(_tested(plan, device, own), test_examples)) for own in results]
         distributed.on_rank_zero(lambda: _write_cards(plan, results, parts, len(train_examples)))
     return results
+
+
+def _check_backbones(plan: TrainingPlan) -> None:
+    """Refuse backbones that do not exist, and texts that they cannot read, before any data is read."""
+    for network in plan.networks:
+        if network.start is None and isinstance(network.model, BackboneConfig):
+            longest = resolve_backbone(network.model.backbone, bare_hub_names=False).max_positions
+            if longest is not None and isinstance(network.text, TextPolicy):
+                check_budgets(network.text, longest)
 
 
 def _check_unvalidated(plan: TrainingPlan) -> None:
