@@ -5,6 +5,7 @@ report the missing input; these tests require the error of the option.
 """
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from typer.testing import CliRunner
 from polyrank.cli.commands import app
 from polyrank.devices import choice
 from polyrank.errors import ConfigError, PolyrankError, UsageError
+from polyrank.loading.backbones import BackboneRef
 from polyrank.training import train
 
+PAIR = '{"context": ["the router"], "response": "thanks"}\n'
 WRONG = [
     # a device that torch does not know, for every command with --device
     ("respond none --device quantum", "'quantum' is unknown"),
@@ -123,6 +126,29 @@ def test_a_training_checks_its_backbone_before_it_reads_data(
     recipe = {"output": "run", "data": {"train": "none"}, "model": model, "text": text}
     with pytest.raises(PolyrankError, match=words):
         train(recipe)
+
+
+def test_a_backbone_is_not_needed_where_a_trained_model_has_its_weights(tiny_backbone: Path, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"context": ["my wifi"], "response": "hello"}\n' * 2 + PAIR, "utf-8")
+    backbone = shutil.copytree(tiny_backbone, tmp_path / "backbone")
+    settings = {"data": {"train": str(tmp_path / "d.jsonl")}, "model": {"kind": "bi", "backbone": str(backbone)}}
+    texts = {"text": {"max_context_tokens": 16, "max_candidate_tokens": 16}}
+    first = settings | texts | {"output": str(tmp_path / "first"), "train": {"max_steps": 1}}
+    model = train(first)[0].model
+    shutil.rmtree(backbone)
+    assert train(first, resume=True)[0].model == model
+    more = {"max_steps": 1, "init_from": str(model)}
+    assert train(settings | texts | {"output": str(tmp_path / "second"), "train": more})[0].model.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("config", "longest"),
+    [('{"max_position_embeddings": 512}', 512), ('{"max_position_embeddings": -1}', None), ("[]", None), ("{}", None),
+     ('{"max_position_embeddings": "many"}', None), ("{", None)],
+)  # fmt: skip
+def test_the_longest_input_of_a_backbone(config: str, longest: int | None, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(config, "utf-8")
+    assert BackboneRef(tmp_path, "x", False).max_positions == longest
 
 
 @pytest.mark.parametrize(("command", "words"), ON_RAY, ids=[command for command, _ in ON_RAY])

@@ -235,8 +235,6 @@ def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[s
     ids = [options.conversation] if options.conversation else usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
     times = options.time or _guessed_time(rows, [key for key in keys if key not in (*chosen, *ids)], options)
     for number, row in rows:
-        if all(value in (None, "") for value in row.values()):
-            continue
         texts = [plain(row.get(key)) for key in chosen]
         if not texts[1]:
             yield UNANSWERED
