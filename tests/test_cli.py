@@ -556,7 +556,7 @@ def test_changes_of_an_index_are_reported(trained: dict[str, Path], run_here: Ru
     assert rebuilt == (
         0,
         "",
-        f"{index}: 1 candidate of dimension 32, 1 text encoded; replaces an index of 4 candidates\n",
+        f"{index}: 1 candidate of dimension 32, 1 text encoded; replaced an index of 4 candidates\n",
     )
     _, _, said = run_here("index", "build", "shipped:convert", replies, "-o", index, "--overwrite")
     assert f"{index} had another encoder; make its pipelines again" in said
@@ -567,7 +567,7 @@ def test_changes_of_an_index_are_reported(trained: dict[str, Path], run_here: Ru
         assert ("most replies seem to be German" in said) is warned
     (index / "candidates.db").write_bytes(b"damaged")
     assert (
-        "replaces"
+        "replaced"
         not in run_here("index", "build", trained["bi"], tmp_path / "more.txt", "-o", index, "--overwrite")[2]
     )
     assert run_here("index", "compact", index) == (0, "", f"{index}: 1 candidate\n")

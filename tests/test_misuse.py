@@ -12,7 +12,6 @@ from polyrank.answering.pipeline import Pipeline
 from polyrank.config.recipe import recipe_tables
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index, write_index
-from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
 from polyrank.records import Candidate, Example
 from polyrank.scorers.lexical import BM25
 
@@ -85,17 +84,3 @@ def test_replies_come_from_a_file_a_list_or_a_table(tmp_path: Path) -> None:
     texts = [candidate.text for candidate in want]
     assert polyrank.read_pool(texts) == polyrank.read_pool(pandas.DataFrame({"text": texts})) == want
     assert polyrank.build_index(tmp_path / "i", "shipped:convert", str(tmp_path / "r.txt")) == 2
-
-
-def test_paths_of_overrides_are_relative_to_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "recipes").mkdir()
-    recipe = tmp_path / "recipes" / "r.toml"
-    recipe.write_text('output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "a.jsonl"\nvalid = "b.jsonl"\n', "utf-8")
-    monkeypatch.chdir(tmp_path)
-    changed = load_recipe(recipe, ["data.train=c.jsonl", "data.valid=none"])
-    assert (changed.data.train, changed.data.valid) == (str(tmp_path / "c.jsonl"), None)
-    assert changed.output == str(recipe.parent / "run")
-    tables = {"output": "run", "data": {"train": "a.jsonl"}}
-    assert load_pretrain_recipe(tables, ["output=there"]).output == str(tmp_path / "there")

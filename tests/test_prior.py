@@ -217,7 +217,7 @@ def test_replies_that_users_sent_count_too(tiny_encoders: dict[str, Path], tmp_p
     for changed in (2, 0):  # the second time nothing changes: counts are set, not added to
         result = CliRunner().invoke(app, line)
         assert result.exit_code == 0, result.output
-        assert f"{changed} candidates with another count now" in result.output
+        assert f"updated the counts of {changed} candidates" in result.output
     before = {one.id: one.metadata.get("count") for one in POOL}
     with open_index(index) as opened:
         now = {one.id: one.metadata.get("count") for _, one in opened.iter_candidates()}

@@ -35,7 +35,7 @@ from polyrank.config.schedules import (
 )
 from polyrank.config.training import NegativesConfig, NetworkTraining, TrainConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError
-from polyrank.loading.recipes import load_recipe
+from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
 from polyrank.records import Example
 from polyrank.training import methods, train
 from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer
@@ -653,3 +653,6 @@ def test_paths_of_a_file_are_relative_to_it_and_those_of_changes_to_the_working_
     assert (found.output, found.data.train) == (str(tmp_path / "recipes/run"), str(tmp_path / "recipes/a.jsonl"))
     assert (found.data.valid, found.data.test) == ("/b.jsonl", str(tmp_path / "c.jsonl"))
     assert load_recipe(file, ['output="other"']).output == str(tmp_path / "other")
+    assert load_recipe(file, ["data.valid=none"]).data.valid is None
+    tables = {"output": "run", "data": {"train": "a.jsonl"}}
+    assert load_pretrain_recipe(tables, ["output=there"]).output == str(tmp_path / "there")

@@ -209,7 +209,7 @@ def peers() -> str:
             rows,
             range(1, 7),
         ),
-        *late(library, package),
+        *without_bf16(library, package),
         *training(library, package),
         *on_a_gpu(library, package),
         f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16, and polyrank
@@ -218,12 +218,12 @@ def peers() -> str:
     )
 
 
-def late(library: str, package: str) -> list[str]:
+def without_bf16(library: str, package: str) -> list[str]:
     """8-bit weights without bf16 instructions, and a late Cross-encoder, whose candidates are encoded in advance."""
     there, joined = "bench/avx2/late", "late Cross-encoder"
     forms = (library, package, f"{package} int8", joined, f"{joined} int8", f"Bi-encoder and {joined}")
     usual, cross, narrow, own, fastest, both = (row(there, what="rerank", form=form) for form in forms)
-    one = row(there, what="context", form=package)["ms"]
+    one, n = row(there, what="context", form=package)["ms"], row(there, what="bulk", form=package)["n"]
 
     def encoding(what: str) -> str:
         plain, rounded = (row(there, what=what, form=form) for form in (package, f"{package} int8"))
@@ -236,7 +236,7 @@ def late(library: str, package: str) -> list[str]:
         POOL --pairs {usual["n"]} --precision int8 --repeats 9`; in parentheses, times as fast as the library's
         Cross-encoder):""",
         listed(
-            f"encode 1,000 replies: {encoding('bulk')}",
+            f"encode {n:,} replies: {encoding('bulk')}",
             f"encode one context of 100 words: {encoding('context')}",
             f"re-rank {usual['n']} replies by the library's Cross-encoder: {ms(usual['ms'])} ms",
             f"""by polyrank's: {ms(cross["ms"])} ms ({times(cross["ratio"])}), in int8 {ms(narrow["ms"])} ms

@@ -111,7 +111,7 @@ def index_build(
     if earlier is None:
         notify(f"{output}: {made}")
         return
-    notify(f"{output}: {made}; replaces an index of {counted(earlier[0], 'candidate')}")
+    notify(f"{output}: {made}; replaced an index of {counted(earlier[0], 'candidate')}")
     if earlier[1] != encoder.fingerprint:
         notify(f"{output} had another encoder; make its pipelines again with polyrank pipeline create --overwrite")
 
@@ -184,7 +184,7 @@ def index_update_counts(
         with FeedbackStore(feedback, write=False) as store:
             taken = count_taken(store.requests())
     n = update_counts(index, counts, taken)
-    notify(f"{index}: {counted(n, 'candidate')} with another count now")
+    notify(f"{index}: updated the counts of {counted(n, 'candidate')}")
 
 
 @add_command(index_app, "remove", "my-index id-1 id-2", "my-index --filter 'lang = \"de\"'")

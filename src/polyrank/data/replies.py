@@ -11,7 +11,7 @@ from polyrank.data.chats.language import not_english
 from polyrank.data.chats.members import members
 from polyrank.data.chats.messages import ReadLog, ReadOptions, Rows
 from polyrank.data.chats.profiles import profile
-from polyrank.data.chats.texts import from_html
+from polyrank.data.chats.texts import plain
 from polyrank.data.pool import text_id
 from polyrank.data.rows import row_error, suffix
 from polyrank.data.same_words import template
@@ -58,7 +58,7 @@ def read_replies(
     for number, row in rows:
         try:
             given = "" if row.get(column) is None else fields.text(row, column).strip()
-            text = from_html(given).strip()  # as in imported chats, so that replies are found there
+            text = plain(given)  # as in imported chats, so that replies are found there
             reply = Candidate(
                 fields.optional_id(row, text_id(text)),
                 text,

@@ -68,7 +68,7 @@ class Int8Linear(nn.Module):
         self.zeros = torch.zeros(len(weight), dtype=torch.int32)
         self.weight = torch.ops.onednn.qlinear_prepack(rounded.to(torch.int8), None)
 
-    def forward(self, x: "Tensor | Rounded") -> Tensor:
+    def forward(self, x: Tensor | Rounded) -> Tensor:
         """``[..., I]`` to ``[..., O]``."""
         x = x if isinstance(x, Rounded) else Rounded.of(x)
         products: Tensor = torch.ops.onednn.qlinear_pointwise(
