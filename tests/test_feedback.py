@@ -26,7 +26,17 @@ from polyrank.cli.commands import app
 from polyrank.data import read_examples, write_examples
 from polyrank.data.splits import split
 from polyrank.errors import ArtifactError, DataError, ResourceError
-from polyrank.feedback import Action, FeedbackStore, Outcome, Reply, RequestFeedback, Shown, examples, report
+from polyrank.feedback import (
+    Action,
+    FeedbackStore,
+    Outcome,
+    Reply,
+    RequestFeedback,
+    Shown,
+    context_code,
+    examples,
+    report,
+)
 from polyrank.feedback.plots import plot_report
 from polyrank.feedback.store import SCHEMA
 from polyrank.records import Candidate, Context
@@ -52,7 +62,7 @@ def shown(request_id: str, context: Context | str | None = CONTEXT, replies: str
 def test_records_are_read_back_unchanged(tmp_path: Path) -> None:
     with FeedbackStore(tmp_path / "new" / "feedback.db", keep_text=True) as store:
         assert store.record(SHOWN) == 1
-        assert [*store.requests()] == [RequestFeedback(SHOWN, None, store.context_code(CONTEXT))]
+        assert [*store.requests()] == [RequestFeedback(SHOWN, None, context_code(CONTEXT))]
         edited = Outcome("r2", "edited", "a", "restart it, please")
         assert store.record(TAKEN, replace(SHOWN, request_id="r2", context=None), edited) == 3
         assert len(store) == 2
@@ -71,7 +81,6 @@ def test_no_text_is_written_without_permission(tmp_path: Path) -> None:
         store.record(SHOWN, Outcome("r1", "edited", "a", "rather this"))
         store.record(replace(SHOWN, request_id="r2"), Outcome("r2", "refused", final_text="send this instead"))
         store.record(shown("r3", "hello"), Outcome("r3", "edited", "a"))
-        code = store.context_code(CONTEXT)
         written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
         first, second, third = store.requests()
     written += path.read_bytes()
@@ -85,9 +94,7 @@ def test_no_text_is_written_without_permission(tmp_path: Path) -> None:
         ("c", None, None),
     ]
     assert first.outcome == Outcome("r1", "edited", "a", None, first.outcome.time if first.outcome else MONDAY)
-    assert first.context_code == second.context_code == code != third.context_code
-    with FeedbackStore(tmp_path / "other.db") as other:
-        assert other.context_code(CONTEXT) != code
+    assert first.context_code == second.context_code == context_code(CONTEXT) != third.context_code
 
 
 @pytest.mark.parametrize("keep_text", [True, False], ids=["texts", "no texts"])
@@ -126,38 +133,10 @@ def test_an_outcome_must_refer_to_a_shown_reply(tmp_path: Path) -> None:
         assert store.record(Shown("none", ()), Outcome("none", "refused", final_text="my own words")) == 2
 
 
-def test_records_cannot_be_changed_or_removed(tmp_path: Path) -> None:
-    path = tmp_path / "feedback.db"
-    with FeedbackStore(path, keep_text=True) as store:
-        store.record(SHOWN, TAKEN)
-        before = [*store.requests()]
-        connection = sqlite3.connect(path, isolation_level=None)
-        columns = "request_id, kind, time, content, sent, digest"
-        for statement in (
-            "UPDATE entries SET content = '{}'",
-            "DELETE FROM entries",
-            "INSERT OR REPLACE INTO entries SELECT * FROM entries WHERE kind = 'shown'",
-            f"REPLACE INTO entries ({columns}) SELECT {columns} FROM entries WHERE kind = 'outcome'",
-            "UPDATE meta SET value = ''",
-            "DELETE FROM meta",
-        ):
-            with pytest.raises(sqlite3.IntegrityError, match="feedback is only added to"):
-                connection.execute(statement)
-        assert [*store.requests()] == before
-        connection.execute("DROP TRIGGER kept")
-        connection.execute("UPDATE entries SET content = replace(content, 'b', 'a') WHERE kind = 'outcome'")
-        connection.close()
-        with pytest.raises(ArtifactError, match="entry 2 is not what was written"):
-            [*store.requests()]
-    with pytest.raises(ArtifactError, match="tables are not those that polyrank made"):
-        FeedbackStore(path)
-
-
 def test_other_and_newer_files_are_refused_and_left_unchanged(tmp_path: Path) -> None:
     for name, statements in (
         ("other.db", "CREATE TABLE t (x); INSERT INTO t VALUES (1);"),
-        ("newer.db", SCHEMA + "INSERT INTO meta VALUES ('format', '2'), ('written_by', '9.9'), ('key', '00');"),
-        ("damaged.db", SCHEMA + "INSERT INTO meta VALUES ('format', '1'), ('written_by', '9.9'), ('key', '00');"),
+        ("newer.db", ";".join([*SCHEMA, "PRAGMA user_version=2"])),
     ):
         connection = sqlite3.connect(tmp_path / name)
         connection.executescript(statements)
@@ -166,8 +145,7 @@ def test_other_and_newer_files_are_refused_and_left_unchanged(tmp_path: Path) ->
     (tmp_path / "folder").mkdir()
     for name, message in (
         ("other.db", "other.db is not a feedback file"),
-        ("newer.db", "written by polyrank 9.9 in format 2, this version reads up to 1; upgrade polyrank"),
-        ("damaged.db", "its settings or tables are not those that polyrank made"),
+        ("newer.db", "newer.db has format 2, this version reads up to 1; upgrade polyrank"),
         ("text.db", "is another kind of file, or its start is damaged; .* move it away"),
         ("folder", "is a folder; use the path of a file"),
     ):
@@ -181,25 +159,23 @@ def test_other_and_newer_files_are_refused_and_left_unchanged(tmp_path: Path) ->
     assert not (tmp_path / "none.db").exists()
 
 
-def test_a_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
-    path, chance = tmp_path / "feedback.db", random.Random(5)
-    with FeedbackStore(path, keep_text=True) as store:
-        for number in range(3):
-            store.record(replace(SHOWN, request_id=f"r{number}"), replace(TAKEN, request_id=f"r{number}"))
-        before = [*store.requests()]
-    whole, n_refused = path.read_bytes(), 0
-    for at in chance.sample(range(len(whole)), 400):
-        damaged = bytearray(whole)
-        damaged[at] ^= 1 << chance.randrange(8)
-        path.write_bytes(damaged)
-        try:
-            with FeedbackStore(path, write=False) as store:
-                read = [*store.requests()]
-        except (ArtifactError, ResourceError):
-            n_refused += 1
-        else:
-            assert read == before, at
-    assert n_refused > 10
+def test_an_entry_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for table, column, value in (
+        ("shown", "content", "{"),
+        ("shown", "content", "[]"),
+        ("outcome", "content", '{"action": "liked"}'),
+        ("outcome", "time", "soon"),
+    ):
+        path = tmp_path / "feedback.db"
+        path.unlink(missing_ok=True)
+        with FeedbackStore(path, keep_text=True) as store:
+            store.record(SHOWN, TAKEN)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+            connection.commit()
+        damaged = pytest.raises(ArtifactError, match="request 'r1' is not what was written; move it away")
+        with FeedbackStore(path, write=False) as store, damaged:
+            [*store.requests()]
 
 
 # concurrency and crashes
@@ -317,7 +293,7 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
     child = start(fill, path, sending)
     n, message, n_there = receiving.recv()
     child.join()
-    assert 10 < n == n_there < 1000
+    assert 5 <= n == n_there < 1000
     assert re.search(r"cannot use .*feedback.db: .*; free some space", message)
     with FeedbackStore(path, keep_text=True) as store:
         assert [request.shown.request_id for request in store.requests()] == [f"{i}" for i in range(n)]
@@ -408,10 +384,9 @@ def test_a_taken_reply_is_right_and_replies_above_it_are_wrong() -> None:
 def test_an_edited_reply_is_neither_right_nor_wrong() -> None:
     edited = [use("r", "hi", "edited", "b", "better b")]
     assert made(edited) == [("hi", ("better b", "a", "c"), 1)]
-    assert made(edited, edited_is_wrong=True) == [("hi", ("better b", "a", "b", "c"), 1)]
     # nor is it wrong in another context where it was not chosen
     assert made([*edited, use("q", "hi", "taken", "a")]) == [("hi", ("better b", "a", "c"), 2)]
-    assert made([use("r", "hi", "edited", "b", "Text B!")], edited_is_wrong=True) == [("hi", ("Text B!", "a", "c"), 1)]
+    assert made([use("r", "hi", "edited", "b", "Text B!")]) == [("hi", ("Text B!", "a", "c"), 1)]
 
 
 def test_a_refused_reply_is_wrong() -> None:
@@ -500,43 +475,13 @@ def test_figures_by_hand() -> None:
     assert report([])["acceptance"] is None
 
 
-def test_a_repeated_request_counts_once() -> None:
-    """For example with other settings: only the last one counts, but none with an outcome is lost."""
-    requests = [
-        use("1", "x", None, time=MONDAY - timedelta(days=7), model="m", conversation="c"),
-        use("2", "x", None, time=MONDAY, model="m", conversation="c"),
-        use("3", "x", "taken", "a", time=MONDAY, model="m", conversation="c"),
-        use("4", "y", None, time=MONDAY, model="m", conversation="c"),  # another context
-        use("5", "y", None, time=MONDAY, model="n", conversation="c"),  # another model
-        use("6", "y", None, time=MONDAY, model="m", conversation="d"),  # another conversation
-        use("7", "x", None, time=MONDAY, model="m"),  # without a conversation
-        use("8", "x", None, time=MONDAY, model="m"),
-    ]
-    figures = report(requests)
-    assert (figures["n_requests"], figures["taken"], figures["unanswered"]) == (6, 1, 5)
-    assert [(row["name"], row["n_requests"]) for row in figures["by_week"]] == [("2026-W02", 6)]
-    assert [(row["name"], row["unanswered"]) for row in figures["by_model"]] == [("m", 4), ("n", 1)]
-    bare = [
-        replace(one, shown=replace(one.shown, context=None), context_code=one.shown.context.turns[0])
-        for one in requests
-    ]
-    assert report(bare) == figures  # texts that are not stored are compared by their codes
-    unknown = report(replace(one, context_code=None) for one in bare)
-    assert (unknown["n_requests"], unknown["unanswered"]) == (8, 7)
-
-
-@pytest.mark.parametrize(
-    ("by", "table"),
-    [
-        ("rank", ["rank shown taken edited accepted (%)", "1 2 1 0 50.0", "2 1 0 0 0.0"]),
-        ("week", ["week n taken edited refused unanswered accepted (%) MRR", "2026-W02 2 1 0 1 0 50.0"]),
-    ],
-)
-def test_a_report_counts_replies_by_rank_and_requests_by_week(by: str, table: list[str], tmp_path: Path) -> None:
+def test_a_report_counts_replies_by_rank_and_requests_by_week(tmp_path: Path) -> None:
+    table = ["rank shown taken edited accepted (%)", "1 2 1 0 50.0", "2 1 0 0 0.0"]
+    table += ["week n taken edited refused unanswered accepted (%) MRR", "2026-W02 2 1 0 1 0 50.0"]
     with FeedbackStore(tmp_path / "feedback.db") as store:
         store.record(SHOWN, replace(TAKEN, reply_id="a"), replace(SHOWN, request_id="r2", replies=REPLIES[:1]))
         store.record(Outcome("r2", "refused"))
-    printed = CliRunner().invoke(app, ["feedback", "report", str(tmp_path / "feedback.db"), "--by", by]).stdout
+    printed = CliRunner().invoke(app, ["feedback", "report", str(tmp_path / "feedback.db")]).stdout
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert all(any(line.startswith(row) for line in lines) for row in table), lines
 
@@ -544,10 +489,9 @@ def test_a_report_counts_replies_by_rank_and_requests_by_week(by: str, table: li
 def test_a_report_is_drawn_with_its_intervals(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figures = report([use(f"{i}", "x", "taken", "ab"[i % 2], time=MONDAY + timedelta(days=5 * i)) for i in range(8)])
-    for name, by in (("a.svg", None), ("b.svg", None), ("rank.svg", "rank"), ("none.png", None)):
-        plot_report(report([]) if name == "none.png" else figures, tmp_path / name, by=by)  # type: ignore[arg-type]
+    for name in ("a.svg", "b.svg", "none.png"):
+        plot_report(report([]) if name == "none.png" else figures, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert (tmp_path / "rank.svg").stat().st_size < (tmp_path / "a.svg").stat().st_size
     assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -578,12 +522,11 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
     done = run("feedback", "export", kept, "-o", out, "--overwrite", "--refused", "--since", "2026-01-06")
     assert done.returncode == 0, done.stderr
     assert [e.context for e in read_examples(out).examples] == [("my router",), ("my bill",), ("my light",)]
-    done = run("feedback", "report", kept, "--by", "rank")
+    done = run("feedback", "report", kept)
     assert done.returncode == 0, done.stderr
     assert "4 requests: 3 taken, 0 edited, 1 refused, 0 unanswered; accepted 75.0 (30.1-95.4)%" in done.stdout
-    assert "by week" not in done.stdout
-    figures = json.loads(run("feedback", "report", kept, "--by", "rank", "--json").stdout)
-    assert [name for name in figures if name.startswith("by_")] == ["by_rank"]
+    figures = json.loads(run("feedback", "report", kept, "--json").stdout)
+    assert [name for name in figures if name.startswith("by_")] == ["by_rank", "by_week", "by_model"]
     done = run("feedback", "report", kept, "--plot", tmp_path / "report.svg")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.svg").stat().st_size > 1000
@@ -591,7 +534,6 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
 
 def test_commands_refuse_wrong_arguments(kept: Path, tmp_path: Path) -> None:
     for arguments, code, message in (
-        (["report", kept, "--by", "day"], 2, "unknown breakdown 'day'; choose rank, week or model"),
         (["report", kept, "--since", "soon"], 2, "--since 'soon' is not a date; write 2026-05-31"),
         (["report", kept, "--since", "0001-01-01T00:00+14:00"], 3, "outside the years 1 to 9999 in UTC"),
         (["report", tmp_path / "none.db"], 4, "does not exist"),

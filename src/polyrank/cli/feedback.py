@@ -14,7 +14,6 @@ from polyrank.cli.options import Json, Overwrite, Plot
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from polyrank.feedback.rates import By
     from polyrank.feedback.records import RequestFeedback
     from polyrank.feedback.store import FeedbackStore
 
@@ -34,9 +33,6 @@ def feedback_export(
         Path | None, Option(help="Your conversations, if the store has only hashes of the contexts.")
     ] = None,
     refused: Annotated[bool, Option("--refused", help="Also write contexts without a right reply.")] = False,
-    edited_is_wrong: Annotated[
-        bool, Option("--edited-is-wrong", help="Count the original of an edited reply as wrong. Default: leave it out.")
-    ] = False,
     since: Since = None,
     overwrite: Overwrite = False,
     json_: Json = False,
@@ -44,7 +40,7 @@ def feedback_export(
     """Write examples to train on: replies that were taken are right, the others that were shown are wrong."""
     from polyrank.data import read_examples, write_examples
     from polyrank.feedback.export import examples
-    from polyrank.feedback.store import FeedbackStore
+    from polyrank.feedback.store import FeedbackStore, context_code
     from polyrank.index import open_index
     from polyrank.storage.durable import check_output
 
@@ -59,9 +55,8 @@ def feedback_export(
         exported = examples(
             _tracked(feedback, start),
             texts=texts,
-            contexts={feedback.context_code(context): context for context in own},
+            contexts={context_code(context): context for context in own},
             refused=refused,
-            edited_is_wrong=edited_is_wrong,
         )
     reasons = "; ".join(f"{n:,} left out: {why}" for why, n in exported.left_out.items())
     if not exported.examples:
@@ -80,33 +75,31 @@ def feedback_export(
         print(json.dumps(counts))
 
 
-@add_command(feedback_app, "report", "feedback.db --by week --plot rates.png")
+@add_command(feedback_app, "report", "feedback.db --plot rates.png")
 def feedback_report(
     store: StoreFile,
-    by: Annotated[str | None, Option(help="rank, week or model. Default: all three.")] = None,
     since: Since = None,
     plot: Plot = None,
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
     """Show how often replies were taken, edited and refused, by rank, week and model."""
-    from polyrank.feedback.rates import BY, report
+    from polyrank.feedback.rates import report
     from polyrank.feedback.store import FeedbackStore
     from polyrank.storage.durable import check_output
 
-    chosen, start = _by(by), _time(since)
+    start = _time(since)
     check_output(plot, inputs=(store,), overwrite=overwrite)
     with FeedbackStore(store, write=False) as feedback:
         figures = report(_tracked(feedback, start))
     if json_:
-        left_out = {f"by_{name}" for name in BY if chosen not in (None, name)}
-        print(json.dumps({name: value for name, value in figures.items() if name not in left_out}))
+        print(json.dumps(figures))
     else:
-        _show(figures, chosen)
+        _show(figures)
     if plot is not None:
         from polyrank.feedback.plots import plot_report
 
-        plot_report(figures, plot, by=chosen)
+        plot_report(figures, plot)
         notify(f"wrote {plot}")
 
 
@@ -119,20 +112,12 @@ def _time(text: str | None) -> datetime | None:
         raise UsageError(f"--since {text!r} is not a date; write 2026-05-31 or 2026-05-31T14:00") from error
 
 
-def _by(text: str | None) -> "By | None":
-    from polyrank.config.checked import read_choice
-    from polyrank.feedback.rates import By
-
-    by: By | None = None if text is None else read_choice(text, By, "breakdown")
-    return by
-
-
 def _tracked(store: "FeedbackStore", since: datetime | None) -> "Iterator[RequestFeedback]":
     # len(store) is evaluated first: rows that a server adds meanwhile are not in the view
     yield from track("reading", store.requests(since=since), total=len(store))
 
 
-def _show(figures: dict[str, Any], by: "By | None") -> None:
+def _show(figures: dict[str, Any]) -> None:
     from rich.box import SIMPLE
     from rich.markup import escape
     from rich.table import Table
@@ -140,7 +125,7 @@ def _show(figures: dict[str, Any], by: "By | None") -> None:
     from polyrank.feedback.rates import BY
 
     out = make_console()
-    for chosen in BY if by is None else (by,):
+    for chosen in BY:
         rows = figures[f"by_{chosen}"]
         counts = ["n_shown", "taken", "edited"] if chosen == "rank" else ["n_requests", *_COUNTS]
         table = Table(title=f"by {chosen}", box=SIMPLE, collapse_padding=True, pad_edge=False)

@@ -6,7 +6,7 @@ This package contains no web code; only ``plots`` imports torch.
 from polyrank.feedback.export import Exported, examples
 from polyrank.feedback.rates import count_taken, report
 from polyrank.feedback.records import Action, Outcome, Reply, RequestFeedback, Shown
-from polyrank.feedback.store import FeedbackStore
+from polyrank.feedback.store import FeedbackStore, context_code
 
 __all__ = [
     "Action",
@@ -16,6 +16,7 @@ __all__ = [
     "Reply",
     "RequestFeedback",
     "Shown",
+    "context_code",
     "count_taken",
     "examples",
     "report",

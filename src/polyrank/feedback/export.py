@@ -61,7 +61,6 @@ def examples(
     texts: Mapping[str, str] | None = None,
     contexts: Mapping[str, Context] | None = None,
     refused: bool = False,
-    edited_is_wrong: bool = False,
 ) -> Exported:
     """Training examples from feedback, see ``FeedbackStore.requests``.
 
@@ -74,10 +73,9 @@ def examples(
     Args:
         requests: in the order in which they were recorded.
         texts: of replies by id, such as an index's, for replies whose text was not kept.
-        contexts: by code, see ``FeedbackStore.context_code``, for contexts that were not kept.
+        contexts: by code, see ``context_code``, for contexts that were not kept.
         refused: also return examples without a right reply: training skips them, and calibration of the threshold for
             "no answer" uses them.
-        edited_is_wrong: count the original of an edited reply as wrong.
     """
     texts, contexts = texts or {}, contexts or {}
     uses: dict[Context, _Use] = {}
@@ -103,9 +101,8 @@ def examples(
             use.right.setdefault(same_words(right), right)
             conversations.setdefault(replace(context, turns=(*context.turns, right)), conversation)
         for id_, text in known.items():
-            original = id_ == outcome.reply_id and not edited_is_wrong  # also a taken reply, which is right anyway
-            if text is not None:
-                (use.neither if original else use.wrong).setdefault(same_words(text), text)
+            if text is not None:  # a taken reply becomes neither, but it is right anyway
+                (use.neither if id_ == outcome.reply_id else use.wrong).setdefault(same_words(text), text)
             n_unknown += text is None
     made: list[Example] = []
     numbers: Counter[str] = Counter()

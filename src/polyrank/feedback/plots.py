@@ -5,21 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.evaluation.plots import new_figure, save, style
-from polyrank.feedback.rates import BY, By
+from polyrank.feedback.rates import BY
 
 MAX_LABELS = 8  # per axis; with more rows, every second, third, ... is labelled
-LABELS: dict[By, str] = {"rank": "rank shown", "week": "week", "model": "model"}
+LABELS = {"rank": "rank shown", "week": "week", "model": "model"}
 
 
-def plot_report(figures: Mapping[str, Any], path: Path, *, by: By | None = None) -> None:
+def plot_report(figures: Mapping[str, Any], path: Path) -> None:
     """Acceptance with its 95% interval, by rank, week and model.
 
     Args:
         figures: returned by ``report``.
         path: ends in .svg, .png or .pdf.
-        by: draw this panel only.
     """
-    panels = {name: [row for row in figures[f"by_{name}"] if row["interval"]] for name in BY if by in (None, name)}
+    panels = {name: [row for row in figures[f"by_{name}"] if row["interval"]] for name in BY}
     figure = new_figure(1.0 + 3.2 * len(panels), 4)
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for number, (axes, (name, rows)) in enumerate(zip(all_axes, panels.items(), strict=True)):

@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 from polyrank.feedback.records import ACTIONS, RequestFeedback
 from polyrank.ranking.statistics import wilson
 
-By = Literal["rank", "week", "model"]
-BY: tuple[By, ...] = get_args(By)
+BY = ("rank", "week", "model")
 
 
 @dataclass(slots=True)
@@ -58,9 +57,6 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
     rank, the denominator is the number of requests with an outcome that showed a reply there. Ratios with a zero
     denominator are None.
 
-    A page sends a new request when the user changes a setting. Therefore, of several requests of one conversation with
-    the same known context and model, one without an outcome does not count if another follows it.
-
     Returns:
         ``n_requests``, ``taken``, ``edited``, ``refused``, ``unanswered``, ``acceptance``, ``interval`` and ``mrr``
         over all requests; and lists ``by_rank``, ``by_week`` (ISO weeks in UTC) and ``by_model``, whose entries also
@@ -69,22 +65,14 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
     everything, weeks, models = _Group(), dict[str, _Group](), dict[str, _Group]()
     shown_at: Counter[int] = Counter()
     used_at: dict[int, Counter[str]] = {}
-    waiting: dict[int, tuple[_Group, ...]] = {}  # groups of each request without an outcome, by its question
     for request in requests:
         shown = request.shown
         week = "{}-W{:02}".format(*shown.time.isocalendar()[:2])
         model = shown.model or "unknown"
         if shown.fingerprint:
             model += f" ({shown.fingerprint[:12]})"
-        groups = (everything, weeks.setdefault(week, _Group()), models.setdefault(model, _Group()))
-        for group in groups:
+        for group in (everything, weeks.setdefault(week, _Group()), models.setdefault(model, _Group())):
             group.add(request)
-        question = shown.context or request.context_code
-        if shown.conversation and question is not None:
-            for group in waiting.pop(key := hash((shown.conversation, question, model)), ()):
-                group.counts["unanswered"] -= 1
-            if request.outcome is None:
-                waiting[key] = groups
         if request.outcome is not None:
             shown_at.update(range(1, len(shown.replies) + 1))
             if request.rank is not None:
@@ -96,8 +84,8 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
         by_rank.append({"name": str(rank)} | counts | _share(used.total(), n))
     return everything.figures() | {
         "by_rank": by_rank,
-        "by_week": [{"name": name} | group.figures() for name, group in sorted(weeks.items()) if group.counts.total()],
-        "by_model": [{"name": name} | group.figures() for name, group in models.items() if group.counts.total()],
+        "by_week": [{"name": name} | group.figures() for name, group in sorted(weeks.items())],
+        "by_model": [{"name": name} | group.figures() for name, group in models.items()],
     }
 
 

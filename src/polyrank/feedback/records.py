@@ -200,7 +200,7 @@ class RequestFeedback:
 
     Args:
         shown, outcome: as recorded, without texts that were not kept.
-        context_code: of the context, see ``FeedbackStore.context_code``; None: the context is unknown.
+        context_code: of the context, see ``context_code``; None: the context is unknown.
     """
 
     shown: Shown

@@ -1,55 +1,37 @@
-"""The feedback file: an append-only log in SQLite of shown replies and their outcomes.
+"""The feedback file: an append-only log in SQLite of shown replies and their outcomes; acknowledged entries are synced.
 
-An acknowledged entry is on the disk. Every entry has a SHA-256 of its contents and of the previous entry's digest,
-which reveals entries that were altered, inserted or removed.
-
-By default polyrank stores no texts: replies are stored as ids, and a context as an HMAC-SHA256 with a random key of
-this file, which shows only whether two contexts are equal.
+By default polyrank stores no texts: replies are stored as ids, and a context as the SHA-256 of its texts, which shows
+whether two contexts are equal and can be tested against texts that you know.
 """
 
 import hashlib
-import hmac
 import json
-import os
 import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import datetime
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from polyrank._version import __version__
 from polyrank.errors import ArtifactError, DataError
 from polyrank.feedback.records import Outcome, Reply, RequestFeedback, Shown, in_utc
 from polyrank.records import Context
 from polyrank.storage import sqlite
 from polyrank.storage.closing import Closing
-from polyrank.storage.document import check_format, checksum
 from polyrank.storage.durable import AnyPath, make_folders, sync_folder
 
 FORMAT = 1
+APPLICATION = int.from_bytes(b"plyr")  # SQLite's mark for the program to which a file belongs
 REMEDY = "move it away and start a new one, or restore it from a copy"
 
-SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE entries (
-    number INTEGER PRIMARY KEY, request_id TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('shown', 'outcome')),
-    time TEXT NOT NULL, content TEXT NOT NULL, sent BLOB NOT NULL, digest BLOB NOT NULL, UNIQUE (request_id, kind)
-);
-CREATE TRIGGER kept_meta BEFORE UPDATE ON meta BEGIN SELECT raise(ABORT, 'feedback is only added to'); END;
-CREATE TRIGGER lasting_meta BEFORE DELETE ON meta BEGIN SELECT raise(ABORT, 'feedback is only added to'); END;
-CREATE TRIGGER kept BEFORE UPDATE ON entries BEGIN SELECT raise(ABORT, 'feedback is only added to'); END;
-CREATE TRIGGER lasting BEFORE DELETE ON entries BEGIN SELECT raise(ABORT, 'feedback is only added to'); END;
-CREATE TRIGGER new BEFORE INSERT ON entries
-    WHEN EXISTS (
-        SELECT 1 FROM entries
-        WHERE number = NEW.number OR (request_id = NEW.request_id AND kind = NEW.kind)
-    )
-    BEGIN SELECT raise(ABORT, 'feedback is only added to'); END;
-"""
+COLUMNS = "(request_id TEXT UNIQUE NOT NULL, time TEXT NOT NULL, content TEXT NOT NULL, sent TEXT NOT NULL)"
+SCHEMA = (
+    f"CREATE TABLE shown {COLUMNS}",
+    f"CREATE TABLE outcome {COLUMNS}",
+    f"PRAGMA application_id={APPLICATION}",
+    f"PRAGMA user_version={FORMAT}",
+)
 
 
 class FeedbackStore(Closing):
@@ -81,7 +63,7 @@ class FeedbackStore(Closing):
             with self._errors():
                 self._connection = _create(self.path) if write else sqlite.open_database(self.path, write=False)
                 resources.callback(self._connection.close)
-                self._key = _read_key(self.path, self._connection)
+                _check_format(self.path, self._connection)
             # ``close`` or garbage collection closes the connection
             self._release = weakref.finalize(self, resources.pop_all().close)
 
@@ -114,40 +96,25 @@ class FeedbackStore(Closing):
             since: skip requests shown before this time.
 
         Raises:
-            ArtifactError: an entry is altered.
+            ArtifactError: an entry is damaged.
         """
         since = None if since is None else in_utc(since)
+        query = (
+            "SELECT shown.request_id, shown.time, shown.content, outcome.time, outcome.content"
+            " FROM shown LEFT JOIN outcome USING (request_id) ORDER BY shown.rowid"
+        )
         with self._errors():
             connection = sqlite.open_database(self.path, write=False)
         with closing(connection), self._errors(), sqlite.transaction(connection, write=False):
-            outcomes = self._outcomes(connection)
-            query = "SELECT request_id, time, content FROM entries WHERE kind = 'shown' ORDER BY number"
-            for request_id, time, content in connection.execute(query):
-                shown, code = _shown(request_id, time, content)
-                if since is None or shown.time >= since:
-                    yield RequestFeedback(shown, outcomes.get(request_id), code)
-
-    def _outcomes(self, connection: sqlite3.Connection) -> dict[str, Outcome]:
-        """Outcomes by request; checks every entry on the way."""
-        outcomes, before = {}, b""
-        query = "SELECT number, request_id, kind, time, content, sent, digest FROM entries ORDER BY number"
-        for n, (number, *values, digest) in enumerate(connection.execute(query), 1):
-            right_kinds = [*map(type, values)] == [str, str, str, str, bytes]
-            if number != n or not right_kinds or _digest(before, n, *values) != digest:
-                raise ArtifactError(f"{self.path} is damaged: entry {n:,} is not what was written; {REMEDY}")
-            before, (request_id, kind, time, content, _) = digest, values
-            if kind == "outcome":
-                outcomes[request_id] = Outcome(request_id, time=datetime.fromisoformat(time), **json.loads(content))
-        return outcomes
+            for row in connection.execute(query):
+                request = self._request(*row)
+                if since is None or request.shown.time >= since:
+                    yield request
 
     def __len__(self) -> int:
         """Number of requests."""
         with self._lock, self._errors():
-            return int(self._connection.execute("SELECT count(*) FROM entries WHERE kind = 'shown'").fetchone()[0])
-
-    def context_code(self, context: Context) -> str:
-        """The code stored instead of a context's text: within this file, equal contexts have equal codes."""
-        return self._hmac([context.turns, context.background]).hex()
+            return int(self._connection.execute("SELECT count(*) FROM shown").fetchone()[0])
 
     def close(self) -> None:
         """Close the file."""
@@ -157,32 +124,31 @@ class FeedbackStore(Closing):
     def _errors(self) -> AbstractContextManager[None]:
         return sqlite.sqlite_errors(self.path, REMEDY)
 
-    def _hmac(self, value: object) -> bytes:
-        return hmac.digest(self._key, _json(value).encode(), "sha256")
-
     def _add(self, entry: Shown | Outcome) -> bool:
         """Add an entry inside the caller's transaction; whether it is new."""
-        kind, request_id = entry.kind, entry.request_id
-        sent = self._hmac(entry.content())
-        known = self._find(request_id, kind)
-        if known is not None:
-            if known[2] == sent:
+        kind, request_id, sent = entry.kind, entry.request_id, _digest(entry.content())
+        query = f"SELECT sent FROM {kind} WHERE request_id = ?"
+        if (known := self._connection.execute(query, (request_id,)).fetchone()) is not None:
+            if known == (sent,):
                 return False
             what = "another list of replies" if kind == "shown" else "another outcome"
             raise DataError(f"request {request_id!r} already has {what}; send this one under another id")
+        content = entry.content(with_texts=self.keep_text)
         if entry.kind == "outcome":
             self._check(entry)
-        query = "SELECT number, digest FROM entries ORDER BY number DESC LIMIT 1"
-        last, before = self._connection.execute(query).fetchone() or (0, b"")
-        row = (last + 1, request_id, kind, entry.time.isoformat(), _json(self._content(entry)), sent)
-        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _digest(before, *row)))
+        else:
+            content["context_code"] = None if entry.context is None else context_code(entry.context)
+        row = (request_id, entry.time.isoformat(), _json(content), sent)
+        self._connection.execute(f"INSERT INTO {kind} VALUES (?, ?, ?, ?)", row)
         return True
 
     def _check(self, outcome: Outcome) -> None:
-        row = self._find(outcome.request_id, "shown")
+        query = "SELECT time, content FROM shown WHERE request_id = ?"
+        row = self._connection.execute(query, (outcome.request_id,)).fetchone()
         if row is None:
             raise DataError(f"request {outcome.request_id!r} is unknown; send the shown replies with the outcome")
-        if outcome.reply_id is not None and _shown(outcome.request_id, *row[:2])[0].rank(outcome.reply_id) is None:
+        shown = self._request(outcome.request_id, *row).shown
+        if outcome.reply_id is not None and shown.rank(outcome.reply_id) is None:
             raise DataError(
                 f"reply {outcome.reply_id!r} was not shown for request {outcome.request_id!r}; use a reply that was, or"
                 " send refused with the final text"
@@ -190,39 +156,36 @@ class FeedbackStore(Closing):
         if self.keep_text and outcome.action == "edited" and outcome.final_text is None:
             raise DataError(f"request {outcome.request_id!r} was edited without a final text; send the text")
 
-    def _content(self, entry: Shown | Outcome) -> dict[str, Any]:
-        """The part of an entry that is stored."""
-        content = entry.content(with_texts=self.keep_text)
-        if entry.kind == "shown":
-            content["context_code"] = None if entry.context is None else self.context_code(entry.context)
-        return content
+    def _request(
+        self, request_id: str, time: str, content: str, outcome_time: str = "", outcome: str | None = None
+    ) -> RequestFeedback:
+        """A request from its columns."""
+        try:
+            values = json.loads(content)
+            context, code = values.pop("context"), values.pop("context_code")
+            replies = tuple(Reply(*reply) for reply in values.pop("replies"))
+            context = None if context is None else Context(*map(tuple, context))
+            shown = Shown(request_id, replies, context, time=datetime.fromisoformat(time), **values)
+            if outcome is None:
+                return RequestFeedback(shown, None, code)
+            made = Outcome(request_id, time=datetime.fromisoformat(outcome_time), **json.loads(outcome))
+            return RequestFeedback(shown, made, code)
+        except (AttributeError, DataError, KeyError, TypeError, ValueError) as error:
+            message = f"{self.path} is damaged: request {request_id!r} is not what was written; {REMEDY}"
+            raise ArtifactError(message) from error
 
-    def _find(self, request_id: str, kind: str) -> tuple[str, str, bytes] | None:
-        """Time, content and code of an entry."""
-        query = "SELECT time, content, sent FROM entries WHERE request_id = ? AND kind = ?"
-        row: tuple[str, str, bytes] | None = self._connection.execute(query, (request_id, kind)).fetchone()
-        return row
+
+def context_code(context: Context) -> str:
+    """The code that the file stores instead of a context's texts: equal contexts have equal codes."""
+    return _digest([context.turns, context.background])
 
 
-_TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
-
-
-def _shown(request_id: str, time: str, content: str) -> tuple[Shown, str | None]:
-    """A stored Shown, and the code of its context."""
-    values = json.loads(content)
-    context, code = values.pop("context"), values.pop("context_code")
-    replies = tuple(Reply(*reply) for reply in values.pop("replies"))
-    context = None if context is None else Context(*map(tuple, context))
-    return Shown(request_id, replies, context, time=datetime.fromisoformat(time), **values), code
+def _digest(value: object) -> str:
+    return hashlib.sha256(_json(value).encode()).hexdigest()
 
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
-
-
-def _digest(before: bytes, number: int, request_id: str, kind: str, time: str, content: str, sent: bytes) -> bytes:
-    """SHA-256 of a row's fields and of the previous row's digest."""
-    return hashlib.sha256(_json([before.hex(), number, request_id, kind, time, content, sent.hex()]).encode()).digest()
 
 
 def _create(path: Path) -> sqlite3.Connection:
@@ -230,52 +193,29 @@ def _create(path: Path) -> sqlite3.Connection:
     with ExitStack() as resources:
         connection = sqlite.connect(path, "rwc")
         resources.callback(connection.close)
-        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        if _is_empty(connection):
             sqlite.use_log(connection)
         connection.execute("PRAGMA synchronous=FULL")
         with sqlite.transaction(connection, write=True):  # if two processes create the file, the second finds it done
-            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-                for statement in _statements():
-                    connection.execute(statement)
-                values = {"format": str(FORMAT), "written_by": __version__, "key": os.urandom(32).hex()}
-                values["checksum"] = checksum(values)
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+            for statement in SCHEMA if _is_empty(connection) else ():
+                connection.execute(statement)
         sync_folder(path.resolve().parent)  # the process that created it may have died before it did this
         resources.pop_all()
     return connection
 
 
-def _statements() -> list[str]:
-    """The schema's statements one by one, because executescript would end the transaction."""
-    statements, text = [], ""
-    for line in SCHEMA.strip().splitlines(keepends=True):
-        text += line
-        if sqlite3.complete_statement(text):
-            statements.append(text)
-            text = ""
-    return statements
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
 
 
-@cache
-def _expected_tables() -> list[tuple[str, ...]]:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(SCHEMA)
-        return connection.execute(_TABLES).fetchall()
-
-
-def _read_key(path: Path, connection: sqlite3.Connection) -> bytes:
-    """The file's key, after checking that it is a feedback file.
+def _check_format(path: Path, connection: sqlite3.Connection) -> None:
+    """Check that it is a feedback file in a known format.
 
     Raises:
-        ArtifactError: it is not, is damaged, or has a newer format.
+        ArtifactError: it is not.
     """
-    tables = connection.execute(_TABLES).fetchall()
-    if not {"meta", "entries"} <= {name for _, name, _, _ in tables}:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION,):
         raise ArtifactError(f"{path} is not a feedback file; use another path")
-    values = dict(connection.execute("SELECT key, value FROM meta"))
-    version = str(values.get("format", ""))
-    if version.isdecimal():
-        check_format(path, {**values, "format": int(version)}, FORMAT)
-    if values.pop("checksum", None) != checksum(values) or tables != _expected_tables():
-        raise ArtifactError(f"{path} is damaged: its settings or tables are not those that polyrank made; {REMEDY}")
-    return bytes.fromhex(values["key"])
+    if version > FORMAT:
+        raise ArtifactError(f"{path} has format {version}, this version reads up to {FORMAT}; upgrade polyrank")
