@@ -444,8 +444,6 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ("arguments", "word"),
     [
         ("train {folder}/none.toml --resume --overwrite", "--resume and --overwrite exclude each other"),
-        ("evaluate bm25 {test} --k 0", "'0' is not a list of positive whole numbers"),
-        ("evaluate bm25 {test} --k 1,x", "'1,x' is not a list of positive whole numbers"),
         ("mine {test} --from bm25 -o {folder}/m --ranks 5", "'5' is not FIRST:LAST"),
         ("mine {test} --from bm25 -o {folder}/m --ranks a:5", "'a:5' is not FIRST:LAST"),
         ("mine {test} --from bm25 -o {test}", "test.jsonl already exists and is read by this command"),
@@ -579,7 +577,7 @@ def test_examples_that_cannot_be_ranked_are_counted(run_here: RunHere, tmp_path:
     rows += [{"context": ["c"], "candidates": ["c"], "relevant": [0]}]
     data = tmp_path / "d.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    code, out, err = run_here("evaluate", "bm25", data, "--json", "--k", "1,2,3")
+    code, out, err = run_here("evaluate", "bm25", data, "--json", "--metric", "R@1,R@2,R@3")
     found = json.loads(out)
     assert (code, found["n_examples"], found["n_left_out"], found["metrics"]["R@1"]) == (0, 3, 1, 1.0)
     assert "1 of 4 examples left out" in err

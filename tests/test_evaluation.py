@@ -25,6 +25,7 @@ from polyrank.evaluation import (
     against_responses,
     breakdown,
     evaluate,
+    last_turns,
     paired_test,
     plot_breakdown,
     plot_coverage,
@@ -105,7 +106,7 @@ def test_a_task_may_be_read_once(form: Callable[[list[Any]], Any]) -> None:
     rows = [{"turns": [{**turn, "text": f"{turn['text']} {n}"} for turn in said]} for n in range(8)]
     pairs = [{"context": f"question {n}", "response": f"answer {n}"} for n in range(8)]
     for data in (rows, pairs):
-        task, same = (polyrank.read_task(given, n_candidates=3) for given in (data, form(data)))
+        task, same = (polyrank.read_task(given) for given in (data, form(data)))
         assert [(one.context, one.candidates) for one in same.examples] == [
             (one.context, one.candidates) for one in task.examples
         ]
@@ -804,9 +805,10 @@ def test_lexical_scorers_are_fitted_to_all_candidates() -> None:
 def test_numbers_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     file, found = tmp_path / "a.jsonl", evaluate(constant, EXAMPLES)
     file.write_text('{"context": ["a"], "candidates": ["b", "c"], "relevant": [0]}\n', "utf-8")
-    for name in ("turns", "limit", "groups", "n_candidates"):
-        with pytest.raises(UsageError, match=f"{name} is 0; give 1 or more"):
-            read_task(file, **{name: 0})
+    with pytest.raises(UsageError, match="limit is 0; give 1 or more"):
+        read_task(file, limit=0)
+    with pytest.raises(UsageError, match="turns is 0; give 1 or more"):
+        last_turns([], 0)
     with pytest.raises(UsageError, match="n_bootstrap is 0"):
         summarise(found, n_bootstrap=0)
     with pytest.raises(UsageError, match="n_permutations is 0"):

@@ -205,14 +205,15 @@ def test_errors_name_arguments_in_python_and_options_on_the_command_line(monkeyp
     from polyrank.cli.commands import app
 
     with pytest.raises(UsageError) as error:
-        read_task("pairs.jsonl", pool="responses", n_candidates=3)
+        read_task([{"context": "a", "response": "b"}], allow_echo=True)
     message = str(error.value)
-    assert message == "`n_candidates=3` and `pool=responses` exclude each other; give one"
+    assert message == "`allow_echo=True` needs a pool, because given lists keep all their candidates; leave it out"
+    message = "`limit=3` and `pool=responses` exclude each other; give one"
     monkeypatch.setattr(arguments, "_options", {})
     assert arguments.as_options(message) == message
     monkeypatch.setattr("sys.argv", ["polyrank", "evaluate", "bm25", "pairs.jsonl"])
     arguments.take_options(get_command(app))
-    assert arguments.as_options(message) == "--candidates 3 and --pool responses exclude each other; give one"
+    assert arguments.as_options(message) == "--limit 3 and --pool responses exclude each other; give one"
     assert arguments.as_options("`overwrite=True`, `data` or `unknown`") == "--overwrite, DATA or `unknown`"
 
 
@@ -221,9 +222,10 @@ def test_comparing_models_is_the_same_in_python_and_on_the_command_line() -> Non
     replies = ("hello", "restart the router", "let me see the bill")
     rows = [{"context": list(context), "response": reply} for context, reply in zip(turns, replies, strict=True)]
     said: list[str] = []
-    task = read_task(rows, n_candidates=3, notify=said.append)
+    task = read_task(rows, notify=said.append)
     assert said[-1] == (
-        "each response is ranked among 2 other responses of the rows; for all of them: `pool=responses`"
+        "each response is ranked among 2 other responses of the rows; `polyrank split` draws other lists, and"
+        " `pool=responses` ranks all responses"
     )
     rows_of = evaluate_models(resolve_contestants(["bm25", "tfidf"]), task, metrics=["R@1"]).rows
     assert [row["name"] for row in rows_of] == ["bm25", "tfidf"]

@@ -30,7 +30,7 @@ prepare() { # TASK FORMAT ENDING FOLDER [OPTION ...]: imports the task's files, 
 
 evaluate() { # FILE MODEL DATA [OPTION ...]: writes the figures as JSON into FILE of the work folder
   mkdir -p "$(dirname "$WORK/$1")"
-  polyrank evaluate "${@:2}" ${LIMIT:+--limit "$LIMIT"} --overwrite --json >"$WORK/$1.part"
+  python runs/papers/evaluate.py "${@:2}" ${LIMIT:+--limit "$LIMIT"} >"$WORK/$1.part"
   mv "$WORK/$1.part" "$WORK/$1"
   echo "$1" >&2
 }

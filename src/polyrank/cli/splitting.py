@@ -1,4 +1,4 @@
-"""``polyrank split``: splits conversations into three parts, and writes a recipe."""
+"""``polyrank split``: splits conversations into three parts and writes a recipe, or draws lists for one file."""
 
 import json
 from datetime import UTC
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from polyrank.cli.console import console, notify, print_table
+from polyrank.cli.examples import load_examples
 from polyrank.cli.options import Json, Overwrite, SkipBad, Speaker
+from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
     from polyrank.data import Split
@@ -19,9 +21,18 @@ LARGE = 1_000  # training examples from which on training takes long enough to m
 
 def split(
     file: Annotated[Path, Argument(help="Dialogues, pairs or candidate lists.")],
-    output: Annotated[Path, Option("-o", "--output", help="Folder for train, valid and test.jsonl.")],
-    valid: Annotated[float, Option(min=0, max=1, help="Share of the conversations for validation.")] = 0.1,
-    test: Annotated[float, Option(min=0, max=1, help="Share of the conversations for the test.")] = 0.1,
+    output: Annotated[
+        Path,
+        Option(
+            "-o", "--output", help="Folder for train, valid and test.jsonl; or a .jsonl file: lists for all examples."
+        ),
+    ],
+    valid: Annotated[
+        float | None, Option(min=0, max=1, help="Share of the conversations for validation. Default: 0.1.")
+    ] = None,
+    test: Annotated[
+        float | None, Option(min=0, max=1, help="Share of the conversations for the test. Default: 0.1.")
+    ] = None,
     candidates: Annotated[
         int | None,
         Option(min=2, help="Size of each candidate list. Default: 20, or fewer if there are fewer responses."),
@@ -40,20 +51,33 @@ def split(
     skip_bad: SkipBad = False,
     json_: Json = False,
 ) -> None:
-    """Split conversations into train, valid and test parts with candidate lists, and write a recipe to train with."""
+    """Split conversations into train, valid and test parts with candidate lists, and write a recipe to train with.
+
+    With a .jsonl file as output, only draw candidate lists for the examples of the file.
+    """
     from polyrank.config.checked import read_choice
+    from polyrank.data import draw_candidates, write_examples, write_split
     from polyrank.data import split as run
-    from polyrank.data import write_split
     from polyrank.data.candidate_lists import DEFAULT_N_CANDIDATES
     from polyrank.data.splits import PARTS, By
     from polyrank.storage.durable import check_output, write_file
 
+    if output.name.endswith((".jsonl", ".jsonl.gz")):
+        if (valid, test, minutes, by) != (None, None, None, "auto"):
+            raise UsageError(f"--valid, --test, --by and --minutes need a folder; give one instead of {output}")
+        check_output(output, inputs=(file,), overwrite=overwrite)
+        lists = draw_candidates(load_examples(file, speaker, skip_bad=skip_bad), candidates, seed=seed, what=str(file))
+        write_examples(output, lists)
+        if json_:
+            print(json.dumps({"n_examples": len(lists), "n_candidates": len(lists[0].candidates)}))
+        notify(f"wrote {output}: {len(lists):,} lists of {len(lists[0].candidates)} candidates")
+        return
     for target in (*(output / f"{name}.jsonl" for name in PARTS), output / RECIPE):
         check_output(target, inputs=(file,), overwrite=overwrite)
     parts = run(
         file,
-        valid=valid,
-        test=test,
+        valid=0.1 if valid is None else valid,
+        test=0.1 if test is None else test,
         n_candidates=candidates,
         speaker=speaker,
         by=read_choice(by, By, "split method"),

@@ -4,7 +4,7 @@
 exports of help desks and messengers. Every row becomes an example, a counted exception, or an error with file and line.
 """
 
-from polyrank.data.candidate_lists import draw_candidates
+from polyrank.data.candidate_lists import draw_candidates, group_candidates
 from polyrank.data.chats import Chats, ChatsReport, import_chats, write_dialogues
 from polyrank.data.examples import Kind, read_examples, write_examples
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
@@ -26,6 +26,7 @@ __all__ = [
     "choose_speaker",
     "draw_candidates",
     "frequent_replies",
+    "group_candidates",
     "import_chats",
     "import_examples",
     "import_pool",

@@ -149,24 +149,6 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     return lines + notes_of(rows)
 
 
-def breakdowns(rows: Sequence[Row], by: str) -> list[str]:
-    """R@1 by the length of the context, a line for each row.
-
-    >>> short = {"from": 1, "to": 50, "n_examples": 9, "metrics": {"R@1": 0.5}}
-    >>> breakdowns([{"name": "bi", "by_tokens": [short]}], "tokens")
-    ['bi: R@1 by tokens of the context: 1-50 (9 examples): 50.0']
-    """
-    lines = []
-    for row in rows:
-        classes = (
-            f"{part['from']}-{'' if part['to'] is None else part['to']} ({part['n_examples']:,} examples):"
-            f" {_value_text('R@1', part['metrics']['R@1'])}"
-            for part in row[f"by_{by}"]
-        )
-        lines.append(f"{row['name']}: R@1 by {by} of the context: {', '.join(classes)}")
-    return lines
-
-
 def _test_text(test: Row) -> str:
     metric, points = test["metric"], "" if test["metric"] == LOSS else " points"
     text = f"{metric} {_signed_text(metric, test['difference'])}{points}"

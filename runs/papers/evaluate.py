@@ -1,0 +1,73 @@
+"""Evaluates a model by the protocols of the papers that ``polyrank evaluate`` does not have; prints one JSON object.
+
+python runs/papers/evaluate.py MODEL DATA [--groups 100] [--probe immediate] [--last-turns 1] [--breakdown tokens]
+python runs/papers/evaluate.py FIRST DATA --rerank SECOND --n-retrieved 10 --ensemble raw
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from polyrank import evaluate_models, read_task, resolve_contestants
+from polyrank.data import choose_speaker, draw_candidates, group_candidates, read_examples, read_pool
+from polyrank.evaluation import last_turns
+from polyrank.evaluation.scores_file import scores_files
+from polyrank.ranking.ensembles import read_ensemble
+
+
+def main() -> None:
+    """Read the options, evaluate and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--pool", help="one pool for all examples; `responses`: all responses of the data")
+    parser.add_argument("--groups", type=int, help="rank each response among those of a random group of N examples")
+    parser.add_argument("--candidates", type=int, help="length of drawn lists")
+    parser.add_argument("--candidates-from", type=Path, help="texts to draw wrong candidates from")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--last-turns", type=int, help="show the model only the last N turns of each context")
+    parser.add_argument("--probe", choices=("immediate", "earlier", "both"), help="one encoding of a ConveRT")
+    parser.add_argument("--breakdown", choices=("turns", "words", "tokens"), help="also R@1 by the context's length")
+    parser.add_argument("--rerank", help="a second stage")
+    parser.add_argument("--n-retrieved", type=int)
+    parser.add_argument("--ensemble", default="none")
+    parser.add_argument("--metric", help="R@1,R@5,MRR; the first is tested")
+    parser.add_argument("--scores", type=Path)
+    parser.add_argument("--against", type=Path)
+    options = parser.parse_args()
+    data = options.data
+    examples = read_examples(data, speaker=choose_speaker(data, None)).examples
+    if options.groups:
+        examples = group_candidates(examples, options.groups, seed=options.seed, what=str(data))
+    if options.candidates:
+        others = read_pool(options.candidates_from) if options.candidates_from else ()
+        examples = draw_candidates(
+            examples,
+            options.candidates,
+            seed=options.seed,
+            limit=options.limit,
+            others=[candidate.text for candidate in others],
+        )
+    if options.last_turns:
+        examples = last_turns(examples, options.last_turns)
+    models = resolve_contestants(
+        [options.model],
+        rerank=options.rerank,
+        n_retrieved=options.n_retrieved,
+        ensemble=read_ensemble(options.ensemble),
+    )
+    result = evaluate_models(
+        models,
+        read_task(examples, pool=options.pool, limit=options.limit),
+        metrics=options.metric.split(",") if options.metric else None,
+        against=options.against,
+        by=("turns", *({options.breakdown} - {None, "turns"})),
+        probe=options.probe,
+        scores=scores_files(options.scores, [model.member.name for model in models]),
+    )
+    print(json.dumps(result.rows[0]))
+
+
+if __name__ == "__main__":
+    main()
