@@ -164,7 +164,7 @@ def test_a_newer_format_is_refused_untouched(tiny_backbone: Path, tmp_path: Path
     document = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps({**document, "format": 99, "written_by": "9.0"}), "utf-8")
     before = path.read_bytes()
-    with pytest.raises(ArtifactError, match=r"written by polyrank 9\.0 in format 99, this version reads up to 1"):
+    with pytest.raises(ArtifactError, match=r"written by polyrank 9\.0 in format 99, this version reads format 1"):
         load_model(tmp_path / "m")
     assert path.read_bytes() == before
 
@@ -407,7 +407,7 @@ def test_a_model_with_unknown_settings_is_refused(poly: tuple[Any, Texts, Any], 
         place.write_bytes(sealed({**document, **changed}))
         with pytest.raises(ArtifactError, match=r"config\.json: "):
             load_model(tmp_path / "m")
-    for version, error in ((2, "in format 2, this version reads up to 1; upgrade"), (1, None)):
+    for version, error in ((2, "in format 2, this version reads format 1; upgrade"), (1, None)):
         place.write_bytes(sealed({**document, "format": version}))
         if error:
             with pytest.raises(ArtifactError, match=error):
@@ -441,7 +441,7 @@ def test_tensors_are_read_back_unchanged(tmp_path: Path) -> None:
     assert not (tmp_path / "nan").exists()
     document = json.loads((tmp_path / "t" / "map.json").read_bytes())
     (tmp_path / "t" / "map.json").write_bytes(sealed({**document, "format": 2}))
-    with pytest.raises(ArtifactError, match="in format 2, this version reads up to 1"):
+    with pytest.raises(ArtifactError, match="in format 2, this version reads format 1"):
         read_tensors(tmp_path / "t", "map")
     (tmp_path / "t" / "map.json").write_bytes(sealed(document))
     data = (tmp_path / "t" / "map.safetensors").read_bytes()

@@ -172,7 +172,7 @@ def test_other_files_are_refused_as_a_vocabulary(data: bytes) -> None:
 
 
 def test_a_vocabulary_of_a_newer_format_requires_an_upgrade() -> None:
-    with pytest.raises(ArtifactError, match=r"there\.json: in format 99, this version reads up to 1; upgrade"):
+    with pytest.raises(ArtifactError, match=r"there\.json: in format 99, this version reads format 1; upgrade"):
         read_convert_subwords(b'{"convert_subwords": 99, "n_buckets": 9, "subwords": ["a"]}', "there.json")
 
 

@@ -605,7 +605,7 @@ def test_a_pool_of_one_candidate_is_read(tmp_path: Path) -> None:
 def test_headers_and_lines_that_are_missing_or_newer(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"format": 2, "protocol": "pool"}\n')
-    with pytest.raises(ArtifactError, match="in format 2, this version reads up to 1; upgrade"):
+    with pytest.raises(ArtifactError, match="in format 2, this version reads format 1; upgrade"):
         read_scores(path)
     path.write_text(" \n")
     with pytest.raises(DataError, match="has no rows"):

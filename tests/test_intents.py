@@ -598,7 +598,7 @@ def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict
     data = (place / "intent.json").read_bytes()
     document = json.loads(data)
     (place / "intent.json").write_text(json.dumps({**document, "format": 9}))
-    with pytest.raises(ArtifactError, match="in format 9, this version reads up to 1"):
+    with pytest.raises(ArtifactError, match="in format 9, this version reads format 1"):
         load_intents(place)
     (place / "intent.json").write_bytes(data)
     (place / "intent.safetensors").unlink()

@@ -240,7 +240,7 @@ def test_every_flipped_byte_is_detected(models: dict[str, Path], tmp_path: Path)
             read_pipeline(tmp_path / "p")
     document = json.loads(data)
     place.write_text(json.dumps({**document, "format": 9, "written_by": "9.0"}))
-    with pytest.raises(ArtifactError, match=r"written by polyrank 9.0 in format 9, this version reads up to 1"):
+    with pytest.raises(ArtifactError, match=r"written by polyrank 9.0 in format 9, this version reads format 1"):
         read_pipeline(tmp_path / "p")
 
 

@@ -659,11 +659,11 @@ def folder(script: Script, tmp_path: Path) -> Path:
 
 
 def describe(script: Script, name: str, **said: Any) -> None:
-    document = {"fingerprint": "f" * 64, "model": "nowhere", "format": 2, "written_by": "0"} | said
+    document = {"fingerprint": "f" * 64, "model": "nowhere", "dimension": 5, "format": 4, "written_by": "0"} | said
     script.answers["describe_collection"] = {
         "collection_name": name,
         "properties": {"polyrank": json.dumps(document), "polyrank_norm_4": "16.0"},
-        "fields": [{"name": "vector", "params": {"dim": 5}}],
+        "fields": [{"name": "vector", "params": {"dim": 8}}],
     }
 
 
@@ -683,7 +683,7 @@ def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> 
         assert index.fingerprint == "f" * 64
         script.answers["query"] = [{"count(*)": 4}]
         assert index.info() == {
-            "fingerprint": "f" * 64, "model": "elsewhere", "format": 2, "written_by": "0", "n": 4, "n_indexed": 3,
+            "fingerprint": "f" * 64, "model": "elsewhere", "format": 4, "written_by": "0", "n": 4, "n_indexed": 3,
             "dimension": 5, "precision": "fp32", "remote": str(ADDRESS), "collection": "replies_2", "kind": "HNSW",
             "shards": 1, "replicas": 1, "partition_by": "",
         }  # fmt: skip
@@ -691,32 +691,21 @@ def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> 
     assert len(script.of("close")) == 1
 
 
-def test_an_index_of_the_earlier_format_is_searched_and_changed_without_counts(
-    script: Script, folder: Path, held: dict[str, Any]
-) -> None:
-    with RemoteWriter(folder) as writer:
-        writer.add([one("a", "a", count=3)], np.ones((1, 5), np.float32))
-    (row,) = held.values()
-    assert row["vector"] == [1.0] * 5
-    assert facts({"count": 3}).items() <= row.items()
-    with RemoteIndex(folder) as index:
-        assert index.vectors(["a"])["a"].tolist() == [1.0] * 5
-        vectors = np.ones((1, 5), np.float32)
-        assert index.engine().weighing(vectors, 0.0) is vectors
-        with pytest.raises(UsageError, match="was built without counts; build it again with `overwrite=True`"):
-            index.engine().weighing(vectors, 0.5)
-
-
 def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> None:
     describe(script, "replies_1", format=5, written_by="9.9")
     with pytest.raises(
-        ArtifactError, match=r"written by polyrank 9\.9 in format 5, this version reads up to 4; upgrade"
+        ArtifactError, match=r"written by polyrank 9\.9 in format 5, this version reads format 4; upgrade"
     ):
         RemoteIndex(folder)
-    describe(script, "replies_1", format=1)  # did not bound norms
-    with pytest.raises(ArtifactError, match="is in format 1 of an earlier version; build it again with `overwrite"):
+    describe(script, "replies_1", format=3)
+    with pytest.raises(ArtifactError, match="in format 3, this version reads format 4; build it again with `overwrite"):
         RemoteIndex(folder)
-    for said in ("[]", "{", '{"model": "m"}', '{"fingerprint": "f", "model": "m", "more": 1}'):
+    for said in (
+        "[]",
+        "{",
+        '{"model": "m", "format": 4}',
+        '{"format": 4, "fingerprint": "f", "model": "m", "more": 1}',
+    ):
         script.answers["describe_collection"]["properties"] = {"polyrank": said}
         with pytest.raises(ArtifactError, match="lacks a valid description; build it again with `overwrite=True`"):
             RemoteIndex(folder)
@@ -806,14 +795,14 @@ def test_lists_of_the_server_are_keys_and_products(script: Script, folder: Path)
     assert (first[0], first[1].tolist(), first[1].dtype) == (["a", "b"], [2.5, -1.0], np.float32)
     assert (second[0], second[1].tolist()) == ([], [])
     (settings,) = script.of("search")
-    assert settings["filter"] == condition(read_filter("a = 1").tree, "$meta")  # format 2
+    assert settings["filter"] == condition(read_filter("a = 1").tree)
     assert settings["search_params"]["params"] == {}
 
 
 def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> None:
     from polyrank.index import verify_index
 
-    rows, _ = make_rows([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 5), np.float32), 1, Columns())
+    rows, _ = make_rows([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 8), np.float32), 1, Columns())
     wrong, _ = make_rows([one("d", "w")], np.ones((1, 4), np.float32), 4, Columns())
     n = [5]
     there = [rows[0], {**rows[1], "text": "B"}, {**rows[2], "key": key_of("q")}, *wrong]
@@ -829,7 +818,7 @@ def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> N
     ]
     there, n[0] = rows, 3
     assert verify_index(folder) == []
-    (there, _), n[0] = make_rows([one("a", "x")], np.full((1, 5), 7.2, np.float32), 1, Columns()), 1
+    (there, _), n[0] = make_rows([one("a", "x")], np.full((1, 8), 5.7, np.float32), 1, Columns()), 1
     assert verify_index(folder) == [f"{ADDRESS}: candidate 'x' has a longer vector than recorded; add it again"]
 
 

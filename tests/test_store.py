@@ -32,7 +32,6 @@ from polyrank.index.local.verify import _problems_of
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.search import search
-from polyrank.storage.document import checksum
 from polyrank.storage.quantized import PackedVectors, Precision, pack
 from processes import files_open_in
 
@@ -481,7 +480,7 @@ def test_newer_and_foreign_files_are_refused_unchanged(tmp_path: Path) -> None:
     connection.close()
     before = (path / INDEX_FILE).read_bytes()
     for attempt in (open_index, LocalWriter):
-        with pytest.raises(ArtifactError, match=r"in format 99, this version reads up to 3; upgrade"):
+        with pytest.raises(ArtifactError, match=r"in format 99, this version reads format 4; upgrade"):
             attempt(path)
     assert (path / INDEX_FILE).read_bytes() == before
 
@@ -537,26 +536,6 @@ def test_a_precision_is_kept_and_has_its_size(tmp_path: Path, precision: Precisi
         with pytest.raises(ArtifactError, match=f"{part.name} is damaged"):
             open_index(path)
         part.write_bytes(data)
-
-
-def test_an_index_of_the_previous_format_is_read_and_upgraded(tmp_path: Path) -> None:
-    path = small(tmp_path / "i")
-    connection = sqlite3.connect(path / INDEX_FILE)
-    values = dict(connection.execute("SELECT key, value FROM meta"))
-    del values["precision"], values["checksum"]
-    values["format"] = "2"
-    values["checksum"] = checksum(values, spaced=True)
-    connection.execute("DELETE FROM meta")
-    connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-    connection.commit()
-    connection.close()
-    with open_index(path) as index:
-        assert (index.info()["format"], index.precision, len(content(index))) == (2, "fp32", 3)
-    with LocalWriter(path) as writer:
-        writer.remove(["c0"])
-    with open_index(path) as index:
-        assert (index.info()["format"], len(content(index))) == (3, 2)
-    assert verify_index(path) == []
 
 
 @pytest.mark.parametrize("kind", ["flat", "sq8", "hnsw", "auto"])
@@ -753,7 +732,7 @@ def test_the_description_of_an_index(tmp_path: Path) -> None:
         known = index.info()
     assert (index.fingerprint, index.model, index.dimension, index.change) == ("f" * 64, "somewhere", D, 3)
     assert {key: known[key] for key in ("format", "n", "dimension", "change", "ann", "precision", "blocks")} == {
-        "format": 3, "n": 3, "dimension": D, "change": 3, "ann": "", "precision": "fp32", "blocks": [3, 1]
+        "format": 4, "n": 3, "dimension": D, "change": 3, "ann": "", "precision": "fp32", "blocks": [3, 1]
     }  # fmt: skip
     assert known["bytes"]["vectors"] == 3 * D * 4
     assert known["bytes"][INDEX_FILE] == (path / INDEX_FILE).stat().st_size

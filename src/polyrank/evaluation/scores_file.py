@@ -85,7 +85,7 @@ def read_scores_and_header(path: Path) -> tuple[Evaluation, dict[str, Any]]:
     try:
         header, *lines = text.splitlines()
         about = json.loads(header)
-        check_format(path, about, FORMAT)
+        check_format(path, about, FORMAT, "write it again")
         if about["protocol"] not in ("lists", "pool"):
             raise ValueError(f"protocol {about['protocol']!r} is neither lists nor pool")
         for number, line in enumerate(lines, 2):  # noqa: B007  # the except clause names it

@@ -44,7 +44,6 @@ PIPELINE = DocumentKind(
     file="pipeline.json",
     missing="make one with polyrank pipeline create",
     remedy="make the pipeline again",
-    spaced=True,
 )
 REMOTE = DocumentKind(
     name="remote index",

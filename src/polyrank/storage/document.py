@@ -26,11 +26,9 @@ class DocumentKind:
     Args:
         name: what errors call a folder of this kind.
         file: name of the document in the folder.
-        format: the format version that polyrank writes, and the newest that it reads.
+        format: the format version that polyrank writes and reads.
         missing: what the user can do if the folder has no such document.
         remedy: what the user can do if the document is damaged.
-        spaced: compute the checksum of JSON with spaces, for kinds that have always done so.
-        seal_optional: accept documents without a seal, which earlier versions wrote.
         parts: names of the other files in the folder.
     """
 
@@ -39,8 +37,6 @@ class DocumentKind:
     missing: str
     remedy: str
     format: int = 1
-    spaced: bool = False
-    seal_optional: bool = False
     parts: tuple[str, ...] = ()
 
     @property
@@ -61,15 +57,14 @@ def tensors_kind(name: str) -> DocumentKind:
     )
 
 
-def checksum(values: Mapping[str, Any], *, spaced: bool = False) -> str:
+def checksum(values: Mapping[str, Any]) -> str:
     """SHA-256 of JSON values in canonical form, in hex. A key "checksum" is ignored.
 
     >>> checksum({"b": 1, "a": [2]}) == hashlib.sha256(b'{"a":[2],"b":1}').hexdigest()
     True
     """
     content = {key: value for key, value in values.items() if key != "checksum"}
-    separators = None if spaced else (",", ":")
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=separators).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def seal(document: Mapping[str, Any], kind: DocumentKind) -> bytes:
@@ -86,8 +81,8 @@ def seal(document: Mapping[str, Any], kind: DocumentKind) -> bytes:
         raise ValueError(f"{reserved[0]!r} is a reserved key of the seal; rename it")
     # the checksum is of the values as JSON reads them back: a numeric key becomes a string, which sorts differently
     whole = json.loads(json.dumps({**document, "format": kind.format, "written_by": __version__}, allow_nan=False))
-    whole["checksum"] = checksum(whole, spaced=kind.spaced)
-    return _layout(whole, 2)
+    whole["checksum"] = checksum(whole)
+    return _layout(whole)
 
 
 def unseal(data: bytes, path: Path, kind: DocumentKind) -> dict[str, Any]:
@@ -105,37 +100,37 @@ def unseal(data: bytes, path: Path, kind: DocumentKind) -> dict[str, Any]:
         document = json.loads(data)
         if not isinstance(document, dict):
             raise ValueError("it is not a JSON object")
-        check_format(path, document, kind.format)
-        if kind.seal_optional and not any(key in document for key in SEAL):
-            return document
+        check_format(path, document, kind.format, kind.remedy)
         text = data.replace(b"\r\n", b"\n")  # some systems convert the line endings of text files
-        if text not in (_layout(document, 2), _layout(document, 1)):  # earlier folders of tensors have an indent of 1
+        if text != _layout(document):
             raise ValueError("it was modified")
-        if document.get("checksum") != checksum(document, spaced=kind.spaced):
+        if document.get("checksum") != checksum(document):
             raise ValueError("its checksum does not match")
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} is damaged ({error}); {kind.remedy}") from error
     return {key: value for key, value in document.items() if key not in SEAL}
 
 
-def check_format(where: Path | str, document: Mapping[str, Any], newest: int) -> None:
-    """Refuse a document of a newer format.
+def check_format(where: Path | str, document: Mapping[str, Any], supported: int, remedy: str) -> None:
+    """Refuse a document of another format.
 
     Args:
         where: the file, for errors.
         document: may have the keys "format" (default 1) and "written_by".
-        newest: the newest supported format.
+        supported: the format that this version reads.
+        remedy: what the user can do if the format is older.
 
     Raises:
-        ArtifactError: the format is newer.
+        ArtifactError: the format is newer or older.
         ValueError: the format is not an integer.
     """
     version = document.get("format", 1)
     if type(version) is not int:
         raise ValueError(f"format {str(version)[:20]!r} is not an integer")
-    if version > newest:
+    if version != supported:
         by = f"written by polyrank {document['written_by']} " if "written_by" in document else ""
-        raise ArtifactError(f"{where}: {by}in format {version}, this version reads up to {newest}; upgrade polyrank")
+        fix = "upgrade polyrank" if version > supported else remedy
+        raise ArtifactError(f"{where}: {by}in format {version}, this version reads format {supported}; {fix}")
 
 
 def has_document(folder: Path, kind: DocumentKind) -> bool:
@@ -196,5 +191,5 @@ def check_part(path: Path, digest: object, kind: DocumentKind) -> Path:
     return path
 
 
-def _layout(document: Any, indent: int) -> bytes:
-    return json.dumps(document, indent=indent, sort_keys=True).encode()
+def _layout(document: Any) -> bytes:
+    return json.dumps(document, indent=2, sort_keys=True).encode()

@@ -209,7 +209,7 @@ def read_convert_subwords(data: bytes, where: str) -> ConvertSubwords:
     """
     try:
         document = json.loads(data)
-        check_format(where, {"format": document["convert_subwords"]}, FORMAT)
+        check_format(where, {"format": document["convert_subwords"]}, FORMAT, "learn it again")
         subwords, n_buckets = document["subwords"], document["n_buckets"]
         if type(n_buckets) is not int or not all(isinstance(subword, str) for subword in subwords):
             raise ValueError("a subword is not a string or n_buckets is not an integer")

@@ -20,7 +20,6 @@ RECIPE = DocumentKind(
     file="recipe.json",
     missing="check the path",
     remedy="train again with `overwrite=True`",
-    seal_optional=True,
 )
 EXAMPLES = "examples"  # the digest of the training examples
 FIXED = "fixed_model"  # the fingerprint of the teacher or first stage

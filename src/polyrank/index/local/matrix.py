@@ -31,7 +31,7 @@ ANN = "products.ann"
 ROWS_AT_A_TIME = 4096
 KINDS = {"fp32": "<f4", "bf16": "<u2", "int8": "|i1"}
 REMEDY = "run polyrank index compact, which rebuilds it"
-MATRIX = DocumentKind(name="matrix of an index", file="manifest.json", missing=REMEDY, remedy=REMEDY, spaced=True)
+MATRIX = DocumentKind(name="matrix of an index", file="manifest.json", missing=REMEDY, remedy=REMEDY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from polyrank.storage.document import check_format, checksum
 from polyrank.storage.quantized import Precision, to_rows
 from polyrank.storage.time_limit import limited_search
 
-FORMAT = 3
+FORMAT = 4
 MODULUS = 1 << 256
 PAGE_BYTES = 8 * 2**20  # of texts and metadata, after which a page ends early
 REMEDY = "restore the index from a snapshot or build it again"
@@ -173,10 +173,8 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
         values = {}
     version = values.get("format", "")
     if version.isdecimal():
-        check_format(path / INDEX_FILE, {**values, "format": int(version)}, FORMAT)
-    sound = values.pop("checksum", None) == checksum(values, spaced=True)
-    if version == "2":  # stored fp32 only
-        values.setdefault("precision", "fp32")
+        check_format(path / INDEX_FILE, {**values, "format": int(version)}, FORMAT, "build the index again")
+    sound = values.pop("checksum", None) == checksum(values)
     if not sound or set(values) != {field.name for field in fields(Meta)}:
         raise ArtifactError(f"{path / INDEX_FILE} is damaged: the checksum of its settings does not match; {REMEDY}")
     with sqlite_errors(path):  # if a column's name is damaged, queries return other columns, or none
@@ -200,8 +198,8 @@ def _expected_tables() -> list[tuple[str, ...]]:
 
 def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
     """Replace the index's description of itself, inside the caller's transaction."""
-    values = {key: str(value) for key, value in asdict(replace(meta, format=FORMAT)).items()}
-    values["checksum"] = checksum(values, spaced=True)
+    values = {key: str(value) for key, value in asdict(meta).items()}
+    values["checksum"] = checksum(values)
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
 

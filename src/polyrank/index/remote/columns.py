@@ -22,12 +22,9 @@ class Columns:
 
     Args:
         field: the path of the field that divides the rows; empty: nothing does.
-        dynamic: whether each fact is a field, as in formats 2 and 3. Milvus Lite keeps such a field when a row
-            is replaced by one without it.
     """
 
     field: tuple[str, ...] = ()
-    dynamic: bool = False
 
     def of(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a row's columns.
@@ -38,8 +35,7 @@ class Columns:
         >>> Columns(("lang",)).of({"lang": ["en", "de"]})["partition"]
         '-'
         """
-        known = facts(metadata)
-        row: dict[str, Any] = dict(known) if self.dynamic else {COLUMN: known}
+        row: dict[str, Any] = {COLUMN: facts(metadata)}
         if self.field:
             value = dict(paths_of(metadata)).get(self.field, [])
             row[PARTITION] = REST if isinstance(value, list | dict) else fact_name("v", self.field, value)
@@ -47,7 +43,7 @@ class Columns:
 
     def condition(self, tree: Tree) -> str:
         """A filter as a Milvus expression that names the partitions to read, if it demands values of the field."""
-        passes, read = condition(tree, "$meta" if self.dynamic else COLUMN), self.partitions(tree)
+        passes, read = condition(tree), self.partitions(tree)
         return passes if read is None else f"{PARTITION} in {json.dumps(sorted(read))} and {passes}"
 
     def partitions(self, tree: Tree) -> frozenset[str] | None:

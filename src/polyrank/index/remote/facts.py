@@ -52,22 +52,17 @@ def facts(metadata: Mapping[str, Any]) -> Facts:
     return result
 
 
-def condition(tree: Tree, column: str = COLUMN) -> str:
-    """A filter as a Milvus expression, which is true or false for every candidate, never unknown.
-
-    Args:
-        tree: the filter.
-        column: holds the facts of each row.
-    """
+def condition(tree: Tree) -> str:
+    """A filter as a Milvus expression, which is true or false for every candidate, never unknown."""
 
     def exists(name: str) -> str:  # some versions of Milvus read "exists a and b" as "exists (a and b)"
-        return f'(exists {column}["{name}"])'
+        return f'(exists {COLUMN}["{name}"])'
 
     kind, *rest = tree
     if kind in ("and", "or"):
-        return f"({f' {kind} '.join(condition(part, column) for part in rest)})"
+        return f"({f' {kind} '.join(condition(part) for part in rest)})"
     if kind == "not":
-        return f"(not {condition(rest[0], column)})"
+        return f"(not {condition(rest[0])})"
     if kind == "exists":
         return exists(fact_name("e", rest[0]))
     path, value = rest
@@ -76,7 +71,7 @@ def condition(tree: Tree, column: str = COLUMN) -> str:
     sort, digits = _ordered(value)
     name = fact_name(sort, path) + ("l" if kind in ("<", "<=") else "h")
     # if the first part is false, the server's result for the second does not matter
-    return f'({exists(name)} and {column}["{name}"] {kind} "{digits}")'
+    return f'({exists(name)} and {COLUMN}["{name}"] {kind} "{digits}")'
 
 
 def paths_of(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

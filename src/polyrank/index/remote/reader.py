@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank._version import __version__
-from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.errors import ArtifactError, PolyrankError
 from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter
 from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
@@ -33,7 +33,7 @@ from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 from polyrank.storage.time_limit import limited_search
 
-FORMAT, OLDEST_FORMAT = 4, 2  # format 2 has no counts in its vectors, 3 no column of facts
+FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class CollectionInfo:
     Args:
         fingerprint: of the encoder that made the vectors.
         model: path of that encoder's folder when the index was built.
-        dimension: D; 0 in format 2, where stored vectors hold nothing else.
+        dimension: D.
         partition_by: the field that divides the candidates, written as in a filter; empty: they are not divided.
         format, written_by: of the collection.
     """
 
     fingerprint: str
     model: str
-    dimension: int = 0
+    dimension: int
     partition_by: str = ""
     format: int = FORMAT
     written_by: str = __version__
@@ -100,8 +100,7 @@ class RemoteIndex(Index):
             self.opening += 1
             self.kind = self.server.kind()
         self.collection, self._info, self._description = description.name, info, description
-        self.dimension = info.dimension or self.width
-        self.fingerprint, self.model = info.fingerprint, info.model
+        self.fingerprint, self.model, self.dimension = info.fingerprint, info.model, info.dimension
         self.change += 1
         return True
 
@@ -118,7 +117,7 @@ class RemoteIndex(Index):
     @property
     def columns(self) -> Columns:
         """The columns by which the collection is filtered."""
-        return Columns(read_field(self._info.partition_by), dynamic=self._info.format < 4)
+        return Columns(read_field(self._info.partition_by))
 
     def _condition(self, filter: Filter | None) -> str:
         return "" if filter is None else self.columns.condition(filter.tree)
@@ -220,13 +219,7 @@ class MilvusEngine:
         return self._index.norm_bound()
 
     def weighing(self, vectors: Vectors, weight: float) -> Vectors:
-        """See ``Engine``.
-
-        Raises:
-            UsageError: there is a weight, but the stored vectors have no counts.
-        """
-        if weight and self._index.width == self._index.dimension:
-            raise UsageError(f"{self._index.path} was built without counts; build it again with `overwrite=True`")
+        """See ``Engine``."""
         return weighing_vectors(vectors, weight, self._index.width)
 
     def counts(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -272,16 +265,13 @@ def remote_problems(path: AnyPath) -> list[str]:
 
 
 def _read_info(text: str, address: Address) -> CollectionInfo:
+    remedy = "build it again with `overwrite=True`"
     try:
-        info = CollectionInfo(**json.loads(text))
-    except (TypeError, ValueError) as error:
-        raise ArtifactError(f"{address} lacks a valid description; build it again with `overwrite=True`") from error
-    check_format(str(address), asdict(info), FORMAT)
-    if info.format < OLDEST_FORMAT:
-        raise ArtifactError(
-            f"{address} is in format {info.format} of an earlier version; build it again with `overwrite=True`"
-        )
-    return info
+        values = json.loads(text)
+        check_format(str(address), values, FORMAT, remedy)
+        return CollectionInfo(**values)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"{address} lacks a valid description; {remedy}") from error
 
 
 def _contains(candidate: Candidate, word: str) -> bool:

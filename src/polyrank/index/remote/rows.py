@@ -72,8 +72,6 @@ def weighing_vectors(vectors: Vectors, weight: float, width: int) -> Vectors:
 
 def _widened(vectors: Vectors, last: NDArray[np.float64], width: int) -> Vectors:
     n, dimension = vectors.shape
-    if width == dimension:
-        return vectors
     result = np.zeros((n, width), np.float32)
     result[:, :dimension], result[:, dimension] = vectors, last
     return result
@@ -97,16 +95,16 @@ def make_rows(
             metadata = metadata_json(candidate)
             texts = {"id": candidate.id, "text": candidate.text, "metadata": metadata}
             sizes = {name: len(value.encode()) for name, value in texts.items()}
-            known = columns.of(json.loads(metadata))
+            filtered_by = columns.of(json.loads(metadata))
         except (TypeError, ValueError, RecursionError):  # candidate_faults reports it
             continue
         if long := [name for name, size in sizes.items() if size > MAX_STRING]:
             faults[i] = f"its {long[0]} has {sizes[long[0]]:,} bytes, the server's limit is {MAX_STRING:,}"
-        elif (size := len(json.dumps(known.get(COLUMN, known)))) > MAX_FACTS:
+        elif (size := len(json.dumps(filtered_by[COLUMN]))) > MAX_FACTS:
             faults[i] = f"its metadata make {size:,} bytes to filter by, the limit is {MAX_FACTS:,}"
         digest = row_digest(first + i, candidate.id, candidate.text, metadata, 0, vector.tobytes()).hex()
         row: Row = {KEY: key_of(candidate.id), "row": first + i, "digest": digest}
-        rows.append(row | texts | known | {"vector": vector.tolist()})
+        rows.append(row | texts | filtered_by | {"vector": vector.tolist()})
     return rows, faults
 
 
