@@ -5,7 +5,7 @@
 The trainings are a pre-training from scratch, and a ConveRT's training from examples on disk (``data.cache``, a folder
 of Parquet files) in two processes started as torchrun does. The script kills one or both of the two; the other one ends
 by itself, or, before the processes have connected, is ended as by torchrun.
-Stores "interrupts/kills" with runs/record.py. Exits with 1 if a metric or a bit of the model differs.
+Stores "kills" with runs/record.py. Exits with 1 if a metric or a bit of the model differs.
 """
 
 import argparse
@@ -181,7 +181,7 @@ def main() -> None:
     for kind in options.only:
         with tempfile.TemporaryDirectory() as name:
             parts[kind] = kills(kind, options.n, Path(name), random.Random(options.seed))
-    record.write("interrupts/kills", {"machine": describe_machine(), "parts": parts})
+    record.write("kills", {"machine": describe_machine(), "parts": parts})
     raise SystemExit(any(part["n_violations"] for part in parts.values()))
 
 

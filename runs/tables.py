@@ -12,7 +12,7 @@ from pathlib import Path
 
 from report.best import best
 from report.convert import ablations, convert
-from report.crashes import crashes, faults, interrupts
+from report.crashes import crashes, faults, kills
 from report.figures import described, machine, table
 from report.frequencies import weighting_from_scratch
 from report.front import BLOCKS
@@ -64,7 +64,7 @@ SECTIONS = (
     answers,
     peers,
     crashes,
-    interrupts,
+    kills,
     faults,
 )
 INTRODUCTION = """<!-- written by runs/tables.py -->

@@ -108,7 +108,6 @@ WITHOUT_DIALOGUES = (
         ("pipeline create INDEX -o OUT --ensemble auto", "the ensemble auto adds the scores of two stages"),
         ("pipeline create INDEX -o OUT --model m --retriever bm25", "--model m does not apply to bm25; leave it out"),
         ("feedback export STORE -o OUT --since soon", "--since 'soon' is not a date; write 2026-05-31 or"),
-        ("feedback report STORE --by day", "unknown breakdown 'day'; choose rank, week or model"),
         ("import replies LISTS -o OUT --speaker a", "need --from-dialogues; add it or leave them out"),
         ("import replies LISTS -o OUT --min-count 2", "need --from-dialogues; add it or leave them out"),
         ("import replies LISTS -o OUT --top 2", "need --from-dialogues; add it or leave them out"),

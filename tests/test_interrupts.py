@@ -1,18 +1,14 @@
-"""SIGINT and SIGTERM: a command ends, prints one line, and returns the exit code of the signal.
-
-A short version of runs/interrupts.py, with real signals and processes.
-"""
+"""SIGINT and SIGTERM: a command ends, prints one line, and returns the exit code of the signal."""
 
 import io
 import json
 import os
-import pty
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,32 +19,9 @@ import pytest
 from polyrank.training.signals import stop_on_signals
 from processes import start
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
-
-import interrupts as long_runs
-
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 ROW = b'{"context": "a", "candidates": ["a", "b"]}\n'
 PATIENCE = 120.0  # seconds until a command that ignores the signal ends by itself, and the test fails
-
-
-class Weak:
-    """An object that supports weak references."""
-
-
-def lose_in_a_destructor(number: int) -> None:
-    class Dying:
-        def __del__(self) -> None:
-            signal.raise_signal(number)
-
-    Dying()
-
-
-def lose_in_a_weak_reference(number: int) -> None:
-    one = Weak()
-    reference = weakref.ref(one, lambda _: signal.raise_signal(number))
-    del one
-    assert reference() is None
 
 
 def swallow(number: int) -> None:
@@ -61,13 +34,6 @@ def turn_into_an_error(number: int) -> None:
         signal.raise_signal(number)
     except BaseException:
         raise ImportError("cannot import name 'x'") from None
-
-
-def print_as_libraries_in_c_do(number: int) -> None:
-    try:
-        signal.raise_signal(number)
-    except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
 
 
 def leave(number: int) -> None:
@@ -123,20 +89,8 @@ def interrupted(folder: Path, happens: Callable[[int], None], number: int, **how
     return child.exitcode, len(answers), (folder / "stderr").read_text()
 
 
-@pytest.mark.deep
 @BOTH
-@pytest.mark.parametrize("happens", [lose_in_a_destructor, lose_in_a_weak_reference, print_as_libraries_in_c_do])
-def test_an_interrupt_that_python_loses_is_repeated(
-    tmp_path: Path, happens: Callable[[int], None], number: int
-) -> None:
-    """In an endless call, which only a repeated exception can end."""
-    begun = time.monotonic()
-    assert interrupted(tmp_path, happens, number, waits=True) == (128 + number, 1, "interrupted\n")
-    assert time.monotonic() - begun < PATIENCE
-
-
-@BOTH
-@pytest.mark.parametrize("happens", [lose_in_a_destructor, swallow, turn_into_an_error, leave])
+@pytest.mark.parametrize("happens", [swallow, turn_into_an_error, leave])
 def test_the_exit_code_reports_an_interrupt_in_any_case(
     tmp_path: Path, happens: Callable[[int], None], number: int
 ) -> None:
@@ -174,29 +128,12 @@ def test_without_a_signal_nothing_changes(tmp_path: Path) -> None:
 def test_signal_handlers_are_restored_after_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrank.cli import main
 
-    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    before = [signal.getsignal(each) for each in asked], sys.unraisablehook, sys.excepthook
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     monkeypatch.setattr(sys, "argv", ["polyrank", "--version"])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 0
-    assert ([signal.getsignal(each) for each in asked], sys.unraisablehook, sys.excepthook) == before
-
-
-def test_no_alarm_is_left_without_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller of ``main`` would be killed by it a moment later."""
-    from polyrank.cli import interrupts
-
-    monkeypatch.setattr(interrupts, "RETRY_SECONDS", 60)
-    interrupts.install_handlers()
-    try:
-        sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)  # as if a C library had printed it
-        waits = signal.getitimer(signal.ITIMER_REAL)[0]
-        interrupts.restore_handlers()
-        assert (waits > 0, signal.getitimer(signal.ITIMER_REAL)[0]) == (True, 0)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        interrupts.restore_handlers()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_main_works_where_handlers_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,24 +211,6 @@ def test_initially_ignored_signals_stay_ignored() -> None:
     assert (process.returncode, out, said) == (0, first, b"")
 
 
-def test_a_terminal_has_its_cursor_again() -> None:
-    terminal, theirs = pty.openpty()
-    try:
-        with rank(preexec_fn=reset_signals, stderr=theirs) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(ROW)
-            process.stdin.flush()
-            assert process.stdout.readline()
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=PATIENCE)
-        assert process.returncode == 130
-        assert os.read(terminal, 1000).replace(b"\r\n", b"\n") == b"\x1b[?25h\ninterrupted\n"
-    finally:
-        os.close(terminal)
-        os.close(theirs)
-
-
 IN_A_TEXT = """
 import signal, sys, types
 def readline(size):
@@ -312,32 +231,22 @@ def test_the_exit_code_is_kept_where_python_would_kill_itself(tmp_path: Path) ->
     assert (found.returncode, found.stderr) == (143, b"interrupted\n")
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("long")
-    long_runs.prepare(folder)
-    return folder
-
-
-EARLY = 0.02  # processor seconds: less than any of these commands needs
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    ("name", "number", "moment"),
-    [
-        ("train", signal.SIGTERM, EARLY),
-        ("train", signal.SIGINT, 0.4),
-        ("index build", signal.SIGINT, 0.15),
-        ("index add", signal.SIGTERM, EARLY),
-        ("respond", signal.SIGINT, 0.1),
-        ("mine", signal.SIGTERM, 0.1),
-        ("import", signal.SIGINT, EARLY),
-    ],
-)
-def test_an_interrupted_command_leaves_whole_files_and_works_again(
-    home: Path, name: str, number: int, moment: float
-) -> None:
-    outcome, problems, _ = long_runs.trial(name, home, number, moment, again=True)
-    assert problems == []
-    assert outcome in (("interrupted",) if moment == EARLY else ("interrupted", "stopped and saved", "done"))
+def test_an_interrupted_training_saves_its_state_and_resumes(tiny_backbone: Path, tmp_path: Path) -> None:
+    pairs = [{"context": [f"my wifi {i}"], "response": f"restart it {i}"} for i in range(64)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf-8")
+    recipe = f'output = "run"\n[model]\nkind = "bi"\nbackbone = "{tiny_backbone}"\n[data]\ntrain = "pairs.jsonl"\n'
+    recipe += "[text]\nmax_context_tokens = 32\nmax_candidate_tokens = 32\n"
+    (tmp_path / "recipe.toml").write_text(f"{recipe}[train]\nbatch_size = 8\nepochs = 100000\n", "utf-8")
+    command = [sys.executable, "-m", "polyrank", "train", "recipe.toml"]
+    for options in ([], ["--resume"]):
+        with subprocess.Popen(
+            [*command, *options], cwd=tmp_path, preexec_fn=reset_signals, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if re.search(r"step \d+/", line):
+                    process.send_signal(signal.SIGINT)
+        assert process.returncode == 130, said
+        assert re.fullmatch("stopped by SIGINT; saved in .*run; continue with .*--resume.*", said[-1].strip()), said

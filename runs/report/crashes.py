@@ -55,31 +55,17 @@ def crashes() -> str:
     )
 
 
-def interrupts() -> str:
-    """Signals to every long command, and kills of trainings that resume."""
-    signals, kills = read_if_there("interrupts"), read_if_there("interrupts/kills")
-    if not signals or not kills:
+def kills() -> str:
+    """Kills of trainings that resume."""
+    kills = read_if_there("kills")
+    if not kills:
         return ""
-    rows = [
-        [
-            name,
-            f"{part['n']:,}",
-            ", ".join(f"{code} {n}" for code, n in part["outcomes"].items()),
-            str(part["n_violations"]),
-        ]
-        for name, part in signals["commands"].items()
-    ]
     killed = "; ".join(
         f"{name}: {part['kills']} kills in {part['runs']} runs, {part['n_violations']} with a different result or bit"
         for name, part in kills["parts"].items()
     )
     return section(
-        "Interrupts and kills",
-        f"""Can you interrupt a long command at any moment? {signals["interrupts"]:,} commands received Ctrl-C or
-        SIGTERM at random moments, with {signals["violations"]} violations. The command must end with 130 or 143, or
-        with 0 when its work is done, print one line, leave only complete files, and succeed when it is run again.""",
-        f"""On {machine("interrupts")}. Command: `python runs/interrupts.py`.""",
-        table(["command", "signals", "outcomes", "violations"], rows, (1, 3)),
+        "Killed trainings",
         f"""Trainings were killed (kill -9) at random moments, resumed with `--resume` until they ended, and compared
         with uninterrupted ones: {killed}. The streamed training is a ConveRT from `data.cache` in two processes, one or
         both of which are killed. Command: `python runs/kills.py`.""",

@@ -3,7 +3,6 @@
 This module imports little, so that signals are handled almost from the start; ``commands`` imports the rest.
 """
 
-import atexit
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,9 +16,10 @@ __all__ = ["app", "main", "program"]
 
 
 def program() -> NoReturn:
-    """The ``polyrank`` program: like ``main``, but it handles signals until the process has ended."""
-    atexit.register(interrupts.ignore_signals)  # registered first, called last
-    raise SystemExit(_exit_code())
+    """The ``polyrank`` program: like ``main``, but signals that come after the work are ignored."""
+    code = _exit_code()
+    interrupts.ignore_signals()
+    raise SystemExit(code)
 
 
 def main() -> NoReturn:
@@ -37,13 +37,10 @@ def _exit_code() -> int:
 
         code = run()
         interrupts.raise_if_interrupted()
-        interrupts.set_exit_code(code)
     except BaseException as error:
         if interrupts.received_signal() is None and not isinstance(error, KeyboardInterrupt):
             raise
         code = 128 + (interrupts.received_signal() or interrupts.SIGNALS[0])
-        interrupts.set_exit_code(code)
-        interrupts.show_cursor()
         with suppress(OSError):
             os.write(2, f"interrupted{interrupts.resume_hint()}\n".encode())
         interrupts.discard_partial_output()

@@ -1,19 +1,16 @@
-"""Ctrl-C and SIGTERM in a command: handled from its first moment to its last, and never lost.
+"""Ctrl-C and SIGTERM in a command: the first signal raises Interrupted, a second one ends the process at once.
 
-Python raises KeyboardInterrupt between two steps of the main thread. If this happens in a destructor, or in a callback
-from a C library, Python prints the exception and drops it; and a library may convert it to another error. So the
-handler records the signal, raises it again if it was lost, and the end of the command checks for it. A second signal
-ends the process at once. This module imports little: before ``install_handlers``, Python's own handler applies.
+A library may swallow the exception or convert it to another error, so the end of a command checks for a signal. This
+module imports little: before ``install_handlers``, Python's own handler applies.
 """
 
 import os
 import signal
 import sys
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-RETRY_SECONDS = 0.001  # until a lost exception is raised again, probably outside the destructor
 
 
 class Interrupted(KeyboardInterrupt):
@@ -21,17 +18,9 @@ class Interrupted(KeyboardInterrupt):
     the definition of a dataclass, Python ends the process by SIGINT whatever the exit code is."""
 
 
-class _State:
-    def __init__(self) -> None:
-        self.received: int | None = None  # the first signal
-        self.undelivered = False  # its exception was lost
-        self.exit_code: int | None = None  # set when nothing can change it any more
-        self.resume_hint = ""
-        self.handlers: dict[int, Any] = {}  # those before install_handlers
-        self.hooks = (sys.unraisablehook, sys.excepthook)
-
-
-_state = _State()
+_received: int | None = None  # the first signal
+_hint = ""
+_handlers: dict[int, Any] = {}  # those before install_handlers
 
 
 def install_handlers() -> None:
@@ -39,65 +28,50 @@ def install_handlers() -> None:
 
     Signals that the parent process set to be ignored, as a shell does for background jobs, stay ignored.
     """
-    global _state
-    _state = _State()
-    try:
-        for number in (*SIGNALS, signal.SIGALRM):
-            _state.handlers[number] = signal.getsignal(number)
-            if _state.handlers[number] is not signal.SIG_IGN or number not in SIGNALS:
+    global _received, _hint
+    _received, _hint = None, ""
+    for number in SIGNALS:
+        _handlers[number] = signal.getsignal(number)
+        if _handlers[number] is not signal.SIG_IGN:
+            try:
                 signal.signal(number, _handle)
-    except ValueError:  # not the main thread
-        return
-    sys.unraisablehook, sys.excepthook = _unraisable, _printed
+            except ValueError:  # not the main thread
+                return
 
 
 def restore_handlers() -> None:
-    """Restore the handlers and hooks that ``install_handlers`` replaced."""
-    if _state.undelivered:  # its alarm would end a process that has no handler
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    for number, handler in _state.handlers.items():
+    """Restore the handlers that ``install_handlers`` replaced."""
+    for number, handler in _handlers.items():
         if signal.getsignal(number) is _handle:
             signal.signal(number, handler)
-    sys.unraisablehook, sys.excepthook = _state.hooks
+
+
+def ignore_signals() -> None:
+    """Ignore further signals: the process is about to end."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def received_signal() -> int | None:
     """The signal that was received, or None."""
-    return _state.received
+    return _received
 
 
 def raise_if_interrupted() -> None:
     """Raise Interrupted if a signal was received: called at the end of a command, and in endless loops."""
-    if _state.received is not None:
-        _state.undelivered = False
+    if _received is not None:
         raise Interrupted
 
 
 def set_resume_hint(text: str) -> None:
     """Set the advice to print when this command is interrupted."""
-    _state.resume_hint = f"; {text}"
+    global _hint
+    _hint = f"; {text}"
 
 
 def resume_hint() -> str:
     """The advice on how to resume, or an empty string."""
-    return _state.resume_hint
-
-
-def set_exit_code(code: int) -> None:
-    """Fix the exit code: all work and output is done, and further signals exit with this code."""
-    _state.exit_code = code
-
-
-def ignore_signals() -> None:
-    """Ignore further signals: no handler can run while the interpreter shuts down."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
-def show_cursor() -> None:
-    """Show the cursor in a terminal: an interrupted progress bar may have left it hidden."""
-    if os.isatty(2):
-        os.write(2, b"\x1b[?25h\n")
+    return _hint
 
 
 def discard_partial_output() -> None:
@@ -110,38 +84,10 @@ def discard_partial_output() -> None:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGALRM:
-        if not _state.undelivered:
-            return
-        _state.undelivered = False
-    elif _state.received is not None:
-        if _state.exit_code is None:
-            show_cursor()
-        os._exit(128 + number if _state.exit_code is None else _state.exit_code)
-    elif _state.exit_code is not None:
-        os._exit(_state.exit_code)
-    else:
-        _state.received = number
+    global _received
+    if _received is not None:
+        if os.isatty(2):
+            os.write(2, b"\x1b[?25h\n")  # shows the cursor, which a progress bar hides
+        os._exit(128 + number)
+    _received = number
     raise Interrupted
-
-
-def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
-    if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        _raise_again()
-    else:
-        _state.hooks[0](unraisable)
-
-
-def _printed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Replaces sys.excepthook: C libraries print exceptions that occur while they are imported."""
-    if issubclass(kind, KeyboardInterrupt):
-        _raise_again()
-    else:
-        _state.hooks[1](kind, error, trace)
-
-
-def _raise_again() -> None:
-    """Raise Interrupted a moment later; at this point it would be lost again."""
-    if _state.exit_code is None:
-        _state.undelivered = True
-        signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
