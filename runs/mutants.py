@@ -45,7 +45,7 @@ TABLE = ROOT / "runs" / "results" / "mutants.md"
 # test files for lines that no test ran under ``covered.py``
 TESTS: dict[str, list[str]] = {
     "answering": ["test_pipeline.py", "test_two_stage.py", "test_answering.py"],
-    "bench": ["test_bench.py", "test_bench_rows.py", "test_profile.py"],
+    "bench": ["bench/test_responding.py", "test_profile.py"],
     "cli": ["test_commands.py", "test_rank.py", "test_evaluation_cli.py", "test_cli.py", "test_interrupts.py"],
     "client": ["test_client.py", "test_serving.py"],
     "config": ["test_recipes.py", "test_paper_settings.py"],

@@ -36,7 +36,7 @@ WRONG = [
     ("index add none none --device quantum", "'quantum' is unknown"),
     ("pipeline create none -o out --device quantum", "'quantum' is unknown"),
     ("pipeline test none none --device quantum", "'quantum' is unknown"),
-    ("bench respond --texts none --device quantum", "'quantum' is unknown"),
+    ("bench respond bm25 --texts none --device quantum", "'quantum' is unknown"),
     ("serve none --device quantum", "'quantum' is unknown"),
     # a missing model together with a missing file that the command would read before it
     ("respond none --rerank absent", "absent is not a model folder"),
@@ -73,8 +73,8 @@ WRONG = [
     ("feedback report none --since today", "--since 'today' is not a date"),
     ("split none -o out --by size", "unknown split method 'size'"),
     ("import chats none -o out.jsonl --as letter", "'letter' is unknown"),
-    ("bench encode --texts none --backend quick", "unknown backend 'quick'"),
-    ("bench respond --texts none --kind Tri", "'Tri' is not a kind of model"),
+    ("bench respond bm25 --texts none --backend quick", "unknown backend 'quick'"),
+    ("bench respond absent --texts none", "absent is not a model folder"),
     ("serve none --host 0.0.0.0", "0.0.0.0 can be reached by other machines"),
 ]
 ON_RAY = [

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
 from typer.testing import CliRunner
 
@@ -67,7 +66,6 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 SUM = "sum shipped:convert shipped:convert -o OUT"
 WITHOUT_DIALOGUES = (
-    "bench train PAIRS",
     "evaluate bm25 PAIRS",
     "export shipped:convert --to int8 --check --valid LISTS",
     "import replies PAIRS -o OUT --from-dialogues",
@@ -189,11 +187,6 @@ def test_lines_to_answer_are_read_strictly(files: Path, line: str, problem: str)
     assert problem in str(result.exception)
     assert str(result.exception).startswith("stdin:3: ")
     assert json.loads(result.stdout)["context"] == ["hello"]  # without the byte order mark
-
-
-def test_a_missing_runtime_is_named_before_a_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert "onnxruntime" in refusal("bench", "encode", "--backend", "onnx", "--limit", "1", "--pairs", "1")
 
 
 @pytest.mark.parametrize("code", [130, 143])
@@ -397,19 +390,6 @@ def test_a_task_has_one_bar_which_shows_its_last_report(capsys: pytest.CaptureFi
         display.report(what, done, 3)
     shown = [(task.description, task.completed, task.total) for task in display.progress.tasks]
     assert shown == [("grid, 2 of 3", 2, 3), ("encoding", 0, 3)]
-
-
-def test_the_preparation_of_batches_is_timed_on_as_many_threads_as_requested(files: Path) -> None:
-    before = torch.get_num_threads()
-    try:
-        sizes = ("--limit", "4", "--batch", "2", "--repeats", "1", "--threads", "2")
-        result = invoke("bench", "train", files / "pairs.jsonl", "--host", *sizes, "--json")
-    finally:
-        torch.set_num_threads(before)
-    assert result.exit_code == 0, result.exception
-    table = json.loads(result.stdout)
-    assert table["machine"]["threads"] == 2
-    assert [(row["n"], row["form"]) for row in table["rows"]] == [(4, "memory"), (4, "disk")]
 
 
 def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,6 @@ COMMANDS = {
     "mine": "mine data.jsonl --from bm25 -o OUT",
     "compare": "compare scores.jsonl --plot OUT",
     "curves": "curves run -o OUT",
-    "bench scoring": "bench scoring --plot OUT",
-    "bench respond": "bench respond --plot OUT",
     "pipeline create": "pipeline create gone -o out --valid data.jsonl --precision 0.5 --plot OUT",
     "pipeline test": "pipeline test gone data.jsonl --plot OUT",
     "intents train": "intents train gone.csv -o out --plot OUT",

@@ -16,7 +16,6 @@ import torch
 from convert_models import make
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import Retriever
-from polyrank.bench.scoring import bench_scoring
 from polyrank.config.training import NetworkTraining
 from polyrank.devices.pipeline import AHEAD
 from polyrank.errors import ArtifactError, DataError
@@ -265,18 +264,6 @@ def test_answers_of_an_index_come_from_the_device(device: SimulatedDevice, free:
 
 
 QUEUE = "bi, queue and chunks"
-
-
-def test_bench_scoring_times_a_search_on_the_device(
-    device: SimulatedDevice, free: Free, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "simulated")
-    sizes: dict[str, Any] = {"n": 5000, "d": 16, "vectors": (4,), "growth": (), "repeats": 1}
-    rows = bench_scoring(**sizes, regimes=("isotropic",), device="cuda")["rows"]
-    (row,) = [row for row in rows if row["form"] == "device"]
-    assert (row["ways"], row["recall_at_10"]) == ("device", 1.0)
-    assert row["max_abs_error"] == 0
-    assert "device" not in {row["form"] for row in bench_scoring(**sizes, regimes=("isotropic",))["rows"]}
 
 
 def test_each_model_process_of_a_server_opens_models_on_its_gpu(

@@ -37,8 +37,8 @@ evaluate() { # FILE MODEL DATA [OPTION ...]: writes the figures as JSON into FIL
 
 speed() { # FILE DEVICE [OPTION ...]: milliseconds of networks of BERT-base's size, or of the embedded backbone if SMALL
   mkdir -p "$(dirname "$WORK/$1")"
-  polyrank bench respond --device "$2" --backbone "$([[ $SMALL ]] && echo embedded || echo base)" ${SMALL:+--repeats 1} "${@:3}" --json \
-    >"$WORK/$1"
+  python runs/timing/respond.py --device "$2" --backbone "$([[ $SMALL ]] && echo embedded || echo base)" ${SMALL:+--repeats 1} \
+    "${@:3}" >"$WORK/$1"
 }
 
 show() { # NAME ...: prints tables and figures of published.toml

@@ -2,12 +2,13 @@
 
 python runs/peers/speed.py encode POOL [--limit N] [--pairs N] [--repeats N] [--backend onnx ...] [--precision int8 ...]
     [--model FOLDER ...]
-python runs/peers/speed.py train DATA [--limit N] [--batch N] [--speaker NAME]
+python runs/peers/speed.py train DATA [--limit N] [--batch N] [--cache N] [--speaker NAME]
 Both: [--device cpu or cuda] [--backbone FOLDER] [--threads N]
 """
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,11 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.util import batch_to_device
 
-from polyrank.bench import bench_encoding, bench_training
-from polyrank.bench.encoding import Peer
-from polyrank.bench.training import POLICY, Update
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from peers.encoding import Peer, bench_encoding
+from peers.training import POLICY, Update, bench_training
+
 from polyrank.data import read_examples, read_pool
 from polyrank.devices.choice import Precision, choose_dtype
 from polyrank.loading.backbones import resolve_backbone
@@ -89,6 +92,7 @@ def main() -> None:
     parser.add_argument("--precision", action="append", default=[], choices=get_args(Precision))
     parser.add_argument("--model", type=Path, action="append", default=[])
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--cache", type=int, help="also updates of N contexts, in chunks of a batch")
     parser.add_argument("--speaker")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--backbone", default="embedded")
@@ -114,7 +118,13 @@ def main() -> None:
         examples = [e for e in read_examples(options.data, speaker=options.speaker).examples if e.response is not None]
         examples = examples[:: max(1, len(examples) // options.limit)][: options.limit]
         place = {"backbone": options.backbone, "device": options.device}
-        table = bench_training(examples, batch_size=options.batch, peers={NAME: partial(learner, **place)}, **place)
+        table = bench_training(
+            examples,
+            batch_size=options.batch,
+            large_batch=options.cache,
+            peers={NAME: partial(learner, **place)},
+            **place,
+        )
     print(json.dumps(table))
 
 

@@ -249,7 +249,10 @@ def int8() -> str:
     ]
     n = row("bench/avx2/encode", what="bulk", form="polyrank")["n"]
     note = f"Milliseconds of MiniLM limited to AVX2 ({machine('bench/avx2/encode')}). Made by"
-    note += " `polyrank bench encode --instructions avx2 --limit 500 --backend onnx --backend onnx-int8`."
+    note += (
+        " `bash runs/timing/limit.sh avx2 python runs/peers/speed.py encode POOL --limit 500 --backend onnx --backend"
+    )
+    note += " onnx-int8`."
     return f"{note}\n\n{table(['', f'{n:,} turns of chat', 'one context'], rows, (1, 2))}"
 
 

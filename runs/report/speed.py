@@ -37,7 +37,7 @@ def scoring() -> str:
             files, `exact` is the plain scan and `fast` exact search.)""",
             f"""Machines: first with the compiled loops of `kernels/` ({machine(AMX)}), then without them, then with
             them on the other machine ({machine(AVX)}).""",
-            "Command: `polyrank bench scoring`; [data](../runs/results/bench.jsonl).",
+            "Command: `python runs/timing/scoring.py`; [data](../runs/results/bench.jsonl).",
         ),
         table(["vectors", "context vectors", *forms], rows, range(1, 11)),
         f"""The ratios of wide logits overstate the methods. With these logits, the papers' form has attention weights
@@ -45,7 +45,7 @@ def scoring() -> str:
         without structure produce none and take {ms(usual)} ms on AMX. Compared with this time, the plain scan of wide
         logits is {times(wide[0])} times as fast and exact search {times(wide[1])} times. On the third machine below
         (AMD), flushing denormal numbers to zero has no effect beyond the noise of a busy machine ({ms(amd[0]["ms"])} ms
-        with them, {ms(amd[1]["ms"])} without). `polyrank bench scoring` prints both.""",
+        with them, {ms(amd[1]["ms"])} without). `python runs/timing/scoring.py` prints both.""",
         """On AVX-512 without bf16, the plain scan is sometimes faster than exact search for vectors without
         structure.""",
         f"""A million candidates of {plain["d"]} dimensions with {plain["m"]} trained vectors (`--growth 1000000`) take
@@ -77,9 +77,9 @@ def registers() -> str:
         Poly-encoder's, exact search is {_ratios(AVX2, "exact")} times as fast as the papers' form with AVX2, and
         {_ratios(VNNI, "exact")} times with AVX-512.""",
         f"""The measurement is as above, on one thread of a third machine ({described(VNNI)[0]}, AVX-512 with VNNI, no
-        AMX). It is first limited to AVX2 (`polyrank bench scoring --instructions avx2`, which limits torch and its
-        libraries too), then uses all instructions. Other work kept the cores busy several times over, so only the
-        ratios are meaningful; forms take turns.""",
+        AMX). It is first limited to AVX2 (`bash runs/timing/limit.sh avx2 python runs/timing/scoring.py`, which limits
+        torch and its libraries too), then uses all instructions. Other work kept the cores busy several times over, so
+        only the ratios are meaningful; forms take turns.""",
         table(["vectors", "context vectors", *forms], rows, (1, 2, 3, 4, 6, 7, 8)),
     )
 
@@ -139,7 +139,7 @@ def answers() -> str:
         candidates of 384 dimensions. Then follows a network of BERT-base's size with 768 dimensions (`--backbone base`,
         random weights). Times are milliseconds, with the context's encoding in parentheses. The papers' form is all in
         fp32 with attended vectors. The Cross-encoder's times are extrapolated from a part. On {machine(small)}.
-        Command: `polyrank bench respond`.""",
+        Command: `python runs/timing/respond.py`.""",
         table(
             ["", *kinds],
             [
@@ -265,8 +265,8 @@ def training(library: str, package: str) -> list[str]:
             f"polyrank on batches of similar length: {alike['per_second']:.1f} ({times(alike['ratio'])} times)",
         ),
         f"""512 contexts at once, in chunks of 64 through the gradient cache, take {longer[0]} times as long per pair as
-        random batches of 64, and {longer[1]} times as long as batches of similar length (`polyrank bench train DATA
-        --batch 64 --cache 512 --limit 512`).""",
+        random batches of 64, and {longer[1]} times as long as batches of similar length (`python
+        runs/peers/speed.py train DATA --batch 64 --cache 512 --limit 512`).""",
     ]
 
 

@@ -21,13 +21,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from polyrank.bench.machine import describe_machine
-from polyrank.bench.scoring import make_inputs
 from polyrank.devices.choice import set_threads
 from polyrank.errors import UsageError
 from polyrank.index import Filter, LocalIndex, LocalWriter, read_filter, write_index
 from polyrank.records import Candidate
 from polyrank.search import search
 from polyrank.storage.quantized import Precision, read_precision
+from timing.scoring import make_inputs
 from timing.search import ROWS_AT_A_TIME, contexts_near
 
 K = 10

@@ -20,14 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from polyrank.bench.machine import describe_machine
-from polyrank.bench.scoring import PLAIN, make_inputs
 from polyrank.devices.choice import set_threads
 from polyrank.index import Block, LocalIndex, LocalWriter, write_index
 from polyrank.records import Candidate
 from polyrank.search import Mode, search
 from polyrank.search.ways import WAYS
 from polyrank.storage.quantized import Precision, read_precision
+from timing.scoring import PLAIN, make_inputs
 
 K = 10
 ROWS_AT_A_TIME = 8192

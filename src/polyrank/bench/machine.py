@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from polyrank.devices.choice import cpu_info
 from polyrank.search import kernels
 
+F = TypeVar("F")
 FLAGS = (
     *("avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"),
     *("asimd", "asimddp", "i8mm", "bf16"),
@@ -43,9 +44,9 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def median_seconds(forms: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def median_seconds(forms: Mapping[F, Callable[[], object]], repeats: int) -> dict[F, float]:
     """Median seconds of each form. The forms take turns, so that other load on the machine affects all of them."""
-    times: dict[str, list[float]] = {form: [] for form in forms}
+    times: dict[F, list[float]] = {form: [] for form in forms}
     for _ in range(repeats):
         for form, run in forms.items():
             started = perf_counter()

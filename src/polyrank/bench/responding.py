@@ -1,205 +1,102 @@
-"""The papers' table: the time for one context from its text to the ten best of N candidates, for each kind of model.
-
-Networks have random codes or heads. Training does not change their speed, except that of the search, which prunes more
-if context vectors are similar. Candidates' vectors are cached. Next to each encoder, the same runs in the papers' form:
-all in fp32, with attention weights and attended vectors.
-"""
+"""How fast models answer on this machine: whole answers from an index, encoding alone, and scoring given candidates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
-from polyrank.bench.encoding import long_context
-from polyrank.bench.machine import describe_machine
-from polyrank.bench.scoring import Papers, Pool
-from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.answering.retrievers import Retriever
+from polyrank.bench.machine import describe_machine, median_seconds
 from polyrank.errors import UsageError
-from polyrank.models import CrossEncoder, new_model
-from polyrank.models.backbone import save_random_base
-from polyrank.records import Context
-from polyrank.scorers.cross import CrossScorer
-from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.load import make_scorer
-from polyrank.search import search
-from polyrank.search.blocks import Floats
+from polyrank.index import open_index, write_index
+from polyrank.loading.models import Backend
+from polyrank.records import Candidate, Context
+from polyrank.scorers.open import load
+from polyrank.scorers.protocols import Encoder
 
 K = 10
-MEASURED_PAIRS = 100  # of a Cross-encoder, whose time is proportional to the number of pairs
-KINDS: dict[str, BiConfig | PolyConfig | CrossConfig] = {
-    "Bi": BiConfig(),
-    "Poly-16": PolyConfig(n_codes=16),
-    "Poly-64": PolyConfig(n_codes=64),
-    "Poly-360": PolyConfig(n_codes=360),
-    "Cross": CrossConfig(),
-    "Poly-first-16": PolyConfig(n_codes=16, codes="first"),
-    "Poly-first-64": PolyConfig(n_codes=64, codes="first"),
-    "Poly-first-360": PolyConfig(n_codes=360, codes="first"),
-}
-USUAL = ("Bi", "Poly-16", "Poly-64", "Poly-360", "Cross")
-PAPERS = ", papers"
-
-
-def check_kinds(kinds: Sequence[str]) -> None:
-    """Validate kinds of models.
-
-    Raises:
-        UsageError: one of them is not in ``KINDS``.
-    """
-    unknown = set(kinds) - set(KINDS)
-    if unknown:
-        raise UsageError(f"{sorted(unknown)[0]!r} is not a kind of model; choose {', '.join(KINDS)}")
+N_SCORED = 100
 
 
 def bench_responding(
+    models: Sequence[str],
     texts: Sequence[str],
     *,
     sizes: Sequence[int] = (1_000, 100_000),
-    kinds: Sequence[str] = USUAL,
-    backbone: str = "embedded",
     n_words: int = 100,
+    backends: Sequence[Backend] = ("torch",),
     repeats: int = 5,
     device: str = "auto",
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Time whole answers.
+    """Time each model on a context of ``n_words`` words, those of the texts.
 
     Args:
-        texts: replies; candidate vectors are their vectors, and mixtures of them up to each size.
-        sizes: numbers of candidates.
-        kinds: of ``KINDS``; the vectors of "Poly-first-16" are the first 16 outputs, as in the papers' Table 9.
-        backbone: "embedded", "base" (the size of BERT-base, with random weights), a folder or hf:OWNER/MODEL.
-        n_words: of the context.
-        repeats: rounds; each times every kind once.
+        models: names, as for ``polyrank.load``.
+        texts: replies. A larger index is filled with mixtures of their vectors, which are searched like vectors of
+            further replies.
+        sizes: numbers of replies in the index.
+        n_words: length of the context.
+        backends: time each model with each of these.
+        repeats: rounds; each times every step once.
         device: for networks: "auto", "cpu", "cuda" or "mps".
         progress: called with the name of the next step.
 
     Returns:
-        ``machine``, and ``rows`` of ``what`` ("respond"), ``n``, ``d``, ``m``, ``form`` (the kind, or "KIND, papers"),
-        ``ms`` (median, including the context's encoding), ``encode_ms``, ``ratio`` (the Cross-encoder's time divided by
-        this), ``papers_ratio`` (the papers' form's time divided by this), ``max_abs_error`` (of the best score, against
-        the papers' form), and ``extrapolated``: a Cross-encoder is timed on 100 pairs.
+        ``machine``, and ``rows`` of ``model``, ``what``, ``n``, ``ms`` (median) and ``per_second``. ``what`` is "encode
+        replies" (n texts, once), "encode a context", "answer" (the context's encoding and the exact search of the ten
+        best of n replies), or "score" (n given replies, by a model that does not encode both sides alone).
 
     Raises:
-        UsageError: a kind is unknown, or there are too few texts.
+        UsageError: there are too few texts, a number is below 1, or a model or device is not available.
     """
-    check_kinds(kinds)
-    if len(texts) < MEASURED_PAIRS:
-        raise UsageError(f"{len(texts)} texts are too few; give at least {MEASURED_PAIRS}")
-    policy = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
+    if len(texts) < N_SCORED or min(repeats, n_words, *sizes) < 1:
+        raise UsageError(f"give at least {N_SCORED} texts (here {len(texts)}), and sizes and counts of 1 or more")
     context = long_context(texts, n_words)
-    runs: dict[tuple[str, int], Run] = {}
-    shapes: dict[str, tuple[int, int]] = {}
-    with TemporaryDirectory() as folder:
-        untrained = backbone == "base"
-        if untrained:
-            backbone = save_random_base(Path(folder))
-        for kind in kinds:
-            progress(f"making a {kind}")
-            config = replace(KINDS[kind], backbone=backbone)
-            model_and_texts = new_model(config, policy, seed=0, sample=list(texts[:256]))[:2]
-            scorer = make_scorer(*model_and_texts, device=device, frozen=True)
-            if isinstance(scorer, CrossScorer):
-                assert isinstance(scorer.model, CrossEncoder), "not an export"
-                shapes[kind] = (0, scorer.model.backbone.dimension)
-                runs |= {(kind, n): _cross_run(scorer, context, texts, n) for n in sizes}
-                continue
-            plain = make_scorer(
-                *new_model(config, policy, seed=0, sample=list(texts[:256]))[:2], precision="fp32", device=device
-            )
-            assert isinstance(plain, EncoderScorer), "same kind as scorer"
-            encoded = plain.encode_candidates(list(texts[: max(sizes)]))
-            vectors, mask = plain.encode_contexts([context])
-            shapes[kind] = shapes[kind + PAPERS] = (mask.shape[1], plain.dimension)
-            if untrained:  # its vectors are nearly equal
-                encoded = _spread(encoded, vectors[0, 0])
-            for n in sizes:
-                pool = _mixtures(encoded, n)
-                runs[kind, n] = _encoder_run(scorer, context, partial(_searched, Pool(pool, np.arange(n))))
-                papers = Papers(vectors[0, mask[0]], pool)  # allocates its buffers once
-                runs[kind + PAPERS, n] = _encoder_run(plain, context, partial(_by_papers, papers))
-    times: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
-    encoding: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
-    best = {key: run()[1] for key, run in runs.items()}
-    for turn in range(repeats):
-        progress(f"round {turn + 1} of {repeats}")
-        for key, run in runs.items():
-            started = perf_counter()
-            encoding[key].append(run()[0])
-            times[key].append(perf_counter() - started)
     rows = []
-    for (kind, n), seconds in times.items():
-        factor = n / MEASURED_PAIRS if kind == "Cross" else 1.0
-        cross = median(times["Cross", n]) * n / MEASURED_PAIRS if ("Cross", n) in times else None
-        m, d = shapes[kind]
-        usual = kind.removesuffix(PAPERS) + PAPERS, n
-        rows.append(
-            {
-                "what": "respond",
-                "n": n,
-                "d": d,
-                "m": m,
-                "form": kind,
-                "ms": round(1e3 * median(seconds) * factor, 2),
-                "encode_ms": round(1e3 * median(encoding[kind, n]), 2),
-                "ratio": None if cross is None else round(cross / (median(seconds) * factor), 1),
-                "papers_ratio": round(median(times[usual]) / median(seconds), 2) if usual in times else None,
-                "max_abs_error": abs(best[kind, n] - best[usual]) if usual in times else None,
-                "extrapolated": kind == "Cross" and n != MEASURED_PAIRS,
-            }
-        )
+    for name, backend in ((name, backend) for name in models for backend in backends):
+        shown = name if backend == "torch" else f"{name} {backend}"
+        progress(shown)
+        scorer = load(name, device=device, backend=backend, corpus=texts)
+        steps: dict[tuple[str, int], Callable[[], object]] = {}
+        seconds: dict[tuple[str, int], float] = {}
+        with TemporaryDirectory() as folder:
+            if isinstance(scorer, Encoder):
+                scorer.encode_candidates(texts[:1])  # libraries load lazily
+                started = perf_counter()
+                vectors = scorer.encode_candidates(texts)
+                seconds["encode replies", len(texts)] = perf_counter() - started
+                steps["encode a context", 1] = partial(scorer.encode_contexts, [context])
+                for n in sizes:
+                    steps["answer", n] = partial(_retriever(scorer, Path(folder) / str(n), vectors, n).answer, context)
+            else:
+                steps["score", N_SCORED] = partial(scorer.score, [context], [texts[:N_SCORED]])
+            for step in steps.values():
+                step()  # the first call allocates
+            seconds |= median_seconds(steps, repeats)
+        rows += [
+            {"model": shown, "what": what, "n": n, "ms": round(1e3 * one, 3), "per_second": _per_second(what, n, one)}
+            for (what, n), one in seconds.items()
+        ]
     return {"machine": describe_machine(), "rows": rows}
 
 
-Run = Callable[[], tuple[float, float]]
-"""Returns the seconds of the context's encoding, and the best score."""
+def long_context(texts: Sequence[str], n_words: int) -> Context:
+    """One turn of ``n_words`` words, those of the texts, repeated if they are too few.
+
+    >>> long_context(["hello there", "you"], 5).turns
+    ('hello there you hello there',)
+    """
+    return Context((" ".join(islice(cycle(" ".join(texts[:n_words]).split()), n_words)),))
 
 
-def _encoder_run(scorer: EncoderScorer, context: Context, scores: Callable[[Floats, Any], Floats]) -> Run:
-    """``scores``: the best scores, best first, for the context's vectors and mask."""
-
-    def run() -> tuple[float, float]:
-        started = perf_counter()
-        vectors, mask = scorer.encode_contexts([context])
-        encoded = perf_counter() - started
-        return encoded, float(scores(vectors, mask)[0])
-
-    return run
-
-
-def _searched(pool: Pool, vectors: Floats, mask: Any) -> Floats:
-    return search(vectors, mask, [pool], K)[0].scores
-
-
-def _by_papers(papers: Papers, _vectors: Floats, _mask: Any) -> Floats:
-    return papers()[1]
-
-
-def _cross_run(scorer: CrossScorer, context: Context, texts: Sequence[str], n: int) -> Run:
-    shortlist = list(texts[:MEASURED_PAIRS])
-
-    def run() -> tuple[float, float]:
-        values = torch.from_numpy(scorer.score([context], [shortlist])[0])
-        return 0.0, float(torch.topk(values, K)[0][0])
-
-    return run
-
-
-def _spread(vectors: Floats, query: Floats) -> Floats:
-    """The vectors with a mean of 0, scaled so that their products with the query have a deviation of 1."""
-    centred: Floats = vectors - vectors.mean(0)
-    spread: Floats = centred / np.std(centred @ query)
-    return spread
-
-
-def _mixtures(vectors: Floats, n: int) -> Floats:
+def mixtures(vectors: NDArray[np.float32], n: int) -> NDArray[np.float32]:
     """``n`` vectors ``[n, D]`` with a similar distribution: the given ones, then mixtures of random pairs."""
     if n <= len(vectors):
         return np.ascontiguousarray(vectors[:n])
@@ -214,3 +111,13 @@ def _mixtures(vectors: Floats, n: int) -> Floats:
         norms = np.linalg.norm(vectors[first], axis=1, keepdims=True)
         result[start : start + size] = mixed / np.linalg.norm(mixed, axis=1, keepdims=True) * norms
     return result
+
+
+def _retriever(encoder: Encoder, path: Path, vectors: NDArray[np.float32], n: int) -> Retriever:
+    pool = [Candidate(str(row), f"reply {row}") for row in range(n)]
+    write_index(path, pool, mixtures(vectors, n), fingerprint=encoder.fingerprint, model=encoder.name)
+    return Retriever(encoder, open_index(path))
+
+
+def _per_second(what: str, n: int, seconds: float) -> float:
+    return round((1 if what == "answer" else n) / seconds, 1)

@@ -7,7 +7,6 @@ padding. Figures are medians.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine, median_seconds
+from polyrank.bench.responding import long_context
 from polyrank.config.models import BiConfig, CrossConfig, LateConfig, ModelConfig, TextPolicy
 from polyrank.devices.choice import Precision
-from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.models import Backend
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
@@ -49,15 +49,6 @@ class Peer:
 
     encode: Callable[[Sequence[str]], NDArray[np.float32]]
     rank: Callable[[str, Sequence[str]], NDArray[np.float32]]
-
-
-def long_context(texts: Sequence[str], n_words: int) -> Context:
-    """One turn of ``n_words`` words, those of the texts, repeated if they are too few.
-
-    >>> long_context(["hello there", "you"], 5).turns
-    ('hello there you hello there',)
-    """
-    return Context((" ".join(islice(cycle(" ".join(texts[:n_words]).split()), n_words)),))
 
 
 def bench_encoding(
@@ -93,13 +84,7 @@ def bench_encoding(
         ``machine``, and ``rows`` of ``what``, ``n`` (texts or pairs), ``d``, ``form``, ``ms`` (median), ``ratio`` (the
         first peer's time divided by this; None without peers), ``per_second`` and ``max_abs_error`` (against polyrank's
         fp32; None for other networks), and ``left_out``, the refused exports and the reasons.
-
-    Raises:
-        UsageError: there are too few texts, or the device is not available.
-        MissingExtraError: a backend's runtime is not installed.
     """
-    if len(texts) < n_pairs or n_pairs < 1 or repeats < 1:
-        raise UsageError(f"{len(texts)} texts are too few for {n_pairs} pairs; give more")
     for backend in backends:
         check_installed(backend)
     progress("loading")

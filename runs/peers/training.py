@@ -28,7 +28,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import LENGTH_WINDOW, NetworkTraining
 from polyrank.devices.choice import choose_device, choose_dtype
 from polyrank.devices.memory import keep_freed_memory
-from polyrank.errors import ResourceError, UsageError
+from polyrank.errors import ResourceError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import EncoderNetwork, new_model
 from polyrank.records import Example
@@ -87,20 +87,11 @@ def bench_training(
         divided by this; None without peers) and ``per_second``.
 
     Raises:
-        UsageError: there are fewer examples than a batch needs, the large batch is too small or too large, or the
-            device is not available.
         ResourceError: a process died.
     """
-    if len(examples) < batch_size or batch_size < 2 or repeats < 1:
-        raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
     own = partial(_start, backbone=backbone, device=str(choose_device(device)))
     forms = {"polyrank": Form(own, batch_size), LIKE_LENGTHS: Form(own, batch_size, like_lengths=True)}
     if large_batch is not None:
-        if not batch_size < large_batch <= len(examples):
-            raise UsageError(
-                f"a large batch of {large_batch} is not between the plain batch of {batch_size} and all {len(examples)}"
-                " examples; choose a number between"
-            )
         cached = partial(own, chunk_size=batch_size)
         forms[f"{LIKE_LENGTHS}, {large_batch} in chunks"] = Form(cached, large_batch, like_lengths=True)
     peers = peers or {}

@@ -1,21 +1,26 @@
-"""The time to find the ten best of N candidates for one context: the papers' form, a plain scan, exact search.
+"""Times finding the ten best of N candidates for one context: the papers' form, a plain scan, exact search.
 
-Forms take turns in one process, so that other load on the machine affects all of them. Figures are medians.
+    python runs/timing/scoring.py [-n 100000] [-d 768] [-m 16 ...] [--growth 10000 ...] [--repeats 5] [--device cuda]
+
+Forms take turns in one process, so that other load on the machine affects all of them. Figures are medians. Prints one
+JSON object.
 """
 
+import argparse
+import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine, median_seconds
-from polyrank.devices.choice import choose_device
-from polyrank.errors import UsageError
+from polyrank.devices.choice import choose_device, set_threads
 from polyrank.search import score_rows, search
 from polyrank.search.blocks import Floats
 from polyrank.search.ways import WAYS
@@ -144,16 +149,9 @@ def bench_scoring(
         (the papers' form's time divided by this), ``max_abs_error`` (of the returned scores, against fp64),
         ``recall_at_10``, ``n_scored``, ``ways`` (the chosen ways of scanning), and in growth rows ``peak_mb`` (memory
         of a search in addition to its inputs). The wide regime has one more form, "papers, flushed".
-
-    Raises:
-        UsageError: a regime is unknown, or a number is not positive.
     """
-    if min(n, d, repeats, *vectors, *growth, growth_d) < 1:
-        raise UsageError("a size or a count of the benchmark is below 1; give positive numbers")
     rows: list[dict[str, Any]] = []
     for regime in regimes:
-        if regime not in get_args(Regime):
-            raise UsageError(f"regime {regime!r} is unknown; use {', '.join(get_args(Regime))}")
         for m in (max(vectors),) if regime == "wide" else vectors:
             progress(f"{regime}, {n} candidates, {m} vectors")
             rows += _compare(regime, n, d, m, repeats, device)
@@ -224,3 +222,31 @@ def _peak_mb(run: Callable[[], object]) -> float | None:
 def _status_mb(status: Path, key: str) -> float:
     line = next(line for line in status.read_text("utf-8").splitlines() if line.startswith(key))
     return int(line.split()[1]) / 1024
+
+
+def main() -> None:
+    """Read the options, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=100_000, help="candidates")
+    parser.add_argument("-d", type=int, default=768, help="dimensions")
+    parser.add_argument("-m", type=int, action="append", help="context vectors; repeatable")
+    parser.add_argument("--growth", type=int, action="append", default=[], help="sizes to measure the growth of time")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="cpu", help="cuda: also search on it")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    set_threads(options.threads)
+    result = bench_scoring(
+        n=options.n,
+        d=options.d,
+        vectors=options.m or (16, 64, 360),
+        growth=options.growth,
+        repeats=options.repeats,
+        device=options.device,
+        progress=lambda line: print(line, file=sys.stderr),
+    )
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

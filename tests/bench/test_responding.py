@@ -1,0 +1,65 @@
+"""``polyrank bench``: rows for each model, and the machine."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polyrank.bench import bench_responding, describe_machine
+from polyrank.bench.responding import mixtures
+from polyrank.errors import UsageError
+from processes import run
+
+TEXTS = [f"please restart the router number {i} and call again" for i in range(110)]
+
+
+def test_rows_of_encoders_and_of_models_that_only_score() -> None:
+    reported: list[str] = []
+    found = bench_responding(
+        ["shipped:convert", "bm25"], TEXTS, sizes=(50, 300), n_words=9, repeats=1, progress=reported.append
+    )
+    assert reported == ["shipped:convert", "bm25"]
+    assert [(row["model"], row["what"], row["n"]) for row in found["rows"]] == [
+        ("shipped:convert", "encode replies", 110),
+        ("shipped:convert", "encode a context", 1),
+        ("shipped:convert", "answer", 50),
+        ("shipped:convert", "answer", 300),
+        ("bm25", "score", 100),
+    ]
+    for row in found["rows"]:
+        once = row["n"] if row["what"] in ("encode replies", "score") else 1
+        assert row["per_second"] == pytest.approx(1e3 * once / row["ms"], rel=0.05)
+
+
+def test_mixtures_have_the_norms_of_vectors() -> None:
+    vectors = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
+    many = mixtures(vectors, 90)
+    np.testing.assert_array_equal(many[:20], vectors)
+    np.testing.assert_array_equal(mixtures(vectors, 7), vectors[:7])
+    norms = np.linalg.norm(vectors, axis=1)
+    assert all(np.isclose(norms, norm, rtol=1e-5).any() for norm in np.linalg.norm(many, axis=1))
+
+
+def test_the_machine_is_this_one() -> None:
+    machine = describe_machine()
+    assert machine["cores"] == len(os.sched_getaffinity(0))
+    assert machine["threads"] == torch.get_num_threads()
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    assert machine["memory_gb"] == pytest.approx(int(lines[0].split()[1]) * 1024 / 1e9, abs=0.1)
+    assert {"python", "polyrank", "numpy", "torch"} <= set(machine["versions"])
+    versions = machine["versions"]["torch"], torch.__version__  # one of them may end in + and the build
+    assert len({version.partition("+")[0] for version in versions}) == 1
+
+
+def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
+    replies = tmp_path / "replies.txt"
+    replies.write_text("\n".join(TEXTS), "utf-8")
+    shown = run("bench", "respond", "shipped:convert", "--texts", replies, "-n", "20")
+    assert (shown.returncode, "encode a context" in shown.stdout) == (0, True), shown.stderr
+    found = run("bench", "respond", "bm25", "--texts", replies, "--threads", "1", "--json")
+    assert json.loads(found.stdout)["machine"]["threads"] == 1
+    with pytest.raises(UsageError, match="give at least 100 texts"):
+        bench_responding(["bm25"], TEXTS[:9])
