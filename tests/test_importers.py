@@ -181,7 +181,7 @@ def test_dstc7_pool(tmp_path: Path) -> None:
 
 def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
     def imported(*arguments: str | Path) -> str:
-        found = run("import", *arguments)
+        found = run("import", "corpus", *arguments)
         return f"{found.returncode} {found.stderr}"
 
     source = written(tmp_path / "x.json", json.dumps([item(1, OPTIONS, None), {}, item(2, OPTIONS, None)]))
@@ -192,11 +192,11 @@ def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
     assert [e.relevant_ids for e in read_examples(out, pool=pool).examples] == [("B",), ()]
     other = tmp_path / "other.jsonl"
     assert imported("pairs", source, "--answers", answers, "-o", other).startswith(
-        "2 error: --answers applies to dstc7"
+        "2 error: --answers does not apply to pairs"
     )
     assert f"{published}: 2 candidates\n" in imported("dstc7-candidates", published, "--overwrite", "-o", pool)
     said = imported("dstc7-candidates", published, "--skip-bad", "-o", other)
-    assert said.startswith("2 error: --skip-bad does not apply")
+    assert said.startswith("2 error: dstc7-candidates only has")
 
 
 def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_dstc7_as_released_keeps_speakers_and_every_second_turn_back_is_a_respon
 def test_raw_pairs_must_be_imported_first(tmp_path: Path) -> None:
     source = written(tmp_path / "x.jsonl", '{"context": "now", "context/0": "before", "response": "yes"}')
     with pytest.raises(
-        DataError, match=r'x\.jsonl:1: field "context/0" holds an earlier turn; .* polyrank import pairs'
+        DataError, match=r'x\.jsonl:1: field "context/0" holds an earlier turn; .* polyrank import corpus pairs'
     ):
         read_examples(source)
 
@@ -377,10 +377,10 @@ def test_every_turn_of_convai2_is_a_response_once_and_the_partner_has_the_other_
 
 def test_every_turn_from_the_command_line(tmp_path: Path) -> None:
     source = written(tmp_path / "x.json", json.dumps([item(1, OPTIONS, [option("C", "yes")])]))
-    done = run("import", "dstc7", source, "--every-turn", "-o", tmp_path / "x.jsonl")
+    done = run("import", "corpus", "dstc7", source, "--every-turn", "-o", tmp_path / "x.jsonl")
     assert (done.returncode, len(read_examples(tmp_path / "x.jsonl").examples)) == (0, 2)
-    refused = run("import", "pairs", source, "--every-turn", "-o", tmp_path / "y.jsonl")
-    assert (refused.returncode, "--every-turn applies to convai2, dstc7, ubuntu-v2" in refused.stderr) == (2, True)
+    refused = run("import", "corpus", "pairs", source, "--every-turn", "-o", tmp_path / "y.jsonl")
+    assert (refused.returncode, "--every-turn does not apply to pairs" in refused.stderr) == (2, True)
 
 
 # texts

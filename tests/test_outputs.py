@@ -17,7 +17,7 @@ LISTS = [
 COMMANDS = {
     "evaluate": "evaluate bm25 data.jsonl --scores OUT",
     "evaluate, no data": "evaluate bm25 gone.jsonl --scores OUT",
-    "import": "import pairs source.tsv -o OUT",
+    "import": "import corpus pairs source.tsv -o OUT",
     "mine": "mine data.jsonl --from bm25 -o OUT",
     "compare": "compare scores.jsonl --plot OUT",
     "curves": "curves run -o OUT",
@@ -55,7 +55,7 @@ def test_a_file_is_replaced_with_the_option(folder: Path) -> None:
     [
         "evaluate bm25 data.jsonl --scores OUT --overwrite",
         "mine data.jsonl --from bm25 -o OUT --overwrite",
-        "import pairs data.jsonl -o OUT --overwrite",
+        "import corpus pairs data.jsonl -o OUT --overwrite",
         "pipeline test gone data.jsonl --plot OUT --overwrite",
     ],
 )

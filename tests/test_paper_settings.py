@@ -20,6 +20,7 @@ from convert_models import CONTEXTS, REPLIES, make, step_of
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import Recipe
 from polyrank.config.training import NetworkTraining
+from polyrank.data import import_examples
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, evaluate, last_turns
 from polyrank.evaluation.scores_file import read_scores, write_scores
@@ -39,7 +40,6 @@ from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.learner import Learner, TrainState
 from polyrank.training.optimizer import make_optimizer
 from polyrank.training.ranker import own_texts
-from processes import run
 from train_settings import update
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)
@@ -410,15 +410,12 @@ def test_the_command_line_has_the_protocols(tmp_path: Path) -> None:
     (tmp_path / "wiki.txt").write_text("\n".join(articles), "utf-8")
     queries = set()
     for seed in range(3):
-        done = run("import", "wikipedia", tmp_path / "wiki.txt", "-o", tmp_path / f"{seed}.jsonl", "--seed", str(seed),
-                   "--max-words", "4")  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        rows = [json.loads(line) for line in (tmp_path / f"{seed}.jsonl").read_text("utf-8").splitlines()]
-        assert all(len(row["response"].split()) <= 4 for row in rows)
-        queries.add(tuple(row["context"][0] for row in rows))
+        examples = import_examples("wikipedia", tmp_path / "wiki.txt", seed=seed, max_words=4).examples
+        assert all(len((example.response or "").split()) <= 4 for example in examples)
+        queries.add(tuple(example.context[0] for example in examples))
     assert len(queries) > 1
-    wrong = run("import", "pairs", tmp_path / "0.jsonl", "-o", tmp_path / "x.jsonl", "--seed", "1")
-    assert (wrong.returncode, "--seed applies to wikipedia, not to pairs" in wrong.stderr) == (2, True)
+    with pytest.raises(UsageError, match="`seed` does not apply to pairs"):
+        import_examples("pairs", tmp_path / "wiki.txt", seed=1)
 
     candidates = ["the cat", "the dog", "red"]
     rows = [

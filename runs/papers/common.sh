@@ -24,7 +24,7 @@ prepare() { # TASK FORMAT ENDING FOLDER [OPTION ...]: imports the task's files, 
       [[ $part != train && $option == --every-turn ]] || options+=("$option")
     done
     [[ -e $data/$part.answers.tsv ]] && options+=(--answers "$data/$part.answers.tsv")
-    [[ -e $out/$part.jsonl ]] || polyrank import "$format" "$data/$part.$ending" -o "$out/$part.jsonl" "${options[@]}"
+    [[ -e $out/$part.jsonl ]] || polyrank import corpus "$format" "$data/$part.$ending" -o "$out/$part.jsonl" "${options[@]}"
   done
 }
 

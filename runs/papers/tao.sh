@@ -57,8 +57,8 @@ for part in $PARTS; do
           "$candidates" >"$data/pool.small.tsv"
         candidates=$data/pool.small.tsv
       fi
-      [[ -e $data/pool.jsonl ]] || polyrank import dstc7-pool "$data/pool.json" -o "$data/pool.jsonl" "${answers[@]}"
-      polyrank import dstc7-candidates "$candidates" -o "$data/candidates.jsonl" --overwrite
+      [[ -e $data/pool.jsonl ]] || polyrank import corpus dstc7-pool "$data/pool.json" -o "$data/pool.jsonl" "${answers[@]}"
+      polyrank import corpus dstc7-candidates "$candidates" -o "$data/candidates.jsonl" --overwrite
       test=$data/pool.jsonl options=(--pool "$data/candidates.jsonl" --metric R@1,R@2,R@5,R@10,R@50,MRR)
       judge dstc7-pool bm25 "" bm25 "$test"
       judge dstc7-pool bm25-cross "" bm25 "$test" --rerank "$cross/model"

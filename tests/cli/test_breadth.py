@@ -7,8 +7,8 @@ from typer.main import get_command
 
 from polyrank.cli.commands import app
 
-MAX_COMMANDS = 57
-MAX_OPTIONS = 408
+MAX_COMMANDS = 50
+MAX_OPTIONS = 350
 MAX_OPTIONS_OF_EVALUATE = 17
 
 

@@ -115,7 +115,9 @@ class Reader:
 
     def _pairs(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         if earlier := next((field for field in row if field.startswith("context/")), None):
-            raise ValueError(f'field "{earlier}" holds an earlier turn; join the turns first, by polyrank import pairs')
+            raise ValueError(
+                f'field "{earlier}" holds an earlier turn; join the turns first, by polyrank import corpus pairs'
+            )
         candidates = (fields.text(row, "response"), *fields.optional_texts(row, "negatives"))
         yield Example(fields.context(row), candidates, (0,), name, background)
 

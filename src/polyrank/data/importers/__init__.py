@@ -5,6 +5,7 @@ good row and reports the errors of others with file and line.
 """
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -42,7 +43,7 @@ def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False,
             ``every_turn`` of convai2, dstc7 and ubuntu-v2, ``as_released`` of dstc7.
 
     Raises:
-        UsageError: the format is unknown.
+        UsageError: the format is unknown, or does not have an option.
         DataError: ``file:line: what is wrong; what to do``.
 
     >>> import_examples("conll", "x.txt")
@@ -52,6 +53,9 @@ def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False,
     if format_ not in IMPORTERS:
         *most, last = IMPORTERS
         raise UsageError(f"format {format_!r} is unknown; use {', '.join(most)} or {last}")
+    for name in options:
+        if name not in signature(IMPORTERS[format_]).parameters:
+            raise UsageError(f"`{name}` does not apply to {format_}; leave it out")
     path = Path(source)
     return collect(IMPORTERS[format_](path, **options), path, skip_bad=skip_bad)
 
