@@ -14,8 +14,8 @@ import polyrank
 from polyrank.answering.pipeline import write_pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.config.pipeline import PipelineConfig
-from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import pool_of, text_id
+from polyrank.data.values import rows_of
 from polyrank.errors import DataError, LockedError, UsageError
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate, Context, Example, contexts_of

@@ -27,7 +27,7 @@ from polyrank.evaluation import (
     evaluate,
     last_turns,
     paired_test,
-    plot_breakdown,
+    plot_comparison,
     plot_coverage,
     plot_times,
     rankable,
@@ -649,20 +649,17 @@ def legend_of(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()] if axes.get_legend() else []
 
 
-def labels_of(axes: Any) -> set[str]:
-    """The labels at the ends of lines."""
-    return {text.get_text() for text in axes.texts}
-
-
 def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], tmp_path: Path) -> None:
     short = Evaluation(tuple(outcomes(*(at(1 + (i > 6)) for i in range(10)), turns=1)), "lists")
     long = Evaluation((*outcomes(*(at(1 + (i > 3)) for i in range(10)), turns=2), *outcomes(at(1), turns=99)), "lists")
     both = Evaluation((*short.records, *long.records), "lists")
-    plot_breakdown({"short": short, "both": both}, tmp_path / "plot.svg")
-    (axes,) = figures[0].axes
+    evaluations = {"short": short, "both": both}
+    rows = [{"name": name, **summarise(evaluation)} for name, evaluation in evaluations.items()]
+    plot_comparison(rows, evaluations, tmp_path / "plot.svg", metrics=["R@1"])
+    axes = figures[0].axes[-1]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2-3", "16-"]
     drawn = {container.get_label(): container for container in axes.containers}
-    assert labels_of(axes) == {"short", "both"}
+    assert set(legend_of(axes)) == {"short", "both"}
     for aside, name, evaluation in ((-0.075, "short", short), (0.075, "both", both)):
         rows = breakdown(evaluation)
         line, _, (bars,) = drawn[name].lines
@@ -699,7 +696,7 @@ def test_times_are_drawn_against_a_column(figures: list[Any], tmp_path: Path) ->
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale(), axes.get_yscale()) == (
         "candidates (n)", "time (ms)", "log", "log",
     )  # fmt: skip
-    assert labels_of(axes) == {"bi, torch", "bi, onnx"}
+    assert set(legend_of(axes)) == {"bi, torch", "bi, onnx"}
     assert (tmp_path / "x.svg").stat().st_size > 1000
 
 
@@ -752,7 +749,7 @@ def test_curves_are_drawn_by_epoch_if_all_runs_record_it(figures: list[Any], tmp
     assert lines_of(by_epoch) == {"new": [(0.5, 25), (1, 50)]}
     assert (by_epoch.get_xlabel(), by_epoch.get_ylabel()) == ("epoch", "validation R@1 (%)")
     assert lines_of(by_step) == {"new": [(2, 25), (4, 50)], "old": [(3, 10)]}
-    assert (by_step.get_xlabel(), labels_of(by_step)) == ("step", {"new", "old"})
+    assert (by_step.get_xlabel(), set(legend_of(by_step))) == ("step", {"new", "old"})
     assert lines_of(loss) == {"new": [(0.5, 2), (1.5, 1.5)]}
     assert loss.get_ylabel() == "validation loss"
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.svg", "b.svg", "c.svg"))
@@ -816,8 +813,6 @@ def test_numbers_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     for metric in ("R@0", "R@x", "R@-1"):
         with pytest.raises(DataError, match="cannot be measured"):
             paired_test(found, found, metric=metric)
-    with pytest.raises(UsageError, match="unknown cluster 'examples'"):
-        summarise(found, cluster="examples")  # type: ignore[arg-type]
 
 
 # dialogues

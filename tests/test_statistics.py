@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
-from polyrank.evaluation.tables import Cluster
 from polyrank.frozen.intents import calibrate_rejection, evaluate_rejection
 from polyrank.frozen.intents.train_intents import _interval
 from polyrank.ranking.abstention import Abstention, calibrate, coverage_curve
@@ -108,25 +107,30 @@ def dialogues(generator: np.random.Generator, n: int, shared: float = 0.7) -> Ev
     return Evaluation(tuple(records), "lists")
 
 
+def apart(evaluation: Evaluation) -> Evaluation:
+    """The same outcomes, each of its own dialogue."""
+    return replace(evaluation, records=tuple(replace(one, id=f"e{i}") for i, one in enumerate(evaluation.records)))
+
+
 @pytest.mark.parametrize("n", [10, pytest.param(60, marks=pytest.mark.deep)])
 def test_intervals_over_dialogues_contain_the_truth_at_their_level(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(n))
-    held: dict[Cluster, list[bool]] = {"auto": [], "none": []}
+    held: dict[str, list[bool]] = {"dialogues": [], "examples": []}
     for seed in range(250):
         found = dialogues(generator, n)
-        for cluster, each in held.items():
-            summary = summarise(found, ks=(1,), n_bootstrap=300, seed=seed, cluster=cluster)
+        for unit, each in held.items():
+            summary = summarise(found if unit == "dialogues" else apart(found), ks=(1,), n_bootstrap=300, seed=seed)
             low, high = summary["intervals"]["MRR"]
             each.append(low <= TRUTH <= high)
-            assert summary.get("n_dialogues") == (n if cluster == "auto" else None)
-    assert 0.91 <= np.mean(held["auto"]) <= 0.985
-    assert np.mean(held["none"]) < 0.85
+            assert summary.get("n_dialogues") == (n if unit == "dialogues" else None)
+    assert 0.91 <= np.mean(held["dialogues"]) <= 0.985
+    assert np.mean(held["examples"]) < 0.85
 
 
 @pytest.mark.deep
 def test_permutations_of_dialogues_keep_their_error_rate() -> None:
     generator = np.random.Generator(np.random.PCG64(12))
-    found: dict[Cluster, list[float]] = {"auto": [], "none": []}
+    found: dict[str, list[float]] = {"dialogues": [], "examples": []}
     for seed in range(200):
         a = dialogues(generator, 30)
         sizes = np.unique([record.id.partition("#")[0] for record in a.records], return_inverse=True)[1]
@@ -137,10 +141,11 @@ def test_permutations_of_dialogues_keep_their_error_rate() -> None:
             ),
             "lists",
         )
-        for cluster, each in found.items():
-            each.append(paired_test(a, b, metric="MRR", n_permutations=199, seed=seed, cluster=cluster)["p"])
-    assert np.mean(np.array(found["auto"]) <= 0.05) <= 0.09
-    assert np.mean(np.array(found["none"]) <= 0.05) > 0.15
+        for unit, each in found.items():
+            sides = (a, b) if unit == "dialogues" else (apart(a), apart(b))
+            each.append(paired_test(*sides, metric="MRR", n_permutations=199, seed=seed)["p"])
+    assert np.mean(np.array(found["dialogues"]) <= 0.05) <= 0.09
+    assert np.mean(np.array(found["examples"]) <= 0.05) > 0.15
 
 
 # paired tests

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from polyrank.evaluation.plots import height_for, label_ends, new_figure, save, style
+from polyrank.evaluation.plots import height_for, name_lines, new_figure, save, style
 
 HERE = Path(__file__).parent
 WORK = HERE.parent / "work" / "papers"
@@ -171,7 +171,7 @@ def draw(table: Mapping[str, Any], rows: Sequence[tuple[str, Cells]], path: Path
         axes.set_xticks(range(len(rows)), [label for label, _ in rows])
         axes.set(ylabel=axis)
         axes.grid(axis="y", color="0.9")
-        label_ends(axes, list(drawn), [points[-1] for points in drawn.values()])
+        name_lines(axes)
     save(figure, path)
     return True
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from polyrank.data import fields
-from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import read_pool
 from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
 from polyrank.data.rows import MAX_LINE_BYTES, OnBad, check_object, row_error, rows, stem, write_rows
-from polyrank.data.values import Row, type_name
+from polyrank.data.values import Row, rows_of, type_name
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
 
@@ -51,7 +50,7 @@ def read_examples(
 
     Args:
         path: the file; or the rows, which pass the same checks: dictionaries, Examples, or a table that
-            ``polyrank.data.in_memory.rows_of`` supports.
+            ``polyrank.data.values.rows_of`` supports.
         kind: kind of the rows; None: that of the first good row.
         speaker: in dialogues, only turns of this speaker are responses; None: the turns of all speakers.
         pool: for pool rows, the candidates (or their file) that must contain all ``relevant_ids``; None: no check.

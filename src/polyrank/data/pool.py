@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from polyrank.data import fields
-from polyrank.data.in_memory import rows_of
 from polyrank.data.rows import check_object, numbered_lines, row_error, rows, write_rows
-from polyrank.data.values import Row
+from polyrank.data.values import Row, rows_of
 from polyrank.errors import DataError
 from polyrank.loading.data import data_file, resolve_data
 from polyrank.records import Candidate
@@ -40,7 +39,7 @@ def read_pool(
     """
     if not isinstance(path, str | Path):
         return pool_of(path)
-    return _unique(Path(path), _of_files(path), notify)
+    return list(stream_pool(Path(path), notify=notify))
 
 
 def stream_pool(path: Path, *, notify: Callable[[str], None] = lambda text: None) -> Iterator[Candidate]:
@@ -48,30 +47,14 @@ def stream_pool(path: Path, *, notify: Callable[[str], None] = lambda text: None
 
     Args, Raises: as for ``read_pool``; ids that were seen are kept in a temporary database.
     """
-    n = n_repeated = 0
-    with closing(sqlite3.connect("", isolation_level=None)) as seen:  # on disk, except for SQLite's cache
-        seen.executescript("PRAGMA journal_mode=OFF; CREATE TABLE ids (id BLOB PRIMARY KEY, rest BLOB) WITHOUT ROWID")
-        seen.execute("BEGIN")
-        for _, _, candidate in _of_files(path):
-            id_ = candidate.id.encode("utf-8", "surrogatepass")
-            rest = hashlib.sha256(json.dumps([candidate.text, candidate.metadata], sort_keys=True).encode()).digest()
-            if seen.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (id_, rest)).rowcount:
-                n += 1
-                yield candidate
-                continue
-            n_repeated += 1
-            if seen.execute("SELECT rest FROM ids WHERE id = ?", (id_,)).fetchone() != (rest,):
-                read_pool(path)  # raises, and names both lines
-    if not n:
-        read_pool(path)  # raises
-    _report_repeated(path, n_repeated, n, notify)
+    return _unique(path, _of_files(path), notify)
 
 
 def _of_files(path: Path | str) -> Iterator[tuple[Path, int, Candidate]]:
     """The candidates of all files at a path, with their files and lines."""
-    for file in (each.path for each in resolve_data(path)):
-        for line, candidate in numbered_candidates(file):
-            yield file, line, candidate
+    for data in resolve_data(path):
+        for line, candidate in numbered_candidates(data.path):
+            yield data.path, line, candidate
 
 
 def numbered_candidates(path: Path) -> Iterator[tuple[int, Candidate]]:
@@ -84,7 +67,7 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
 
     Args:
         candidates: texts, rows with ``text`` and optionally ``id`` and ``metadata``, or Candidates; or a table that
-            ``polyrank.data.in_memory.rows_of`` supports. A candidate without an id gets one from its text.
+            ``polyrank.data.values.rows_of`` supports. A candidate without an id gets one from its text.
 
     Raises:
         DataError: ``candidate 3: what is wrong; what to do``.
@@ -133,7 +116,7 @@ def import_pool(source: Path | str, output: Path | str) -> int:
         DataError: a line has no tab, an id is used twice, or the file cannot be read.
     """
     source = Path(source)
-    pool = _unique(source, ((source, line, candidate) for line, candidate in _tabbed(source)))
+    pool = list(_unique(source, ((source, line, candidate) for line, candidate in _tabbed(source))))
     write_pool(output, pool)
     return len(pool)
 
@@ -159,25 +142,31 @@ def row_of(candidate: Candidate) -> Row:
 
 def _unique(
     path: Path, candidates: Iterator[tuple[Path, int, Candidate]], notify: Callable[[str], None] = lambda text: None
-) -> list[Candidate]:
-    first: dict[str, tuple[Path, int, Candidate]] = {}
-    n_repeated = 0
-    for file, line, candidate in candidates:
-        earlier_file, earlier_line, earlier = first.setdefault(candidate.id, (file, line, candidate))
-        if not candidate.is_same(earlier):
-            where = f"line {earlier_line}" if earlier_file == file else f"{earlier_file}:{earlier_line}"
-            problem = f"id {candidate.id!r} is already used at {where}; give each candidate its own"
-            if candidate.id == text_id(candidate.text) and candidate.text == earlier.text:
-                problem = f"the text of {where} is repeated with other metadata; give each of them an id"
-            raise row_error(file, line, problem)
-        n_repeated += (earlier_file, earlier_line) != (file, line)
-    if not first:
+) -> Iterator[Candidate]:
+    """The candidates without repeated ones; the ids so far are in a temporary database."""
+    n = n_repeated = 0
+    with closing(sqlite3.connect("", isolation_level=None)) as seen:  # on disk, except for SQLite's cache
+        seen.executescript(
+            "PRAGMA journal_mode=OFF;"
+            " CREATE TABLE ids (id BLOB PRIMARY KEY, digest BLOB, file TEXT, line INT) WITHOUT ROWID; BEGIN"
+        )
+        for file, line, candidate in candidates:
+            id_ = candidate.id.encode("utf-8", "surrogatepass")
+            digest = hashlib.sha256(json.dumps([candidate.text, candidate.metadata], sort_keys=True).encode()).digest()
+            if seen.execute("INSERT OR IGNORE INTO ids VALUES (?, ?, ?, ?)", (id_, digest, str(file), line)).rowcount:
+                n += 1
+                yield candidate
+                continue
+            n_repeated += 1
+            row = seen.execute("SELECT digest, file, line FROM ids WHERE id = ?", (id_,)).fetchone()
+            if row[0] != digest:
+                where = f"line {row[2]}" if row[1] == str(file) else f"{row[1]}:{row[2]}"
+                problem = f"id {candidate.id!r} is already used at {where}; give each candidate its own"
+                if candidate.id == text_id(candidate.text):
+                    problem = f"the text of {where} is repeated with other metadata; give each of them an id"
+                raise row_error(file, line, problem)
+    if not n:
         raise DataError(f"{path}: holds no candidates; give a file with at least one")
-    _report_repeated(path, n_repeated, len(first), notify)
-    return [candidate for *_, candidate in first.values()]
-
-
-def _report_repeated(path: Path, n_repeated: int, n: int, notify: Callable[[str], None]) -> None:
     if n_repeated:
         notify(f"{path}: {n_repeated:,} of {n_repeated + n:,} replies repeat an earlier one and count once")
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeAlias, cast
 
-from polyrank.data.values import Row, type_name
+from polyrank.data.values import TOO_DEEP, Row, type_name
 from polyrank.errors import DataError, MissingExtraError
 from polyrank.loading.data import data_file
 from polyrank.storage.durable import write_file
@@ -179,9 +179,6 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"the number {digits} is too large; write a smaller one")
     return value
-
-
-TOO_DEEP = "nested too deeply; write flat objects"
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> Row:

@@ -9,7 +9,7 @@ from pathlib import Path
 from polyrank.config.runs import without_seed
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.layout import percent
-from polyrank.evaluation.plots import height_for, label_ends, new_figure, save, style
+from polyrank.evaluation.plots import height_for, name_lines, new_figure, save, style
 
 # a run; its two networks or its seeds; the networks of each seed
 INSIDE = ("*metrics.jsonl", "*/*metrics.jsonl", "*/*/*metrics.jsonl")
@@ -21,7 +21,7 @@ class Check:
 
     Args:
         step: number of updates before it.
-        epoch: number of passes over the data before it; None for old runs, which do not record it.
+        epoch: number of passes over the data before it; None in a pre-training.
         figures: by name, such as "R@1" and "loss".
     """
 
@@ -105,7 +105,6 @@ def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: st
     groups = _by_run({name: line for name, line in points.items() if line})
     canvas = new_figure(height=height_for(len(groups)))
     axes = canvas.subplots()
-    names, ends = [], []
     for number, (name, lines) in enumerate(groups.items()):
         look = style(number)
         if len(lines) > 1:
@@ -114,11 +113,9 @@ def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: st
         middle = _mean(lines)
         label = f"{name} ({len(lines)} seeds)" if len(lines) > 1 else name
         axes.plot(*zip(*middle, strict=True), label=label, markersize=4, **look)
-        names.append(label)
-        ends.append(middle[-1])
     axes.set(xlabel="epoch" if by_epoch else "step", ylabel=f"validation {figure}" + (" (%)" if scale > 1 else ""))
     axes.grid(color="0.9")
-    label_ends(axes, names, ends)
+    name_lines(axes)
     save(canvas, path)
 
 

@@ -51,51 +51,15 @@ def style(number: int) -> dict[str, Any]:
     }
 
 
-def label_ends(axes: Any, names: Sequence[str], ends: Sequence[tuple[float, float]]) -> None:
-    """Write each line's name to the right of the axes, at the height of its end or as near as possible."""
-    height = 0.85 * axes.figure.bbox.height / axes.figure.dpi  # also of a subfigure
-    gap = INCHES_PER_LABEL / height
-    axes.autoscale_view()  # now, because the heights are needed before drawing
-    y_of = (axes.transData + axes.transAxes.inverted()).transform
-    order = sorted(range(len(names)), key=lambda i: (ends[i][1], -i))
-    wanted = [float(y_of(ends[i])[1]) for i in order]
-    for i, y in zip(order, _apart(wanted, gap), strict=True):
-        look = style(i)
-        axes.annotate(
-            names[i],
-            ends[i],
-            (1.04, y),
-            textcoords="axes fraction",
-            va="center",
-            fontsize="small",
-            annotation_clip=False,
-            color=look["color"],
-            arrowprops={
-                "arrowstyle": "-",
-                "color": look["color"],
-                "linestyle": look["linestyle"],
-                "linewidth": 0.8,
-                "relpos": (0, 0.5),
-                "shrinkA": 2,
-                "shrinkB": 4,
-            },
-        )
+def name_lines(axes: Any) -> None:
+    """Name the lines in a legend to the right of the axes, in the order in which their ends lie, highest first."""
+    lines = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda pair: -_last_y(pair[0]))
+    handles, labels = zip(*lines, strict=True)
+    axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize="small")
 
 
-def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Ascending heights, moved as little as possible to leave a gap between any two, and to stay below 1 if possible.
-
-    >>> [round(height, 2) for height in _apart([0.5, 0.5, 0.95, 1.0], 0.1)]
-    [0.5, 0.6, 0.9, 1.0]
-    """
-    placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] + gap if placed else -inf))
-    top = max(1.0, (len(placed) - 1) * gap)
-    for i in reversed(range(len(placed))):
-        placed[i] = min(placed[i], top)
-        top = placed[i] - gap
-    return placed
+def _last_y(line: Any) -> float:
+    return float(getattr(line, "lines", [line])[0].get_ydata()[-1])  # that of an error bar is inside
 
 
 def height_for(n_labels: int) -> float:
@@ -185,20 +149,12 @@ def _draw_metric(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> Non
     axes.tick_params(axis="y", length=0)
 
 
-def plot_breakdown(evaluations: Mapping[str, Evaluations], path: Path) -> None:
-    """Plot R@1 by the number of turns in the context, one line for each scorer, with 95% intervals."""
-    figure = new_figure(height=height_for(len(evaluations)))
-    _draw_breakdown(figure.subplots(), {name: breakdown(evaluation) for name, evaluation in evaluations.items()})
-    save(figure, path)
-
-
 def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     classes = sorted({(r["from"], r["to"] or inf) for rows in parts.values() for r in rows})
     axes.set_xticks(
         range(len(classes)),
         [f"{first}-" if last == inf else str(first) if first == last else f"{first}-{last}" for first, last in classes],
     )
-    ends = []
     for number, (name, rows) in enumerate(parts.items()):
         # next to each other, so that intervals do not overlap
         aside = 0.3 * ((number + 0.5) / len(parts) - 0.5) if len(parts) > 1 else 0.0
@@ -207,10 +163,9 @@ def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]])
         spread = [[m - 100 * r["intervals"]["R@1"][0] for m, r in zip(middle, rows, strict=True)],
                   [100 * r["intervals"]["R@1"][1] - m for m, r in zip(middle, rows, strict=True)]]  # fmt: skip
         axes.errorbar(positions, middle, yerr=spread, capsize=2, elinewidth=0.8, label=name, **style(number))
-        ends.append((positions[-1], middle[-1]))
     axes.set(xlabel="turns in the context", ylabel="R@1 (%)")
     axes.grid(axis="y", color="0.9")
-    label_ends(axes, list(parts), ends)
+    name_lines(axes)
 
 
 def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
@@ -246,7 +201,7 @@ def _draw_times(axes: Any, column: str, lines: Mapping[str, Sequence[tuple[float
     axes.set_xticks([], minor=True)
     _label_plainly(axes.yaxis)
     axes.grid(color="0.9", which="both", axis="y")
-    label_ends(axes, list(lines), [max(points) for points in lines.values()])
+    name_lines(axes)
 
 
 def _draw_points(axes: Any, times: Mapping[str, float]) -> None:

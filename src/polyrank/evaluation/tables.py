@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.config.checked import read_choice, whole_number
+from polyrank.config.checked import whole_number
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
 from polyrank.ranking.metrics import metric_values
@@ -22,8 +22,6 @@ EDGES: Mapping[By, tuple[int, ...]] = {
     "tokens": (1, 51, 101),  # as in Tao et al.: (0, 50], (50, 100], (100, 360]
 }
 """Lower ends of the classes of a breakdown; the last is open."""
-Cluster = Literal["auto", "none"]
-"""The unit of resampling and swapping: "auto": dialogues, if ids name them; "none": examples."""
 Evaluations = Evaluation | Sequence[Evaluation]
 """One evaluation, or one for each seed of a model, on the same examples; their values are averaged by example."""
 
@@ -32,21 +30,18 @@ def _each(evaluations: Evaluations) -> tuple[Evaluation, ...]:
     return (evaluations,) if isinstance(evaluations, Evaluation) else tuple(evaluations)
 
 
-def dialogues_of(ids: Sequence[str], cluster: Cluster = "auto") -> NDArray[np.int64]:
+def dialogues_of(ids: Sequence[str]) -> NDArray[np.int64]:
     """A dialogue number for each example, from 0: the same for ids that are equal up to a last ``#`` and a number.
 
     An example without an id is a dialogue alone. If all examples are of one dialogue, each gets its own number: then
     nothing is known about other dialogues.
 
-    Raises:
-        UsageError: the cluster is unknown.
-
-    >>> dialogues_of(["a#1", "b#1", "a#3", "c"]).tolist(), dialogues_of(["a#1", "a#3"], "none").tolist()
-    ([0, 1, 0, 2], [0, 1])
+    >>> dialogues_of(["a#1", "b#1", "a#3", "c"]).tolist()
+    [0, 1, 0, 2]
     >>> dialogues_of(["a#1", "", "", "a#2"]).tolist(), dialogues_of(["a#1", "a#3"]).tolist()
     ([0, 1, 2, 0], [0, 1])
     """
-    if read_choice(cluster, Cluster, "cluster") == "none" or len(set(fronts := _fronts(ids))) == 1:
+    if len(set(fronts := _fronts(ids))) == 1:
         return np.arange(len(ids))
     rows = {front: row for row, front in enumerate(dict.fromkeys(fronts))}
     return np.array([rows[front] for front in fronts], np.int64)
@@ -61,9 +56,9 @@ def _fronts(ids: Sequence[str]) -> list[str | int]:
     ]
 
 
-def _n_dialogues(ids: Sequence[str], dialogues: NDArray[np.int64], cluster: Cluster) -> dict[str, int]:
+def _n_dialogues(ids: Sequence[str], dialogues: NDArray[np.int64]) -> dict[str, int]:
     """The number of dialogues, if one of them has several examples."""
-    n = 1 if cluster == "auto" and len(set(_fronts(ids))) == 1 else int(dialogues.max()) + 1
+    n = 1 if len(set(_fronts(ids))) == 1 else int(dialogues.max()) + 1
     return {"n_dialogues": n} if n < len(ids) else {}
 
 
@@ -73,19 +68,17 @@ def summarise(
     ks: Sequence[int] = KS,
     n_bootstrap: int = 2000,
     seed: int = 0,
-    cluster: Cluster = "auto",
 ) -> dict[str, Any]:
     """Means over examples with 95% percentile bootstrap intervals, ready for JSON.
 
-    Examples without a right answer are left out of the means and counted as ``n_unanswerable``.
+    Examples without a right answer are left out of the means and counted as ``n_unanswerable``. Dialogues are resampled
+    if ids name them, because examples of one dialogue are alike; otherwise examples.
 
     Args:
         evaluation: the results, or those of each seed.
         ks: for R@k; a k that is not below the number of candidates is left out.
         n_bootstrap: resamples of the dialogues.
         seed: of the resampling.
-        cluster: "auto" resamples dialogues if ids name them, because examples of one dialogue are alike; "none"
-            resamples examples.
 
     Returns:
         ``n_examples``, ``n_candidates`` (a number, or [smallest, largest]), ``n_unanswerable``, ``ties`` (share of
@@ -108,7 +101,7 @@ def summarise(
     sizes = sorted({record.placement.n_candidates for record in first.records})
     tied = [any(g.n_tied > g.n_relevant for g in r.placement.groups) for each in evaluations for r in each.answerable]
     ids = [record.id for record in records]
-    dialogues = dialogues_of(ids, cluster)
+    dialogues = dialogues_of(ids)
     summary: dict[str, Any] = {
         "n_examples": len(first.records),
         "n_candidates": sizes[0] if len(sizes) == 1 else [sizes[0], sizes[-1]],
@@ -116,7 +109,7 @@ def summarise(
         "ties": float(np.mean(tied)),
         "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
         "intervals": _intervals(values, dialogues, n_bootstrap, seed, shares=True),
-        **_n_dialogues(ids, dialogues, cluster),
+        **_n_dialogues(ids, dialogues),
     }
     if len(evaluations) > 1:
         means = [{name: float(numbers.mean()) for name, numbers in each.items()} for each in by_seed]
@@ -194,7 +187,6 @@ def breakdown(
     by: By = "turns",
     edges: Sequence[int] | None = None,
     seed: int = 0,
-    cluster: Cluster = "auto",
 ) -> list[dict[str, Any]]:
     """R@1 and MRR by the length of the context.
 
@@ -204,7 +196,6 @@ def breakdown(
         edges: lower ends of the classes; the last is open. None: those of ``EDGES``; for tokens, those of Tao et al.
             (Figure 4).
         seed: of the bootstrap.
-        cluster: see ``summarise``.
 
     Returns:
         One row for each class with examples: ``from``, ``to`` (None: open), ``n_examples``, ``metrics``, ``intervals``.
@@ -219,7 +210,7 @@ def breakdown(
     lengths = [_length(record, by) for record in records]
     by_seed = [metric_values([r.placement for r in each.answerable], (1,)) for each in evaluations]
     all_values = {name: np.mean([each[name] for each in by_seed], axis=0) for name in ("R@1", "MRR") if lengths}
-    all_dialogues = dialogues_of([record.id for record in records], cluster)
+    all_dialogues = dialogues_of([record.id for record in records])
     for low, high in zip(edges, [*edges[1:], None], strict=True):
         inside = [i for i, length in enumerate(lengths) if low <= length and (high is None or length < high)]
         if inside:
@@ -243,8 +234,7 @@ def _length(record: Record, by: By) -> int:
     length = {"turns": record.n_turns, "words": record.n_words, "tokens": record.n_tokens}[by]
     if length is None:
         raise DataError(
-            "the numbers of tokens are unknown, because the scorer is lexical or the scores file is old; break down by"
-            " words or turns"
+            "the numbers of tokens are unknown, because the scorer is lexical; break down by words or turns"
         )
     return length
 
@@ -282,10 +272,9 @@ def paired_test(
     metric: str = "R@1",
     n_permutations: int = 10_000,
     seed: int = 0,
-    cluster: Cluster = "auto",
 ) -> dict[str, Any]:
     """``paired_tests`` of one metric."""
-    return paired_tests(a, b, [metric], n_permutations=n_permutations, seed=seed, cluster=cluster)[0]
+    return paired_tests(a, b, [metric], n_permutations=n_permutations, seed=seed)[0]
 
 
 def paired_tests(
@@ -295,14 +284,12 @@ def paired_tests(
     *,
     n_permutations: int = 10_000,
     seed: int = 0,
-    cluster: Cluster = "auto",
 ) -> list[dict[str, Any]]:
     """Paired randomisation tests: is the mean difference a - b larger than if the two were swapped at random?
 
     The p value is two-sided, ``(1 + #{|swapped| >= |observed|}) / (1 + n_permutations)``. If one side has only a part
-    of the other's examples, that part is compared. The test swaps dialogues if ids name them (``cluster``, see
-    ``summarise``), otherwise examples, each with its mean over the seeds. So it generalizes to other dialogues, not to
-    other seeds.
+    of the other's examples, that part is compared. The test swaps dialogues if ids name them, otherwise examples, each
+    with its mean over the seeds. So it generalizes to other dialogues, not to other seeds.
 
     Raises:
         DataError: neither side's examples are a part of the other's, ids repeat and the sides differ, or one id means
@@ -323,7 +310,7 @@ def paired_tests(
     left, right = _metrics_of(first, metrics), _metrics_of(second, metrics)
     common = [records[0].id for records in first]
     differences = {metric: left[metric] - right[metric] for metric in metrics}
-    dialogues = dialogues_of(common, cluster)
+    dialogues = dialogues_of(common)
     matrix = np.stack([np.bincount(dialogues, each) for each in differences.values()], axis=1) / len(common)
     n_dialogues = len(matrix)
     observed = np.abs(matrix.sum(0))
@@ -339,7 +326,7 @@ def paired_tests(
         {
             "metric": metric,
             "n_examples": len(common),
-            **_n_dialogues(common, dialogues, cluster),
+            **_n_dialogues(common, dialogues),
             "difference": float(differences[metric].mean()),
             "interval": intervals[metric],
             "p": (1 + int(count)) / (1 + n_permutations),

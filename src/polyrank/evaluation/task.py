@@ -8,7 +8,7 @@ from typing import Any
 from polyrank.config.checked import whole_number
 from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
 from polyrank.data.candidate_lists import have_lists
-from polyrank.data.in_memory import rows_of
+from polyrank.data.values import rows_of
 from polyrank.errors import UsageError
 from polyrank.evaluation.protocols import against_responses, rankable
 from polyrank.records import Candidate, Example

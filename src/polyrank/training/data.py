@@ -12,9 +12,9 @@ import numpy as np
 from polyrank.config.recipe import DataConfig
 from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
-from polyrank.data.in_memory import rows_of
 from polyrank.data.mapped_examples import StoredExamples, choose, open_stored
 from polyrank.data.speakers import speakers_of
+from polyrank.data.values import rows_of
 from polyrank.devices import distributed
 from polyrank.errors import ConfigError, DataError
 from polyrank.evaluation.protocols import rankable

@@ -1,12 +1,11 @@
 """Importers for Ubuntu technical support: DSTC7 track 1 (subtasks 1 and 2), and the Ubuntu Dialogue Corpus 2."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.importers.turns import every_turn as turns_of
 from polyrank.data.json_list import listed_rows
 from polyrank.data.read_report import Source, parsed
 from polyrank.data.rows import numbered_lines, row_error, rows, stem
@@ -26,7 +25,7 @@ def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False
         source: the JSON file; polyrank never loads all of it.
         answers: the published answers of the test set, ``example-id<TAB>candidate-id<TAB>utterance`` per line; the
             candidate id NONE means that no candidate is right.
-        every_turn: also make pairs of the turns so far; see ``turns.every_turn``.
+        every_turn: also make pairs of the turns so far; see ``turns_of``.
         as_released: follow Humeau et al.'s released code: turns of a context begin with their speaker
             ("participant 1: "), and every second earlier turn, counted back from the response, becomes a pair.
     """
@@ -112,7 +111,7 @@ def ubuntu_v2(source: Path, *, every_turn: bool = False) -> Source:
 
     Args:
         source: the CSV file; gzip if named ``.gz``.
-        every_turn: also make pairs of the turns of a context; see ``turns.every_turn``.
+        every_turn: also make pairs of the turns of a context; see ``turns_of``.
     """
 
     def examples(line: int, row: Row) -> Iterable[Example]:
@@ -152,3 +151,25 @@ def _plain(text: str) -> str:
     'try sudo it helps'
     """
     return " ".join(text.replace("__eou__", " ").replace("__eot__", " ").split())
+
+
+def turns_of(example: Example, responses: Sequence[str] | None = None, step: int = 1) -> Iterator[Example]:
+    """A pair for each turn of the context except the first, then the example itself.
+
+    The ids of the pairs end in the number of the turn, counted from 0. Empty turns are not responses.
+
+    Args:
+        example: the example.
+        responses: the text of each turn as a response; None: its text in the context.
+        step: 2 uses every second turn, counted back from the response.
+
+    Source: Chen and Wang, Sequential Attention-based Network (DSTC7, 2019), taken up in Humeau et al., Real-time
+        Inference in Multi-sentence Tasks (2019), section 5.1.
+
+    >>> [(pair.id, pair.response) for pair in turns_of(Example(("hi", "hello?", "yes"), ("my wifi",), (0,), "7"))]
+    [('7#1', 'hello?'), ('7#2', 'yes'), ('7', 'my wifi')]
+    """
+    for number, turn in enumerate(responses or example.context):
+        if number and turn.strip() and (len(example.context) - number) % step == 0:
+            yield Example(example.context[:number], (turn,), (0,), f"{example.id}#{number}", example.background)
+    yield example
