@@ -26,12 +26,12 @@ PACKAGE = ROOT / "src" / "polyrank"
 COVERED = ROOT / "runs" / "work" / "covered"
 FOLDER = "POLYRANK_COVERED"  # the variable that names a test file's folder to the processes that its tests start
 # this test also interrupts the coverage code, which then waits for its own lock
-LEFT_OUT = "tests/test_store_faults.py::test_a_writer_interrupted_at_any_moment_continues"
+LEFT_OUT = "tests/index/test_store_faults.py::test_a_writer_interrupted_at_any_moment_continues"
 
 
 def measure(files: list[str]) -> None:
     """Measure test files one after another; without names, those that are new or have changed since."""
-    for path in [ROOT / name for name in files] or sorted((ROOT / "tests").glob("test_*.py")):
+    for path in [ROOT / name for name in files] or sorted((ROOT / "tests").rglob("test_*.py")):
         folder = COVERED / path.stem
         whole = folder / "times.json"
         if not files and whole.exists() and whole.stat().st_mtime > path.stat().st_mtime:

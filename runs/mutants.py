@@ -35,6 +35,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from covered import Coverage, measure
+
 from faults import PACKAGE, ROOT, Fault, all_faults
 
 WORK = ROOT / "runs" / "work" / "mutants"
@@ -44,34 +45,64 @@ TABLE = ROOT / "runs" / "results" / "mutants.md"
 
 # test files for lines that no test ran under ``covered.py``
 TESTS: dict[str, list[str]] = {
-    "answering": ["test_pipeline.py", "test_two_stage.py", "test_answering.py"],
-    "bench": ["bench/test_responding.py", "test_profile.py"],
-    "cli": ["test_commands.py", "test_rank.py", "test_evaluation_cli.py", "test_cli.py", "test_interrupts.py"],
-    "client": ["test_client.py", "test_serving.py"],
-    "config": ["test_recipes.py", "test_paper_settings.py"],
-    "data": ["test_data.py", "test_importers.py", "test_chats.py", "test_exports.py", "test_program_exports.py"],
-    "devices": ["test_devices.py", "test_ranks.py"],
-    "evaluation": ["test_evaluation.py", "test_compare.py"],
-    "feedback": ["test_feedback.py"],
-    "frozen": ["test_intents.py", "test_map.py"],
-    "index": ["test_index.py", "test_filters.py"],
-    "index/local": ["test_store.py", "test_store_faults.py", "test_index.py"],
-    "index/remote": ["test_remote_requests.py", "test_remote.py", "test_remote_servers.py"],
-    "integrations": ["test_frameworks.py", "test_ray_inside.py", "test_vectors.py", "test_clients.py", "test_ray.py"],
-    "kernels": ["test_kernels.py"],
-    "loading": ["test_loading.py", "test_artifacts.py"],
-    "models": ["test_models.py", "test_convert.py", "test_references.py"],
-    "negatives": ["test_mining.py", "test_weighting.py"],
-    "ranking": ["test_metrics.py", "test_statistics.py"],
-    "scorers": ["test_encoding.py", "test_lexical.py"],
-    "scorers/exported": ["test_export.py"],
-    "search": ["test_search.py", "test_bounds.py"],
-    "serving": ["test_serving_inside.py", "test_serving_jobs.py", "test_serving.py", "test_serving_faults.py"],
-    "storage": ["test_document.py", "test_packing.py"],
-    "text": ["test_text.py", "test_convert_text.py", "test_budgets.py"],
-    "training": ["test_training.py", "test_golden.py", "test_convert_training.py", "test_resume.py"],
+    "answering": ["answering/test_pipeline.py", "scorers/test_two_stage.py", "cli/test_answering.py"],
+    "bench": ["bench/test_responding.py", "search/test_profile.py"],
+    "cli": [
+        "cli/test_commands.py",
+        "scorers/test_rank.py",
+        "cli/test_evaluation_cli.py",
+        "cli/test_cli.py",
+        "cli/test_interrupts.py",
+    ],
+    "client": ["client/test_client.py", "serving/test_serving.py"],
+    "config": ["config/test_recipes.py", "config/test_paper_settings.py"],
+    "data": [
+        "data/test_data.py",
+        "data/test_importers.py",
+        "data/chats/test_chats.py",
+        "data/chats/test_exports.py",
+        "data/chats/test_program_exports.py",
+    ],
+    "devices": ["devices/test_devices.py", "training/test_ranks.py"],
+    "evaluation": ["evaluation/test_evaluation.py", "evaluation/test_compare.py"],
+    "feedback": ["feedback/test_feedback.py"],
+    "frozen": ["frozen/test_intents.py", "frozen/test_map.py"],
+    "index": ["index/test_index.py", "index/test_filters.py"],
+    "index/local": ["index/test_store.py", "index/test_store_faults.py", "index/test_index.py"],
+    "index/remote": ["index/test_remote_requests.py", "index/test_remote.py", "index/test_remote_servers.py"],
+    "integrations": [
+        "integrations/test_frameworks.py",
+        "integrations/test_ray_inside.py",
+        "integrations/test_vectors.py",
+        "client/test_clients.py",
+        "integrations/test_ray.py",
+    ],
+    "kernels": ["search/test_kernels.py"],
+    "loading": ["loading/test_loading.py", "loading/test_artifacts.py"],
+    "models": ["models/test_models.py", "models/test_convert.py", "models/test_references.py"],
+    "negatives": ["negatives/test_mining.py", "negatives/test_weighting.py"],
+    "ranking": ["ranking/test_metrics.py", "ranking/test_statistics.py"],
+    "scorers": ["scorers/test_encoding.py", "scorers/test_lexical.py"],
+    "scorers/exported": ["scorers/test_export.py"],
+    "search": ["search/test_search.py", "search/test_bounds.py"],
+    "serving": [
+        "serving/test_serving_inside.py",
+        "serving/test_serving_jobs.py",
+        "serving/test_serving.py",
+        "serving/test_serving_faults.py",
+    ],
+    "storage": ["storage/test_document.py", "storage/test_packing.py"],
+    "text": ["text/test_text.py", "text/test_convert_text.py", "text/test_budgets.py"],
+    "training": [
+        "training/test_training.py",
+        "training/test_golden.py",
+        "training/test_convert_training.py",
+        "training/test_resume.py",
+    ],
 }
-REFERENCES = ("tests/test_docs.py::test_references_are_current",)  # it checks the defaults of options and recipe keys
+REFERENCES = (
+    "tests/project/test_docs.py::test_references_are_current",
+)  # it checks the defaults of options and recipe keys
 CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes longer counts as caught
 
 

@@ -3,6 +3,7 @@
 import gc
 import importlib
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from hypothesis import settings
 
 # Imports and collection make millions of objects that stay.
 gc.disable()
+
+# A test file may import from one of another folder, which pytest may not have collected yet.
+FILES = sorted(Path(__file__).parent.rglob("test_*.py"), key=lambda path: path.name)
+sys.path += sorted({str(path.parent) for path in FILES} - set(sys.path))
 
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     # pytest's workers use all cores; more threads per process would only wait for each other
@@ -51,7 +56,7 @@ def pytest_collection(session: pytest.Session) -> None:
     worker = getattr(session.config, "workerinput", None)
     if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
-    names = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
+    names = [path.stem for path in FILES]
     first = int(worker["workerid"].removeprefix("gw")) * len(names) // worker["workercount"]
     for name in names[first:] + names[:first]:
         with suppress(Exception, pytest.skip.Exception):  # the collection imports it again, and reports

@@ -38,7 +38,6 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from client import Answer, Client, closed_loop, get, open_loop, post
-
 from servers import Running, serving
 
 WORDS = """my wifi is down hello thanks the router light red green please restart it did that bill too high order late

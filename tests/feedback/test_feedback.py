@@ -1,0 +1,583 @@
+"""Feedback: acknowledged records survive, texts are stored only on request, and accepted replies become examples."""
+
+import json
+import multiprocessing
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import polyrank
+from polyrank.cli.commands import app
+from polyrank.data import read_examples, write_examples
+from polyrank.data.splits import split
+from polyrank.errors import ArtifactError, DataError, ResourceError
+from polyrank.feedback import (
+    Action,
+    FeedbackStore,
+    Outcome,
+    Reply,
+    RequestFeedback,
+    Shown,
+    context_code,
+    examples,
+    report,
+)
+from polyrank.feedback.plots import plot_report
+from polyrank.feedback.store import SCHEMA
+from polyrank.records import Candidate, Context
+from processes import run, start
+
+ROOT = Path(__file__).parents[2]
+MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
+CONTEXT = Context(("hello", "my wifi is down"), ("Ann",))
+REPLIES = (Reply("a", 2.5, "restart it"), Reply("b", 0.5, "pay the bill"), Reply("c", None, "thanks"))
+SHOWN = Shown("r1", REPLIES, CONTEXT, "chat 7", "my-run/model", "f" * 64, 3, MONDAY)
+TAKEN = Outcome("r1", "taken", "b", time=MONDAY + timedelta(minutes=1))
+
+
+def shown(request_id: str, context: Context | str | None = CONTEXT, replies: str = "abc", **fields: Any) -> Shown:
+    """Replies with one-letter ids; each text equals its id."""
+    context = None if context is None else Context.of(context)
+    return Shown(request_id, tuple(Reply(id_, text=f"text {id_}") for id_ in replies), context, **fields)
+
+
+# the file
+
+
+def test_records_are_read_back_unchanged(tmp_path: Path) -> None:
+    with FeedbackStore(tmp_path / "new" / "feedback.db", keep_text=True) as store:
+        assert store.record(SHOWN) == 1
+        assert [*store.requests()] == [RequestFeedback(SHOWN, None, context_code(CONTEXT))]
+        edited = Outcome("r2", "edited", "a", "restart it, please")
+        assert store.record(TAKEN, replace(SHOWN, request_id="r2", context=None), edited) == 3
+        assert len(store) == 2
+    with FeedbackStore(tmp_path / "new" / "feedback.db", write=False) as store:
+        first, second = store.requests()
+        assert (first.shown, first.outcome, first.rank) == (SHOWN, TAKEN, 2)
+        assert (second.outcome, second.rank, second.context_code) == (edited, 1, None)
+        assert [request.shown.request_id for request in store.requests(since=datetime(2026, 1, 5, 12))] == ["r1", "r2"]
+        assert [*store.requests(since=MONDAY + timedelta(seconds=1))] == []
+
+
+def test_no_text_is_written_without_permission(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    texts = ["hello", "wifi", "Ann", "restart", "bill", "thanks", "rather", "instead"]
+    with FeedbackStore(path) as store:
+        store.record(SHOWN, Outcome("r1", "edited", "a", "rather this"))
+        store.record(replace(SHOWN, request_id="r2"), Outcome("r2", "refused", final_text="send this instead"))
+        store.record(shown("r3", "hello"), Outcome("r3", "edited", "a"))
+        written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+        first, second, third = store.requests()
+    written += path.read_bytes()
+    assert b"my-run/model" in written
+    assert b"chat 7" in written
+    assert [text for text in texts if text.encode() in written or text.encode("utf-16-le") in written] == []
+    assert first.shown.context is None
+    assert [(reply.id, reply.score, reply.text) for reply in first.shown.replies] == [
+        ("a", 2.5, None),
+        ("b", 0.5, None),
+        ("c", None, None),
+    ]
+    assert first.outcome == Outcome("r1", "edited", "a", None, first.outcome.time if first.outcome else MONDAY)
+    assert first.context_code == second.context_code == context_code(CONTEXT) != third.context_code
+
+
+@pytest.mark.parametrize("keep_text", [True, False], ids=["texts", "no texts"])
+def test_a_repeated_record_changes_nothing_and_a_different_one_is_refused(tmp_path: Path, keep_text: bool) -> None:
+    edited = Outcome("r1", "edited", "a", "restart it twice")
+    with FeedbackStore(tmp_path / "feedback.db", keep_text=keep_text) as store:
+        assert store.record(SHOWN, edited) == 2
+        before = [*store.requests()]
+        assert store.record(SHOWN, edited) == 0
+        assert store.record(replace(SHOWN, time=MONDAY + timedelta(hours=1)), replace(edited, time=MONDAY)) == 0
+        for other in (
+            TAKEN,
+            replace(edited, final_text="restart it once"),
+            replace(SHOWN, replies=REPLIES[:2]),
+            replace(SHOWN, replies=(replace(REPLIES[0], text="another text"), *REPLIES[1:])),
+            replace(SHOWN, context=Context("hi")),
+        ):
+            with pytest.raises(DataError, match=r"request 'r1' already has another .* under another id"):
+                store.record(shown("r2"), other)
+        assert [*store.requests()] == before
+    with FeedbackStore(tmp_path / "feedback.db", keep_text=not keep_text) as store:
+        assert store.record(SHOWN, edited) == 0
+
+
+def test_an_outcome_must_refer_to_a_shown_reply(tmp_path: Path) -> None:
+    with FeedbackStore(tmp_path / "feedback.db", keep_text=True) as store:
+        with pytest.raises(DataError, match="request 'r1' is unknown; send the shown replies"):
+            store.record(TAKEN)
+        with pytest.raises(DataError, match="is unknown"):
+            store.record(TAKEN, SHOWN)
+        with pytest.raises(DataError, match="reply 'z' was not shown for request 'r1'; use a reply that was"):
+            store.record(SHOWN, replace(TAKEN, reply_id="z"))
+        with pytest.raises(DataError, match="without a final text; send the text"):
+            store.record(SHOWN, Outcome("r1", "edited", "a"))
+        assert len(store) == 0
+        assert store.record(Shown("none", ()), Outcome("none", "refused", final_text="my own words")) == 2
+
+
+def test_other_and_newer_files_are_refused_and_left_unchanged(tmp_path: Path) -> None:
+    for name, statements in (
+        ("other.db", "CREATE TABLE t (x); INSERT INTO t VALUES (1);"),
+        ("newer.db", ";".join([*SCHEMA, "PRAGMA user_version=2"])),
+    ):
+        connection = sqlite3.connect(tmp_path / name)
+        connection.executescript(statements)
+        connection.close()
+    (tmp_path / "text.db").write_text("no database at all, but longer than SQLite's own header of a hundred bytes" * 3)
+    (tmp_path / "folder").mkdir()
+    for name, message in (
+        ("other.db", "other.db is not a feedback file"),
+        ("newer.db", "newer.db has format 2, this version reads up to 1; upgrade polyrank"),
+        ("text.db", "is another kind of file, or its start is damaged; .* move it away"),
+        ("folder", "is a folder; use the path of a file"),
+    ):
+        before = (tmp_path / name).read_bytes() if name != "folder" else b""
+        for write in (True, False):
+            with pytest.raises(ArtifactError, match=message):
+                FeedbackStore(tmp_path / name, write=write)
+        assert name == "folder" or (tmp_path / name).read_bytes() == before
+    with pytest.raises(ArtifactError, match=r"none\.db does not exist"):
+        FeedbackStore(tmp_path / "none.db", write=False)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_an_entry_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for table, column, value in (
+        ("shown", "content", "{"),
+        ("shown", "content", "[]"),
+        ("outcome", "content", '{"action": "liked"}'),
+        ("outcome", "time", "soon"),
+    ):
+        path = tmp_path / "feedback.db"
+        path.unlink(missing_ok=True)
+        with FeedbackStore(path, keep_text=True) as store:
+            store.record(SHOWN, TAKEN)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+            connection.commit()
+        damaged = pytest.raises(ArtifactError, match="request 'r1' is not what was written; move it away")
+        with FeedbackStore(path, write=False) as store, damaged:
+            [*store.requests()]
+
+
+# concurrency and crashes
+
+
+def record_all(path: Path, name: str, n: int, ready: Any) -> None:
+    """In a new process: start together with the others."""
+    ready.wait()
+    with FeedbackStore(path) as store:
+        for number in range(n):
+            store.record(shown(f"{name} {number}"), Outcome(f"{name} {number}", "taken", "a"))
+
+
+def test_processes_that_create_one_file_at_the_same_time_all_write_to_it(tmp_path: Path) -> None:
+    ready = multiprocessing.get_context("forkserver").Barrier(4)
+    children = [start(record_all, tmp_path / "feedback.db", name, 5, ready) for name in "abcd"]
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0] * 4
+    with FeedbackStore(tmp_path / "feedback.db", write=False) as store:
+        ids = {request.shown.request_id for request in store.requests() if request.outcome is not None}
+    assert ids == {f"{name} {number}" for name in "abcd" for number in range(5)}
+
+
+def test_a_file_that_another_process_creates_is_waited_for(tmp_path: Path) -> None:
+    """SQLite immediately refuses to change the journal mode while another connection writes."""
+    other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    with (
+        closing(sqlite3.connect(tmp_path / "feedback.db", timeout=0)) as impatient,
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        impatient.execute("PRAGMA journal_mode=WAL")
+    free = threading.Timer(0.2, other.rollback)
+    free.start()
+    with FeedbackStore(tmp_path / "feedback.db") as store:
+        assert free.finished.is_set()
+        store.record(shown("first"))
+    other.close()
+
+
+def test_threads_share_one_store_while_another_process_reads(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    with FeedbackStore(path) as store:
+        store.record(shown("first"))
+        reading = store.requests()
+        assert next(reading).shown.request_id == "first"
+        news: Counter[int] = Counter()
+
+        def work(name: str) -> None:
+            for number in range(10):
+                news[store.record(shown(f"{number}"), Outcome(f"{number}", "taken", "a"))] += 1
+                store.record(shown(f"{name} {number}"))
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in "abcdef"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert news == {2: 10, 0: 50}
+        assert len(store) == 71
+        assert [*reading] == []  # a read shows the state at its start
+        done = run("feedback", "report", path, "--json")
+        assert json.loads(done.stdout)["n_requests"] == 71, done.stderr
+
+
+def record_and_acknowledge(path: Path, said: Connection) -> None:
+    """In a new process: record one request after the other, and print each acknowledged one."""
+    with FeedbackStore(path, keep_text=True) as store:
+        for number in count():
+            store.record(shown(f"{number}"), Outcome(f"{number}", "refused", final_text=f"words {number}"))
+            said.send(number)
+
+
+@pytest.mark.parametrize("n", [1, 3, 20, 50])
+def test_a_killed_process_keeps_acknowledged_records(tmp_path: Path, n: int) -> None:
+    path = tmp_path / "feedback.db"
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = start(record_and_acknowledge, path, sending)
+    sending.close()
+    acknowledged = [receiving.recv() for _ in range(n)]
+    child.kill()
+    child.join()
+    while True:
+        try:
+            acknowledged.append(receiving.recv())
+        except EOFError:
+            break
+    with FeedbackStore(path, keep_text=True) as store:
+        there = [(r.shown.request_id, r.outcome and r.outcome.final_text) for r in store.requests()]
+        assert there[: len(acknowledged)] == [(f"{i}", f"words {i}") for i in acknowledged]
+        assert len(there) - len(acknowledged) in (0, 1)
+        assert all(text is not None for _, text in there)
+        store.record(shown("after"), Outcome("after", "taken", "a"))
+
+
+def fill(path: Path, said: Connection) -> None:
+    """In a new process with a limit of 200 kB per file: print the acknowledged records and how it ended."""
+    import resource  # not available on every system
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    with FeedbackStore(path, keep_text=True) as store:
+        for number in range(1000):
+            try:
+                store.record(shown(f"{number}", "word " * 500), Outcome(f"{number}", "taken", "a"))
+            except ResourceError as error:
+                said.send((number, str(error), len(store)))
+                return
+    said.send((1000, "", 1000))
+
+
+def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = start(fill, path, sending)
+    n, message, n_there = receiving.recv()
+    child.join()
+    assert 5 <= n == n_there < 1000
+    assert re.search(r"cannot use .*feedback.db: .*; free some space", message)
+    with FeedbackStore(path, keep_text=True) as store:
+        assert [request.shown.request_id for request in store.requests()] == [f"{i}" for i in range(n)]
+        assert store.record(shown(f"{n}", "word " * 500), Outcome(f"{n}", "taken", "a")) == 2
+
+
+# validation
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Reply(""), "a reply's id is ''; it needs 1 to 512 characters"),
+        (lambda: Reply("x" * 513), "a reply's id has 513 characters, the limit is 512"),
+        (lambda: Reply(7), "a reply's id is 7; it needs"),  # type: ignore[arg-type]
+        (lambda: Reply("a", float("nan")), "the score nan of reply 'a' is not a finite number"),
+        (lambda: Reply("a", True), "the score True of reply 'a' is not a finite number"),
+        (lambda: Reply("a", text=" "), "the text of a reply is ' '; use a non-empty string"),
+        (lambda: Reply("a", text="\ud800"), "contains a lone surrogate at 0"),
+        (lambda: shown("r", "hi", "aba"), "request 'r' shows reply 'a' twice"),
+        (lambda: Shown("r", tuple(Reply(f"{i}") for i in range(1001))), "shows 1,001 replies, the limit is 1,000"),
+        (lambda: shown("r", Context(())), "the context of request 'r' has no turns"),
+        (lambda: shown("r", "x" * 1_000_001), "have 1,000,019 characters, the limit is 1,000,000"),
+        (lambda: shown("r", change=-1), "the index's change -1 is not an integer from 0"),
+        (lambda: shown("r", time="today"), "time 'today' is not a datetime"),
+        (lambda: Outcome("r", "liked"), "action 'liked' is unknown; use taken, edited, refused"),  # type: ignore[arg-type]
+        (lambda: Outcome("r", "taken"), "request 'r': taken names no reply; add its id"),
+        (lambda: Outcome("r", "refused", "a"), "request 'r': refused names a reply; omit its id"),
+        (lambda: Outcome("r", "taken", "a", "other"), "taken with a final text; omit it, or send edited"),
+        (lambda: Outcome("r", "edited", "a", ""), "the final text is ''"),
+        (lambda: Outcome("", "refused"), "a request's id is ''"),
+    ],
+    ids=count(),
+)
+def test_wrong_values_are_refused_with_a_remedy(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        make()
+
+
+# examples
+
+
+def use(
+    request_id: str, context: Context | str, action: Action | None, reply: str | None = None, final: str | None = None,
+    **fields: Any,
+) -> RequestFeedback:  # fmt: skip
+    outcome = None if action is None else Outcome(request_id, action, reply, final)
+    return RequestFeedback(shown(request_id, context, **fields), outcome, f"code of {context}")
+
+
+def made(requests: list[RequestFeedback], **options: Any) -> list[tuple[str, tuple[str, ...], int]]:
+    """Last turn, candidates, and number of right ones."""
+    exported = examples(requests, **options).examples
+    assert all(e.relevant == tuple(range(len(e.relevant))) for e in exported)
+    return [
+        (e.context[-1], tuple(text.removeprefix("text ") for text in e.candidates), len(e.relevant)) for e in exported
+    ]
+
+
+def test_times_are_in_utc() -> None:
+    for time in (datetime(2026, 1, 2, 3), datetime(2026, 1, 2, 5, tzinfo=timezone(timedelta(hours=2)))):
+        for record in (Outcome("r", "taken", "b", time=time), shown("r", "hi", time=time)):
+            assert record.time.isoformat() == "2026-01-02T03:00:00+00:00"
+
+
+def test_content_has_texts_unless_they_are_left_out() -> None:
+    outcome = Outcome("r", "edited", "b", "better")
+    assert outcome.content() == outcome.content(with_texts=True)
+    assert outcome.content() == {"action": "edited", "reply_id": "b", "final_text": "better"}
+    assert outcome.content(with_texts=False) == {"action": "edited", "reply_id": "b", "final_text": None}
+    request = shown("r", "hi")
+    assert request.content() == request.content(with_texts=True) != request.content(with_texts=False)
+
+
+def test_texts_in_the_same_words_are_one_candidate_as_first_shown() -> None:
+    texts = {"a": "Bye now!", "b": "Sure.", "c": "bye, now", "d": "sure"}
+    listed = Shown("r", tuple(Reply(id_, text=text) for id_, text in texts.items()), Context(("hi",)))
+    found = examples([RequestFeedback(listed, Outcome("r", "taken", "b"))]).examples
+    assert [example.candidates for example in found] == [("Sure.", "Bye now!")]
+
+
+def test_a_taken_reply_is_right_and_replies_above_it_are_wrong() -> None:
+    assert made([use("r", "hi", "taken", "b")]) == [("hi", ("b", "a", "c"), 1)]
+    (example,) = examples([use("r", CONTEXT, "taken", "b")]).examples
+    assert (example.context, example.background, example.id) == (CONTEXT.turns, CONTEXT.background, "r#0")
+
+
+def test_an_edited_reply_is_neither_right_nor_wrong() -> None:
+    edited = [use("r", "hi", "edited", "b", "better b")]
+    assert made(edited) == [("hi", ("better b", "a", "c"), 1)]
+    # nor is it wrong in another context where it was not chosen
+    assert made([*edited, use("q", "hi", "taken", "a")]) == [("hi", ("better b", "a", "c"), 2)]
+    assert made([use("r", "hi", "edited", "b", "Text B!")]) == [("hi", ("Text B!", "a", "c"), 1)]
+
+
+def test_a_refused_reply_is_wrong() -> None:
+    refused = use("r", "hi", "refused")
+    assert made([refused]) == []
+    assert made([refused], refused=True) == [("hi", ("a", "b", "c"), 0)]
+    assert made([use("r", "hi", "refused", final="own words")]) == [("hi", ("own words", "a", "b", "c"), 1)]
+    assert made([refused, use("q", "hi", "taken", "d", replies="bd")]) == [("hi", ("d", "a", "b", "c"), 1)]
+
+
+def test_a_context_is_one_example_in_which_a_right_reply_is_never_wrong() -> None:
+    requests = [use("r", "hi", "taken", "b"), use("s", "bye", "taken", "c"), use("t", "hi", "taken", "a")]
+    assert made(requests) == [("hi", ("b", "a", "c"), 2), ("bye", ("c", "a", "b"), 1)]
+
+
+def test_skipped_records_are_counted_by_reason() -> None:
+    def without_text(request: RequestFeedback) -> RequestFeedback:
+        replies = tuple(Reply(reply.id) for reply in request.shown.replies)
+        outcome = request.outcome and replace(request.outcome, final_text=None)
+        return replace(request, shown=replace(request.shown, replies=replies, context=None), outcome=outcome)
+
+    bare = [without_text(use(id_, id_, "taken", "b")) for id_ in ("r", "s", "t")]
+    bare += [use("u", "u", None), use("v", "v", "refused"), without_text(use("w", "w", "edited", "a", "x"))]
+    exported = examples(bare)
+    assert exported.examples == []
+    assert exported.n_requests == 6
+    assert exported.left_out == {
+        "the text of the context is unknown": 4,
+        "no outcome was recorded": 1,
+        "all replies were refused, and no right reply is known": 1,
+    }
+    contexts = {f"code of {id_}": Context(id_) for id_ in ("r", "s", "w")}
+    exported = examples(bare, contexts=contexts, texts={"a": "text a", "b": "text b"})
+    assert [(e.context, e.candidates) for e in exported.examples] == [
+        (("r",), ("text b", "text a")),
+        (("s",), ("text b", "text a")),
+    ]
+    assert exported.left_out["the text of the right reply is unknown"] == 1
+    assert exported.left_out["the text of the context is unknown"] == 1
+    assert exported.n_unknown == 2
+
+
+def test_a_conversation_has_one_name_and_stays_together(tmp_path: Path) -> None:
+    requests = []
+    for number in range(12):
+        turns = (f"question {number}",)
+        for step, reply in enumerate("abc"):
+            named = {"conversation": f"chat {number}"} if number % 2 else {}
+            requests.append(use(f"r{number}.{step}", Context(turns), "taken", reply, **named))
+            turns = (*turns, f"text {reply}", f"and {step}?")
+    random.Random(3).shuffle(order := [requests[i : i + 3] for i in range(0, 36, 3)])
+    exported = examples([request for steps in zip(*order, strict=True) for request in steps]).examples
+    names = Counter(example.id.rpartition("#")[0] for example in exported)
+    assert names == {f"chat {i}" if i % 2 else f"r{i}.0": 3 for i in range(12)}
+    assert len({example.id for example in exported}) == 36
+    write_examples(tmp_path / "used.jsonl", exported)
+    parts = split(tmp_path / "used.jsonl", valid=0.25, test=0.25, n_candidates=2)
+    where = [{e.context[0] for e in part.examples} for part in (parts.train, parts.valid, parts.test)]
+    assert [len(first) for first in where] == [6, 3, 3]
+    assert len(set.union(*where)) == 12
+
+
+# the report
+
+
+def test_figures_by_hand() -> None:
+    requests = [
+        use("1", "x", "taken", "a", time=MONDAY, model="m"),
+        use("2", "x", "taken", "b", time=MONDAY + timedelta(days=6), model="m"),
+        use("3", "x", "edited", "b", "y", time=MONDAY + timedelta(days=7), model="m", fingerprint="0123456789abcdef"),
+        use("4", "x", "refused", replies="a", time=MONDAY + timedelta(days=8)),
+        use("5", "x", None, time=MONDAY - timedelta(days=5), model="m"),  # Wednesday, 31 December 2025
+    ]
+    figures = report(requests)
+    everything = {name: figures[name] for name in ("n_requests", "taken", "edited", "refused", "unanswered")}
+    assert everything == {"n_requests": 5, "taken": 2, "edited": 1, "refused": 1, "unanswered": 1}
+    assert figures["acceptance"] == 3 / 4
+    assert figures["interval"] == pytest.approx([0.3006, 0.9544], abs=1e-4)  # from published tables of Wilson
+    assert figures["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
+    ranks = [(r["name"], r["n_shown"], r["taken"], r["edited"], r["acceptance"]) for r in figures["by_rank"]]
+    assert ranks == [("1", 4, 1, 0, 1 / 4), ("2", 3, 1, 1, 2 / 3), ("3", 3, 0, 0, 0.0)]
+    weeks = [(row["name"], row["n_requests"], row["acceptance"], row["mrr"]) for row in figures["by_week"]]
+    assert weeks == [("2026-W01", 1, None, None), ("2026-W02", 2, 1.0, 0.75), ("2026-W03", 2, 0.5, 0.5)]
+    models = [(row["name"], row["taken"], row["unanswered"]) for row in figures["by_model"]]
+    assert models == [("m", 2, 1), ("m (0123456789ab)", 0, 0), ("unknown", 0, 0)]
+    assert report([])["acceptance"] is None
+
+
+def test_a_report_counts_replies_by_rank_and_requests_by_week(tmp_path: Path) -> None:
+    table = ["rank shown taken edited accepted (%)", "1 2 1 0 50.0", "2 1 0 0 0.0"]
+    table += ["week n taken edited refused unanswered accepted (%) MRR", "2026-W02 2 1 0 1 0 50.0"]
+    with FeedbackStore(tmp_path / "feedback.db") as store:
+        store.record(SHOWN, replace(TAKEN, reply_id="a"), replace(SHOWN, request_id="r2", replies=REPLIES[:1]))
+        store.record(Outcome("r2", "refused"))
+    printed = CliRunner().invoke(app, ["feedback", "report", str(tmp_path / "feedback.db")]).stdout
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert all(any(line.startswith(row) for line in lines) for row in table), lines
+
+
+def test_a_report_is_drawn_with_its_intervals(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figures = report([use(f"{i}", "x", "taken", "ab"[i % 2], time=MONDAY + timedelta(days=5 * i)) for i in range(8)])
+    for name in ("a.svg", "b.svg", "none.png"):
+        plot_report(report([]) if name == "none.png" else figures, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
+
+
+# the command line
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A feedback file with texts."""
+    with FeedbackStore(tmp_path / "kept.db", keep_text=True) as store:
+        for number, word in enumerate(["wifi", "router", "bill"]):
+            request = f"{word}"
+            time = MONDAY + timedelta(days=number)
+            store.record(shown(request, f"my {word}", time=time), Outcome(request, "taken", "abc"[number]))
+        store.record(shown("light", "my light"), Outcome("light", "refused"))
+    return tmp_path / "kept.db"
+
+
+def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
+    out = tmp_path / "used.jsonl"
+    done = run("feedback", "export", kept, "-o", out, "--json")
+    assert done.returncode == 0, done.stderr
+    why = "all replies were refused, and no right reply is known"
+    assert json.loads(done.stdout) == {"n_examples": 3, "n_requests": 4, "left_out": {why: 1}, "n_unknown": 0}
+    assert f"1 left out: {why}" in done.stderr
+    assert [e.response for e in read_examples(out).examples] == ["text a", "text b", "text c"]
+    assert "already exists" in run("feedback", "export", kept, "-o", out).stderr
+    done = run("feedback", "export", kept, "-o", out, "--overwrite", "--refused", "--since", "2026-01-06")
+    assert done.returncode == 0, done.stderr
+    assert [e.context for e in read_examples(out).examples] == [("my router",), ("my bill",), ("my light",)]
+    done = run("feedback", "report", kept)
+    assert done.returncode == 0, done.stderr
+    assert "4 requests: 3 taken, 0 edited, 1 refused, 0 unanswered; accepted 75.0 (30.1-95.4)%" in done.stdout
+    figures = json.loads(run("feedback", "report", kept, "--json").stdout)
+    assert [name for name in figures if name.startswith("by_")] == ["by_rank", "by_week", "by_model"]
+    done = run("feedback", "report", kept, "--plot", tmp_path / "report.svg")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.svg").stat().st_size > 1000
+
+
+def test_commands_refuse_wrong_arguments(kept: Path, tmp_path: Path) -> None:
+    for arguments, code, message in (
+        (["report", kept, "--since", "soon"], 2, "--since 'soon' is not a date; write 2026-05-31"),
+        (["report", kept, "--since", "0001-01-01T00:00+14:00"], 3, "outside the years 1 to 9999 in UTC"),
+        (["report", tmp_path / "none.db"], 4, "does not exist"),
+        (["export", kept, "-o", kept], 2, "is read by this command; give another file"),
+        (["export", kept, "-o", tmp_path / "x.jsonl", "--index", tmp_path / "none"], 4, "is not an index"),
+        (["export", kept, "-o", tmp_path / "x.jsonl", "--since", "2999-01-01"], 3, "none of 0 requests"),
+    ):
+        done = run("feedback", *arguments)  # type: ignore[arg-type]
+        assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_texts_missing_from_the_file_are_looked_up(tmp_path: Path, tiny_backbone: Path) -> None:
+    index, chats = tmp_path / "index", tmp_path / "chats.jsonl"
+    pool = [Candidate(id_, f"text {id_}") for id_ in "abc"]
+    polyrank.build_index(index, f"untuned:{tiny_backbone}", pool)
+    turns = ["my wifi is down", "text b", "thanks"]
+    chats.write_text(json.dumps({"turns": [{"speaker": "x", "text": text} for text in turns]}) + "\n", "utf-8")
+    with FeedbackStore(tmp_path / "bare.db") as store:
+        for n in (1, 2):
+            store.record(shown(f"{n}", Context(tuple(turns[:n]))), Outcome(f"{n}", "taken", "bc"[n - 1]))
+        store.record(shown("elsewhere", "another question"), Outcome("elsewhere", "taken", "a"))
+    command = ["feedback", "export", tmp_path / "bare.db", "-o", tmp_path / "used.jsonl"]
+    done = run(*command, "--index", index)
+    assert (done.returncode, "3 left out: the text of the context is unknown" in done.stderr) == (3, True)
+    done = run(*command, "--index", index, "--contexts", chats)
+    assert done.returncode == 0, done.stderr
+    assert "1 left out: the text of the context is unknown" in done.stderr
+    assert [(e.context, e.candidates) for e in read_examples(tmp_path / "used.jsonl").examples] == [
+        (("my wifi is down",), ("text b", "text a", "text c")),
+        (("my wifi is down", "text b"), ("text c", "text a", "text b")),
+    ]
+
+
+def test_recording_and_reading_import_no_torch() -> None:
+    code = "import sys, polyrank.feedback, polyrank.cli.feedback; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_documentation_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    page = (ROOT / "docs" / "feedback.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs/feedback.md", "exec"), names)

@@ -1,0 +1,315 @@
+"""The server over HTTP: real processes, real sockets."""
+
+import base64
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import polyrank
+from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings, read_serving
+from polyrank.serving.routes.ranking import relevance
+from servers import Running, serving
+
+REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
+
+
+@pytest.fixture(scope="module")
+def index(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    encoder = polyrank.load(f"untuned:{tiny_backbone}")
+    candidates = [
+        polyrank.Candidate(f"r{i}", text, {"team": "billing" if "bill" in text else "tech"})
+        for i, text in enumerate(REPLIES)
+    ]
+    polyrank.build_index(folder / "index", encoder, candidates)
+    return folder / "index"
+
+
+@pytest.fixture(scope="module")
+def server(index: Path) -> Iterator[Running]:
+    with serving(f"support={index}") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+def test_replies_equal_those_of_the_library(client: httpx.Client, index: Path) -> None:
+    with polyrank.open(index) as pipeline:
+        expected = pipeline.answer(["hello", "my wifi is down"], 3)
+    answer = client.post("/v1/respond", json={"context": ["hello", "my wifi is down"], "k": 3}).json()
+    assert [reply["id"] for reply in answer["results"]] == [reply.id for reply in expected.ranked]
+    scores = [reply["score"] for reply in answer["results"]]
+    assert scores == pytest.approx([reply.score for reply in expected.ranked], abs=1e-5)
+    assert answer["exact"] is True
+    assert answer["abstained"] is False
+
+
+def test_the_start_reports_each_index_and_its_size(server: Running) -> None:
+    assert f"ready: support, index of {len(REPLIES)} candidates" in server.lines
+
+
+def test_a_filter_keeps_passing_replies(client: httpx.Client) -> None:
+    answer = client.post("/v1/respond", json={"context": "hi", "k": 5, "filter": 'team = "billing"'}).json()
+    assert [reply["id"] for reply in answer["results"]] == ["r1"]
+    refused = client.post("/v1/respond", json={"context": "hi", "filter": "team = = 1"})
+    assert refused.status_code == 400
+    assert "character" in refused.json()["error"]["message"]
+
+
+def test_rerank_in_three_dialects(client: httpx.Client, tiny_backbone: Path) -> None:
+    scores = polyrank.load(f"untuned:{tiny_backbone}").score(["my wifi"], [REPLIES])[0]
+    order = np.argsort(-scores, kind="stable").tolist()
+    cohere = client.post("/v2/rerank", json={"query": "my wifi", "documents": REPLIES, "top_n": 3}).json()
+    assert [result["index"] for result in cohere["results"]] == order[:3]
+    expected = [relevance(float(scores[row])) for row in order[:3]]
+    assert [result["relevance_score"] for result in cohere["results"]] == pytest.approx(expected, abs=1e-5)
+    objects = client.post(
+        "/v1/rerank",
+        json={"query": "my wifi", "documents": [{"text": text} for text in REPLIES], "return_documents": True},
+    ).json()
+    assert [result["document"]["text"] for result in objects["results"]] == [REPLIES[row] for row in order]
+    tei = client.post("/rerank", json={"query": "my wifi", "texts": REPLIES, "raw_scores": True}).json()
+    assert [row["index"] for row in tei] == order
+    assert [row["score"] for row in tei] == pytest.approx(scores[order].tolist(), abs=1e-5)
+
+
+def test_blank_documents_come_last(client: httpx.Client) -> None:
+    documents = ["", *REPLIES[:3], " \n"]
+    cohere = client.post("/v2/rerank", json={"query": "my wifi", "documents": documents}).json()["results"]
+    assert [result["index"] for result in cohere[-2:]] == [0, 4]
+    assert cohere[-2]["relevance_score"] == cohere[-1]["relevance_score"] < cohere[-3]["relevance_score"]
+    tei = client.post("/rerank", json={"query": "my wifi", "texts": documents}).json()
+    assert [row["index"] for row in tei[-2:]] == [0, 4]
+
+
+def test_the_address_may_name_the_model_of_any_dialect(client: httpx.Client) -> None:
+    for texts in ("documents", "texts"):
+        body = {"query": "my wifi", texts: REPLIES}
+        named = client.post("/rerank?model=support", json=body)
+        assert (named.status_code, named.json()) == (200, named.json())
+        assert client.post("/rerank?model=nonsense", json=body).status_code == 404
+    refused = client.post("/rerank?model=support", json={"query": "a", "documents": REPLIES, "model": "other"})
+    assert refused.status_code == 422
+
+
+def test_vectors_in_three_dialects(client: httpx.Client, tiny_backbone: Path) -> None:
+    expected = polyrank.load(f"untuned:{tiny_backbone}").encode_candidates(REPLIES[:2])  # type: ignore[attr-defined]
+    floats = client.post("/v1/embeddings", json={"input": REPLIES[:2]}).json()
+    got = np.array([row["embedding"] for row in floats["data"]], np.float32)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    packed = client.post("/v1/embeddings", json={"input": REPLIES[:2], "encoding_format": "base64"}).json()
+    vectors = [np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in packed["data"]]
+    np.testing.assert_allclose(np.array(vectors), expected, atol=1e-5)
+    cohere = client.post("/v2/embed", json={"texts": REPLIES[:2], "embedding_types": ["float", "base64"]}).json()
+    np.testing.assert_allclose(np.array(cohere["embeddings"]["float"]), expected, atol=1e-5)
+    assert cohere["embeddings"]["base64"] == [row["embedding"] for row in packed["data"]]
+    assert (cohere["texts"], cohere["response_type"]) == (REPLIES[:2], "embeddings_by_type")
+    tei = client.post("/embed", json={"inputs": REPLIES[:2], "normalize": False}).json()
+    np.testing.assert_array_equal(np.array(tei, np.float32), got)  # the shortest decimal of a float32 is exact
+    units = client.post("/embed", json={"inputs": REPLIES[:2], "normalize": True}).json()
+    np.testing.assert_allclose(units, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_an_added_candidate_is_available_to_the_next_request(client: httpx.Client) -> None:
+    added = client.post("/v1/candidates", json={"candidates": [{"text": "please restart", "metadata": {"a": 1}}]})
+    (id_,) = added.json()["ids"]
+    answer = client.post("/v1/respond", json={"context": "please restart it", "k": 9}).json()
+    assert id_ in [reply["id"] for reply in answer["results"]]
+    assert client.get(f"/v1/candidates/{id_}").json() == {"id": id_, "text": "please restart", "metadata": {"a": 1}}
+    again = client.post("/v1/candidates", json={"candidates": [{"text": "please restart"}, {"text": "new one"}]})
+    assert again.status_code == 422
+    assert client.get("/v1/candidates", params={"q": "new one"}).json()["candidates"] == []  # all or nothing
+    assert client.delete(f"/v1/candidates/{id_}").json()["removed"] == 1
+    assert client.delete(f"/v1/candidates/{id_}").json()["removed"] == 0
+    assert client.get(f"/v1/candidates/{id_}").status_code == 404
+
+
+def test_a_change_by_another_user_is_not_lost(client: httpx.Client) -> None:
+    def save(text: str, previous: dict[str, Any]) -> httpx.Response:
+        body = {"candidates": [{"id": "shared", "text": text}], "replace": True, "previous": [previous]}
+        return client.post("/v1/candidates", json=body)
+
+    client.post("/v1/candidates", json={"candidates": [{"id": "shared", "text": "one"}]})
+    read = client.get("/v1/candidates/shared").json()
+    assert save("mine", read).status_code == 200
+    assert save("mine", read).status_code == 200  # a repeated request
+    refused = save("theirs", read)
+    message = "candidate 'shared' was changed or removed after you read it; read it again"
+    error = {"message": message, "type": "conflict_error", "param": "previous", "code": "changed"}
+    assert (refused.status_code, refused.json()) == (412, {"error": error})
+    assert client.get("/v1/candidates/shared").json()["text"] == "mine"
+    assert save("theirs", {**read, "text": "mine", "metadata": {"a": 1}}).status_code == 412
+    assert save("theirs", {**read, "text": "mine"}).status_code == 200
+    client.delete("/v1/candidates/shared")
+    assert save("mine", {**read, "text": "theirs"}).status_code == 412
+    assert client.get("/v1/candidates/shared").status_code == 404
+
+
+def test_the_catalogue_page_by_page(client: httpx.Client) -> None:
+    def listed(**asked: object) -> list[str]:
+        ids: list[str] = []
+        while True:
+            page = client.get("/v1/candidates", params={"limit": 2, **asked}).json()
+            ids += [row["id"] for row in page["candidates"]]
+            if page["next"] is None:
+                return ids
+            asked["after"] = page["next"]
+
+    assert listed() == ["r0", "r1", "r2", "r3", "r4"]
+    assert listed(q="THE ROUT") == ["r0"]  # each word anywhere, in any case
+    assert listed(q="the") == ["r0", "r1", "r2"]
+    assert listed(q="r4") == ["r4"]
+    assert listed(q="%") == listed(q="_") == []
+    assert listed(filter='team = "tech"') == ["r0", "r2", "r3", "r4"]
+    assert listed(filter='not team = "tech"', q="pay") == ["r1"]
+    assert client.get("/v1/candidates", params={"filter": "team ="}).status_code == 400
+    assert client.get("/v1/candidates", params={"after": "-1"}).status_code == 422
+
+
+def test_the_log_contains_no_text(server: Running, client: httpx.Client) -> None:
+    client.post("/v1/respond", json={"context": "the secret of the pyramid"})
+    client.get("/v1/candidates", params={"q": "pyramid"})
+    client.get("/pyramid")
+    assert not any("pyramid" in line for line in server.lines)
+    assert any(row.get("route") == "/v1/respond" for row in server.log)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "shape"),
+    [
+        ("/v1/respond", {"context": []}, 422, "error"),
+        ("/v1/respond", {"context": "a", "k": 0}, 422, "error"),
+        ("/v1/respond", {"context": "a", "model": "nobody"}, 404, "error"),
+        ("/v2/rerank", {"query": "a"}, 422, "message"),
+        ("/v2/rerank", {"query": 1, "documents": ["a"]}, 422, "message"),
+        ("/v1/embeddings", {"input": [1, 2, 3]}, 400, "error"),
+        ("/v1/candidates", {"candidates": [{"text": " "}]}, 422, "error"),
+        ("/nowhere", {}, 404, "error"),
+    ],
+)
+def test_errors_have_the_clients_format(
+    client: httpx.Client, path: str, body: dict[str, object], status: int, shape: str
+) -> None:
+    answer = client.post(path, json=body)
+    assert answer.status_code == status
+    assert list(answer.json()) == [shape]
+
+
+def test_errors_name_fields_as_they_were_sent(client: httpx.Client) -> None:
+    """An error names only the field: no alternative type, and also a field that is called query."""
+    for path, body, said in [
+        ("/v2/rerank", {"documents": ["a"]}, "query: Field required"),
+        ("/rerank", {"query": "a"}, "texts: Field required"),
+        ("/rerank", {"documents": ["a"]}, "query: Field required"),
+        ("/v1/respond", {"context": "a", "kk": 2}, "kk is not a field of this route"),
+        ("/v1/embeddings", {"input": "a", "embedding_type": "float"}, "embedding_type is not a field of this route"),
+        ("/v2/rerank", {"query": "a", "documents": [{"title": "b"}]}, "documents[0].text: Field required"),
+        ("/v1/respond", {"context": ["a", 1]}, "context[1]: Input should be a valid string"),
+        ("/v1/respond", [], "the body is not a JSON object; send one"),
+        ("/rerank", [], "the body is not a JSON object; send one"),
+    ]:
+        answer = client.post(path, json=body)
+        assert answer.status_code == (400 if path == "/v1/embeddings" else 422)
+        assert said in answer.text
+    nothing = client.post("/v1/respond", headers={"content-type": "application/json"})
+    assert nothing.json()["error"]["message"] == "the body is not a JSON object; send one"
+    assert client.post("/v1/respond/", json={"context": "a"}).status_code == 404  # no redirect
+
+
+def test_error_messages_quote_little(client: httpx.Client) -> None:
+    long = "x" * 300 + "'"
+    twice = client.post("/v1/candidates", json={"candidates": [{"id": long, "text": "a"}, {"id": long, "text": "b"}]})
+    assert twice.status_code == 422
+    assert "x" * 97 + "..." in twice.text
+    assert "x" * 98 not in twice.text
+
+
+def test_an_id_may_hold_a_slash(client: httpx.Client) -> None:
+    added = client.post("/v1/candidates", json={"candidates": [{"id": "faq/a b?", "text": "please restart it"}]})
+    assert added.json()["ids"] == ["faq/a b?"]
+    for path in ("/v1/candidates/faq%2Fa%20b%3F", "/v1/candidates/faq/a%20b%3F"):
+        assert client.get(path).json()["text"] == "please restart it"
+    assert client.delete("/v1/candidates/faq%2Fa%20b%3F").json()["removed"] == 1
+
+
+@pytest.mark.deep
+def test_an_index_may_be_served_by_several_names(index: Path) -> None:
+    """For example as an index and as a pipeline; the server does not block itself."""
+    with serving(f"a={index}", f"b={index}") as running, running.client() as client:
+        for name, text in (("a", "first text"), ("b", "second text"), ("a", "third text")):
+            added = client.post("/v1/candidates", json={"model": name, "candidates": [{"text": text}]})
+            assert added.status_code == 200, added.text
+            removed = client.post("/v1/candidates/remove", json={"model": name, "ids": added.json()["ids"]})
+            assert removed.json()["removed"] == 1
+
+
+@pytest.mark.deep
+def test_a_missing_index_does_not_affect_others(index: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """Its requests fail without naming its path, the log reports why, and other models still answer."""
+    lost = tmp_path / "lost"
+    shutil.copytree(index, lost)
+    with serving(f"here={index}", f"lost={lost}") as running, running.client() as client:
+        lost.rename(tmp_path / "elsewhere")
+        answer = client.post("/v1/respond", json={"model": "lost", "context": "hi"})
+        assert answer.status_code == 500
+        assert str(tmp_path) not in answer.text
+        assert str(lost) in running.wait_for(answer.headers["x-request-id"])
+        counts = {row["id"]: row["n_candidates"] for row in client.get("/v1/models").json()["data"]}
+        assert counts == {"here": len(REPLIES), "lost": None}
+        assert client.post("/v1/respond", json={"model": "here", "context": "hi"}).status_code == 200
+        # a missing model's file is not the client's fault either
+        gone = shutil.copytree(tiny_backbone, tmp_path / "gone")
+        weights = load_file(gone / "model.safetensors")
+        save_file({name: 2 * values for name, values in weights.items()}, gone / "model.safetensors")
+        polyrank.build_index(lost, polyrank.load(f"untuned:{gone}"), [polyrank.Candidate("r0", "hello")])
+        shutil.rmtree(gone)
+        answer = client.post("/v1/respond", json={"model": "lost", "context": "hi"})
+        assert answer.status_code == 500
+        assert str(tmp_path) not in answer.text
+        running.wait_for(answer.headers["x-request-id"])
+
+
+def test_every_setting_is_in_the_example_with_its_default() -> None:
+    example = Path(__file__).parents[2] / "deploy" / "serve.toml"
+    models, settings = read_serving(example)
+    assert list(models) == ["support"]
+    assert settings == ServingSettings()
+    said = example.read_text("utf-8")
+    for table in (ServingSettings, LimitSettings, FeedbackSettings):
+        for field in dataclasses.fields(table):
+            assert re.search(rf"^(# )?{field.name} = |^\[{field.name}\]", said, re.MULTILINE), field.name
+
+
+def test_invalid_bodies(client: httpx.Client) -> None:
+    headers = {"content-type": "application/json"}
+    deep = "[" * 50_000
+    for body, status in [("{", 400), (deep, 400), ('{"context": "\\ud800"}', 422), ("NaN", 400), (b"\xff", 400)]:
+        answer = client.post("/v1/respond", content=body, headers=headers)
+        assert answer.status_code == status, body[:20]
+    assert client.post("/v1/respond", content="a=b").status_code == 415
+    assert client.post("/v1/respond", content=b"x" * 5_000_000, headers=headers).status_code == 413
+
+
+def test_openapi_names_every_route(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    assert {"/v1/respond", "/v2/rerank", "/v1/embeddings", "/v1/candidates", "/live"} <= set(document["paths"])
+    assert "HTTPValidationError" not in json.dumps(document)
+    shapes = document["components"]["schemas"]
+    fields = [f"{name}.{key}" for name in shapes for key, one in shapes[name].get("properties", {}).items()
+              if not one.get("description")]  # fmt: skip
+    assert fields == []
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    assert all(one["description"] for operation in operations for one in operation.get("parameters", ()))
