@@ -91,7 +91,7 @@ def test_decisions_are_few_short_records_about_existing_code() -> None:
     assert len(records) <= 30
     for record in records:
         title, *lines = record.strip().splitlines()
-        names = [line.partition(":")[0] for line in lines if line]
+        names = [line.partition(":")[0] for line in lines if line.startswith("-")]
         assert names == ["- Context", "- Decision", "- Consequence", "- Code"], title
         for path in re.findall(r"`([^`]+)`", lines[-1]):
             assert any((home / path).exists() for home in (ROOT, ROOT / "src/polyrank")), f"{title}: {path}"
