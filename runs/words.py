@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("src", "tests", "docs", "deploy", "kernels", "models", "runs", ".ci")
+FOLDERS = ("src", "tests", "docs", "deploy", "kernels", "models", "chats", "runs", ".ci")
 PLACES = (*FOLDERS, *(path.name for path in ROOT.glob("*.md")))
 KINDS = {".py", ".md", ".html", ".js", ".css", ".c", ".h", ".sh", ".toml", ".yaml", ""}
 SKIPPED = {

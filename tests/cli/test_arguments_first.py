@@ -72,7 +72,6 @@ WRONG = [
     ("feedback export none -o out.jsonl --since today", "--since 'today' is not a date"),
     ("feedback report none --since today", "--since 'today' is not a date"),
     ("split none -o out --by size", "unknown split method 'size'"),
-    ("import chats none -o out.jsonl --as letter", "'letter' is unknown"),
     ("bench respond bm25 --texts none --backend quick", "unknown backend 'quick'"),
     ("bench respond absent --texts none", "absent is not a model folder"),
     ("serve none --host 0.0.0.0", "0.0.0.0 can be reached by other machines"),

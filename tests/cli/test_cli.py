@@ -82,7 +82,6 @@ def test_help_imports_no_arrays(group: tuple[str, ...]) -> None:
         ("cli.intents:intents_train", "frozen.intents:train_intents"),
         ("frozen.intents:train_intents", "frozen.intents:search"),
         ("cli.maps:map_", "frozen.maps:MapConfig"),
-        ("cli.chats:chats", "data:import_chats"),
         ("cli.splitting:split", "data.splits:split"),
         ("cli.mining:mine", "negatives.hard:HardNegatives"),
         ("cli.pipelines:pipeline_create", "answering.calibration:choose_settings"),

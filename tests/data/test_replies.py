@@ -5,12 +5,14 @@ import json
 from pathlib import Path
 
 import openpyxl
-import polars
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from polyrank.data import frequent_replies, import_chats, read_pool, read_replies, text_id
+from polyrank.data import frequent_replies, read_pool, read_replies, text_id
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
+from polyrank_chats import import_chats
 from processes import run
 
 
@@ -27,7 +29,7 @@ def test_every_format_has_the_same_replies(tmp_path: Path) -> None:
     cells = ['"' + text.replace('"', '""') + '"' for text in texts]
     (tmp_path / "r.csv").write_bytes("\r\n".join(["n;Reply", *(f"1;{cell}" for cell in cells)]).encode("utf-16"))
     (tmp_path / "r.tsv").write_text("\n".join(["whatever", *cells]), "utf-8")
-    polars.DataFrame({"text": texts}).write_parquet(tmp_path / "r.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "r.parquet")
     book = openpyxl.Workbook()
     assert book.active is not None
     for row in (["Title", "Canned_Response"], *(["t", text] for text in texts)):
@@ -52,7 +54,7 @@ def test_html_becomes_the_text_that_imported_chats_have(tmp_path: Path) -> None:
     found = read_replies(tmp_path / "r.csv", notify=said.append)
     assert texts_of(found) == ["Restart it.", "a < b"]
     assert import_chats(chats).dialogues[0]["turns"][1]["text"] == found[0].text
-    assert [line.split(": ")[1] for line in said] == ["1 repeated left out", "HTML of 1 became plain text"]
+    assert [line.split(": ")[1] for line in said] == ["HTML of 1 became plain text", "1 repeated left out"]
 
 
 def test_a_language_unknown_to_the_shipped_encoders_is_reported(tmp_path: Path) -> None:
@@ -79,10 +81,10 @@ def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path
     assert (found[1].id, found[1].text, found[1].metadata) == (text_id("no"), "no", {"n": "3"})
     assert len(found) == 2
     assert [line.split(": ")[1] for line in said] == [
-        "replies are in column 'answer'", "1 blank left out", "1 repeated left out"
+        "texts are in column 'answer'", "1 blank left out", "1 repeated left out"
     ]  # fmt: skip
     day = datetime.date(2024, 5, 31)
-    polars.DataFrame({"text": ["yes"], "since": [day], "n": [3]}).write_parquet(tmp_path / "r.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["yes"], "since": [day], "n": [3]}), tmp_path / "r.parquet")
     assert read_replies(tmp_path / "r.parquet")[0].metadata == {"since": "2024-05-31", "n": 3}  # JSON has no dates
     other = tmp_path / "x.csv"
     other.write_text("since,answer\nyes,no\n", "utf-8")
@@ -204,5 +206,5 @@ def test_numbers_are_not_read_as_texts(tmp_path: Path) -> None:
     assert texts_of(read_replies(path)) == ["yes", "no"]
     assert texts_of(read_replies(path, column="answer")) == ["1", "2"]
     path.write_text("answer\n1\n2.5\n", "utf-8")
-    with pytest.raises(DataError, match="all replies are numbers; name the column of texts with `column`"):
+    with pytest.raises(DataError, match="all texts are numbers; name the column of texts with `column`"):
         read_replies(path)

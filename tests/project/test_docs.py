@@ -28,13 +28,21 @@ def test_results_are_current() -> None:
     assert checked.returncode == 0, f"run python runs/tables.py: {checked.stdout}{checked.stderr}"
 
 
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), ROOT / "chats/README.md"]
+OTHERS = {"SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "README.md"}  # pages of the site outside docs/
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's titles, as GitHub and docs/site.py make them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), ROOT / "chats/README.md"],
+    ids=lambda page: page.name,
+)
 def test_links_have_targets(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         name, _, anchor = link.partition("#")
@@ -52,7 +60,7 @@ def test_the_reference_describes_every_public_name() -> None:
 def test_quoted_messages_exist() -> None:
     """The first column of each table in messages.md is a part of a message in the package."""
     strings = []
-    for path in (ROOT / "src/polyrank").rglob("*.py"):
+    for path in [*(ROOT / "src/polyrank").rglob("*.py"), *(ROOT / "chats/polyrank_chats").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             strings.append("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts))
@@ -72,7 +80,12 @@ def test_every_public_name_has_an_example() -> None:
 
 def test_every_page_is_on_the_site() -> None:
     listed = set(re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
-    assert listed == {page.name for page in DOCS.glob("*.md")} | {"SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+    assert listed == {page.name for page in DOCS.glob("*.md")} | {
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "README.md",
+    }
 
 
 def words(page: Path) -> int:

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
-from polyrank.cli.chats import chats
 from polyrank.cli.console import notify
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import JsonLines, Overwrite, SkipBad
@@ -15,13 +14,30 @@ from polyrank.errors import UsageError
 
 CANDIDATES = "dstc7-candidates"
 
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # arguments of another command line
+
 import_app = command_group("import", "Convert your chats, replies, or a public corpus to the files of other commands.")
-add_command(
+
+
+@add_command(
     import_app,
     "chats",
     "export.csv -o chats.jsonl",
     '"WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt',
-)(chats)
+    add_help_option=False,
+    context_settings=PASSED_ON,
+)
+def chats(context: Context) -> None:
+    """Convert chats to a file of dialogues: CSV, sheets, JSON, and exports of help desks and messengers.
+
+    The distribution polyrank-chats does this, also alone: `polyrank-chats export.csv -o chats.jsonl`. Its options are
+    those of `polyrank import chats --help`.
+    """
+    from polyrank.loading.importers import importer
+
+    importer("chats")(context.args, "polyrank import chats")
+
+
 add_command(
     import_app,
     "replies",

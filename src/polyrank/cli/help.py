@@ -38,7 +38,9 @@ class Group(TyperGroup):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str()) for name in names.split()])
 
 
-def add_command(app: typer.Typer, name: str, *examples: str, text: str | None = None) -> Callable[[F], F]:
+def add_command(
+    app: typer.Typer, name: str, *examples: str, text: str | None = None, **settings: Any
+) -> Callable[[F], F]:
     """Register a function as a command.
 
     Args:
@@ -46,6 +48,7 @@ def add_command(app: typer.Typer, name: str, *examples: str, text: str | None = 
         name: of the command.
         examples: command lines, from the first argument on.
         text: the help; None: the function's docstring.
+        settings: of Typer's command.
     """
     prefix = " ".join(filter(None, (f"{PROMPT}polyrank", app.info.name if app.info.name != "polyrank" else "", name)))
     lines = "\n".join(f"{prefix} {example}".rstrip() for example in examples or ("",))
@@ -53,7 +56,7 @@ def add_command(app: typer.Typer, name: str, *examples: str, text: str | None = 
 
     def register(function: F) -> F:
         short_help = first_sentence(text or function.__doc__ or "")
-        return app.command(name, cls=Command, help=text, short_help=short_help, epilog=epilog)(function)
+        return app.command(name, cls=Command, help=text, short_help=short_help, epilog=epilog, **settings)(function)
 
     return register
 

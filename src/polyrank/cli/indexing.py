@@ -72,7 +72,7 @@ def index_build(
     from polyrank.answering.build import build_index
     from polyrank.config.names import SHIPPED
     from polyrank.data import read_pool
-    from polyrank.data.chats.language import not_english
+    from polyrank.data.language import not_english
     from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind

@@ -59,6 +59,7 @@ def split(
     from polyrank.data import draw_candidates, write_examples, write_split
     from polyrank.data import split as run
     from polyrank.data.candidate_lists import DEFAULT_N_CANDIDATES
+    from polyrank.data.language import not_english
     from polyrank.data.splits import PARTS, By
     from polyrank.storage.durable import check_output, write_file
 
@@ -86,6 +87,8 @@ def split(
         notify=notify,
     )
     notify(f"{file}: {parts.report}")
+    if warning := not_english("turns", (text for example in parts.train.examples for text in example.context)):
+        notify(f"{file}: {warning}")
     if candidates is None and parts.n_candidates < DEFAULT_N_CANDIDATES:
         notify(
             f"lists of {parts.n_candidates} candidates, not {DEFAULT_N_CANDIDATES}: the smaller part has no more"

@@ -1,11 +1,11 @@
 """Read, import, split and write data. No torch here.
 
-``read_examples`` and ``read_pool`` read polyrank's formats, ``IMPORTERS`` published corpora, and ``import_chats``
-exports of help desks and messengers. Every row becomes an example, a counted exception, or an error with file and line.
+``read_examples`` and ``read_pool`` read polyrank's formats, and ``IMPORTERS`` published corpora. Every row becomes an
+example, a counted exception, or an error with file and line. The distribution polyrank-chats turns exports of help
+desks and messengers into rows of dialogues.
 """
 
 from polyrank.data.candidate_lists import draw_candidates, group_candidates
-from polyrank.data.chats import Chats, ChatsReport, import_chats, write_dialogues
 from polyrank.data.examples import Kind, read_examples, write_examples
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
 from polyrank.data.pool import import_pool, read_pool, text_id, write_pool
@@ -16,8 +16,6 @@ from polyrank.data.splits import Split, split, write_split
 
 __all__ = [
     "IMPORTERS",
-    "Chats",
-    "ChatsReport",
     "Importer",
     "Kind",
     "Loaded",
@@ -27,7 +25,6 @@ __all__ = [
     "draw_candidates",
     "frequent_replies",
     "group_candidates",
-    "import_chats",
     "import_examples",
     "import_pool",
     "read_examples",
@@ -35,7 +32,6 @@ __all__ = [
     "read_replies",
     "split",
     "text_id",
-    "write_dialogues",
     "write_examples",
     "write_pool",
     "write_split",

@@ -5,17 +5,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.chats.columns import ANSWER, TEXT, check_columns, keys_of, listed, usual
-from polyrank.data.chats.files import File
-from polyrank.data.chats.language import not_english
-from polyrank.data.chats.members import members
-from polyrank.data.chats.messages import ReadLog, ReadOptions, Rows
-from polyrank.data.chats.profiles import profile
-from polyrank.data.chats.texts import plain
+from polyrank.data.language import not_english
 from polyrank.data.pool import text_id
-from polyrank.data.rows import row_error, suffix
+from polyrank.data.rows import row_error
 from polyrank.data.same_words import template
-from polyrank.errors import DataError, UsageError
+from polyrank.errors import DataError
+from polyrank.loading.importers import importer, polyrank_errors
 from polyrank.records import Candidate, Example
 from polyrank.wording import counted
 
@@ -30,7 +25,8 @@ def read_replies(
 ) -> list[Candidate]:
     """Read replies from a table, from JSON, or from a text file with one reply per line.
 
-    HTML becomes plain text. Equal texts count once; blank texts are left out. A reply without an id gets one from its
+    The distribution polyrank-chats reads the file; HTML becomes plain text, as in chats. Equal texts count once; blank
+    texts are left out. A reply without an id gets one from its
     text, the same in every file. Other columns become metadata.
 
     Args:
@@ -43,22 +39,17 @@ def read_replies(
 
     Raises:
         DataError: the file cannot be read, has no column of texts, or holds no reply; or two replies have the same id.
-        MissingExtraError: a library of the extra "chats" is required but not installed.
-        UsageError: the file has no column of this name.
+        UsageError: the file has no column of this name, or polyrank-chats is not installed.
     """
     path = Path(path)
-    log = ReadLog(notify=lambda line: notify(f"{path}: {line}"))
-    rows = _rows(path, ReadOptions(log=log, encoding=encoding, sheet=() if sheet is None else (sheet,)))
-    if not rows:
-        raise DataError(f"{path}: holds no replies; give a file with at least one")
-    column = _text_column(path, rows, column, notify)
+    with polyrank_errors():
+        column, rows = importer("texts")(path, column=column, encoding=encoding, sheet=sheet, notify=notify)
     replies: dict[str, Candidate] = {}
     texts: set[str] = set()
-    n_blank = n_repeated = n_html = 0
+    n_blank = n_repeated = 0
     for number, row in rows:
         try:
-            given = "" if row.get(column) is None else fields.text(row, column).strip()
-            text = plain(given)  # as in imported chats, so that replies are found there
+            text = "" if row.get(column) is None else fields.text(row, column)
             reply = Candidate(
                 fields.optional_id(row, text_id(text)),
                 text,
@@ -66,7 +57,6 @@ def read_replies(
             )
         except ValueError as error:
             raise row_error(path, number, error) from error
-        n_html += text != given
         n_blank += not text
         n_repeated += text in texts
         if not text or text in texts:
@@ -81,50 +71,9 @@ def read_replies(
     for n, what in ((n_blank, "blank"), (n_repeated, "repeated")):
         if n:
             notify(f"{path}: {n:,} {what} left out")
-    if n_html:
-        notify(f"{path}: HTML of {n_html:,} became plain text")
     if warning := not_english("replies", (reply.text for reply in replies.values())):
         notify(f"{path}: {warning}")
     return list(replies.values())
-
-
-def _rows(path: Path, options: ReadOptions) -> Rows:
-    """The rows of all files at ``path``, with their numbers."""
-    rows: Rows = []
-    for member in members(path, options.log.note):
-        file = File(member, options)
-        if file.text is None or suffix(file.path) in (".csv", ".tsv", ".tab"):
-            rows += file.rows
-        else:
-            rows += [
-                (number, {"text": line}) for number, line in enumerate(file.text.removesuffix("\n").split("\n"), 1)
-            ]
-    return rows
-
-
-def _text_column(path: Path, rows: Rows, column: str | None, notify: Callable[[str], None]) -> str:
-    """The column of texts: the user's choice, or the first with a usual name, or the only one; never of numbers."""
-    keys = keys_of(row for _, row in rows)
-    if column is not None:
-        check_columns(keys, (column,), path)
-        return column
-    if "turns" in keys:
-        raise UsageError(
-            f"{path} holds dialogues; collect their frequent replies with: polyrank import replies --from-dialogues"
-        )
-    known = keys if len(keys) < 2 else usual(keys, ("text", "cannedresponse", "template", *ANSWER, *TEXT))
-    if not known:
-        raise DataError(
-            f"{path}: no column has a usual name among {listed(keys)}; name the column of texts with `column`"
-            if keys
-            else f"{path}: has no columns; check the file"
-        )
-    known = [key for key in known if profile(key, (row.get(key) for _, row in rows[:200])).numbers < 1]
-    if not known:
-        raise DataError(f"{path}: all replies are numbers; name the column of texts with `column`")
-    if known[0] != "text":
-        notify(f"{path}: replies are in column {known[0]!r}")
-    return known[0]
 
 
 def frequent_replies(

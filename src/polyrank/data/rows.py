@@ -25,7 +25,6 @@ from polyrank.storage.durable import write_file
 
 MAX_LINE_BYTES = 8 * 2**20
 """The longest accepted line, in bytes: a longer one is a broken file, not a conversation."""
-CELL_BYTES = 64  # memory of a table cell in addition to its value
 
 GZIP_MAGIC = b"\x1f\x8b"
 BINARY = {
@@ -301,41 +300,20 @@ def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
-    _parquet_library()
-    with open_file(path) as stream:  # pyarrow would report missing files and folders in other words
-        yield from parquet_stream(path, stream, on_bad)
-
-
-def parquet_stream(
-    path: Path, stream: BinaryIO, on_bad: OnBad, check: Callable[[int], None] = lambda n_bytes: None
-) -> Numbered:
-    """Each row of an open Parquet file with its number.
-
-    Args:
-        path: for errors.
-        stream: the open file.
-        on_bad: called for a row that is not UTF-8.
-        check: raises an error if the file unpacks to too many bytes.
-    """
     pyarrow = _parquet_library()
-    try:
-        number = n_bytes = 0
-        file = pyarrow.parquet.ParquetFile(stream)
-        check(sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups)))
-        for batch in file.iter_batches(batch_size=1024):
-            for column in batch.columns:
-                decoded = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
-                n_bytes += decoded.nbytes + CELL_BYTES * len(decoded)
-            check(n_bytes)
-            for row in _parquet_values(batch):
-                number += 1
-                if row is None:
-                    on_bad(row_error(path, number, "holds text that is not UTF-8; save it as UTF-8"))
-                else:
-                    yield number, row
-    except (pyarrow.ArrowException, OSError) as error:
-        problem = f"not a valid Parquet file ({str(error).splitlines()[0]})"
-        raise DataError(f"{path}: {problem}; download or export it again") from error
+    with open_file(path) as stream:  # pyarrow would report missing files and folders in other words
+        try:
+            number = 0
+            for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=1024):
+                for row in _parquet_values(batch):
+                    number += 1
+                    if row is None:
+                        on_bad(row_error(path, number, "holds text that is not UTF-8; save it as UTF-8"))
+                    else:
+                        yield number, row
+        except (pyarrow.ArrowException, OSError) as error:
+            problem = f"not a valid Parquet file ({str(error).splitlines()[0]})"
+            raise DataError(f"{path}: {problem}; download or export it again") from error
 
 
 def _parquet_library() -> Any:

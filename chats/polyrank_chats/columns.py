@@ -1,0 +1,383 @@
+"""Detect the columns of a table of messages, from the user's options, from usual names, and from the values.
+
+For JSON, a column is the path to a field, with dots: ``author.name``.
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from polyrank_chats.errors import DataError, UsageError
+from polyrank_chats.messages import ReadOptions
+from polyrank_chats.profiles import Profile, profile
+from polyrank_chats.values import Row
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text."""
+    return tuple(text.split())
+
+
+# usual names, normalized as by ``normal``; earlier names are preferred
+CONVERSATION = words(
+    """
+    conversationid conversation convid conv dialogueid dialogid dialogue dialog sessionid session threadid threadts
+    thread ticketid ticketnumber ticket caseid casenumber case chatid chat chatname discussionid interactionid callid
+    roomid room channelid channel groupid conversationname konversation konversationsid topicid unterhaltung gespraech
+    gesprachsid gesprach vorgang ticketnummer conversacion idconversacion conversacionid conversazione idconversation
+    """
+)
+TIME = words(
+    """
+    timestamp timestampms datetime time createdat created creationtime createtime createdtime sentat sent senttime
+    sendtime messagetime messagedate messagetimestamp eventtime dateunixtime unixtime epoch date ts when createdon
+    postedat zeit zeitstempel zeitpunkt datum uhrzeit fecha fechahora hora horodatage heure data dataora dataehora
+    orario
+    """
+)
+SAID_AT = words(
+    """
+    created sent sending posted said written erstellt gesendet geschrieben creado enviado creation envoi creato inviato
+    """
+)
+TIMED = words(
+    """
+    time timestamp datetime date ts utc epoch at when received arrived zeit datum uhrzeit fecha hora heure data ora
+    eingegangen empfangen
+    """
+)
+LATER = words(
+    """
+    updated modified edited changed deleted closed resolved solved read seen due expires birth birthday joined login
+    assigned last aktualisiert bearbeitet geändert gelöscht geschlossen modifié actualizado
+    """
+)
+LASTS = words("duration handle wait waiting response elapsed offset length zone timezone spent seconds minutes hours")
+CHANNEL = words("channel channelid channelname room roomid group groupid")
+PEOPLE = words(
+    "sender commenter author from by speaker who user name nick member person agent absender von wer autor de"
+)
+MIN_ROWS = 4
+"""Rows that are necessary to detect a column by its values."""
+SENDER = words(
+    """
+    sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
+    authoremail authorid from fromname fromuserdisplayname creatorname creatoremail username userdisplayname user userid
+    participant participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name
+    absender von sprecher autor remitente emisor expediteur auteur mittente autore remetente handle nick nickname agent
+    party
+    """
+)
+SENDER_ID = words("senderid authorid userid fromid speakerid participantid")
+ROLE = words(
+    """
+    role authorrole authortype senderrole sendertype userrole usertype speakerrole speakertype participantrole
+    participanttype fromtype actortype direction rolle rol
+    """
+)
+TEXT = words(
+    """
+    plainbody bodytext bodyplain textplain text messagetext messagebody message msg content contentparts messagecontent
+    body bodycontent contenttext contentbody textbody utterance utterancetext transcript value reply htmlbody bodyhtml
+    html nachricht nachrichtentext texto mensaje mensagem texte messaggio testo inhalt
+    """
+)
+KIND = words("type messagetype msgtype kind parttype eventtype subtype contenttype")
+ID = words("id messageid tweetid msgid commentid postid uuid")
+REPLY_TO = words("inreplyto inreplytoid inresponseto inresponsetotweetid replyto replytoid parentid replytomessageid")
+PRIVATE = words("private isprivate internal isinternal internalnote")
+PUBLIC = words("public ispublic")
+DELETED = words("deleted isdeleted deletedat")
+FILES = words("attachments attachment files file photo photos media image images sticker audio video document")
+FROM_CUSTOMER = words("incoming isincoming inbound isinbound fromcustomer iscustomer")
+FROM_AGENT = words("fromagent isagent isstaff isadmin outgoing isoutgoing outbound isoutbound fromme isfromme")
+QUESTION = words(
+    """
+    question questions questiontext q query prompt instruction userquestion customerquestion frage fragen pregunta
+    domanda pergunta title
+    """
+)
+ANSWER = words(
+    """
+    answer answers answertext a reply response completion output antwort antworten respuesta reponse risposta resposta
+    """
+)
+
+
+def normal(name: str) -> str:
+    """Normalize a column name: remove case, accents and punctuation.
+
+    >>> normal("Conversation_ID"), normal("Expéditeur"), normal("author.name")
+    ('conversationid', 'expediteur', 'authorname')
+    """
+    plain = unicodedata.normalize("NFKD", name.casefold().replace("ä", "a").replace("ü", "u").replace("ö", "o"))
+    return re.sub(r"[\W_]", "", "".join(letter for letter in plain if not unicodedata.combining(letter)))
+
+
+def flat(row: Row, prefix: str = "") -> Row:
+    """Flatten nested objects.
+
+    >>> flat({"author": {"name": "Ann", "tags": [1]}, "body": "hi"})
+    {'author.name': 'Ann', 'author.tags': [1], 'body': 'hi'}
+    """
+    leaves: Row = {}
+    for key, value in row.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves
+
+
+def keys_of(rows: Iterable[Row]) -> list[str]:
+    """The columns of rows, in order of appearance."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def usual(keys: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The columns with one of these names, in the order of the names."""
+    by_name: dict[str, str] = {}
+    for key in keys:
+        by_name.setdefault(normal(key), key)
+    return [by_name[name] for name in names if name in by_name]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table of messages. If a kind has several columns, the first non-empty value of a row counts.
+
+    ``stream``: the column of conversations names channels, which are divided at long pauses.
+    """
+
+    conversation: str | None
+    stream: bool
+    time: tuple[str, ...]
+    sender: tuple[str, ...]
+    text: tuple[str, ...]
+    sender_ids: tuple[str, ...] = ()
+    role: tuple[str, ...] = ()
+    from_customer: tuple[str, ...] = ()
+    from_agent: tuple[str, ...] = ()
+    kind: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    reply_to: tuple[str, ...] = ()
+
+
+def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns:
+    """Detect the columns from their names and values, and note the guesses.
+
+    Args:
+        rows: the first rows of the table.
+        options: the user's choices.
+        where: the file, for messages.
+
+    Raises:
+        DataError: the column of senders or of texts cannot be detected.
+        UsageError: a column of the options does not exist.
+    """
+    keys = keys_of(rows)
+    check_columns(keys, (options.conversation, *options.time, options.sender, options.text), where)
+    named = {options.conversation, *options.time, options.sender, options.text}
+    profiles = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
+    free = [profiles[key] for key in keys if key not in named]
+    role = usual((each.key for each in free), ROLE)
+    time = list(options.time) or time_columns(free, options)
+    free = [each for each in free if each.key not in time]
+    text = [options.text] if options.text else _text(free)
+    senders = [options.sender] if options.sender else _sender(free, text, len(rows)) or role
+    by_name = [options.conversation] if options.conversation else _conversation(free, options)
+    flags = usual(keys, [*FROM_CUSTOMER, *FROM_AGENT])
+    senders = senders or flags[:1]
+    if not options.sender and all(profiles[key].n_distinct < 2 for key in senders):
+        others = [each for each in free if each.key not in (*text, *by_name)]
+        senders = _sender_by_values(others, profiles, by_name) or senders
+    conversation = by_name or _conversation_by_values(
+        [each for each in free if each.key not in (*text, *senders, *role)], profiles, senders
+    )
+    columns = {"conversation": conversation, "time": time, "sender": senders, "text": text}
+    for what in ("sender", "text"):
+        if not columns[what]:
+            raise DataError(
+                f"{where}: no column has a usual name for the {what} among {listed(keys)};"
+                f" name it with the option {what}, or add a header if the file has none"
+            )
+    stream = bool(conversation) and not options.conversation and _is_stream(profiles[conversation[0]], time)
+    roles = [key for key in (*role, *flags) if key not in (*named, *senders)][:1]
+    _note_guesses(columns | {"role": roles}, options, stream=stream)
+    taken = {*text, *senders[:1], *conversation}
+    rest = [each.key for each in free if each.key not in taken]
+    return Columns(
+        conversation=next(iter(conversation), None),
+        stream=stream,
+        time=tuple(time),
+        sender=tuple(senders),
+        text=tuple(text),
+        sender_ids=tuple(usual(rest, SENDER_ID)),
+        role=tuple(role),
+        from_customer=tuple(usual(flags, FROM_CUSTOMER)),
+        from_agent=tuple(usual(flags, FROM_AGENT)),
+        kind=tuple(usual(rest, KIND)),
+        private=tuple(usual(rest, PRIVATE)),
+        public=tuple(usual(rest, PUBLIC)),
+        deleted=tuple(usual(rest, DELETED)),
+        files=tuple(usual(rest, FILES)),
+        ids=tuple(usual(rest, ID)),
+        reply_to=tuple(usual(rest, REPLY_TO)),
+    )
+
+
+def check_columns(keys: Collection[str], named: Iterable[str | None], where: object) -> None:
+    """Check that the columns of the options exist.
+
+    Raises:
+        UsageError: a column does not exist.
+    """
+    for name in named:
+        if name is not None and name not in keys:
+            raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
+
+
+def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stream: bool) -> None:
+    usual_names = {
+        "conversation": CONVERSATION,
+        "time": TIME,
+        "sender": [*SENDER, *ROLE, *FROM_CUSTOMER, *FROM_AGENT],
+        "text": TEXT,
+    }
+    guesses: dict[str, list[str]] = {"name": [], "values": []}
+    for what, keys in chosen.items():
+        if keys and not getattr(options, what, None):
+            by_name = what == "role" or usual(keys, usual_names[what])
+            shown = " and ".join(map(repr, keys if what == "time" else keys[:1]))
+            guesses["name" if by_name else "values"].append(f"{what} in {shown}")
+    if parts := [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]:
+        options.log.note(f"guessed {'; '.join(parts)}")
+    if stream:
+        options.log.note(f"{chosen['conversation'][0]!r} names channels, which are divided at long pauses")
+
+
+def hinted(key: str, hints: Collection[str]) -> bool:
+    """Whether a word of the column name is a hint, or the name contains a hint of five or more letters.
+
+    >>> hinted("dateSent", SAID_AT), hinted("Erstellt am", SAID_AT), hinted("state", SAID_AT)
+    (True, True, False)
+    """
+    split = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", key).casefold()))
+    return bool(split & set(hints)) or any(len(hint) > 4 and hint in normal(key) for hint in hints)
+
+
+def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
+    """The column of times, by its name and values; if it holds only dates, also a column of times of day."""
+    exact = {key: rank for rank, key in enumerate(usual((each.key for each in free), TIME))}
+
+    def is_time(each: Profile) -> bool:
+        hint = each.key in exact or (hinted(each.key, (*SAID_AT, *TIMED)) and not hinted(each.key, LASTS))
+        return (each.key in exact or each.filled >= 0.5) and (
+            each.times >= 0.8 or (hint and each.maybe_times >= 0.8) or (each.key in exact and each.maybe_times > 0)
+        )
+
+    def rank(each: Profile) -> tuple[float, ...]:
+        later = hinted(each.key, LATER)
+        name = 4 if later else 0 if each.key in exact else 1 if hinted(each.key, SAID_AT) else 2
+        name = 3 if name == 2 and not hinted(each.key, TIMED) else name
+        return name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
+
+    found = sorted(filter(is_time, free), key=rank)
+    clock = [each for each in free if each.clocks >= 0.8][:1] if found and not found[0].has_clock else []
+    for each in free:
+        if each.key in exact and each.n_distinct and each not in [*found, *clock]:
+            value = next(filter(None, each.values), "")
+            options.log.note(f"column {each.key!r} holds values that are not readable times, such as {value[:40]!r}")
+    if not found:
+        return []
+    if clock:
+        return [found[0].key, clock[0].key]
+    if len(found) > 1:
+        options.log.note(f"also times: {listed(each.key for each in found[1:])} (choose a column with the option time)")
+    return [found[0].key]
+
+
+def _text(free: Sequence[Profile]) -> list[str]:
+    """The columns of texts: those with a usual name and texts, else the one with the longest texts."""
+    by_key = {each.key: each for each in free}
+    names = usual(by_key, TEXT)
+    good = [key for key in names if by_key[key].is_text]
+    long = [each for each in free if each.is_long_text and len(each.values) >= MIN_ROWS]
+    longest = max(long, key=lambda each: each.words, default=None)
+    return good or ([longest.key] if longest else [key for key in names if by_key[key].times < 0.8])
+
+
+def _sender(free: Sequence[Profile], text: Sequence[str], n_rows: int) -> list[str]:
+    """The columns with a usual name; those with several senders come first."""
+    by_key = {each.key: each for each in free if each.key not in text and (each.is_name or not each.n_distinct)}
+    return sorted(usual(by_key, SENDER), key=lambda key: n_rows > 1 and by_key[key].n_distinct < 2)
+
+
+def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:
+    """A column with a usual name; columns with repeated values are preferred."""
+    by_key = {each.key: each for each in free}
+    names = usual(by_key, CONVERSATION)
+    for key in [key for key in names if by_key[key].filled < 0.5]:
+        options.log.note(f"{key!r} is not the column of conversations, because it is empty in most rows")
+        names.remove(key)
+    # without threads, each message of Google Chat has its own topic
+    names = [key for key in names if normal(key) != "topicid" or by_key[key].distinct < 1]
+    return sorted(names, key=lambda key: by_key[key].distinct >= 1)[:1]
+
+
+def _sender_by_values(
+    free: Sequence[Profile], profiles: Mapping[str, Profile], conversation: Sequence[str]
+) -> list[str]:
+    """The column of a few short names that change between messages; a column name that hints at people wins."""
+    n = len(free[0].values) if free else 0
+    groups = profiles[conversation[0]].values if conversation else ("",) * n
+    found = [
+        each
+        for each in free
+        if n >= MIN_ROWS
+        and each.is_name
+        and each.filled >= 0.8
+        and each.maybe_times < 0.8
+        and 2 <= each.n_distinct <= max(2, n // 2)
+        and each.changes(groups) >= 0.3
+    ]
+    return [each.key for each in sorted(found, key=lambda each: (not hinted(each.key, PEOPLE), each.numbers > 0.5))[:1]]
+
+
+def _conversation_by_values(
+    free: Sequence[Profile], profiles: Mapping[str, Profile], senders: Sequence[str]
+) -> list[str]:
+    """The column of repeated ids, most of which have several senders."""
+    if not senders or not free or len(free[0].values) < MIN_ROWS:
+        return []
+    sender_of = profiles[senders[0]].values
+
+    def is_conversation(each: Profile) -> bool:
+        groups: dict[str, set[str]] = {}
+        for name, sender in zip(each.values, sender_of, strict=True):
+            groups.setdefault(name, set()).add(sender)
+        several = sum(len(group) > 1 for group in groups.values())
+        ids = sum(any(map(str.isdigit, name)) for name in groups)
+        return (
+            each.filled == 1
+            and each.words <= 3
+            and each.maybe_times < 0.8
+            and 2 <= each.n_distinct <= len(sender_of) // 2
+            and several >= 0.7 * len(groups)
+            and ids >= 0.9 * len(groups)
+        )
+
+    return [each.key for each in filter(is_conversation, free)][:1]
+
+
+def _is_stream(column: Profile, time: Sequence[str]) -> bool:
+    """Whether the column names channels instead of conversations: each value has many messages."""
+    return bool(time and usual([column.key], CHANNEL)) and len(column.values) > 30 * max(1, column.n_distinct)
+
+
+def listed(keys: Iterable[str]) -> str:
+    """The names of columns for messages, at most twenty."""
+    names = [repr(key[:40]) for key in keys]
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -1,0 +1,147 @@
+"""Build rows of dialogues from messages: sort them by time, divide streams at long pauses, and join messages.
+
+This module does not know file formats.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import groupby, pairwise
+from operator import attrgetter
+
+from polyrank_chats.errors import DataError
+from polyrank_chats.messages import REPEATED, SYSTEM, UNANSWERED, Message
+from polyrank_chats.roles import is_system
+from polyrank_chats.values import Row
+
+MAX_MESSAGES = 5_000
+"""Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatedMessage:
+    """A message with its parsed time and its speaker."""
+
+    message: Message
+    time: datetime | None
+    speaker: str
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of the messages by outcome."""
+
+    n_turns: int = 0
+    n_joined: int = 0
+    n_background: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def dialogues(
+    messages: Sequence[DatedMessage], counts: Counts, *, join: bool, gap: timedelta, keep_system: bool
+) -> Iterator[Row]:
+    """Rows of dialogues, in the order of their first messages in the file.
+
+    Args:
+        messages: all messages.
+        counts: updated with the outcome of each message.
+        join: make one turn of consecutive messages of a sender.
+        gap: a longer pause in a stream starts a new conversation.
+        keep_system: system messages before all others become the background of the conversation.
+
+    Raises:
+        DataError: a conversation has more than ``MAX_MESSAGES`` messages.
+    """
+    groups: dict[tuple[str, str | None], list[DatedMessage]] = {}
+    for each in messages:
+        groups.setdefault((each.message.stream, each.message.conversation), []).append(each)
+    n_streams = Counter(name for _, name in groups)
+    of_stream: dict[str, list[list[DatedMessage]]] = {}
+    for (stream, _), group in groups.items():
+        of_stream.setdefault(stream, []).append(group)
+    falling = {stream: newest_first(held) for stream, held in of_stream.items()}
+    for (stream, name), unsorted in groups.items():
+        group = in_order(unsorted, counts, falling=falling[stream])
+        parts = (
+            [(name if n_streams[name] == 1 else f"{stream}/{name}", group)]
+            if name
+            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(group, gap), 1)]
+        )
+        for id_, part in parts:
+            if len(part) > MAX_MESSAGES:
+                raise DataError(
+                    f"{part[0].message.where}: the conversation that begins here has {len(part):,} messages, the limit"
+                    f" is {MAX_MESSAGES:,}; name the column of conversations or of times"
+                )
+            row = dialogue(id_, part, counts, join=join, keep_system=keep_system)
+            if row is not None:
+                yield row
+
+
+def newest_first(groups: Iterable[Sequence[DatedMessage]]) -> bool:
+    """Whether times decrease from message to message far more often than they increase."""
+    pairs = [(a.time, b.time) for group in groups for a, b in pairwise(group) if a.time and b.time]
+    return sum(a > b for a, b in pairs) > 2 * sum(a < b for a, b in pairs)
+
+
+def in_order(group: list[DatedMessage], counts: Counts, *, falling: bool) -> list[DatedMessage]:
+    """Sort by time, oldest first. Messages with equal times keep the order of the file, or its reverse if ``falling``.
+
+    Identical messages of a sender at the same time are left out.
+    """
+    known: dict[object, DatedMessage] = {}
+    for each in group:
+        known.setdefault((each.time, each.message.sender, each.message.text) if each.time else id(each), each)
+    kept = list(known.values())
+    counts.left_out[REPEATED] += len(group) - len(kept)
+    if falling:
+        kept.reverse()
+    latest = datetime.min
+    keys = []
+    for each in kept:
+        latest = each.time or latest  # a message without a time stays after the one before it
+        keys.append(latest)
+    return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
+
+
+def divided(messages: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[DatedMessage]]:
+    """Divide a stream into conversations at pauses longer than ``gap``."""
+    part: list[DatedMessage] = []
+    last: datetime | None = None
+    for each in messages:
+        if part and each.time and last and each.time - last > gap:
+            yield part
+            part = []
+        part.append(each)
+        last = each.time or last
+    if part:
+        yield part
+
+
+def dialogue(id_: str, messages: list[DatedMessage], counts: Counts, *, join: bool, keep_system: bool) -> Row | None:
+    """The row of a conversation; None if it has fewer than two turns."""
+    talk = [each for each in messages if not is_system(each.message)]
+    background = [each.message.text for each in messages[: messages.index(talk[0])]] if talk and keep_system else []
+    turns = list(_turns(talk, join=join))
+    counts.left_out[SYSTEM] += len(messages) - len(talk) - len(background)
+    if len(turns) < 2:
+        counts.left_out[UNANSWERED] += len(talk)
+        counts.left_out[SYSTEM] += len(background)
+        return None
+    counts.n_turns += len(turns)
+    counts.n_joined += len(talk) - len(turns)
+    counts.n_background += len(background)
+    began = next((each.time for each in talk if each.time), None)
+    row: Row = {"id": id_}
+    if began is not None:
+        row["time"] = began.isoformat(timespec="seconds")
+    if background:
+        row["background"] = background
+    return row | {"turns": turns}
+
+
+def _turns(talk: list[DatedMessage], *, join: bool) -> Iterator[dict[str, str]]:
+    groups = (list(group) for _, group in groupby(talk, attrgetter("message.sender", "speaker")))
+    for group in groups if join else ([each] for each in talk):
+        yield {"speaker": group[0].speaker, "text": "\n".join(each.message.text for each in group)}

@@ -1,0 +1,204 @@
+"""``import_chats``: read chats as dialogues, with a report that accounts for every message."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import get_args
+
+from polyrank_chats.dialogues import Counts, DatedMessage, dialogues
+from polyrank_chats.errors import DataError, UsageError
+from polyrank_chats.import_report import Chats, ChatsReport
+from polyrank_chats.messages import DateOrder, Message, ReadLog, ReadOptions
+from polyrank_chats.reading import READERS, read
+from polyrank_chats.redact import Redactor, links
+from polyrank_chats.roles import AGENT, is_system, speakers
+from polyrank_chats.threads import threaded
+from polyrank_chats.times import order_of_dates, read_time
+from polyrank_chats.unpacking import MAX_BYTES
+from polyrank_chats.values import Row
+from polyrank_chats.wording import counted
+
+GAP_HOURS = 8.0
+SHARED = 3
+"""Conversations in which agents gave a link, so that it stays."""
+
+
+def import_chats(
+    path: Path | str,
+    *,
+    form: str | None = None,
+    conversation: str | None = None,
+    time: str | Sequence[str] | None = None,
+    sender: str | None = None,
+    text: str | None = None,
+    question: str | None = None,
+    answer: str | None = None,
+    agent: str | Sequence[str] = (),
+    join: bool = True,
+    gap_hours: float = GAP_HOURS,
+    date_order: DateOrder | None = None,
+    keep_system: bool = False,
+    encoding: str | None = None,
+    sheet: str | Sequence[str] = (),
+    max_bytes: int = MAX_BYTES,
+    redact: Sequence[str] = (),
+    keep_personal: bool = False,
+    skip_bad: bool = False,
+) -> Chats:
+    """Import chats of a file, a folder or a zip. polyrank guesses arguments that are None and notes it in the report.
+
+    Args:
+        path: CSV, a workbook, an SQLite database, Parquet, JSON, JSON lines, a transcript or a messenger's text; or a
+            folder or zip of such files.
+        form: form of the files, one of ``READERS``.
+        conversation: the column (or field, with dots: ``meta.id``) of conversation ids. Without one, each channel,
+            group or file is divided at long pauses.
+        time: the column of times, or the columns of dates and of times of day.
+        sender: the column of senders.
+        text: the column of texts.
+        question: the column of questions, in a table of questions and answers.
+        answer: the column of answers, in such a table.
+        agent: names, ids or roles of the agents, whose turns are responses; they become ``agent``, all others
+            ``customer``. Empty: detected from roles and names; if that fails, speakers keep their names.
+        join: make one turn of consecutive messages of a sender.
+        gap_hours: a longer pause ends a conversation, if the file has no conversation ids.
+        date_order: the number that comes first in a date such as 3/4/24.
+        keep_system: keep system texts before all others, as background.
+        encoding: encoding of text files.
+        sheet: sheets of a workbook, or tables and views of an SQLite database. Empty: the largest sheet and those with
+            the same columns, or the only table.
+        max_bytes: the limit for the unpacked size of a file (zip, gzip or a workbook).
+        redact: names to replace by ``[name]``. Mail addresses, links, and phone, card and account numbers are always
+            replaced by placeholders.
+        keep_personal: replace nothing.
+        skip_bad: count bad rows in the report and continue, instead of stopping at the first.
+
+    Raises:
+        DataError: the file or a row is bad, or it has no conversation of two people.
+        MissingLibraryError: an optional library is required but not installed.
+        UsageError: an argument is invalid, or a column or table does not exist.
+    """
+    path = Path(path)
+    for name, value, possible in (("form", form, [*READERS]), ("date_order", date_order, get_args(DateOrder))):
+        if value is not None and value not in possible:
+            raise UsageError(f"{name} {value!r} is unknown; use {', '.join(possible)} or none")
+    if redact and keep_personal:
+        raise UsageError("`redact` replaces names, but `keep_personal` keeps them; leave one of them out")
+    if not 0 < gap_hours < 1e6:
+        raise UsageError(f"gap_hours is {gap_hours}; give the hours of silence, more than 0 and less than 1,000,000")
+    log = ReadLog(skip_bad=skip_bad)
+    options = ReadOptions(
+        log=log,
+        form=form,
+        conversation=conversation,
+        time=_several(time),
+        sender=sender,
+        text=text,
+        question=question,
+        answer=answer,
+        encoding=encoding,
+        sheet=_several(sheet),
+        max_bytes=max_bytes,
+    )
+    forms: dict[str, None] = {}
+    messages = list(threaded(read(path, options, forms)))
+    n_messages = len(messages) + log.skipped.total() + log.bad.n
+    said = _with_speakers(_dated(messages, date_order, log), _several(agent), log, path)
+    if n_loose := sum(each.message.conversation is None for each in said):
+        how = (
+            f"divided at pauses of {gap_hours:g} hours" if any(each.time for each in said) else "not divided: no times"
+        )
+        log.note(f"{counted(n_loose, 'message')} without a conversation {how}")
+    counts = Counts(left_out=log.skipped)
+    rows = list(dialogues(said, counts, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
+    redactor = Redactor(redact, _agents_links(rows))
+    if not keep_personal:
+        rows = redacted(rows, redactor)
+        if redactor.kept:
+            n = counted(len(redactor.kept), "link")
+            log.note(f"kept {n} that agents gave in {SHARED} conversations or more")
+    report = ChatsReport(
+        form=" and ".join(forms),
+        n_messages=n_messages,
+        n_conversations=len(rows),
+        n_turns=counts.n_turns,
+        n_joined=counts.n_joined,
+        n_background=counts.n_background,
+        left_out={reason: n for reason, n in counts.left_out.most_common() if n},
+        redacted={what: n for what, n in redactor.counts.items() if n},
+        speakers=dict(Counter(turn["speaker"] for row in rows for turn in row["turns"]).most_common()),
+        n_bad=log.bad.n,
+        messages=tuple(log.bad.messages),
+        notes=tuple(log.notes),
+    )
+    if not rows:
+        raise DataError(f"{path}: {_why_nothing(said, report)}")
+    return Chats(rows, report)
+
+
+def _several(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
+
+
+def _agents_links(dialogues: Sequence[Row]) -> set[str]:
+    """Links that agents gave in several conversations: they lead to pages, not to persons."""
+    given: Counter[str] = Counter()
+    for row in dialogues:
+        given.update(set().union(*(links(turn["text"]) for turn in row["turns"] if turn["speaker"] == AGENT)))
+    return {link for link, n in given.items() if n >= SHARED}
+
+
+def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
+    """Replace personal data in dialogues; personal speakers and ids become numbers."""
+    people: dict[str, str] = {}
+    quiet = Redactor(redactor.names)  # replacements in speakers and ids do not count
+
+    def speaker(name: str) -> str:
+        return name if quiet(name) == name else people.setdefault(name, f"person {len(people) + 1}")
+
+    return [
+        row
+        | {"id": row["id"] if row["id"].isdigit() or quiet(row["id"]) == row["id"] else f"conversation {number}"}
+        | ({"background": list(map(redactor, row["background"]))} if "background" in row else {})
+        | {"turns": [{"speaker": speaker(turn["speaker"]), "text": redactor(turn["text"])} for turn in row["turns"]]}
+        for number, row in enumerate(dialogues, 1)
+    ]
+
+
+def _dated(
+    messages: Sequence[Message], order: DateOrder | None, log: ReadLog
+) -> Iterator[tuple[Message, datetime | None]]:
+    if order is None:
+        order, is_guess = order_of_dates(message.time for message in messages)
+        if is_guess:
+            log.note(
+                f"dates are ambiguous: assuming that the {order} comes first (choose it with the option date order)"
+            )
+    for message in messages:
+        try:
+            yield message, read_time(message.time, order)
+        except ValueError as error:
+            log.bad.add(DataError(f"{message.where}: {error}"))
+
+
+def _with_speakers(
+    dated: Iterator[tuple[Message, datetime | None]], agents: Sequence[str], log: ReadLog, path: Path
+) -> list[DatedMessage]:
+    known = list(dated)
+    talk = [message for message, _ in known if not is_system(message)]
+    names = iter(speakers(talk, agents, log.note, path))
+    return [DatedMessage(message, at, "" if is_system(message) else next(names)) for message, at in known]
+
+
+def _why_nothing(said: Sequence[DatedMessage], report: ChatsReport) -> str:
+    """Why the import has no dialogue, and the fix."""
+    senders = {each.message.sender for each in said}
+    if report.n_bad and not said:
+        return f"has no good row; the first bad one: {report.messages[0]}"
+    if len(senders) == 1:
+        return f"all {counted(len(said), 'message')} are by {senders.pop()!r}; name the column of senders"
+    if said:
+        return f"none of {counted(len(said), 'message')} answers another; name the column of conversations"
+    reasons = ", ".join(counted(n, reason) for reason, n in report.left_out.items())
+    return f"holds no usable message{f' ({reasons})' if reasons else ''}; check the file, or choose its form"

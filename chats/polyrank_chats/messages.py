@@ -1,0 +1,123 @@
+"""The output of every chat reader: messages, and a log of everything else. No file format is known here."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from polyrank_chats.errors import DataError
+from polyrank_chats.unpacking import MAX_BYTES
+from polyrank_chats.values import Row
+
+DateOrder = Literal["day", "month", "year"]
+Rows = list[tuple[int, Row]]
+"""Rows with their numbers, or with the lines that they start on."""
+
+# reasons for leaving a message out, in the singular
+EMPTY, ATTACHMENT, SYSTEM, NOTE, DELETED = "empty text", "attachment", "system line", "internal note", "deleted message"
+REPEATED, UNANSWERED = "repeated message", "unanswered message"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a file.
+
+    Args:
+        where: ``file:row``, for errors.
+        stream: the file, channel or group of the message.
+        sender: name of the sender.
+        text: plain text.
+        conversation: id of the conversation; None: pauses divide the stream into conversations.
+        time: a text, a number, a datetime or None.
+        role: role of the sender, if the file has it: agent, customer, assistant, ...
+        sender_id: another name or id of the sender.
+        id: id of the message, if answers refer to it.
+        answers: ids of the messages that it answers, oldest first; a chain of answers is a conversation.
+    """
+
+    where: str
+    stream: str
+    sender: str
+    text: str
+    conversation: str | None = None
+    time: Any = None
+    role: str | None = None
+    sender_id: str | None = None
+    id: str | None = None
+    answers: tuple[str, ...] = ()
+
+
+Messages = Iterator[Message | str | DataError]
+"""The output of a reader: messages, reasons for leaving a message out, and errors of bad rows."""
+
+
+KEPT_MESSAGES = 3
+
+
+class BadRows:
+    """Counts bad rows and keeps the first error messages.
+
+    Args:
+        skip: count bad rows, instead of raising the error of the first.
+    """
+
+    def __init__(self, *, skip: bool) -> None:
+        self.n, self.messages = 0, list[str]()
+        self._skip = skip
+
+    def add(self, error: DataError) -> None:
+        """Count a bad row, or raise its error unless bad rows are skipped."""
+        if not self._skip:
+            raise error
+        self.n += 1
+        if len(self.messages) < KEPT_MESSAGES:
+            self.messages.append(str(error))
+
+
+class ReadLog:
+    """Collects notes about guesses, reasons for skipped rows, and bad rows.
+
+    Args:
+        skip_bad: count bad rows, instead of raising the error of the first.
+        notify: called once with each note.
+    """
+
+    def __init__(self, *, skip_bad: bool = False, notify: Callable[[str], None] = lambda line: None) -> None:
+        self.notes: dict[str, None] = {}
+        self.skipped: Counter[str] = Counter()
+        self.bad = BadRows(skip=skip_bad)
+        self._say = notify
+
+    def note(self, line: str) -> None:
+        """Add a note about a guess."""
+        if line not in self.notes:
+            self.notes[line] = None
+            self._say(line)
+
+    def count(self, found: Messages) -> Iterator[Message]:
+        """The messages; reasons and bad rows are counted."""
+        for each in found:
+            match each:
+                case Message():
+                    yield each
+                case DataError():
+                    self.bad.add(each)
+                case reason:
+                    self.skipped[reason] += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How to read a file; polyrank guesses options that are None. See ``import_chats``."""
+
+    log: ReadLog
+    form: str | None = None
+    conversation: str | None = None
+    time: tuple[str, ...] = ()
+    sender: str | None = None
+    text: str | None = None
+    question: str | None = None
+    answer: str | None = None
+    encoding: str | None = None
+    sheet: tuple[str, ...] = ()
+    max_bytes: int = MAX_BYTES

@@ -1,0 +1,152 @@
+"""Describe the values of a column: times, times of day, numbers, ids, names or texts. Column names do not count."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from itertools import pairwise
+from typing import Any, Literal
+
+from polyrank_chats.texts import plain
+from polyrank_chats.times import CLOCK, COMPACT, NUMBER, read_time
+
+DATED = re.compile(r"\d{1,4} ?[-/.] ?\d{1,2} ?[-/.] ?\d{1,4}|\d{1,4}.*[^\W\d_]{3}|[^\W\d_]{3}.*\d{1,4}", re.DOTALL)
+SURE = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)|\d:\d\d")
+YEARS = range(1990, 2101)
+
+TimeKind = Literal["time", "maybe", "clock", ""]
+
+
+def kind_of_time(value: Any) -> TimeKind:
+    """Whether a value is a time, possibly a time (a number, or a date with a two-digit year), or a time of day.
+
+    >>> [kind_of_time(value) for value in ("2024-05-01T10:00:00Z", "1714557600", "10:15 PM", "see 10:15", "1.2.3")]
+    ['time', 'maybe', 'clock', '', 'maybe']
+    """
+    if isinstance(value, time):
+        return "clock"
+    if isinstance(value, date):
+        return "time"
+    text = str(value).strip()
+    if isinstance(value, bool | list | dict) or len(text) > 48 or sum(map(str.isdigit, text)) < 3:
+        return ""
+    if CLOCK.fullmatch(text):
+        return "clock"
+    number = NUMBER.fullmatch(text) is not None
+    if not number and (not DATED.search(text) or len(text.split()) > 9):
+        return ""
+    try:
+        found = read_time(value, "day")
+    except ValueError:
+        try:
+            found = read_time(text, "month")
+        except ValueError:
+            return ""
+    if found is None or found.year not in YEARS:
+        return ""
+    return "time" if not number and not COMPACT.fullmatch(text) and SURE.search(text) else "maybe"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Statistics of the values of a column. Shares are of the non-empty values.
+
+    Args:
+        key: name of the column.
+        values: the values as texts, one for each row; an empty text if the row has none.
+        filled: share of rows with a value.
+        times: share of times.
+        maybe_times: share of times and of possible times.
+        clocks: share of times of day.
+        has_clock: whether a time includes the time of day.
+        numbers: share of numbers.
+        n_distinct: number of different values.
+        words: average number of words.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    filled: float
+    times: float
+    maybe_times: float
+    clocks: float
+    has_clock: bool
+    numbers: float
+    n_distinct: int
+    words: float
+
+    @property
+    def distinct(self) -> float:
+        """Share of different values among the non-empty ones."""
+        return self.n_distinct / max(1, sum(map(bool, self.values)))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the values may be texts: not times, not numbers, and not a few repeated words."""
+        repeated = len(self.values) >= 20 and self.distinct < 0.2 and self.words < 2
+        return self.n_distinct > 0 and self.times < 0.8 and self.numbers < 0.9 and not repeated
+
+    @property
+    def is_long_text(self) -> bool:
+        """Whether the values are sentences, most of them different."""
+        return self.is_text and self.words >= 2 and self.distinct > 0.5
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the values may be names of people: short, and not times."""
+        return self.n_distinct > 0 and self.times < 0.8 and self.clocks < 0.8 and self.words <= 6
+
+    def changes(self, groups: Sequence[str]) -> float:
+        """Share of rows whose value differs from that of the previous row of the same group."""
+        last: dict[str, str] = {}
+        n = n_changed = 0
+        for group, value in zip(groups, self.values, strict=True):
+            if value:
+                n += group in last
+                n_changed += last.get(group, value) != value
+                last[group] = value
+        return n_changed / max(1, n)
+
+
+def profile(key: str, values: Iterable[Any]) -> Profile:
+    """Compute the profile of a column.
+
+    >>> profile("Sent on", ["3 May 2024 10:15", None]).times, profile("n", [1, 2, 2]).n_distinct
+    (1.0, 2)
+    """
+    held = list(values)
+    filled = [value for value in held if value not in (None, "", [])]
+    texts = [plain(value) if isinstance(value, str | list) else str(value) for value in held]
+    kinds = [kind_of_time(value) for value in filled]
+    n = max(1, len(filled))
+    return Profile(
+        key=key,
+        values=tuple("" if value in (None, "", []) else text for value, text in zip(held, texts, strict=True)),
+        filled=len(filled) / max(1, len(held)),
+        times=kinds.count("time") / n,
+        maybe_times=(kinds.count("time") + kinds.count("maybe")) / n,
+        clocks=kinds.count("clock") / n,
+        has_clock=any(_has_clock(value) for value in filled),
+        numbers=sum(NUMBER.fullmatch(str(value).strip()) is not None for value in filled) / n,
+        n_distinct=len({str(value) for value in filled}),
+        words=sum(len(text.split()) for text in texts) / n,
+    )
+
+
+def _has_clock(value: Any) -> bool:
+    if isinstance(value, datetime):
+        return value.time() != time()
+    found = re.search(r"\d[:.h]\d\d(?::\d\d)?(?!\d|[.]\d{2,4})|\d ?[ap]\.?m", str(value), re.IGNORECASE)
+    return bool(NUMBER.fullmatch(str(value).strip())) or (
+        found is not None and not re.search("[ T]0?0:00(:00)?$", str(value))
+    )
+
+
+def falls(values: Sequence[str]) -> bool:
+    """Whether the values are decreasing whole numbers.
+
+    >>> falls(["9", "7", "4"]), falls(["9"]), falls(["a", "b"])
+    (True, False, False)
+    """
+    numbers = [int(value) for value in values if value.isdecimal()]
+    return len(numbers) == len(values) > 1 and all(a > b for a, b in pairwise(numbers))

@@ -1,0 +1,78 @@
+"""Read files as messages: every reader checks whether a file has its form, the most specific reader first."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from polyrank_chats.chat_logs import chat_log
+from polyrank_chats.discord import discord
+from polyrank_chats.errors import DataError, UsageError
+from polyrank_chats.files import File
+from polyrank_chats.line_kakaotalk import line_kakaotalk
+from polyrank_chats.mail import mail
+from polyrank_chats.mattermost import mattermost
+from polyrank_chats.members import Members, members
+from polyrank_chats.messages import Message, Messages, ReadOptions
+from polyrank_chats.nested import conversations
+from polyrank_chats.slack import slack
+from polyrank_chats.tables import questions, table
+from polyrank_chats.teams import teams
+from polyrank_chats.telegram import telegram
+from polyrank_chats.transcript_tables import transcripts
+from polyrank_chats.transcripts import transcript
+from polyrank_chats.webvtt import webvtt
+from polyrank_chats.whatsapp import whatsapp
+
+Reader = Callable[[File], Messages | None]
+"""Returns the messages of a file, or None if the file has another form; ``options.form`` is the user's choice."""
+
+READERS: dict[str, Reader] = {
+    reader.__name__: reader
+    for reader in (
+        mail,
+        slack,
+        teams,
+        telegram,
+        discord,
+        mattermost,
+        chat_log,
+        whatsapp,
+        line_kakaotalk,
+        webvtt,
+        transcript,
+        conversations,
+        transcripts,
+        questions,
+        table,
+    )
+}
+WITH_COLUMNS = (conversations, transcripts, questions, table)
+
+
+def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Iterator[Message]:
+    """The messages of a file, a folder or an archive; the detected forms are added to ``forms``.
+
+    Raises:
+        DataError: a file is damaged, has no known form, or has a bad row.
+        UsageError: a file does not have the form or the column of the options.
+    """
+    parts = Members(members(path, options.log.note, options.max_bytes))
+    for member in parts.files:
+        try:
+            yield from options.log.count(_messages(File(member, options, parts), forms))
+        except RecursionError as error:
+            raise DataError(f"{member.path}: nested too deeply; give flatter JSON") from error
+
+
+def _messages(file: File, forms: dict[str, None]) -> Messages:
+    options = file.options
+    wanted = {options.form: READERS[options.form]} if options.form else READERS
+    for form, reader in wanted.items():
+        if (found := reader(file)) is None:
+            continue
+        named = (options.conversation, *options.time, options.sender, options.text)
+        if reader not in WITH_COLUMNS and any(named):
+            name = next(filter(None, named))
+            raise UsageError(f"{file.path} has no column {name!r}, as its form is {form}; leave the option out")
+        forms[form] = None
+        return found
+    raise UsageError(f"{file.path} does not have the form {options.form}; choose another form or none")

@@ -1,0 +1,96 @@
+"""Slack's export: a folder for each channel with a JSON file for each day, and ``users.json``."""
+
+import html
+import re
+from functools import lru_cache
+
+from polyrank_chats.errors import DataError
+from polyrank_chats.files import File
+from polyrank_chats.members import Members
+from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog, ReadOptions
+from polyrank_chats.values import Row, object_of, text_of
+
+DAY = re.compile(r"\d{4}-\d\d-\d\d\.json")
+SAID = (None, "", "thread_broadcast", "me_message", "bot_message", "file_share", "file_comment")
+MARKUP = re.compile(r"<([@#!]?)([^<>|]+)(?:\|([^<>]*))?>")
+
+
+def slack(file: File) -> Messages | None:
+    """Each channel is a stream, and each thread a conversation; only the files of days hold messages."""
+    days = _has_days(file.others)
+    if days and not DAY.fullmatch(file.path.name):
+        return iter(()) if file.path.suffix == ".json" else None
+    if days and not file.data.strip(b" \r\n\t[]"):
+        return iter(())  # a day without messages
+    first = next((row for _, row in file.objects), {})
+    theirs = first.get("type") == "message" and text_of(first.get("ts")) != ""
+    return _messages(file) if theirs or (days and file.objects) else None
+
+
+def _messages(file: File) -> Messages:
+    names = _names(file.others)
+    channel = file.path.parent.name if len(file.others.files) > 1 else file.stem
+    for number, row in file.objects:
+        yield _message(f"{file.path}:{number}", channel, row, names)
+
+
+@lru_cache(maxsize=1)
+def _has_days(export: Members) -> bool:
+    """Whether the files are an export: a file is named by its day."""
+    return any(DAY.fullmatch(member.path.name) for member in export.files)
+
+
+@lru_cache(maxsize=1)
+def _names(export: Members) -> dict[str, str]:
+    """Names of the users of an export by id; bad entries are left out."""
+    members = (member for member in export.files if member.path.name == "users.json")
+    people = (File(member, ReadOptions(log=ReadLog(skip_bad=True))) for member in members)
+    return {str(row.get("id")): _name(row) for each in people for _, row in each.objects}
+
+
+def _name(user: Row) -> str:
+    own = object_of(user.get("profile"))
+    names = (own.get("display_name"), user.get("real_name"), own.get("real_name"), user.get("name"), user.get("id"))
+    return str(next(filter(None, names), ""))
+
+
+def _message(where: str, channel: str, row: Row, names: dict[str, str]) -> Message | str | DataError:
+    if row.get("subtype") == "tombstone":
+        return DELETED
+    if row.get("type") != "message" or row.get("subtype") not in SAID:
+        return SYSTEM
+    text = _plain(text_of(row.get("text")), names)
+    if not text:
+        return ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY
+    user = str(row.get("user") or row.get("bot_id") or row.get("username") or "")
+    profile = object_of(row.get("user_profile") or row.get("bot_profile"))
+    known = names.get(user) or row.get("username") or (_name({"profile": profile, **profile}) if profile else "")
+    if not (user or known):
+        return DataError(f"{where}: a message without a user; remove it")
+    thread = row.get("thread_ts")
+    return Message(
+        where=where,
+        stream=channel,
+        sender=str(known or user),
+        text=text,
+        conversation=f"{channel}/{thread}" if thread else None,
+        time=float(row["ts"]) if re.fullmatch(r"\d+(\.\d+)?", str(row.get("ts"))) else row.get("ts"),
+        role="bot" if row.get("subtype") == "bot_message" or "bot_profile" in row else None,
+        sender_id=user or None,
+    )
+
+
+def _plain(text: str, names: dict[str, str]) -> str:
+    """Replace Slack's markup: users by their names, links by their texts."""
+
+    def shown(match: re.Match[str]) -> str:
+        sign, target, label = match.groups()
+        if sign == "@":
+            return f"@{names.get(target) or label or target}"
+        if sign == "#":
+            return f"#{label or target}"
+        if sign == "!":
+            return f"@{(label or target).lstrip('@').partition('^')[0]}"
+        return label or target
+
+    return html.unescape(MARKUP.sub(shown, text)).strip()

@@ -1,0 +1,66 @@
+"""Rows of a table or view of an SQLite database. The database is read from memory, so its file never changes."""
+
+import sqlite3
+from contextlib import closing
+
+from polyrank_chats.errors import DataError, UsageError
+from polyrank_chats.members import Member
+from polyrank_chats.messages import ReadOptions, Rows
+from polyrank_chats.unpacking import check_size
+from polyrank_chats.values import CELL_BYTES
+
+MAGIC = b"SQLite format 3\0"
+VERSIONS = slice(18, 20)  # of the file format in its header: 2 stands for a write-ahead log, which memory has not
+
+
+def table_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
+    """Rows of the tables in ``options.sheet``, or of the only table, with their numbers. BLOBs become None.
+
+    Raises:
+        DataError: the database is damaged, holds no table, has a log that is not merged, or is too large.
+        UsageError: no table is chosen among several, or the database has no table of this name.
+    """
+    log = member.path.with_name(f"{member.path.name}-wal")
+    if log.is_file() and log.stat().st_size:
+        raise DataError(
+            f"{member.path}: recent rows are only in its log {log.name}; close the program that writes it, or run:"
+            f" sqlite3 {member.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+        )
+    image = bytearray(data)
+    image[VERSIONS] = b"\1\1"
+    rows: Rows = []
+    n_bytes = 0
+    try:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.deserialize(bytes(image))
+            connection.execute("PRAGMA trusted_schema=OFF")
+            connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            for name in _chosen_tables(member, connection, options):
+                quoted = name.replace('"', '""')
+                cursor = connection.execute(f'SELECT * FROM "{quoted}"')
+                keys = [column[0] for column in cursor.description]
+                for values in cursor:
+                    n_bytes += sum(len(v) + CELL_BYTES if isinstance(v, str) else CELL_BYTES for v in values)
+                    check_size(member.path, n_bytes, options.max_bytes)
+                    cells = (None if isinstance(value, bytes) else value for value in values)
+                    rows.append((len(rows) + 1, dict(zip(keys, cells, strict=True))))
+    except sqlite3.Error as error:
+        raise DataError(f"{member.path}: is a damaged SQLite database ({error}); restore or export it again") from error
+    return rows
+
+
+def _chosen_tables(member: Member, connection: sqlite3.Connection, options: ReadOptions) -> list[str]:
+    known = connection.execute(
+        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT GLOB 'sqlite_*'"
+    ).fetchall()
+    names, tables = [name for name, _ in known], [name for name, kind in known if kind == "table"]
+    if not names:
+        raise DataError(f"{member.path}: is an SQLite database without tables; give a file with messages")
+    if unknown := [name for name in options.sheet if name not in names]:
+        raise UsageError(f"{member.path} has no table {unknown[0]!r}; it has {', '.join(names)}")
+    if not options.sheet and len(tables) != 1:
+        raise UsageError(
+            f"{member.path} is an SQLite database with {len(names):,} tables; choose one with the option sheet:"
+            f" {', '.join(names)}"
+        )
+    return list(options.sheet) or tables

@@ -1,0 +1,254 @@
+"""Messages of tables: rows of one message each, and rows of a question and an answer."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from polyrank_chats.columns import (
+    ANSWER,
+    QUESTION,
+    Columns,
+    check_columns,
+    columns,
+    flat,
+    keys_of,
+    listed,
+    time_columns,
+    usual,
+    words,
+)
+from polyrank_chats.errors import DataError, UsageError, row_error
+from polyrank_chats.files import File
+from polyrank_chats.messages import (
+    ATTACHMENT,
+    DELETED,
+    EMPTY,
+    NOTE,
+    SYSTEM,
+    UNANSWERED,
+    Message,
+    Messages,
+    ReadLog,
+    ReadOptions,
+    Rows,
+)
+from polyrank_chats.profiles import falls, profile
+from polyrank_chats.texts import plain
+from polyrank_chats.values import Row
+from polyrank_chats.wording import counted
+from polyrank_chats.wrapping import N_LOOKED_AT, unwrapped
+
+TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
+SYSTEM_KINDS = {*words("system service event notification info join leave joined left status call system_message")}
+SYSTEM_GROUPS = ("event/", "threadactivity/")  # Skype's
+FILE_KINDS = {"image", "photo", "video", "audio", "voice", "file", "document", "sticker", "location", "media", "gif"}
+NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
+
+
+def table(file: File) -> Messages | None:
+    """A row is a message."""
+    rows, _, bad = unwrapped(some_rows(file))
+    if file.text is not None and file.options.form is None and len(keys_of(first_rows(rows))) == 1:
+        raise DataError(
+            f"{file.path}: is text of an unknown form: its lines do not begin with times or names, and it has no"
+            " columns; export the chats as CSV or JSON, or choose a form"
+        )
+    return _messages(file, rows, bad)
+
+
+def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
+    log = file.options.log
+    yield from bad
+    rows = [(number, flat(row)) for number, row in held]
+    chosen = columns(first_rows(rows), file.options, file.path)
+    threads = chosen.conversation is None and bool(chosen.ids and chosen.reply_to)
+    if threads:
+        log.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
+    if not chosen.time:
+        rows = _oldest_first(rows, chosen, log)
+    for number, row in rows:
+        if all(value in (None, "") for value in row.values()):
+            continue
+        found = message(row, chosen, f"{file.path}:{number}", file.stem)
+        if threads and isinstance(found, Message):
+            ids = [_plain_id(row.get(key)) for key in (chosen.ids[0], chosen.reply_to[0])]
+            bare = ids[1].partition("_")[2]  # Reddit's ids have a prefix: t1_abc
+            found = replace(found, id=ids[0], answers=tuple(filter(None, (ids[1], bare))))
+        yield found
+
+
+def _oldest_first(rows: Rows, chosen: Columns, log: ReadLog) -> Rows:
+    """Order rows without times: reversed if their ids decrease, else unchanged; add a note."""
+    for key in chosen.ids[:1]:
+        if falls([_plain_id(row.get(key)) for _, row in rows]):
+            log.note(f"no column of times; {key!r} decreases, so the last row is the oldest")
+            return rows[::-1]
+    log.note("no column of times: assuming that the oldest row comes first (choose a column with the option time)")
+    return rows
+
+
+def some_rows(file: File) -> Rows:
+    """The rows of a file.
+
+    Raises:
+        DataError: the file has no rows, or they are examples.
+    """
+    log = file.options.log
+    n_bad = log.bad.n
+    outer = next((row for _, row in file.rows if row), None)
+    if outer is None:
+        n_bad = log.bad.n - n_bad
+        why = f"none of its {counted(n_bad, 'row')} is good; the first: {log.bad.messages[0]}" if n_bad else ""
+        raise DataError(f"{file.path}: {why or 'holds no messages; give a file with some'}")
+    if file.options.form is None and "context" in outer and ("response" in outer or "candidates" in outer):
+        raise DataError(f"{file.path}: holds examples, not chats; use it with train and evaluate without an import")
+    return file.rows
+
+
+def first_rows(rows: Rows) -> list[Row]:
+    """The rows from which columns are detected."""
+    return [row for _, row in rows[:N_LOOKED_AT]]
+
+
+def _plain_id(value: Any) -> str:
+    """An id as a text; pandas writes whole numbers as 3.0 if the column has empty cells."""
+    return "" if value is None else str(value).strip().removesuffix(".0")
+
+
+def message(row: Row, chosen: Columns, where: str, stream: str) -> Message | str | DataError:
+    """The message of a row, or the reason for leaving it out, or an error."""
+    kinds = {str(row[key]).casefold() for key in chosen.kind if row.get(key)}
+    if (
+        kinds & NOTE_KINDS
+        or row.get("visibility") == "agents"
+        or _flag(row, chosen.private) is True
+        or _flag(row, chosen.public) is False
+    ):
+        return NOTE
+    if _is_deleted(row, chosen.deleted):
+        return DELETED
+    if kinds & SYSTEM_KINDS or any(kind.startswith(SYSTEM_GROUPS) for kind in kinds) or ("rid" in row and row.get("t")):
+        return SYSTEM  # the last is Rocket.Chat's
+    text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
+    if not text:
+        parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text
+        with_file = parts or kinds & FILE_KINDS or any(row.get(key) for key in chosen.files)
+        return ATTACHMENT if with_file else EMPTY
+    sender = _scalar(row, chosen.sender)
+    role = _role(row, chosen)
+    if not (sender or role):
+        return DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
+    conversation = _scalar(row, (chosen.conversation,)) if chosen.conversation else None
+    if chosen.conversation and not conversation:
+        return DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row")
+    return Message(
+        where=where,
+        stream=conversation if chosen.stream and conversation else stream,
+        sender=sender or role or "",
+        text=text,
+        conversation=None if chosen.stream else conversation,
+        time=time_of(row, chosen.time),
+        role=role,
+        sender_id=_scalar(row, chosen.sender_ids),
+    )
+
+
+def time_of(row: Row, keys: Iterable[str]) -> Any:
+    """The time of a row, joined from the columns of times."""
+    times = [row[key] for key in keys if row.get(key) not in (None, "")]
+    return _day_and_clock(times) if len(times) > 1 else next(iter(times), None)
+
+
+def _day_and_clock(times: list[Any]) -> str:
+    """Join a date and a time of day; sheets add midnight to the date, and a date to the time of day."""
+    day, clock = (str(value).strip() for value in times[:2])
+    clock = clock.split(" ")[-1] if clock[:4] in ("1899", "1900") else clock
+    return f"{day.removesuffix(' 00:00:00').removesuffix('T00:00:00')} {clock}"
+
+
+def _scalar(row: Row, keys: Iterable[str | None]) -> str | None:
+    values = (row.get(key) for key in keys if key is not None)
+    return next(
+        (
+            text
+            for value in values
+            if not isinstance(value, list) and value is not None and (text := str(value).strip())
+        ),
+        None,
+    )
+
+
+def _flag(row: Row, keys: Iterable[str]) -> bool | None:
+    word = str(_scalar(row, keys)).casefold()
+    return True if word in TRUE else False if word in FALSE else None
+
+
+def _is_deleted(row: Row, keys: Iterable[str]) -> bool:
+    """Whether a column holds a true flag, or the time of the deletion."""
+    values = (str(row.get(key)).strip().casefold() for key in keys)
+    return any(value in TRUE or value[:1] in {*"123456789"} for value in values)
+
+
+def _role(row: Row, chosen: Columns) -> str | None:
+    from_customer, from_agent = _flag(row, chosen.from_customer), _flag(row, chosen.from_agent)
+    if from_customer is not None:
+        return "customer" if from_customer else "agent"
+    if from_agent is not None:
+        return "agent" if from_agent else "customer"
+    return _scalar(row, chosen.role)
+
+
+def questions(file: File) -> Messages | None:
+    """A row is a conversation: a question of a customer and the answer of an agent."""
+    options = file.options
+    rows, _, bad = unwrapped(some_rows(file))
+    keys = keys_of(first_rows(rows))
+    check_columns(keys, (options.question, options.answer), file.path)
+    wanted = options.form or options.question or options.answer
+    if not wanted and (options.sender or options.text or options.conversation):
+        return None
+    answers = [options.answer] if options.answer else usual(keys, ANSWER)
+    asked = [options.question] if options.question else usual([key for key in keys if key not in answers], QUESTION)
+    if asked and answers:
+        return _exchanges(file, rows, bad, (asked[0], answers[0]))
+    if wanted:
+        raise DataError(
+            f"{file.path}: no columns of questions and answers among {listed(keys)}; name them with the options"
+            " question and answer"
+        )
+    return None
+
+
+def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[str, str]) -> Messages:
+    options, keys = file.options, keys_of(first_rows(rows))
+    yield from bad
+    check_columns(keys, (*options.time, options.conversation), file.path)
+    for name in ("sender", "text"):
+        if getattr(options, name):
+            raise UsageError(
+                f"{file.path} has questions and answers, so the option {name} does not apply; leave it out, or leave"
+                " question and answer out"
+            )
+    if not (options.question and options.answer):
+        options.log.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
+    ids = [options.conversation] if options.conversation else usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
+    times = options.time or _guessed_time(rows, [key for key in keys if key not in (*chosen, *ids)], options)
+    for number, row in rows:
+        texts = [plain(row.get(key)) for key in chosen]
+        if not texts[1]:
+            yield UNANSWERED
+            continue
+        if not texts[0]:
+            yield row_error(file.path, number, f"no text in {chosen[0]!r}; fill it in or remove the row")
+            continue
+        where, conversation = f"{file.path}:{number}", _scalar(row, ids) or f"{file.stem}:{number}"
+        time = time_of(row, times)
+        for role, text in zip(("customer", "agent"), texts, strict=True):
+            yield Message(where, file.stem, role, text, conversation, time, role)
+
+
+def _guessed_time(rows: Rows, free: Sequence[str], options: ReadOptions) -> list[str]:
+    found = time_columns([profile(key, (row.get(key) for row in first_rows(rows))) for key in free], options)
+    if found:
+        options.log.note(f"guessed by its name and values: time in {' and '.join(map(repr, found))}")
+    return found

@@ -1,0 +1,85 @@
+"""Plain text with lines such as ``Name: text``; blank lines separate conversations."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from polyrank_chats.errors import row_error
+from polyrank_chats.files import File
+from polyrank_chats.messages import Message, Messages
+
+LINE = re.compile(r"(?:[\[(][\d:., APMapm]+[\])] *)?(?P<name>[^\W\d_][^:\n,;\t]{0,39}?) ?: +(?P<text>\S.*)")
+Lines = list[tuple[int, str]]
+"""Lines with their numbers."""
+
+
+def is_transcript(text: str) -> bool:
+    """Whether most lines begin with a name, and at least two names repeat or are all names.
+
+    >>> is_transcript("Agent: hi\\nAnn: hello\\n\\nAgent: bye"), is_transcript("Dear Ann,\\nnote: all is well.")
+    (True, False)
+    """
+    lines = [line for line in text.split("\n") if line.strip()][:200]
+    names = [found["name"] for line in lines if (found := LINE.match(line.strip()))]
+    return len(set(names)) > 1 and 2 * len(names) > len(lines) and 2 * len(set(names)) <= len(names) + 2
+
+
+def transcript(file: File) -> Messages | None:
+    """Each block is a conversation; if no block has two messages, the whole file is one conversation."""
+    options = file.options
+    has_columns = any((options.sender, options.text, options.question, options.answer))
+    if file.text is None or (options.form is None and (has_columns or not is_transcript(file.text))):
+        return None
+    first = next(filter(None, map(str.strip, file.text.split("\n"))), "")
+    if options.form is None and not LINE.match(first) and re.search(r"[,;\t|]", first):  # a table's names of columns
+        return None
+    return _messages(file, file.text)
+
+
+def _messages(file: File, text: str) -> Messages:
+    blocks = list(_blocks(text))
+    alone = all(sum(LINE.match(line) is not None for _, line in block) < 2 for block in blocks)
+    for block_number, block in enumerate(blocks, 1):
+        conversation = file.stem if alone or len(blocks) == 1 else f"{file.stem}:{block_number}"
+        for number, name, words in _spoken(block):
+            if name:
+                yield Message(f"{file.path}:{number}", file.stem, name, words, conversation)
+            else:
+                yield row_error(file.path, number, "does not begin with a name; write lines such as Ann: hello")
+
+
+def spoken(text: str) -> list[tuple[str, str]]:
+    """Name and text of each message; a line without a name continues the message before.
+
+    >>> spoken("Agent: hi\\nall\\n\\nAnn: hello")
+    [('Agent', 'hi\\nall'), ('Ann', 'hello')]
+    """
+    lines = (line for block in _blocks(text) for line in block)
+    return [(name, words) for _, name, words in _spoken(lines) if name]
+
+
+def _spoken(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
+    """Line, name and text of each message; the name is empty for lines before the first name."""
+    start, name, words = 0, "", list[str]()
+    for number, line in lines:
+        found = LINE.match(line)
+        if name and not found:
+            words.append(line)
+            continue
+        if name:
+            yield start, name, "\n".join(words)
+        start, name, words = (number, found["name"], [found["text"]]) if found else (number, "", [])
+        if not found:
+            yield number, "", line
+    if name:
+        yield start, name, "\n".join(words)
+
+
+def _blocks(text: str) -> Iterator[Lines]:
+    """Blocks of stripped lines between blank lines."""
+    block: Lines = []
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        if line.strip():
+            block.append((number, line.strip()))
+        elif block:
+            yield block
+            block = []

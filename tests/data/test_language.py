@@ -1,0 +1,23 @@
+"""The language of texts, by their script or their most common words."""
+
+import pytest
+
+from polyrank.data.language import language_of
+
+
+@pytest.mark.parametrize(
+    ("texts", "language"),
+    [
+        (["Where is my order?", "It is on the way, we have sent it"], "English"),
+        (["Wo ist meine Bestellung?", "Die ist auf dem Weg, wir haben sie verschickt"], "German"),
+        (["Où est ma commande ?", "Elle est dans le camion, vous avez une date"], "French"),
+        (["¿Dónde está mi pedido?", "El pedido está en camino y no tarda"], "Spanish"),
+        (["Gdzie jest moja paczka?", "Proszę czekać, już się robi"], "Polish"),
+        (["Где мой заказ?", "Он в пути, order 12"], "Cyrillic script"),
+        (["注文はどこですか", "配送中です"], "Japanese"),
+        (["주문이 어디에 있나요?", "배송 중입니다"], "Korean"),
+        (["ok", "1234", ""], None),
+    ],
+)
+def test_languages_are_distinguished(texts: list[str], language: str | None) -> None:
+    assert language_of(texts) == language

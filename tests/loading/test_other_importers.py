@@ -1,0 +1,37 @@
+"""Importers of other distributions: the command passes its arguments on, and a missing distribution is named."""
+
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrank.data import read_examples, read_replies
+from polyrank.errors import UsageError
+from processes import run
+
+Write = Callable[[str, Any], Path]
+CHATS = "ticket,sender,message\n7,Ann,My wifi is down\n7,support,Restart it\n"
+
+
+def test_the_command_turns_chats_into_trainable_dialogues(write: Write, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    done = run("import", "chats", write("x.csv", CHATS), "--yes", "-o", out)
+    assert (done.returncode, "1 conversation of 2 turns" in done.stderr) == (0, True)
+    (example,) = read_examples(out, speaker="agent").examples
+    assert (example.context, example.candidates) == (("My wifi is down",), ("Restart it",))
+    again = run("import", "chats", write("x.csv", CHATS), "-o", out)
+    assert (again.returncode, "already exists" in again.stderr) == (2, True)
+    assert run("import", "chats", write("y.csv", ""), "-o", tmp_path / "y").returncode == 3
+    shown = run("import", "chats", "--help").stdout
+    assert "polyrank import chats [OPTIONS]" in shown
+    assert "--conversation" in shown
+
+
+def test_a_missing_distribution_is_named(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.loading.importers.entry_points", lambda **_: importlib.metadata.EntryPoints())
+    with pytest.raises(
+        UsageError, match="polyrank-chats is not installed; install it with: pip install polyrank-chats"
+    ):
+        read_replies(write("r.csv", "text\nyes\n"))
