@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 
 import numpy as np
+from polyrank.answering.calibration import is_right
 
 import polyrank
-from polyrank.answering.calibration import is_right
 from polyrank.answering.diversity import (
     N_BEST,
     RELEVANCE,

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import record
+from polyrank.scorers.repetition import NUMBERS, Repetition, Words
+from polyrank.tuning.sums import lists_to_fit, scores_of
 
 from polyrank.data import read_examples
 from polyrank.evaluation.protocols import evaluate
-from polyrank.frozen.sums import lists_to_fit, scores_of
 from polyrank.ranking.metrics import hit_at, placement_of
 from polyrank.ranking.weights import PRIOR_DEVIATION, fit_weights, weighted_totals
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.scorers.repetition import NUMBERS, Repetition, Words
 
 SETS = ("star", "sgd", "ubuntu-irc", "self-dialogue", "convai2-valid")
 N_LISTS, N_JUDGED = (30, 100, 300), 700

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import record
 import torch
+from polyrank.scorers.repetition import NUMBERS, Repetition, Words, save_repetition
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -22,7 +23,6 @@ from polyrank.data import read_examples, read_pool
 from polyrank.records import Example
 from polyrank.scorers.open import load_encoder, load_stage
 from polyrank.scorers.protocols import Encoder, Scorer
-from polyrank.scorers.repetition import NUMBERS, Repetition, Words, save_repetition
 from polyrank.scorers.two_stage import shortlist_of
 
 N_BEST, AT_A_TIME = 25, 100

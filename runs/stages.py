@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from polyrank.answering.calibration import is_right
 from polyrank.answering.pipeline import open_pipeline
+
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.bench.machine import describe_machine
 from polyrank.data import read_examples

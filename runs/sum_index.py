@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from polyrank.scorers.summed import SumEncoder, save_sum
 
 import polyrank
 from polyrank.bench.machine import describe_machine
 from polyrank.data.rows import rows
 from polyrank.index import open_index
 from polyrank.scorers.open import load_encoder
-from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.search import search
 
 K, BATCH = 10, 50

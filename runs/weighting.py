@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 import record
 import torch
+from polyrank.tuning.maps import Floats, Pairs, Ranking, encode_lists, encode_pairs
 
 from polyrank.config.methods import NegativesWeighting
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
 from polyrank.evaluation.tables import dialogues_of, mean_with_interval
-from polyrank.frozen.maps import Floats, Pairs, Ranking, encode_lists, encode_pairs
 from polyrank.loading import Lengths, resolve_model
 from polyrank.models.losses import cross_entropy
 from polyrank.records import Example

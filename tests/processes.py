@@ -23,7 +23,7 @@ _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(
     [
         "polyrank.cli.commands",
-        "polyrank.frozen.intents",
+        "polyrank.tuning.intents",
         "polyrank.answering.pipeline",
         "polyrank.answering.retrievers",
         "polyrank.scorers.open",

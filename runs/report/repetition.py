@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from polyrank.frozen.repetition import NUMBER_DEVIATION
+from polyrank.tuning.repetition import NUMBER_DEVIATION
+
 from polyrank.ranking.weights import PRIOR_DEVIATION
 from report.best import SETS
 from report.figures import Trials, change, compared, gain, listed, read_if_there, section, share, table, trials

@@ -11,12 +11,10 @@ from polyrank._version import __version__ as __version__
 if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the names
     from polyrank.answering.build import build_index as build_index
     from polyrank.answering.explain import explain as explain
-    from polyrank.answering.explanation import Explanation as Explanation
-    from polyrank.answering.pipeline import Pipeline as Pipeline
-    from polyrank.answering.pipeline import open_pipeline
     from polyrank.answering.protocol import Answer as Answer
+    from polyrank.answering.replies import Replies as Replies
+    from polyrank.answering.replies import open_replies
     from polyrank.answering.retrievers import LexicalRetriever as LexicalRetriever
-    from polyrank.answering.retrievers import Retriever as Retriever
     from polyrank.answering.two_stage import TwoStage as TwoStage
     from polyrank.client import AsyncClient as AsyncClient
     from polyrank.client import Client as Client
@@ -47,25 +45,30 @@ if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the nam
     from polyrank.records import Context as Context
     from polyrank.records import Example as Example
     from polyrank.records import Ranked as Ranked
+    from polyrank.scorers.explanation import Explanation as Explanation
     from polyrank.scorers.lexical import BM25 as BM25
     from polyrank.scorers.lexical import TfIdf as TfIdf
     from polyrank.scorers.open import load as load
     from polyrank.scorers.protocols import Encoder as Encoder
     from polyrank.scorers.protocols import Scorer as Scorer
+    from polyrank.scorers.ranker import Ranker as Ranker
+    from polyrank.scorers.terms.protocol import ReplyTerm as ReplyTerm
+    from polyrank.scorers.terms.protocol import Term as Term
     from polyrank.training import RunResult as RunResult
     from polyrank.training import train as train
+    from polyrank.tuning import Tuning as Tuning
+    from polyrank.tuning import tune as tune
 
-    open = open_pipeline  # noqa: A001  # public as polyrank.open
+    open = open_replies  # noqa: A001  # public as polyrank.open
 
 _SOURCES = {
     name: module
     for module, names in {
         "polyrank.answering.build": "build_index",
         "polyrank.answering.explain": "explain",
-        "polyrank.answering.explanation": "Explanation",
-        "polyrank.answering.pipeline": "Pipeline",
         "polyrank.answering.protocol": "Answer",
-        "polyrank.answering.retrievers": "LexicalRetriever Retriever",
+        "polyrank.answering.replies": "Replies",
+        "polyrank.answering.retrievers": "LexicalRetriever",
         "polyrank.answering.two_stage": "TwoStage",
         "polyrank.client": "AsyncClient Client",
         "polyrank.config.recipe": "Recipe",
@@ -77,13 +80,17 @@ _SOURCES = {
         "polyrank.loading": "resolve_contestants",
         "polyrank.loading.recipes": "load_recipe",
         "polyrank.records": "Candidate Context Example Ranked",
+        "polyrank.scorers.explanation": "Explanation",
         "polyrank.scorers.lexical": "BM25 TfIdf",
         "polyrank.scorers.open": "load",
         "polyrank.scorers.protocols": "Encoder Scorer",
+        "polyrank.scorers.ranker": "Ranker",
+        "polyrank.scorers.terms.protocol": "ReplyTerm Term",
         "polyrank.training": "RunResult train",
+        "polyrank.tuning": "Tuning tune",
     }.items()
     for name in names.split()
-} | {"open": "polyrank.answering.pipeline:open_pipeline"}
+} | {"open": "polyrank.answering.replies:open_replies"}
 """The module that defines each public name, and the name there where it differs."""
 
 __all__ = sorted(_SOURCES)

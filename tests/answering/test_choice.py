@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polyrank.answering.pipeline import Pipeline
 
 from polyrank.answering.diversity import choose_diverse, near_copy_key, word_similarity
-from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.data import read_examples

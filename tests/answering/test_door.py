@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
+from polyrank.answering.pipeline import write_pipeline
 
 import polyrank
-from polyrank.answering.pipeline import write_pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.data.pool import pool_of, text_id

@@ -14,14 +14,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from polyrank.answering.pipeline import Pipeline, write_pipeline
+from polyrank.scorers.mapped import MapEncoder
+from polyrank.scorers.summed import SumEncoder
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import polyrank
 from convert_models import CORPUS, make
 from polyrank import BM25, Candidate, Context, TfIdf, explain
-from polyrank.answering.explanation import Explanation, TextShare, words_of
-from polyrank.answering.pipeline import Pipeline, write_pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.commands import app
@@ -33,10 +34,9 @@ from polyrank.models.artifacts import save_model
 from polyrank.models.bi_encoder import Tower
 from polyrank.ranking.ensembles import SCALES
 from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.explanation import Explanation, TextShare, words_of
 from polyrank.scorers.load import make_scorer
-from polyrank.scorers.mapped import MapEncoder
 from polyrank.scorers.protocols import Floats, Scorer
-from polyrank.scorers.summed import SumEncoder
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, Tokens, load_subwords, load_template_texts
 from polyrank.text.offsets import Span, candidate_spans, context_spans, pair_spans

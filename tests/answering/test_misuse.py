@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from polyrank.answering.pipeline import Pipeline
 
 import polyrank
-from polyrank.answering.pipeline import Pipeline
 from polyrank.config.recipe import recipe_tables
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index, write_index

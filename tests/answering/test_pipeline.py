@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from polyrank.answering.build import build_index
 from polyrank.answering.calibration import choose_settings, curve_of, is_right, outcomes, try_threshold
 from polyrank.answering.pipeline import (
     PIPELINE,
@@ -22,6 +20,9 @@ from polyrank.answering.pipeline import (
     read_mode,
     write_pipeline,
 )
+from polyrank.loading.answering import read_pipeline
+
+from polyrank.answering.build import build_index
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.answering import respond as respond_command
@@ -33,7 +34,6 @@ from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError, PolyrankError, UsageError
 from polyrank.evaluation import plot_coverage
 from polyrank.loading import resolve_ranker
-from polyrank.loading.answering import read_pipeline
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model

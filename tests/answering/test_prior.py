@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polyrank.answering.calibration import choose_prior, choose_settings
+from polyrank.answering.pipeline import Pipeline, make_retriever
 from typer.testing import CliRunner
 
 import polyrank
 from polyrank.answering.build import add_to_index, build_index, update_counts
-from polyrank.answering.calibration import choose_prior, choose_settings
 from polyrank.answering.explain import explain
-from polyrank.answering.pipeline import Pipeline, make_retriever
 from polyrank.answering.protocol import Answering
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+from polyrank.answering.pipeline import open_pipeline
 
 import polyrank
-from polyrank.answering.pipeline import open_pipeline
 from polyrank.cli import commands
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import typer
+from polyrank.answering.pipeline import open_pipeline, write_pipeline
 from typer.testing import CliRunner
 
 import polyrank
-from polyrank.answering.pipeline import open_pipeline, write_pipeline
 from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app

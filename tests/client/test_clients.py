@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from polyrank.scorers.summed import SumEncoder, save_sum
 
 import polyrank
 from polyrank.loading.models import resolve_encoder
 from polyrank.scorers.open import open_encoder
-from polyrank.scorers.summed import SumEncoder, save_sum
 from servers import Running, serving
 
 pytestmark = [

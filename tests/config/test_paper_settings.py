@@ -24,7 +24,7 @@ from polyrank.data import import_examples
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, evaluate, last_turns
 from polyrank.evaluation.scores_file import read_scores, write_scores
-from polyrank.frozen.intents import IntentSplits, Utterance, held_out
+from polyrank.tuning.intents import IntentSplits, Utterance, held_out
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import BiEncoder, CrossEncoder, new_model
 from polyrank.models.artifacts import load_model

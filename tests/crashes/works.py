@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from polyrank.answering.pipeline import write_pipeline
+from polyrank.scorers.mapped import MapEncoder, save_map
+from polyrank.scorers.summed import SumEncoder, save_sum
 
 from crashes import faults
-from polyrank.answering.pipeline import write_pipeline
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.pipeline import PipelineConfig
@@ -29,23 +31,21 @@ from polyrank.data import write_examples
 from polyrank.data.pool import write_pool
 from polyrank.evaluation import evaluate, write_scores
 from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
-from polyrank.frozen.intents import IntentClassifier, save_intents
-from polyrank.frozen.intents.encoding import encode
-from polyrank.frozen.intents.head import Head
 from polyrank.index import LocalWriter, write_index
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.exported import export_to_sentence_transformers
 from polyrank.scorers.lexical import BM25
-from polyrank.scorers.mapped import MapEncoder, save_map
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder
-from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.storage.durable import make_folders, sync_folder, write_file
 from polyrank.training import train
 from polyrank.training.signals import InterruptedTraining
 from polyrank.training.teacher import CachedScorer
+from polyrank.tuning.intents import IntentClassifier, save_intents
+from polyrank.tuning.intents.encoding import encode
+from polyrank.tuning.intents.head import Head
 
 WORDS = ["wifi", "router", "light", "bill", "restart", "thanks"]
 REPLIES = [f"{word} please" for word in WORDS]

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from polyrank.scorers.mapped import MapEncoder
+from polyrank.scorers.summed import SumEncoder
 
 from convert_models import make
 from polyrank.answering.build import add_to_index, build_index
@@ -22,10 +24,8 @@ from polyrank.errors import ArtifactError, DataError
 from polyrank.index import Block, open_index, open_writer, write_index
 from polyrank.records import Candidate
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
-from polyrank.scorers.mapped import MapEncoder
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder
-from polyrank.scorers.summed import SumEncoder
 from polyrank.search import Result, score_rows, search
 from polyrank.search.best import Best
 from polyrank.search.on_device import _passes, device_vectors, upper_bounds

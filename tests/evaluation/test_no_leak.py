@@ -12,12 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from polyrank.answering.calibration import choose_settings, outcomes, try_threshold
 from polyrank.answering.pipeline import make_retriever
+from polyrank.loading.answering import read_pipeline
+from polyrank.tuning.maps import MapConfig, Pairs, Ranking, fit_map, fit_response_map
+from polyrank.tuning.sums import fit_sum
+
 from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.config.pipeline import PipelineConfig
-from polyrank.frozen.intents import (
+from polyrank.index import write_index
+from polyrank.ranking.abstention import Abstention, confidence
+from polyrank.ranking.ensembles import SCALES, choose_ensemble, combine
+from polyrank.records import Candidate, Context, Example
+from polyrank.scorers.protocols import Encoder
+from polyrank.tuning.intents import (
     Grid,
     IntentClassifier,
     IntentResult,
@@ -29,15 +37,7 @@ from polyrank.frozen.intents import (
     split_off,
     train_intents,
 )
-from polyrank.frozen.intents.head import Encoded, HeadConfig
-from polyrank.frozen.maps import MapConfig, Pairs, Ranking, fit_map, fit_response_map
-from polyrank.frozen.sums import fit_sum
-from polyrank.index import write_index
-from polyrank.loading.answering import read_pipeline
-from polyrank.ranking.abstention import Abstention, confidence
-from polyrank.ranking.ensembles import SCALES, choose_ensemble, combine
-from polyrank.records import Candidate, Context, Example
-from polyrank.scorers.protocols import Encoder
+from polyrank.tuning.intents.head import Encoded, HeadConfig
 from processes import run
 
 D = 6

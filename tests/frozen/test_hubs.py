@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from polyrank.scorers.hubs import HubEncoder, save_hubs
+from polyrank.scorers.summed import SumEncoder
+from polyrank.tuning.hubs import choose_contexts, encode_hubs, fit_hubs
 from typer.testing import CliRunner
 
 import polyrank
@@ -15,13 +18,10 @@ from polyrank.answering.build import build_index
 from polyrank.answering.explain import explain
 from polyrank.cli.commands import app
 from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
-from polyrank.frozen.hubs import choose_contexts, encode_hubs, fit_hubs
 from polyrank.ranking.weights import fit_weights
 from polyrank.records import Context, ContextLike, Example, contexts_of
-from polyrank.scorers.hubs import HubEncoder, save_hubs
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.scorers.summed import SumEncoder
 
 CONTEXTS = [Context(("is it on?",)), Context(("hello", "my wifi is down")), Context(("thanks",))]
 QUERIES: list[ContextLike] = ["what now?", ["hi", "the light is red"]]

@@ -8,13 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from polyrank.scorers.summed import SumEncoder, save_sum
 from typer.testing import CliRunner
 
 from polyrank.cli.commands import app
 from polyrank.cli.progress import numbers
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
-from polyrank.frozen.intents import (
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
+from polyrank.ranking.abstention import Abstention, confidence
+from polyrank.records import Context
+from polyrank.scorers.protocols import Encoder
+from polyrank.tuning.intents import (
     Grid,
     Head,
     HeadConfig,
@@ -40,14 +46,8 @@ from polyrank.frozen.intents import (
     split_off,
     train_intents,
 )
-from polyrank.frozen.intents.head import Encoded
-from polyrank.frozen.intents.plots import shown_intents
-from polyrank.models import new_model
-from polyrank.models.artifacts import save_model
-from polyrank.ranking.abstention import Abstention, confidence
-from polyrank.records import Context
-from polyrank.scorers.protocols import Encoder
-from polyrank.scorers.summed import SumEncoder, save_sum
+from polyrank.tuning.intents.head import Encoded
+from polyrank.tuning.intents.plots import shown_intents
 from processes import run
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

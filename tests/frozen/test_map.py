@@ -8,14 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from polyrank.answering.build import build_index
-from polyrank.answering.retrievers import Retriever
-from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
-from polyrank.data import read_examples
-from polyrank.errors import ArtifactError, ConfigError, DataError, ResourceError, UsageError
-from polyrank.evaluation import evaluate, summarise
-from polyrank.frozen.maps import (
+from polyrank.scorers.mapped import MapEncoder, load_map, save_map
+from polyrank.tuning.maps import (
     MapConfig,
     Pairs,
     Ranking,
@@ -28,10 +22,16 @@ from polyrank.frozen.maps import (
     fit_map,
     fit_response_map,
 )
+
+from polyrank.answering.build import build_index
+from polyrank.answering.retrievers import Retriever
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.data import read_examples
+from polyrank.errors import ArtifactError, ConfigError, DataError, ResourceError, UsageError
+from polyrank.evaluation import evaluate, summarise
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Context, Example
-from polyrank.scorers.mapped import MapEncoder, load_map, save_map
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Encoder
 from processes import run

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from polyrank.scorers.repetition import RAREST, Repetition, Words, load_repetition, save_repetition
+from polyrank.tuning.repetition import fit_repetition
 from typer.testing import CliRunner
 
 import polyrank
@@ -20,13 +22,11 @@ from polyrank.cli.commands import app
 from polyrank.data.same_words import echoes
 from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
 from polyrank.evaluation.protocols import evaluate
-from polyrank.frozen.repetition import fit_repetition
 from polyrank.loading.models import resolve_model
 from polyrank.records import Context, ContextLike, Example, contexts_of
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import load, load_encoder, load_stage
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
-from polyrank.scorers.repetition import RAREST, Repetition, Words, load_repetition, save_repetition
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import Served
 from polyrank.serving.tasks import EmbedTask, ExplainTask, ScoreTask

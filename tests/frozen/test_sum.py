@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from polyrank.scorers.popularity import Popularity, save_popularity
+from polyrank.scorers.summed import SumEncoder, load_sum, save_sum
+from polyrank.tuning.sums import fit_sum
 
 import polyrank
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import Retriever
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.frozen.sums import fit_sum
 from polyrank.index import LocalWriter, open_index
 from polyrank.loading.models import read_sum
 from polyrank.models import new_model
@@ -25,9 +27,7 @@ from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model
 from polyrank.scorers.open import load, load_encoder
-from polyrank.scorers.popularity import Popularity, save_popularity
 from polyrank.scorers.protocols import Encoder
-from polyrank.scorers.summed import SumEncoder, load_sum, save_sum
 from polyrank.storage.quantized import Precision
 from processes import run
 

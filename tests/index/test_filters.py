@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polyrank.answering.pipeline import Pipeline
 
 import polyrank
-from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, UsageError

@@ -15,9 +15,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from polyrank.answering.pipeline import Pipeline
 
 from polyrank.answering.build import add_to_index, build_index
-from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, LockedError, MissingExtraError, UsageError

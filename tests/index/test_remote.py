@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polyrank.answering.pipeline import Pipeline
 
 from milvus import Milvus
 from polyrank.answering.build import add_to_index, build_index
-from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
 from polyrank.index import (

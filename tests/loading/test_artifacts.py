@@ -14,12 +14,13 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from polyrank.answering.pipeline import write_pipeline
+from polyrank.loading.answering import read_pipeline
 from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 
 import convert_models
 from polyrank.answering.build import build_index
-from polyrank.answering.pipeline import write_pipeline
 from polyrank.answering.retrievers import Retriever
 from polyrank.config.checked import (
     Count,
@@ -37,7 +38,6 @@ from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
 from polyrank.index import open_index
 from polyrank.index.local import store
-from polyrank.loading.answering import read_pipeline
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.loading.models import (

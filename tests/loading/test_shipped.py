@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from polyrank.scorers.repetition import Repetition
 from typer.testing import CliRunner
 
 from polyrank.answering.build import build_index
@@ -24,7 +25,6 @@ from polyrank.models.artifacts import read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import encoder_of_index, load, load_encoder, load_stage
-from polyrank.scorers.repetition import Repetition
 from polyrank.scorers.two_stage import TwoStageScorer
 
 CONVERT = "shipped:convert"

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polyrank.scorers.popularity import Popularity, load_popularity, save_popularity
+from polyrank.scorers.summed import SumEncoder, save_sum
 from typer.testing import CliRunner
 
 import polyrank
@@ -15,8 +17,6 @@ from polyrank.answering.explain import explain
 from polyrank.cli.commands import app
 from polyrank.errors import ArtifactError, DataError
 from polyrank.scorers.open import load, load_encoder
-from polyrank.scorers.popularity import Popularity, load_popularity, save_popularity
-from polyrank.scorers.summed import SumEncoder, save_sum
 
 REPLIES = {"yes": 7, "no": 3, "try again": 1, "restart the router": 2}
 CONTEXTS = ["is it on?", ["hello", "my wifi is down"]]

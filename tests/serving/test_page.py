@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from polyrank.answering.pipeline import write_pipeline
 
 import polyrank
-from polyrank.answering.pipeline import write_pipeline
 from polyrank.config.models import CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.models import new_model

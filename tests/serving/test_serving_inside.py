@@ -25,6 +25,7 @@ import polyrank
 
 pytest.importorskip("fastapi")
 import uvicorn
+from polyrank.scorers.summed import SumEncoder, save_sum
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
@@ -45,7 +46,6 @@ from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Context
 from polyrank.scorers.open import load_encoder
-from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.serving.app import STATUSES, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, Server

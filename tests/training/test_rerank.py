@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from polyrank.answering.calibration import choose_settings
+from polyrank.answering.pipeline import write_pipeline
 from typer.testing import CliRunner
 
 import polyrank
 from polyrank import train
-from polyrank.answering.calibration import choose_settings
-from polyrank.answering.pipeline import write_pipeline
 from polyrank.cli import app
 from polyrank.config.models import MODEL
 from polyrank.config.pipeline import PipelineConfig

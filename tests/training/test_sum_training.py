@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from polyrank.scorers.summed import SumEncoder, save_sum
 from safetensors.torch import load_file
 
 import polyrank
@@ -35,7 +36,6 @@ from polyrank.models import SumNetwork, new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load, load_encoder
-from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.text import pad, split_parts
 from polyrank.training import DistillStep, train
 from polyrank.training.cached import encode_in_chunks

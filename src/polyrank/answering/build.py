@@ -26,8 +26,9 @@ from polyrank.index import (
 )
 from polyrank.index.checks import check_candidates
 from polyrank.records import Candidate
-from polyrank.scorers.open import load_encoder
-from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.open import encoder_of, load_ranking
+from polyrank.scorers.protocols import Encoder, Scorer
+from polyrank.scorers.terms.counts import Counts
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 
@@ -40,10 +41,10 @@ Progress = Callable[[int, int], None]
 
 def build_index(
     path: AnyPath,
-    encoder: Encoder | AnyPath,
+    model: Scorer | AnyPath,
     candidates: Iterable[CandidateLike] | Path | str,
     *,
-    model: str | None = None,
+    name: str | None = None,
     ann: str = "",
     precision: Precision = "fp32",
     overwrite: bool = False,
@@ -61,10 +62,11 @@ def build_index(
 
     Args:
         path: the folder to make.
-        encoder: of candidates; or its name, as for ``polyrank.load``.
+        model: an encoder or a ranker with one, or its name, as for ``polyrank.load``. If a ranker counts replies,
+            candidates without a metadata field ``count`` get the ranker's count of their text.
         candidates: with distinct ids and texts that are not empty; a file, a list or a table, see
             ``polyrank.read_pool``.
-        model: the name that loads the encoder when the index is opened; None: the name with which it was loaded.
+        name: that loads the model when the index is opened; None: the one with which it was loaded.
         ann: see ``write_index``.
         precision: see ``write_index``; vectors of a replaced index with a lower precision are not used again.
         overwrite: whether an existing index may be replaced.
@@ -82,11 +84,12 @@ def build_index(
         ResourceError: the disk is full; an earlier index is intact.
         OfflineError: the server does not respond.
     """
-    if isinstance(encoder, str | os.PathLike):
-        encoder = load_encoder(os.fspath(encoder))
-    if not (model := model or encoder.name):
-        raise UsageError("the encoder was not loaded by a name, so the index could not load it again; give model=")
-    candidates = read_pool(candidates)
+    if isinstance(model, str | os.PathLike):
+        model = load_ranking(os.fspath(model))
+    encoder = encoder_of(model)
+    if not (name := name or model.name):
+        raise UsageError("the model was not loaded by a name, so the index could not load it again; give name=")
+    candidates = with_counts(model, read_pool(candidates))
     known = _known_vectors(path, encoder, precision) if overwrite else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text still follows
     new = [text for text in n_left if known is None or text not in known]
@@ -101,7 +104,7 @@ def build_index(
             candidates,
             vectors,
             fingerprint=encoder.fingerprint,
-            model=model,
+            model=name,
             ann=ann,
             precision=precision,
             remote=remote,
@@ -151,7 +154,7 @@ def _parts_of_new(texts: Sequence[str], new: Sequence[str]) -> Iterator[Sequence
 
 def add_to_index(
     writer: IndexWriter,
-    encoder: Encoder,
+    model: Scorer,
     candidates: Sequence[Candidate],
     *,
     replace: bool = False,
@@ -161,7 +164,7 @@ def add_to_index(
 
     Args:
         writer: of the index.
-        encoder: that made the index.
+        model: the encoder or ranker that made the index.
         candidates: with distinct ids and texts that are not empty; candidates that the index already holds unchanged
             are skipped. A replaced candidate with the same text keeps its vector.
         replace: whether candidates of the same ids are replaced; otherwise they are an error.
@@ -175,9 +178,11 @@ def add_to_index(
         DataError: names faulty candidates by position.
         ResourceError: the disk is full or failing; nothing was added.
     """
+    encoder = encoder_of(model)
     check_fingerprint(writer.fingerprint, encoder.fingerprint, writer.path)
     check_candidates(candidates)
     there = writer.find([candidate.id for candidate in candidates])
+    candidates = with_counts(model, candidates, there)
     new = [candidate for candidate in candidates if not candidate.is_same(there.get(candidate.id))]
     same_text = [c for c in new if c.id in there and there[c.id].text == c.text] if replace else []
     vectors = _stored_vectors(writer, same_text)
@@ -191,6 +196,31 @@ def add_to_index(
                 progress(n_encoded, len(missing))
     writer.add(new, [vectors[c.text] for c in new], replace=replace)
     return len(new)
+
+
+def with_counts(
+    model: Scorer, candidates: Sequence[Candidate], there: Mapping[str, Candidate] = MappingProxyType({})
+) -> list[Candidate]:
+    """Candidates with the metadata field ``count`` where they lack it and a ranker counts replies.
+
+    Args:
+        model: any scorer; without a term ``counts`` nothing changes.
+        candidates: to complete.
+        there: those of the index by id. One with the same text keeps its count.
+    """
+    counts = next((each.term for each in getattr(model, "terms", ()) if isinstance(each.term, Counts)), None)
+    if counts is None:
+        return list(candidates)
+    numbers = counts.of_texts([candidate.text for candidate in candidates]).tolist()
+    completed = []
+    for candidate, number in zip(candidates, numbers, strict=True):
+        earlier = there.get(candidate.id)
+        kept = earlier.metadata.get(COUNT_FIELD) if earlier is not None and earlier.text == candidate.text else None
+        count = number or None if kept is None else kept
+        if COUNT_FIELD not in candidate.metadata and count is not None:
+            candidate = replace(candidate, metadata={**candidate.metadata, COUNT_FIELD: count})
+        completed.append(candidate)
+    return completed
 
 
 def update_counts(path: AnyPath, counts: Mapping[str, int], taken: Mapping[str, int] = MappingProxyType({})) -> int:

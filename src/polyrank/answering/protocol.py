@@ -1,10 +1,7 @@
-"""The protocol of retrievers, two stages and pipelines, and their answers.
-
-To add a kind of stage, subclass ``Answering`` and define ``best``.
-"""
+"""The protocol of what answers contexts with replies, and its answers: open indexes, and the papers' two stages."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +9,14 @@ import numpy as np
 
 from polyrank.answering.choice import Choice
 from polyrank.answering.diversity import N_BEST, Similarity, choose_diverse, vector_similarity, word_similarity
-from polyrank.answering.notebook import table
 from polyrank.config.checked import whole_number
-from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
-from polyrank.index import COUNT_FIELD, Filter, Index, as_count, as_filter
+from polyrank.index import Filter, Index, as_filter
 from polyrank.index.filters import fields_of
 from polyrank.ranking.frames import data_frame
+from polyrank.ranking.notebook import table
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
+from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.storage.closing import Closing
 
@@ -78,14 +75,12 @@ class Answering(Closing):
         encoder: makes the vectors of the index; None: no stage encodes.
         index: the candidates; None: a list in memory.
         n_stages: number of stages.
-        prior: weight of ``log(1 + count)`` in each score, see ``PipelineConfig``.
     """
 
     scorer: Scorer
     encoder: Encoder | None
     index: Index | None
     n_stages = 1
-    prior: float = 0.0
 
     @abstractmethod
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
@@ -162,23 +157,6 @@ class Answering(Closing):
         """Whether any candidate passes a filter."""
         return self.index is not None and bool(self.index.page(n=1, filter=filter).candidates)
 
-    def count(self, text: str, filter: Filter | None = None) -> float:
-        """How often a reply was said: the largest metadata field ``count`` of the candidates with this text, or 0.
-
-        Args:
-            text: of the reply.
-            filter: that the candidates pass; None: all.
-        """
-        most, after = 0.0, 0
-        while self.index is not None:
-            page = self.index.page(after=after, n=1000, words=[text[:1000]], filter=filter)  # that hold the text
-            counts = [as_count(c.metadata.get(COUNT_FIELD)) for c in page.candidates if c.text == text]
-            most = max([most, *counts])
-            if page.next is None:
-                break
-            after = page.next
-        return most
-
     def vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
         """Vectors of candidates by id, of candidates that have one."""
         return {} if self.index is None else self.index.vectors(ids)
@@ -203,24 +181,12 @@ class Answering(Closing):
         self.index.refresh()
         return self.index.candidate(id_)
 
-    def explained(self) -> "Scorer | Answering":
-        """The scorer whose scores an explanation takes apart."""
-        return self.scorer
+    def explained(self, context: Context, candidate: str, max_words: int, filter: Filter | None = None) -> Explanation:
+        """How the scorer's score comes about; see ``polyrank.explain``."""
+        return self.scorer.explained(context, candidate, max_words)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.scorer!r}, {self.index!r})"
-
-    def fingerprints(self) -> dict[str, str]:
-        """Fingerprints of the networks on which a threshold and an ensemble depend."""
-        return {"retriever": self.encoder.fingerprint} if self.encoder and self.encoder.fingerprint else {}
-
-    def with_retriever(self, change: "Callable[[Answering], Answering]") -> "Answering":
-        """A copy with another first stage, made from the present one."""
-        return change(self)
-
-    def with_ensemble(self, ensemble: Ensemble | None) -> "Answering":
-        """A copy that adds the scores of its two stages on another scale; a single stage returns itself."""
-        return self
 
     def close(self) -> None:
         if self.index is not None:

@@ -1,6 +1,9 @@
-"""Two stages over an index: a fast retriever makes a shortlist, an accurate re-ranker orders it."""
+"""Two stages as the papers have them: a retriever makes a shortlist, and a re-ranker orders it.
 
-from collections.abc import Callable, Sequence
+A ranker adds its terms instead; this class is for scores that are combined in another way, or not at all.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,12 +11,11 @@ import numpy as np
 from polyrank.answering.choice import Choice
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.config.checked import whole_number
-from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.index import Filter
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context
 from polyrank.scorers.protocols import Scorer, check_finite
-from polyrank.scorers.two_stage import ensemble_of, total_score
+from polyrank.scorers.two_stage import SHORTLIST, Combine, reranker_alone
 
 
 class TwoStage(Answering):
@@ -23,7 +25,7 @@ class TwoStage(Answering):
         retriever: makes the shortlist.
         reranker: scores it; a Cross-encoder or any other Scorer.
         n_retrieved: length of the shortlist.
-        ensemble: add the two stages' scores on this scale; None: see ``scorers.two_stage.ensemble_of``.
+        combine: how both scores become one, see ``polyrank.ranking.ensembles``; by default the re-ranker decides alone.
 
     Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning.
     """
@@ -31,15 +33,18 @@ class TwoStage(Answering):
     n_stages = 2
 
     def __init__(
-        self, retriever: Answering, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
+        self,
+        retriever: Answering,
+        reranker: Scorer,
+        *,
+        n_retrieved: int = SHORTLIST,
+        combine: Combine = reranker_alone,
     ) -> None:
-        self.retriever, self.reranker, self.scorer = retriever, reranker, reranker
+        self.retriever, self.reranker, self.scorer, self.combine = retriever, reranker, reranker, combine
         self.index, self.encoder = retriever.index, retriever.encoder
         self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
-        encoder = retriever.encoder
-        self.ensemble = ensemble_of("" if encoder is None else encoder.fingerprint, reranker, ensemble)
-        if encoder is not None:
-            reranker.follow(encoder)
+        if retriever.encoder is not None:
+            reranker.follow(retriever.encoder)
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         """The best of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
@@ -54,7 +59,7 @@ class TwoStage(Answering):
         for shortlist, second in zip(shortlists, scored, strict=True):
             check_finite(second)
             first = np.array([reply.score for reply in shortlist], np.float32)
-            total = total_score(first, second, self.ensemble)
+            total = self.combine(first, second) if len(first) else second
             ranked = tuple(
                 replace(
                     shortlist[i],
@@ -74,13 +79,3 @@ class TwoStage(Answering):
 
     def candidate(self, id_: str) -> Candidate:
         return self.retriever.candidate(id_)
-
-    def fingerprints(self) -> dict[str, str]:
-        own = {"re-ranker": self.reranker.fingerprint} if self.reranker.fingerprint else {}
-        return own | self.retriever.fingerprints()
-
-    def with_retriever(self, change: Callable[[Answering], Answering]) -> Answering:
-        return TwoStage(change(self.retriever), self.reranker, n_retrieved=self.n_retrieved, ensemble=self.ensemble)
-
-    def with_ensemble(self, ensemble: Ensemble | None) -> Answering:
-        return TwoStage(self.retriever, self.reranker, n_retrieved=self.n_retrieved, ensemble=ensemble)

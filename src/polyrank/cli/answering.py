@@ -13,17 +13,7 @@ from typer import Argument, Option
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import STDIN, console, notify, stdin_lines, use_processor
-from polyrank.cli.options import (
-    AllowEcho,
-    Device,
-    EnsembleName,
-    FilterText,
-    MovedModel,
-    NRetrieved,
-    Rerank,
-    Runtime,
-    Threads,
-)
+from polyrank.cli.options import AllowEcho, Device, FilterText, MovedModel, Runtime, Threads
 from polyrank.errors import ArtifactError, DataError, UsageError
 
 if TYPE_CHECKING:
@@ -35,14 +25,11 @@ MEANT_AS_JSON = re.compile(r'\[\s*(\{\s*)?"|\{\s*"')  # does not match the turn 
 
 
 def respond(
-    path: Annotated[Path, Argument(metavar="INDEX", help="An index or a pipeline folder.")],
+    path: Annotated[Path, Argument(metavar="INDEX", help="An index folder.")],
     context: Annotated[list[str] | None, Argument(help="The turns, oldest first.")] = None,
     k: Annotated[int, Option("-k", min=1, help="Number of replies.")] = 5,
     model: MovedModel = None,
     mode: Annotated[str | None, Option(help="Search mode: exact or approximate.")] = None,
-    rerank: Rerank = None,
-    n_retrieved: NRetrieved = None,
-    ensemble: EnsembleName = "none",
     filter: FilterText = None,
     allow_echo: AllowEcho = False,
     diverse: Annotated[
@@ -60,26 +47,22 @@ def respond(
 
     A line is text, a list of turns or of messages with role and content, or {"context": [...], "background": [...]}.
     """
-    from polyrank.answering.pipeline import open_pipeline, read_mode
+    from polyrank.answering.replies import open_replies, read_mode
     from polyrank.index import as_filter
     from polyrank.loading.models import read_backend
-    from polyrank.ranking.ensembles import read_ensemble
 
     queries = given_contexts(context)
     condition = as_filter(filter)  # checked before the model loads
     use_processor(threads)
-    with open_pipeline(
+    with open_replies(
         path,
         model=model,
         mode=read_mode(mode),
-        rerank=rerank,
-        n_retrieved=n_retrieved,
-        ensemble=read_ensemble(ensemble),
         distinct=not duplicates,
         device=device,
         backend=read_backend(backend),
-    ) as pipeline:
-        answer = partial(pipeline.answer, k=k, filter=condition, allow_echo=allow_echo)
+    ) as replies:
+        answer = partial(replies.answer, k=k, filter=condition, allow_echo=allow_echo)
         if not context and sys.stdin.isatty():
             _chat(partial(answer, diverse=diverse is not False))
             return

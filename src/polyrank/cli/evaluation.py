@@ -13,13 +13,10 @@ from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
     Device,
-    EnsembleName,
     Json,
     Limit,
-    NRetrieved,
     Overwrite,
     Plot,
-    Rerank,
     Runtime,
     Speaker,
     Threads,
@@ -47,7 +44,7 @@ def evaluate(
         list[str],
         Argument(
             metavar="MODEL",
-            help="Model, run (all seeds) or pipeline folders, bm25, tfidf, untuned:BACKBONE or shipped:convert.",
+            help="Model, run (all seeds) or ranker folders, bm25, tfidf, untuned:BACKBONE or shipped:convert.",
         ),
     ],
     data: Annotated[
@@ -59,9 +56,6 @@ def evaluate(
         Option(metavar="FILE", help="Rank these texts for every example; `responses`: all right answers in the data."),
     ] = None,
     speaker: Speaker = None,
-    rerank: Rerank = None,
-    n_retrieved: NRetrieved = None,
-    ensemble: EnsembleName = "none",
     limit: Limit = None,
     metric: Metrics = None,
     scores: Annotated[
@@ -87,7 +81,6 @@ def evaluate(
     from polyrank.evaluation.scores_file import scores_files
     from polyrank.loading import Lengths, read_backend, resolve_contestants
     from polyrank.loading.runs import unfinished_seeds
-    from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output
 
     use_processor(threads)
@@ -97,9 +90,6 @@ def evaluate(
         notify(f"{folder} has no model yet and is left out")
     contestants = resolve_contestants(
         models,
-        rerank=rerank,
-        n_retrieved=n_retrieved,
-        ensemble=read_ensemble(ensemble),
         backend=read_backend(backend),
         lengths=Lengths(max_context_tokens, max_candidate_tokens),
     )

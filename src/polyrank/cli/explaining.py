@@ -4,15 +4,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from unicodedata import category
 
 from typer import Argument, Option
 
 from polyrank.cli.answering import given_contexts, print_row
 from polyrank.cli.console import console, make_console, use_processor
-from polyrank.cli.options import Device, EnsembleName, FilterText, MovedModel, NRetrieved, Rerank, Runtime, Threads
+from polyrank.cli.options import Device, FilterText, MovedModel, Runtime, Threads
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,23 +19,23 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from polyrank.answering.explanation import Explanation, TokenShare, VectorShare
+    from polyrank.scorers.explanation import Explanation, TokenShare, VectorShare
 
 BAR = 12  # characters of the longest bar
 STRONGEST = 5  # words, and context vectors, to list with their numbers
 MEANINGS = {
     "sum of tokens": "the shares add up to the score",
     "sum of words": "the shares add up to the score",
-    "count of replies": "the score does not depend on words",
-    "other contexts": "the score is that of the reply in other contexts, negated",
+    "counts": "how often the reply was said; no word has a share",
+    "hubs": "the score of the reply in other contexts, negated; no word has a share",
     "left out": "a share is the loss of score without the turn or the word",
-    "sum": "a share is the weighted sum of its shares in the parts",
-    "stages": "each stage has its own shares; they do not add up to the total",
+    "sum": "a share is the weighted sum of its shares in the terms",
 }
+ALONE = "a number of the reply alone; no word has a share"
 
 
 def explain(
-    path: Annotated[str, Argument(metavar="PATH", help="An index, a pipeline, or (with --reply) a model.")],
+    path: Annotated[str, Argument(metavar="PATH", help="An index, or (with --reply) a model or ranker.")],
     context: Annotated[list[str] | None, Argument(help="The turns, oldest first. Default: lines of stdin.")] = None,
     reply: Annotated[str | None, Option(help="The text of the reply. Default: the best reply.")] = None,
     candidate_id: Annotated[str | None, Option("--id", metavar="ID", help="The id of the reply in the index.")] = None,
@@ -46,9 +45,6 @@ def explain(
     filter: FilterText = None,
     json_: Annotated[bool, Option("--json", help="Print one line of JSON.")] = False,
     model: MovedModel = None,
-    rerank: Rerank = None,
-    n_retrieved: NRetrieved = None,
-    ensemble: EnsembleName = "none",
     device: Device = "auto",
     backend: Runtime = "torch",
     threads: Threads = None,
@@ -58,33 +54,30 @@ def explain(
     For Bi- and Poly-encoders, BM25, TF-IDF and sums of them, the shares add up to the score. For other models a share
     is the loss of score without the turn or the word.
     """
-    from polyrank.loading.answering import is_answering
+    from polyrank.index import as_filter, is_index
 
     if reply is not None and candidate_id is not None:
         raise UsageError(f"--reply and --id {candidate_id} name two replies; give one of them")
     if not context and sys.stdin.isatty():
         raise UsageError("the context is missing; write its turns after the path, oldest first")
-    queries, answers = given_contexts(context), is_answering(Path(path))
+    queries, answers = given_contexts(context), is_index(path)
     if not answers and (reply is None or model is not None or filter is not None):
         needless = "--filter" if model is None else "--model"
         what = f"{needless} needs an index; leave it out" if reply is not None else "give one with --reply TEXT"
-        raise UsageError(f"{path} is not an index or a pipeline and contains no replies; {what}")
+        raise UsageError(f"{path} is not an index and contains no replies; {what}")
     from polyrank.answering.explain import explain as explain_scorer
-    from polyrank.answering.pipeline import open_pipeline
-    from polyrank.index import as_filter
-    from polyrank.loading import read_backend, resolve_ranker
-    from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.scorers.open import open_ranker
+    from polyrank.answering.replies import open_replies
+    from polyrank.loading import read_backend
+    from polyrank.scorers.open import load
 
     use_processor(threads)
-    condition, scale, runtime = as_filter(filter), read_ensemble(ensemble), read_backend(backend)
-    stages: dict[str, Any] = {"rerank": rerank, "n_retrieved": n_retrieved, "ensemble": scale, "backend": runtime}
+    condition, runtime = as_filter(filter), read_backend(backend)
     with ExitStack() as opened:
         if answers:
-            pipeline = opened.enter_context(open_pipeline(path, model=model, device=device, **stages))
-            why = partial(pipeline.explain, text=reply, candidate_id=candidate_id, max_words=words, filter=condition)
+            replies = opened.enter_context(open_replies(path, model=model, device=device, backend=runtime))
+            why = partial(replies.explain, text=reply, candidate_id=candidate_id, max_words=words, filter=condition)
         else:
-            scorer = open_ranker(resolve_ranker(path, **stages), device=device)
+            scorer = load(path, device=device, backend=runtime)
             why = partial(explain_scorer, scorer, candidate=reply or "", max_words=words)
         for query in queries:
             with console().status("explaining"):
@@ -113,7 +106,7 @@ def _draw_parts(out: "Console", parts: "Mapping[str, Explanation]", whole: str =
 
 
 def _draw_one(out: "Console", explanation: "Explanation") -> None:
-    out.print(f"{explanation.method}: {MEANINGS[explanation.method]}", style="dim")
+    out.print(f"{explanation.method}: {MEANINGS.get(explanation.method, ALONE)}", style="dim")
     table = _table()
     texts = [("background", fact) for fact in explanation.background]
     texts += [(f"turn {number}", turn) for number, turn in enumerate(explanation.turns, 1)]
@@ -130,7 +123,7 @@ def _draw_one(out: "Console", explanation: "Explanation") -> None:
         table.add_row("", "", "", _strongest(side.tokens))
     out.print(table)
     if side.method != explanation.method:
-        out.print(f"reply by {side.method}: {MEANINGS[side.method]}", style="dim")
+        out.print(f"reply by {side.method}: {MEANINGS.get(side.method, ALONE)}", style="dim")
     if explanation.vectors:
         _draw_vectors(out, explanation.vectors)
 

@@ -33,7 +33,7 @@ def index_build(
     model: Annotated[
         str,
         Argument(
-            help="A Bi- or Poly-encoder's folder, a Hugging Face bi-encoder, untuned:BACKBONE or shipped:convert."
+            help="A ranker, a Bi- or Poly-encoder, a Hugging Face bi-encoder, untuned:BACKBONE or shipped:convert."
         ),
     ],
     candidates: Replies,
@@ -78,7 +78,7 @@ def index_build(
     from polyrank.index.local.ann import read_kind
     from polyrank.index.remote.kinds import read_kind as read_remote_kind
     from polyrank.loading.models import absolute_name, read_backend, resolve_encoder
-    from polyrank.scorers.open import load_encoder
+    from polyrank.scorers.open import encoder_of, load_ranking
     from polyrank.storage.quantized import read_precision
 
     use_processor(threads)
@@ -91,14 +91,15 @@ def index_build(
     check_candidates(pool)
     if model.startswith(SHIPPED) and (warning := not_english("replies", (candidate.text for candidate in pool))):
         notify(f"{candidates}: {warning}")
-    encoder = load_encoder(model, device=device, backend=runtime)
+    scorer = load_ranking(model, device=device, backend=runtime)
+    encoder = encoder_of(scorer)
     earlier = _replaced(output) if overwrite else None
     with encoding_progress() as progress:
         n = build_index(
             output,
-            encoder,
+            scorer,
             pool,
-            model=absolute_name(model),
+            name=absolute_name(model),
             ann=kind,
             precision=stored,
             overwrite=overwrite,
@@ -108,23 +109,18 @@ def index_build(
         )
     report_cut_texts(encoder)
     made = f"{counted(len(pool), 'candidate')} of dimension {encoder.dimension}, {counted(n, 'text')} encoded"
-    if earlier is None:
-        notify(f"{output}: {made}")
-        return
-    notify(f"{output}: {made}; replaced an index of {counted(earlier[0], 'candidate')}")
-    if earlier[1] != encoder.fingerprint:
-        notify(f"{output} had another encoder; make its pipelines again with polyrank pipeline create --overwrite")
+    notify(f"{output}: {made}" + ("" if earlier is None else f"; replaced an index of {counted(earlier, 'candidate')}"))
 
 
-def _replaced(index: Path) -> tuple[int, str] | None:
-    """The number of candidates of an index, and its encoder's fingerprint; None if there is none that can be read."""
+def _replaced(index: Path) -> int | None:
+    """The number of candidates of an index; None if there is none that can be read."""
     from polyrank.index import is_index, open_catalogue
 
     if not is_index(index):
         return None
     try:
         with open_catalogue(index) as opened:
-            return len(opened), opened.fingerprint
+            return len(opened)
     except PolyrankError:
         return None
 
@@ -141,11 +137,12 @@ def index_add(
 ) -> None:
     """Add all candidates or, on an error, none. Searches that are running see the new candidates at once."""
     from polyrank.answering.build import add_to_index
+    from polyrank.answering.replies import scorer_of_index
     from polyrank.data import read_pool
     from polyrank.index import open_index, open_writer
     from polyrank.index.checks import check_candidates
     from polyrank.loading.models import read_backend
-    from polyrank.scorers.open import encoder_of_index
+    from polyrank.scorers.open import encoder_of
 
     use_processor(threads)
     runtime = read_backend(backend)
@@ -153,10 +150,11 @@ def index_add(
         built_with = opened.model
     pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
-    encoder = encoder_of_index(built_with, model, device=device, backend=runtime)
-    with open_writer(index, fingerprint=encoder.fingerprint) as writer, encoding_progress() as progress:
-        n = add_to_index(writer, encoder, pool, replace=replace, progress=progress)
-        report_cut_texts(encoder)
+    scorer = scorer_of_index(built_with, model, device=device, backend=runtime)
+    fingerprint = encoder_of(scorer).fingerprint
+    with open_writer(index, fingerprint=fingerprint) as writer, encoding_progress() as progress:
+        n = add_to_index(writer, scorer, pool, replace=replace, progress=progress)
+        report_cut_texts(scorer)
         there = f" ({len(pool) - n:,} were already in the index)" if n < len(pool) else ""
         done = "added or replaced" if replace else "added"
         notify(f"{index}: {done} {n:,}{there}, now {counted(len(writer), 'candidate')}")
@@ -177,7 +175,7 @@ def index_update_counts(
     """
     from polyrank.answering.build import update_counts
     from polyrank.feedback import FeedbackStore, count_taken
-    from polyrank.scorers.popularity import catalogue_counts
+    from polyrank.scorers.terms.counts import catalogue_counts
 
     counts, taken = catalogue_counts(replies, default=None if feedback is None else 0), Counter[str]()
     if feedback is not None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 from typer import Argument
@@ -13,36 +13,23 @@ from polyrank.errors import UsageError
 
 
 def info(
-    model: Annotated[str, Argument(help="A model folder, a sum, counts of replies, or shipped:convert.")],
+    model: Annotated[str, Argument(help="A model or ranker folder, or shipped:convert.")],
     json_: Json = False,
 ) -> None:
-    """Show a model's kind, fingerprint, and parameters and bytes of each part; for a sum, its encoders."""
-    from polyrank.cli.hubs import show_hubs
-    from polyrank.cli.maps import show_map
-    from polyrank.cli.popularity import show_popularity
-    from polyrank.cli.repetitions import show_repetition
-    from polyrank.cli.sums import show_sum
-    from polyrank.loading.folders import FolderKind, folder_kind
+    """Show a model's kind, fingerprint, and parameters and bytes of each part; for a ranker, its terms and weights."""
+    from polyrank.loading.folders import folder_kind
     from polyrank.loading.models import model_folder
     from polyrank.models.artifacts import read_config, read_sizes
 
     folder = model_folder(model)
     if not folder.is_dir():
         raise UsageError(f"{model} is not a model folder; give one, or shipped:convert")
-    if (kind := folder_kind(folder)) in ("pipeline", "index", "remote"):
-        command = "pipeline" if kind == "pipeline" else "index"
-        raise UsageError(f"{model} is not a model; show it with: polyrank {command} info {model}")
+    if (kind := folder_kind(folder)) in ("index", "remote"):
+        raise UsageError(f"{model} is not a model; show it with: polyrank index info {model}")
     if kind == "intents":
         raise UsageError(f"{model} predicts intents and does not rank; use it with polyrank intents predict")
-    shows: dict[FolderKind, Callable[..., None]] = {
-        "sum": show_sum,
-        "hubs": show_hubs,
-        "repetition": show_repetition,
-        "popularity": show_popularity,
-        "map": show_map,
-    }
-    if show := shows.get(kind):
-        show(folder, json_=json_)
+    if kind == "ranker":
+        _show_ranker(folder, model, json_=json_)
         return
     document, sizes = read_config(folder), read_sizes(folder)
     if json_:
@@ -58,3 +45,21 @@ def info(
         rows.append((name, dtypes, f"{n_parameters:,}", *numbers))
     print(f"{model}: {document['model']['kind']}, fingerprint {document['fingerprint']}")
     print_table(("part", "stored as", "parameters", "MB", "MB in fp32", "times smaller"), rows, n_left=2)
+
+
+def _show_ranker(folder: Path, name: str, *, json_: bool) -> None:
+    """Print the terms, their weights, and the figures of the fit."""
+    from polyrank.loading.folders import read_model
+
+    _, document = read_model(folder)
+    if json_:
+        terms = [{key: term[key] for key in ("kind", "name", "fingerprint", "weights")} for term in document["terms"]]
+        shown = {key: document[key] for key in ("fingerprint", "n_retrieved", "scale", "threshold", "figures")}
+        print(json.dumps({"kind": "ranker", "terms": terms, **shown}))
+        return
+    print(f"{name}: ranker, fingerprint {document['fingerprint']}")
+    rows = [
+        (term["kind"], term["name"], ", ".join(f"{feature} {w:.4g}" for feature, w in term["weights"].items()))
+        for term in document["terms"]
+    ]
+    print_table(("term", "name", "weights"), rows, n_left=3)

@@ -63,10 +63,10 @@ def intents_train(
     """Train a two-layer network on frozen encodings; the development part selects its sizes."""
     import dataclasses
 
-    from polyrank.frozen import intents
-    from polyrank.frozen.intents.train_intents import check_share
     from polyrank.loading.folders import INTENTS
     from polyrank.storage.durable import check_output, check_replaceable
+    from polyrank.tuning import intents
+    from polyrank.tuning.intents.train_intents import check_share
 
     use_processor(threads)
     grid = intents.Grid(
@@ -158,7 +158,7 @@ def intents_predict(
     threads: Threads = None,
 ) -> None:
     """Predict the intent of each utterance; prints lines in a terminal, JSON in a pipe."""
-    from polyrank.frozen.intents import load_intents
+    from polyrank.tuning.intents import load_intents
 
     use_processor(threads)
     loaded = load_intents(classifier, encoder=encoder, device=device)

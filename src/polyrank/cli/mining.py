@@ -1,8 +1,6 @@
 """``polyrank mine``."""
 
 import json
-import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_gro
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from polyrank.scorers.protocols import Scorer
+    pass
 
 
 @process_group()
@@ -60,16 +58,15 @@ def mine(
     json_: Json = False,
 ) -> None:
     """Mine hard negatives, that is wrong candidates that a retriever ranks high, and write lists to train on."""
-    from polyrank.answering.pipeline import catalogue, open_pipeline
+    from polyrank.answering.replies import catalogue, open_replies
     from polyrank.data import read_pool, write_examples
+    from polyrank.index import is_index
     from polyrank.loading import resolve_model
-    from polyrank.loading.answering import is_answering
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts
     from polyrank.negatives.mine import mine as run
     from polyrank.scorers.lexical import corpus_of
-    from polyrank.scorers.open import open_model
-    from polyrank.scorers.two_stage import TwoStageScorer
+    from polyrank.scorers.open import load, open_model
     from polyrank.storage.durable import check_output
 
     use_processor(threads)
@@ -83,16 +80,15 @@ def mine(
         n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
     )
     folder = Path(retriever)
-    first_stage: Callable[[], Scorer]
-    answers = pool is None and is_answering(folder)
+    answers = pool is None and is_index(folder)
     if not answers:
         existing_model(retriever)
     every = load_examples(data, speaker, skip_bad=skip_bad)
     candidates = None if pool is None else read_pool(pool)
     with ExitStack() as opened:
         if answers:
-            pipeline = opened.enter_context(open_pipeline(folder, device=device))
-            retrieve, first_stage = from_retriever(pipeline), pipeline.index_encoder
+            replies = opened.enter_context(open_replies(folder, device=device))
+            retrieve = from_retriever(replies)
             every = with_texts(every, catalogue(folder))
             examples = every[:limit]
         else:
@@ -102,13 +98,11 @@ def mine(
                 [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
             )
             scorer = open_model(resolve_model(retriever).alone(), device=device, corpus=corpus_of(examples, candidates))
-            retrieve, first_stage = from_pool(scorer, texts), lambda: scorer
+            retrieve = from_pool(scorer, texts)
         reranker = None
         if rerank is not None:
             corpus = corpus_of(examples, candidates)
-            reranker = open_model(resolve_model(rerank), device=device, corpus=corpus)
-            if reranker.corrects:  # its scores mean something only when added to the first stage's
-                reranker = TwoStageScorer(first_stage(), reranker, n_retrieved=sys.maxsize)
+            reranker = load(rerank, device=device, corpus=corpus)
         mined = run(
             examples,
             retrieve,

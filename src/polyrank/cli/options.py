@@ -34,22 +34,8 @@ def existing_model(name: str | None) -> str | None:
     return name
 
 
-Rerank = Annotated[
-    str | None,
-    Option(metavar="MODEL", help="A second stage, which re-ranks the best of the first.", callback=existing_model),
-]
 Speaker = Annotated[
     str | None, Option(metavar="NAME", help="In dialogues: whose turns are responses; '*': all. Default: the agents'.")
-]
-NRetrieved = Annotated[
-    int | None, Option(min=1, help="With --rerank: number of candidates for the second stage. Default: 100.")
-]
-EnsembleName = Annotated[
-    str,
-    Option(
-        help="With --rerank: how to add the scores of both stages: none, raw, sigmoid, z-score, softmax,"
-        " sigmoid-reranked (sigmoid of the re-ranker's score only), or a number as the weight of the re-ranker's."
-    ),
 ]
 Threads = Annotated[
     int | None, Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads. Default: the number of idle cores.")

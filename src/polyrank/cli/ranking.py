@@ -10,16 +10,7 @@ from typer import Argument, Option
 
 from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
 from polyrank.cli.console import STDIN, make_console, notify, report_cut_texts, stdin_lines, use_processor
-from polyrank.cli.options import (
-    CandidateTokens,
-    ContextTokens,
-    Device,
-    EnsembleName,
-    NRetrieved,
-    Rerank,
-    Runtime,
-    Threads,
-)
+from polyrank.cli.options import CandidateTokens, ContextTokens, Device, Runtime, Threads
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +23,7 @@ def rank(
     model: Annotated[
         str,
         Argument(
-            help="A model or pipeline folder, a Hugging Face model, bm25, tfidf, untuned:BACKBONE or shipped:convert."
+            help="A model or ranker folder, a Hugging Face model, bm25, tfidf, untuned:BACKBONE or shipped:convert."
         ),
     ],
     query: Annotated[str | None, Argument(help="The query. Default: each line of stdin has one.")] = None,
@@ -45,9 +36,6 @@ def rank(
         bool, Option("--scores-only", help='Print {"scores": [...]} in the order of the documents.')
     ] = False,
     json_: Annotated[bool, Option("--json", help="Print JSON in a terminal too.")] = False,
-    rerank: Rerank = None,
-    n_retrieved: NRetrieved = None,
-    ensemble: EnsembleName = "none",
     max_context_tokens: ContextTokens = None,
     max_candidate_tokens: CandidateTokens = None,
     device: Device = "auto",
@@ -64,9 +52,8 @@ def rank(
     "candidates": [...]}. A query may be a list of turns, a document may be {"id": ..., "text": ...}, and the object may
     have a background, as in data files.
     """
-    from polyrank.loading import Lengths, read_backend, resolve_ranker
-    from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.scorers.open import open_ranker
+    from polyrank.loading import Lengths, read_backend, resolve_model
+    from polyrank.scorers.open import open_ranking
 
     if scores_only and top is not None:
         raise UsageError(f"--scores-only prints all scores in the order of the documents; leave out --top {top}")
@@ -74,19 +61,13 @@ def rank(
         raise UsageError("the query is empty; give a query with a visible character")
     if query is not None and _is_file(query):
         raise UsageError(f"the query {query!r} is a file; give the query first, and then the files to rank")
-    ranker = resolve_ranker(
-        model,
-        rerank=rerank,
-        n_retrieved=n_retrieved,
-        ensemble=read_ensemble(ensemble),
-        backend=read_backend(backend),
-        lengths=Lengths(max_context_tokens, max_candidate_tokens),
-    )
+    lengths = Lengths(max_context_tokens, max_candidate_tokens)
+    reference = resolve_model(model, backend=read_backend(backend), lengths=lengths)
     given = None if query is None else (_asked(query), list(_documents(files or [], lines)))
     if given is not None and not given[1]:
         raise DataError("nothing to rank: give files of documents, or send one document in each line of stdin")
     use_processor(threads)
-    scorer = open_ranker(ranker, device=device)
+    scorer = open_ranking(reference, device=device)
     for cut in scorer.cut:
         cut.warned = True  # reported below, with the final counts
     show_table = sys.stdout.isatty() and not json_
@@ -100,7 +81,7 @@ def rank(
             _table(context, ranked)
         else:
             print_row(row | {"query": _plain(context), "results": [_result(reply) for reply in ranked]}, model)
-    report_cut_texts(scorer, settable=ranker.has_settable_lengths)
+    report_cut_texts(scorer, settable=reference.has_settable_lengths)
 
 
 def _plain(context: "Context") -> str | Sequence[str]:

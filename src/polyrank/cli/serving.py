@@ -8,7 +8,6 @@ from typer import Argument, Option
 from polyrank.cli import interrupts
 from polyrank.cli.console import notify
 from polyrank.cli.options import existing_device
-from polyrank.cli.second_stage import suggest_second_stage
 from polyrank.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from polyrank.serving.context import Server
 
 ServedPaths = Annotated[
-    list[str] | None, Argument(metavar="PATH...", help="Indexes, pipelines and models, as PATH or NAME=PATH.")
+    list[str] | None, Argument(metavar="PATH...", help="Indexes, rankers and models, as PATH or NAME=PATH.")
 ]
 ApiKeyFile = Annotated[
     Path | None, Option(help="A file with one key per line; the server refuses requests without a key.")
@@ -94,8 +93,6 @@ def serve(
             n = "" if info.n_candidates is None else f" of {info.n_candidates:,} candidates"
             notify(f"ready: {name}, {info.kind}{n}")
 
-    for path in models.values():
-        suggest_second_stage(path, f"serve the result of polyrank pipeline create {path} -o assist --rerank {{}}")
     log_to_stderr()
     interrupts.restore_handlers()  # the server installs its own handlers
     try:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
-from polyrank.answering.explanation import Explanation
 from polyrank.answering.protocol import Answer
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import (
@@ -20,6 +19,7 @@ from polyrank.errors import (
     UsageError,
 )
 from polyrank.records import Candidate, Context, ContextLike, Ranked
+from polyrank.scorers.explanation import Explanation
 
 T_co = TypeVar("T_co", covariant=True)
 Action = Literal["taken", "edited", "refused"]
@@ -59,11 +59,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """An index, a pipeline or a model on a server.
+    """An index, a ranker or a model on a server.
 
     Args:
         id: its name in requests.
-        kind: "index", "pipeline" or "model"; empty while the server is opening it.
+        kind: "index" or "model"; empty while the server is opening it.
         facts: the server's description of it, such as ``n_candidates``, ``scorer`` and ``fingerprint``.
     """
 
@@ -159,7 +159,7 @@ def report() -> Call[dict[str, Any]]:
 
 
 def models() -> Call[list[ServedModel]]:
-    """List the indexes, pipelines and models of the server."""
+    """List the indexes, rankers and models of the server."""
     return Call(
         "GET",
         "/v1/models",

@@ -14,13 +14,13 @@ except ImportError as error:
 
     raise MissingExtraError("httpx", "client") from error
 
-from polyrank.answering.explanation import Explanation
 from polyrank.answering.protocol import Answer
 from polyrank.client import calls
 from polyrank.client.calls import Action, Call, ServedModel
 from polyrank.data.pool import CandidateLike
 from polyrank.errors import DataError, OfflineError, UsageError
 from polyrank.records import Candidate, ContextLike
+from polyrank.scorers.explanation import Explanation
 from polyrank.storage.closing import Closing
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class Client(_Connection, Closing):
         Args:
             context: one turn, or turns, oldest first.
             k: the number of replies.
-            model: the name of an index or a pipeline; None: the first on the server.
+            model: the name of an index; None: the first on the server.
             filter: a condition on metadata, such as ``lang = "en"``.
             conversation: an id that groups requests for feedback.
             allow_echo: also return replies that repeat a turn of the context word for word.
@@ -199,7 +199,7 @@ class Client(_Connection, Closing):
             candidates: to add.
             replace: whether candidates with the same ids are replaced.
             previous: candidates as ``candidate`` returned them.
-            model: name of the index or pipeline.
+            model: name of the index.
 
         Raises:
             DataError: a candidate is invalid, or one of ``previous`` was changed or removed since; nothing is added.
@@ -243,7 +243,7 @@ class Client(_Connection, Closing):
         return self._send(calls.report())
 
     def models(self) -> list[ServedModel]:
-        """The indexes, pipelines and models of the server; requests without a model go to the first."""
+        """The indexes, rankers and models of the server; requests without a model go to the first."""
         return self._send(calls.models())
 
     def close(self) -> None:

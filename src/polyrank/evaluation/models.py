@@ -15,7 +15,7 @@ from polyrank.evaluation.task import Task
 from polyrank.loading.runs import Contestant
 from polyrank.ranking.frames import data_frame
 from polyrank.scorers.lexical import corpus_of
-from polyrank.scorers.open import open_ranker, probe_encoding
+from polyrank.scorers.open import open_ranking, probe_encoding
 
 Progress = Callable[[str, list[range]], Iterable[range]]
 
@@ -88,7 +88,7 @@ def evaluate_models(
     scored: list[Scored] = []
     precisions: dict[str, set[str]] = {}  # by the name of a row
     for model, file in zip(models, scores or [None] * len(models), strict=True):
-        scorer = open_ranker(model.ranker, device=device, corpus=corpus_of(task.examples, task.pool))
+        scorer = open_ranking(model.ref, device=device, corpus=corpus_of(task.examples, task.pool))
         if probe is not None:
             probe_encoding(scorer, model.member.name, probe)
         shown = "scoring" if len(models) == 1 else model.member.name
@@ -105,7 +105,7 @@ def evaluate_models(
         scored.append(Scored(model.name, (model.member.seed,), (result,)))
         for cut in filter(None, scorer.cut):
             settable = "; `max_candidate_tokens` and `max_context_tokens` set the lengths"
-            notify(f"{cut}{settable if model.ranker.has_settable_lengths else ''}")
+            notify(f"{cut}{settable if model.ref.has_settable_lengths else ''}")
         del scorer  # frees its memory before the next one is loaded
     joined = group_by_model(scored)
     rows = compare_models(joined, metrics, base, by=by) if is_rank_zero() else []

@@ -17,6 +17,7 @@ from polyrank.ranking.metrics import Placement, metric_values, placement_of, wit
 from polyrank.records import Candidate, Example
 from polyrank.scorers.inputs import checked_scores
 from polyrank.scorers.lexical import corpus_of
+from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.two_stage import TwoStageScorer
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ class _PoolScoring:
             for example in examples
         ]
         queries = [example.query for example in examples]
-        if isinstance(scorer, TwoStageScorer):
+        if isinstance(scorer, Ranker | TwoStageScorer):
             found = scorer.score_pool(queries, self.texts, excluded=echoes)
         else:
             found = scorer.score_pool(queries, self.texts)

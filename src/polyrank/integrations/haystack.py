@@ -1,9 +1,9 @@
-"""Haystack components: an index or a pipeline as a retriever, a model as a ranker."""
+"""Haystack components: an index as a retriever, a model as a ranker."""
 
 from dataclasses import replace
 from typing import Any
 
-from polyrank.answering.pipeline import Pipeline
+from polyrank.answering.replies import Replies
 from polyrank.errors import MissingExtraError
 from polyrank.scorers.protocols import Scorer
 
@@ -18,18 +18,18 @@ class PolyrankRetriever:
     """Retrieves the best candidates for a query.
 
     Args:
-        pipeline: returned by ``polyrank.open``.
+        replies: returned by ``polyrank.open``.
         top_k: number of documents.
         filter: on metadata, see ``polyrank.read_filter``; None: all.
     """
 
-    def __init__(self, pipeline: Pipeline, top_k: int = 5, filter: str | None = None) -> None:
-        self.pipeline, self.top_k, self.filter = pipeline, top_k, filter
+    def __init__(self, replies: Replies, top_k: int = 5, filter: str | None = None) -> None:
+        self.replies, self.top_k, self.filter = replies, top_k, filter
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, top_k: int | None = None) -> dict[str, Any]:
         """Documents, best first, with raw scores."""
-        answer = self.pipeline.answer(query, self.top_k if top_k is None else top_k, filter=self.filter)
+        answer = self.replies.answer(query, self.top_k if top_k is None else top_k, filter=self.filter)
         return {"documents": [Document(id=r.id, content=r.text, meta=r.metadata, score=r.score) for r in answer.ranked]}
 
 

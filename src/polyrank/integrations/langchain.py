@@ -1,9 +1,9 @@
-"""LangChain components: an index or a pipeline as a retriever, a model as a document compressor."""
+"""LangChain components: an index as a retriever, a model as a document compressor."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from polyrank.answering.pipeline import Pipeline
+from polyrank.answering.replies import Replies
 from polyrank.errors import MissingExtraError
 from polyrank.scorers.protocols import Scorer
 
@@ -19,18 +19,18 @@ class PolyrankRetriever(BaseRetriever):
     """Retrieves the best candidates for a query, as documents with id, score and metadata.
 
     Args:
-        pipeline: returned by ``polyrank.open``.
+        replies: returned by ``polyrank.open``.
         k: number of documents.
         filter: on metadata, see ``polyrank.read_filter``; None: all.
     """
 
-    pipeline: Pipeline
+    replies: Replies
     k: int = 5
     filter: str | None = None
     model_config = {"arbitrary_types_allowed": True}  # noqa: RUF012  # as pydantic wants it
 
     def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
-        answer = self.pipeline.answer(query, self.k, filter=self.filter)
+        answer = self.replies.answer(query, self.k, filter=self.filter)
         return [
             Document(page_content=reply.text, id=reply.id, metadata={**reply.metadata, "score": reply.score})
             for reply in answer.ranked

@@ -4,7 +4,6 @@ No other package interprets a name or inspects the contents of a path. A referen
 without opening it. This package does not import torch.
 """
 
-from polyrank.loading.answering import PipelineRef, RankerRef, resolve_answering, resolve_ranker
 from polyrank.loading.backbones import BackboneRef, resolve_backbone
 from polyrank.loading.data import DataRef, resolve_data
 from polyrank.loading.models import Backend, Lengths, ModelRef, read_backend, resolve_encoder, resolve_model
@@ -17,14 +16,10 @@ __all__ = [
     "DataRef",
     "Lengths",
     "ModelRef",
-    "PipelineRef",
-    "RankerRef",
     "read_backend",
-    "resolve_answering",
     "resolve_backbone",
     "resolve_contestants",
     "resolve_data",
     "resolve_encoder",
     "resolve_model",
-    "resolve_ranker",
 ]

@@ -12,13 +12,8 @@ from polyrank.storage.document import DocumentKind, has_document, read_document,
 
 FolderKind = Literal[
     "foreign",
-    "map",
-    "hubs",
-    "sum",
-    "popularity",
-    "repetition",
+    "ranker",
     "trained",
-    "pipeline",
     "index",
     "remote",
     "intents",
@@ -26,25 +21,8 @@ FolderKind = Literal[
     "other",
 ]
 
-MAP = tensors_kind("map")
-HUBS = tensors_kind("hubs")
+RANKER = tensors_kind("ranker")
 INTENTS = tensors_kind("intent")
-POPULARITY = tensors_kind("popularity")
-SUM = DocumentKind(
-    name="sum of encoders", file="sum.json", missing="make one with polyrank sum", remedy="make the sum again"
-)
-REPETITION = DocumentKind(
-    name="re-ranker that compares words",
-    file="repetition.json",
-    missing="make one with polyrank repetition",
-    remedy="make it again with polyrank repetition",
-)
-PIPELINE = DocumentKind(
-    name="pipeline",
-    file="pipeline.json",
-    missing="make one with polyrank pipeline create",
-    remedy="make the pipeline again",
-)
 REMOTE = DocumentKind(
     name="remote index",
     file="remote.json",
@@ -55,13 +33,8 @@ INDEX_FILE = "candidates.db"
 INSIDE = tuple(f"{network}{MODEL_FOLDER}" for network in NETWORK_FOLDERS)
 """Where a training writes its models: that of one network, or those of two."""
 _DOCUMENTS: dict[FolderKind, DocumentKind] = {  # if a folder has two of these files, the first one decides
-    "map": MAP,
-    "hubs": HUBS,
-    "sum": SUM,
-    "popularity": POPULARITY,
-    "repetition": REPETITION,
+    "ranker": RANKER,
     "trained": MODEL,
-    "pipeline": PIPELINE,
     "remote": REMOTE,
     "intents": INTENTS,
 }
@@ -85,8 +58,8 @@ def models_inside(folder: Path) -> list[Path]:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a folder has a model that a training wrote, or a sum."""
-    return has_document(folder, MODEL) or has_document(folder, SUM)
+    """Whether a folder has a model that a training wrote."""
+    return has_document(folder, MODEL)
 
 
 def stamp(paths: Sequence[str]) -> str:
@@ -111,7 +84,7 @@ def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
         ArtifactError: the document is missing or damaged, or a later version wrote it.
     """
     kind = folder_kind(folder)
-    if kind in ("foreign", "training", "pipeline", "index", "remote"):
+    if kind in ("foreign", "training", "index", "remote"):
         return kind, {}
     return kind, read_document(folder, _DOCUMENTS.get(kind, MODEL))
 

@@ -1,7 +1,7 @@
 """Resolves the name of a model to a ModelRef: its kind, its folder and its settings. Opens nothing."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,26 +12,14 @@ from polyrank.config.names import SHIPPED
 from polyrank.config.names import Backend as Backend
 from polyrank.config.names import model_folder as model_folder
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.loading.folders import REPETITION, SUM, models_inside, read_model
+from polyrank.loading.folders import RANKER, models_inside, read_model
 from polyrank.loading.hub import HUB, hub_folder, hub_name
-from polyrank.storage.document import read_document
 
-ModelKind = Literal[
-    "lexical",
-    "untuned",
-    "foreign",
-    "map",
-    "hubs",
-    "sum",
-    "popularity",
-    "repetition",
-    "trained",
-    "encoder of an index",
-]
+ModelKind = Literal["lexical", "untuned", "foreign", "trained", "ranker"]
 LEXICAL = ("bm25", "tfidf")
 UNTUNED = "untuned:"
-SECOND_STAGE = "shipped:rerank"
-"""A second stage for the replies of ``shipped:minilm``."""
+SHIPPED_RERANKERS = ("shipped:late",)
+"""Models that correct the scores of a shipped encoder; ``tune`` tries those that are installed."""
 
 NAMES = "give a model folder, hf:OWNER/MODEL of the Hub, bm25, tfidf, untuned:embedded or shipped:convert"
 
@@ -61,15 +49,15 @@ class ModelRef:
 
     Args:
         name: as the user gave it.
-        kind: "lexical", "untuned" (a backbone without fine-tuning), "foreign" (from another library), a polyrank model
-            ("trained", "map", "hubs", "sum", "popularity", "repetition"), or "encoder of an index".
-        folder: of the model or the index; None if the model has no folder, or the backbone is located on opening.
+        kind: "lexical", "untuned" (a backbone without fine-tuning), "foreign" (from another library), "trained" (by
+            polyrank), or "ranker".
+        folder: of the model; None if the model has no folder, or the backbone is located on opening.
         fingerprint: of the weights, as the folder states it; empty if it is computed on opening.
         backend: the runtime that computes the model.
         lengths: how much of each text the model reads.
         corrects: for a re-ranker that corrects an encoder's scores: that encoder's fingerprint.
         first_stage: for the same: that encoder's name, if the folder states it.
-        parts: the encoders of a sum, the encoder of a map or of hubs, or the other re-ranker of a repetition.
+        parts: the models of a ranker.
     """
 
     name: str
@@ -101,7 +89,7 @@ class ModelRef:
         if self.corrects:
             raise UsageError(
                 f"{self.name} only corrects the scores of another encoder, {self.corrected}, and cannot rank alone;"
-                " rank with that encoder, and give this model as `rerank`"
+                " combine both with polyrank tune"
             )
         return self
 
@@ -119,8 +107,8 @@ class ModelRef:
             return (self.alone(),)
         if not model_exists(self.first_stage):
             raise UsageError(
-                f"{self.name} corrects the scores of {self.first_stage}, which does not exist; restore it, or rank"
-                " with the encoder, and give this model as `rerank`"
+                f"{self.name} corrects the scores of {self.first_stage}, which does not exist; restore it, or"
+                " combine this model and the encoder with polyrank tune"
             )
         own = backend if has_export(model_folder(self.first_stage), backend) else "torch"
         encoder = resolve_encoder(self.first_stage, backend=own)
@@ -169,8 +157,7 @@ def resolve_encoder(name: str | Path, *, backend: Backend = "torch") -> ModelRef
     """
     if str(name) in LEXICAL:
         raise UsageError(
-            f"{name} has no vectors; give a Bi- or Poly-encoder, or retrieve from an existing"
-            f" index with: polyrank pipeline create INDEX --retriever {name}"
+            f"{name} has no vectors; give a Bi- or Poly-encoder, and combine it with {name} by polyrank tune"
         )
     return resolve_model(name, backend=backend)
 
@@ -205,7 +192,7 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
     if hub_name(name, bare=bare) is not None:
         folder = hub_folder(name)
     elif not name or not (folder := model_folder(name)).is_dir():
-        near = get_close_matches(name, (*LEXICAL, "shipped:convert", "shipped:minilm", SECOND_STAGE), n=1)
+        near = get_close_matches(name, (*LEXICAL, "shipped:convert", "shipped:minilm", "shipped:rerank"), n=1)
         hint = f"did you mean {near[0]}?" if near else NAMES
         raise UsageError(f"{name or 'an empty name'} is not a model folder; {hint}")
     kind, document = read_model(folder)
@@ -215,35 +202,24 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             raise UsageError(f"{name} is the folder of a training; give the model in it, {models_inside(folder)[0]}")
         case "intents":
             raise UsageError(f"{name} predicts intents and does not rank; use it with polyrank intents predict")
-        case "pipeline" | "index" | "remote":
+        case "index" | "remote":
             raise UsageError(
-                f"{name} is {'a pipeline' if kind == 'pipeline' else 'an index'}, not a model; get answers from it with"
-                " polyrank respond or polyrank.open, or name a model"
+                f"{name} is an index, not a model; get answers from it with polyrank respond or polyrank.open, or name"
+                " a model"
             )
         case "foreign":
             _check_backend(name, backend)
             return ModelRef(kind="foreign", **own)
-        case "popularity":
-            return ModelRef(kind="popularity", **own | {"backend": "torch"})
-        case "repetition":
-            other = [resolved_name(document["reranker"]["model"], folder)] if "reranker" in document else []
-            others = _parts(folder, other, "torch", "torch", REPETITION.remedy, what="re-ranker")
-            own |= {"backend": "torch", "corrects": document["corrects"]}
-            own["first_stage"] = resolved_name(document["encoder"], folder)
-            return ModelRef(kind="repetition", parts=others, **own)
-        case "map" | "hubs":
-            names = [resolved_name(document["encoder"], folder)]
-            remedy = "fit the map again" if kind == "map" else "make it again with polyrank hubs"
-            return ModelRef(kind=kind, parts=_parts(folder, names, backend, backend, remedy), **own)
-        case "sum":
-            names = [resolved_name(part["model"], folder) for part in document["parts"]]
-            parts = _parts(folder, names, backend, "torch", "make the sum again")
+        case "ranker":
+            stated = (term["state"].get("model") for term in document["terms"])
+            names = dict.fromkeys(resolved_name(model, folder) for model in stated if model)
+            parts = tuple(_part(folder, model, backend) for model in names)
             if backend != "torch" and not any(part.backend == backend for part in parts):
                 raise UsageError(
-                    f"no encoder of {folder} has an {backend} export ({', '.join(names)}); use the torch backend, or"
+                    f"no model of {folder} has an {backend} export ({', '.join(names)}); use the torch backend, or"
                     f" export one with: polyrank export MODEL --to {backend}"
                 )
-            return ModelRef(kind="sum", parts=parts, **own)
+            return ModelRef(kind="ranker", parts=parts, **own)
     metadata = document["metadata"]
     if corrects := metadata.get("first_stage", ""):
         own |= {"corrects": corrects, "first_stage": resolved_name(metadata.get("first_stage_name", ""), folder)}
@@ -253,16 +229,11 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
     return ModelRef(kind="trained", **own)
 
 
-def _parts(
-    folder: Path, names: list[str], backend: Backend, fallback: Backend, remedy: str, *, what: str = "encoder"
-) -> tuple[ModelRef, ...]:
-    """The models that a folder names; one without an export for ``backend`` uses ``fallback``."""
-    for name in names:
-        if not model_exists(name):
-            raise UsageError(f"{folder} needs the {what} {name}, which does not exist; restore it or {remedy}")
-    own = [backend if has_export(model_folder(name), backend) else fallback for name in names]
-    resolve = resolve_encoder if what == "encoder" else resolve_model
-    return tuple(resolve(name, backend=each) for name, each in zip(names, own, strict=True))
+def _part(folder: Path, name: str, backend: Backend) -> ModelRef:
+    """A model that a ranker's folder names; without an export for ``backend``, it uses torch."""
+    if not model_exists(name):
+        raise UsageError(f"{folder} needs the model {name}, which does not exist; restore it or {RANKER.remedy}")
+    return resolve_model(name, backend=backend if has_export(model_folder(name), backend) else "torch")
 
 
 def check_apart(path: Path, models: Sequence[ModelRef]) -> None:
@@ -296,18 +267,6 @@ def _check_backend(name: str, backend: Backend) -> None:
         raise UsageError(f"{name} has no {backend} export; only polyrank model folders have; use the torch backend")
 
 
-def read_sum(path: Path) -> dict[str, Any]:
-    """Read the document of a sum, with the names of its parts resolved; does not check that the parts exist.
-
-    Raises:
-        ArtifactError: the document is missing or damaged, or a later version wrote it.
-    """
-    document = read_document(path, SUM)
-    for part in document["parts"]:
-        part["model"] = resolved_name(part["model"], path)
-    return document
-
-
 def read_backend(name: str) -> Backend:
     """Check the name of a backend.
 
@@ -328,16 +287,19 @@ def has_export(model: Path, backend: Backend) -> bool:
     return (export_folder(model, backend) / "export.json").is_file()
 
 
-def second_stage_of(fingerprint: str) -> str | None:
-    """The second stage that ships for an encoder, if it is installed; see ``Repetition``.
+def shipped_rerankers(fingerprints: Collection[str]) -> list[ModelRef]:
+    """The installed models that correct one of some encoders.
 
-    >>> second_stage_of("that of another encoder")
+    >>> shipped_rerankers(["that of another encoder"])
+    []
     """
-    try:
-        _, document = read_model(model_folder(SECOND_STAGE))
-    except UsageError:  # not installed
-        return None
-    return SECOND_STAGE if document["corrects"] == fingerprint else None
+    refs = []
+    for name in SHIPPED_RERANKERS:
+        try:
+            refs.append(resolve_model(name))
+        except UsageError:  # not installed
+            continue
+    return [ref for ref in refs if ref.corrects in fingerprints]
 
 
 def model_is_path(name: str) -> bool:

@@ -1,18 +1,16 @@
 """Resolves names and run folders to the models of a comparison, grouped by seed, before any model is opened."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from polyrank.config.models import MODEL
-from polyrank.config.pipeline import Ensemble
 from polyrank.config.runs import MODEL_FOLDER, NETWORKS, seed_of, seeds_inside, without_seed
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.loading.answering import RankerRef, resolve_stages
-from polyrank.loading.folders import INSIDE, SUM, is_trained, models_inside
-from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths, check_backend
-from polyrank.storage.document import has_document, read_document
+from polyrank.loading.folders import INSIDE, is_trained, models_inside
+from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths, ModelRef, check_backend, resolve_model
+from polyrank.storage.document import read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +36,26 @@ class Contestant:
 
     Args:
         member: the model.
-        ranker: the model alone, or with a second stage.
-        name: the name of its group, with the second stage.
+        ref: the model or ranker.
     """
 
     member: Member
-    ranker: RankerRef
-    name: str
+    ref: ModelRef
+
+    @property
+    def name(self) -> str:
+        """The name of its group."""
+        return self.member.group
 
 
 def resolve_contestants(
-    names: Sequence[str],
-    *,
-    rerank: str | None = None,
-    n_retrieved: int | None = None,
-    ensemble: Ensemble | None = None,
-    backend: Backend = "torch",
-    lengths: Lengths = DEFAULT_LENGTHS,
+    names: Sequence[str], *, backend: Backend = "torch", lengths: Lengths = DEFAULT_LENGTHS
 ) -> list[Contestant]:
     """Resolve names to models for a comparison; a run folder expands to each of its models.
 
     Args:
-        names: model, run or pipeline folders, or other names that ``polyrank.load`` accepts.
-        rerank, n_retrieved, ensemble, backend: see ``resolve_ranker``.
+        names: model, run or ranker folders, or other names that ``polyrank.load`` accepts.
+        backend: of every model that has such an export.
         lengths: how much of each text the models read, for the models where it can be set.
 
     Raises:
@@ -70,19 +65,12 @@ def resolve_contestants(
     every = [member.name for member in members]
     if twice := [name for name in every if every.count(name) > 1]:
         raise UsageError(f"{twice[0]} is named twice; name each model once")
-    rankers = [
-        resolve_stages(name, rerank=rerank, n_retrieved=n_retrieved, ensemble=ensemble, backend=backend)
-        for name in every
-    ]
-    check_backend([stage for ranker in rankers for stage in ranker.stages], backend)
-    # if no model has settable lengths, with_lengths of the first one raises the error
-    any_settable = any(ranker.has_settable_lengths for ranker in rankers)
-    ranked = [
-        ranker.with_lengths(lengths) if ranker.has_settable_lengths or not any_settable else ranker
-        for ranker in rankers
-    ]
-    suffix = "" if rerank is None else f", re-ranked by {rerank}"
-    return [Contestant(member, ranker, member.group + suffix) for member, ranker in zip(members, ranked, strict=True)]
+    refs = [resolve_model(name, backend=backend) for name in every]
+    check_backend(refs, backend)
+    if not any(ref.has_settable_lengths for ref in refs):
+        lengths.check(refs[0].name, settable=False)
+    refs = [replace(ref, lengths=lengths) if ref.has_settable_lengths else ref for ref in refs]
+    return [Contestant(member, ref) for member, ref in zip(members, refs, strict=True)]
 
 
 def resolve_runs(names: Sequence[str], labels: Sequence[str | None] | None = None) -> list[Member]:
@@ -173,6 +161,6 @@ def _member(name: str, group: str) -> Member:
 def _metadata(folder: Path) -> dict[str, Any]:
     """The metadata that training wrote into a polyrank model; empty for other models."""
     try:
-        return dict(read_document(folder, SUM if has_document(folder, SUM) else MODEL)["metadata"])
+        return dict(read_document(folder, MODEL)["metadata"])
     except (ArtifactError, KeyError, TypeError, OSError):
         return {}

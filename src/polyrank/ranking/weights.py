@@ -1,161 +1,172 @@
-"""Weights of the scores of several models, fitted on lists with right answers. NumPy only."""
+"""Weights of the features of a ranker, fitted on lists with right answers. NumPy only.
 
-import math
+Shapes: L lists, R rows (the candidates of all lists), F features.
+"""
+
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import UsageError
-
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 PRIOR_DEVIATION = 10.0
-"""Of the prior of a weight, times that of its scores. It is large: it matters only on lists ranked without error."""
+"""Of the prior of a weight, times that of its feature. It is large: it matters only on lists ranked without error."""
 
 
-def fit_weights(
-    scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]], priors: Sequence[float] | None = None
-) -> tuple[float, ...]:
-    """Weights that make the sum of several scorers' scores log-probabilities, up to a number for each list.
-
-    They minimize the mean cross-entropy ``-log softmax(sum_p w_p s_p)[right]`` with ``w_p >= 0``, plus a penalty that
-    keeps them finite: with d_p the standard deviation of a scorer's scores within lists, ``w_p d_p`` has a normal prior
-    around 0. This is convex, so projected Newton steps find the only minimum. A scorer that adds nothing gets 0.
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Features of the candidates of lists, centred in each list and divided by their standard deviation.
 
     Args:
-        scores: for each scorer, one array of scores per list; all scorers score the same candidates.
-        relevant: indices of the right candidates of each list, which share its probability; lists without right
-            candidates are ignored.
-        priors: the standard deviation of each prior. The smaller, the more lists it takes to give a scorer a weight.
-            None: ``PRIOR_DEVIATION`` for all.
-
-    Returns:
-        A weight of 0 or more for each scorer; 0 if no list has a right candidate.
-
-    Source: Genest and Zidek, Combining Probability Distributions (Statistical Science, 1986), the logarithmic opinion
-        pool; Bertsekas, Projected Newton Methods (SIAM J. Control, 1982).
-
-    >>> right, wrong = [np.array([2.0, 0.0])], [np.array([0.0, 2.0])]
-    >>> lists = right * 3 + wrong  # right in three of four, so the log-odds are log(3)
-    >>> [round(2 * w, 1) for w in fit_weights([lists, wrong * 4], [(0,)] * 4)], round(np.log(3).item(), 1)
-    ([1.1, 0.0], 1.1)
-    >>> [round(2 * w, 1) for w in fit_weights([lists], [(0,)] * 4, priors=[0.2])]  # four lists are few
-    [0.1]
+        x: ``[R, F]``.
+        starts: the first row of each list, ``[L]``.
+        target: the mean of the right candidates of each list, ``[L, F]``.
+        deviations: by which the features were divided, ``[F]``.
     """
-    answered = [number for number, right in enumerate(relevant) if right]
-    if not answered:
-        return (0.0,) * len(scores)
-    sizes = [len(scores[0][number]) for number in answered]
-    starts, rows = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
 
-    def means(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        of_lists: NDArray[np.float64] = np.add.reduceat(x, starts) / np.array(sizes)[:, None]
-        return of_lists
+    x: Doubles
+    starts: NDArray[np.int64]
+    target: Doubles
+    deviations: Doubles
 
-    flat = np.stack([np.concatenate([lists[n] for n in answered]) for lists in scores], axis=1).astype(np.float64)
-    deviations = np.array([deviation([lists[n] for n in answered]) for lists in scores])
-    x = (flat - means(flat)[rows]) / deviations  # [T, P]: the candidates of all lists
-    target = np.mean(
-        [x[start + np.array(relevant[n])].mean(0) for start, n in zip(starts, answered, strict=True)], axis=0
-    )
-    penalty = 1 / (len(sizes) * np.square(priors or [PRIOR_DEVIATION] * len(scores)))
+    @classmethod
+    def of(cls, features: Sequence[NDArray[np.floating]], relevant: Sequence[Sequence[int]]) -> Self:
+        """The design of lists that each have a right candidate.
 
-    def loss(w: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        Args:
+            features: ``[K, F]`` of each list.
+            relevant: indices of the right candidates of each list, which share its probability.
+        """
+        sizes = np.array([len(values) for values in features])
+        starts = np.cumsum([0, *sizes[:-1]])
+        flat = np.concatenate(list(features)).astype(np.float64)
+        means = np.add.reduceat(flat, starts) / sizes[:, None]
+        centred = flat - np.repeat(means, sizes, axis=0)
+        spread = np.sqrt(np.mean(np.add.reduceat(centred**2, starts) / sizes[:, None], axis=0))
+        # features that differ only by rounding are left as they are
+        deviations = np.where(spread > 1e-6 * np.abs(flat).max(0, initial=0.0), spread, 1.0)
+        x = centred / deviations
+        target = np.stack([x[start + np.array(right)].mean(0) for start, right in zip(starts, relevant, strict=True)])
+        return cls(x, starts, target, deviations)
+
+    def some(self, lists: NDArray[np.int64] | None = None, columns: Sequence[int] | None = None) -> "Design":
+        """The design of some lists, ascending, and of some features."""
+        x, starts, target, deviations = self.x, self.starts, self.target, self.deviations
+        if columns is not None:
+            x, target, deviations = x[:, columns], target[:, columns], deviations[columns]
+        if lists is not None:
+            ends = np.append(starts[1:], len(x))
+            kept = np.zeros(len(starts), np.bool_)
+            kept[lists] = True
+            x = x[np.repeat(kept, ends - starts)]
+            sizes = (ends - starts)[lists]
+            starts, target = np.cumsum(sizes) - sizes, target[lists]
+        return Design(np.ascontiguousarray(x), starts, target, deviations)
+
+    def log_likelihood(self, w: Doubles) -> Doubles:
+        """``log softmax(x w)[right]`` of each list ``[L]``, the mean over its right candidates."""
+        values = self.x @ w
+        highest = np.maximum.reduceat(values, self.starts)
+        sizes = np.diff(np.append(self.starts, len(values)))
+        totals = np.add.reduceat(np.exp(values - np.repeat(highest, sizes)), self.starts)
+        result: Doubles = self.target @ w - highest - np.log(totals)
+        return result
+
+
+def fit_design(
+    design: Design,
+    *,
+    priors: Sequence[float] | None = None,
+    signed: Sequence[bool] | None = None,
+    start: Doubles | None = None,
+) -> Doubles:
+    """The weights ``[F]`` of the standardized features that fit a design; see ``fit_weights``.
+
+    Args:
+        design: at least one list.
+        priors, signed: for each feature, see ``fit_weights``.
+        start: weights to start from, which saves steps; None: ones.
+    """
+    n_features, n_lists = design.x.shape[1], len(design.starts)
+    sizes = np.diff(np.append(design.starts, len(design.x)))
+    rows = np.repeat(np.arange(n_lists), sizes)
+    penalty = 1 / (n_lists * np.square(priors or [PRIOR_DEVIATION] * n_features))
+    free_sign = np.array(signed if signed is not None else [False] * n_features)
+    target = design.target.mean(0)
+
+    def loss(w: Doubles) -> tuple[float, Doubles]:
         """The function to minimize, and the probability of each candidate."""
-        values = x @ w
-        highest = np.maximum.reduceat(values, starts)
+        values = design.x @ w
+        highest = np.maximum.reduceat(values, design.starts)
         powers = np.exp(values - highest[rows])
-        totals = np.add.reduceat(powers, starts)
+        totals = np.add.reduceat(powers, design.starts)
         mean = float(np.mean(highest + np.log(totals)) - target @ w + w @ (penalty * w) / 2)
         return mean, powers / totals[rows]
 
-    w = np.ones(len(scores))
+    w = np.where(free_sign, 0.0, 1.0) if start is None else np.array(start, np.float64)
     least, p = loss(w)
     for _ in range(100):
-        expected = np.add.reduceat(x * p[:, None], starts)
+        weighted = design.x * p[:, None]
+        expected = np.add.reduceat(weighted, design.starts)
         slope = expected.mean(0) - target + penalty * w
-        free = (w > 0) | (slope < 0)
-        curvature = ((x * p[:, None]).T @ x - expected.T @ expected) / len(sizes) + np.diag(penalty)
+        free = free_sign | (w > 0) | (slope < 0)
+        curvature = (weighted.T @ design.x - expected.T @ expected) / n_lists + np.diag(penalty)
         step = np.zeros_like(w)
         step[free] = np.linalg.solve(curvature[np.ix_(free, free)], slope[free])
         if slope @ step < 1e-12:  # twice what this step can gain
             break
         for part in 0.5 ** np.arange(40):
-            tried = np.maximum(w - part * step, 0.0)
+            tried = w - part * step
+            tried = np.where(free_sign, tried, np.maximum(tried, 0.0))
             reached, shares = loss(tried)
             if reached < least:
                 w, least, p = tried, reached, shares
                 break
         else:  # only rounding is left
             break
-    return tuple((w / deviations).tolist())
+    return w
 
 
-def check_weights(weights: Sequence[float], n_parts: int, whole: str, parts: str) -> None:
-    """Validate the weights of a combination of models, before any of them is loaded.
-
-    Args:
-        weights: one for each part.
-        n_parts: how many models there are.
-        whole, parts: what to call the combination and the models in errors.
-
-    Raises:
-        UsageError: there are fewer than two models, another number of weights, or a weight is not above 0.
-
-    >>> check_weights([1.0, 0.0], 2, "a sum", "encoders")
-    Traceback (most recent call last):
-    polyrank.errors.UsageError: weights 1,0 must be above 0; leave out encoders with weight 0
-    """
-    if n_parts < 2:
-        raise UsageError(f"{whole} of {n_parts}; give two {parts} or more")
-    if len(weights) != n_parts:
-        raise UsageError(f"weights {listed(weights)} for {n_parts} {parts}; give one weight for each")
-    if not all(weight > 0 and math.isfinite(weight) for weight in weights):
-        raise UsageError(f"weights {listed(weights)} must be above 0; leave out {parts} with weight 0")
-
-
-def listed(weights: Sequence[float]) -> str:
-    """Weights as the command line takes them.
-
-    >>> listed([1.0, 0.7])
-    '1,0.7'
-    """
-    return ",".join(f"{weight:g}" for weight in weights)
-
-
-def deviation(lists: Sequence[Floats]) -> float:
-    """The standard deviation of scores within lists; 1 if the scores differ only by rounding.
-
-    >>> deviation([np.array([1.0, 3.0]), np.array([7.0, 5.0])])
-    1.0
-    """
-    size = max(float(np.abs(values).max(initial=0.0)) for values in lists)
-    spread = float(np.sqrt(np.mean([np.var(np.asarray(values, np.float64)) for values in lists])))
-    return spread if spread > 1e-6 * size else 1.0
-
-
-def totals_by_halves(
-    scores: Sequence[Sequence[Floats]],
+def fit_weights(
+    features: Sequence[NDArray[np.floating]],
     relevant: Sequence[Sequence[int]],
-    dialogues: NDArray[np.int64],
+    *,
     priors: Sequence[float] | None = None,
-) -> list[Floats]:
-    """The weighted sum for each list. Each half of the dialogues has the weights that fit the other half.
+    signed: Sequence[bool] | None = None,
+) -> tuple[float, ...]:
+    """Weights that make the sum of features log-probabilities, up to a number for each list.
+
+    They minimize the mean cross-entropy ``-log softmax(sum_f w_f x_f)[right]``, plus a penalty that keeps them finite:
+    with d_f the standard deviation of a feature within lists, ``w_f d_f`` has a normal prior around 0. This is convex,
+    so projected Newton steps find the only minimum. Unless a weight is signed, ``w_f >= 0``: a feature that adds
+    nothing gets 0.
 
     Args:
-        scores, relevant, priors: see ``fit_weights``.
-        dialogues: the number of each list's dialogue. If one half is empty, the weights that fit all lists apply.
+        features: ``[K, F]`` of each list.
+        relevant: indices of the right candidates of each list, which share its probability; lists without right
+            candidates are ignored.
+        priors: the standard deviation of each prior. The smaller, the more lists it takes to give a feature a weight.
+            None: ``PRIOR_DEVIATION`` for all.
+        signed: whether each weight may be below 0; None: none may.
+
+    Returns:
+        A weight for each feature; 0 if no list has a right candidate.
+
+    Source: Genest and Zidek, Combining Probability Distributions (Statistical Science, 1986), the logarithmic opinion
+        pool; Bertsekas, Projected Newton Methods (SIAM J. Control, 1982).
+
+    >>> lists = [np.array([[2.0, 0.0], [0.0, 2.0]])] * 3 + [np.array([[0.0, 0.0], [2.0, 2.0]])]
+    >>> w = fit_weights(lists, [(0,)] * 4)  # the first is right in three of four, so its log-odds are log(3)
+    >>> [round(2 * weight, 1) for weight in w], round(np.log(3).item(), 1)
+    ([1.1, 0.0], 1.1)
+    >>> [round(2 * weight, 1) for weight in fit_weights(lists, [(0,)] * 4, priors=[0.2, 0.2])]  # four lists are few
+    [0.1, 0.0]
     """
-    half = dialogues % 2
-    totals: dict[int, Floats] = {}
-    for side in (0, 1):
-        own = np.flatnonzero(half == side).tolist()
-        others = np.flatnonzero(half != side).tolist() or own
-        fitted = fit_weights([[lists[n] for n in others] for lists in scores], [relevant[n] for n in others], priors)
-        totals |= zip(own, weighted_totals(fitted, [[lists[n] for n in own] for lists in scores]), strict=True)
-    return [totals[number] for number in range(len(dialogues))]
-
-
-def weighted_totals(weights: Sequence[float], scores: Sequence[Sequence[Floats]]) -> list[Floats]:
-    """The weighted sum for each list, from the scores of each model."""
-    return [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
+    answered = [number for number, right in enumerate(relevant) if right]
+    if not answered:
+        return (0.0,) * (features[0].shape[1] if len(features) else 0)
+    design = Design.of([features[n] for n in answered], [relevant[n] for n in answered])
+    return tuple((fit_design(design, priors=priors, signed=signed) / design.deviations).tolist())

@@ -7,10 +7,13 @@ import numpy as np
 from polyrank.models import CrossEncoder
 from polyrank.models.exported import ExportedCross
 from polyrank.models.foreign import PairEncoder
-from polyrank.records import ContextLike
+from polyrank.records import Context, ContextLike
+from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.inputs import matched_lists, spread
+from polyrank.scorers.left_out import left_out
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.protocols import Floats, Scorer
+from polyrank.text.offsets import pair_spans
 
 
 class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Scorer):
@@ -30,6 +33,10 @@ class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Sco
         ends = np.cumsum([len(texts) for texts in distinct])
         scores = [flat[end - len(texts) : end] for end, texts in zip(ends, distinct, strict=True)]
         return [spread(*each) for each in zip(scores, distinct, lists, strict=True)]
+
+    def explained(self, context: Context, candidate: str, max_words: int) -> Explanation:
+        """How much the score falls without a turn or a word that the network reads."""
+        return left_out(self, context, candidate, max_words, pair_spans(self.texts, context, candidate)[1])
 
     def forget(self) -> None:
         """Does nothing: a Cross-encoder keeps no vectors."""

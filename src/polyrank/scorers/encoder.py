@@ -19,6 +19,7 @@ from polyrank.models.exported import ExportedEncoder
 from polyrank.models.foreign import SentenceEncoder
 from polyrank.models.mixture import Mixture
 from polyrank.records import Context, ContextLike, contexts_of
+from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.inputs import as_texts
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.protocols import Encoder, Floats
@@ -159,6 +160,12 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
             return None
         n = len(ids)  # without padding
         return replace(mixture, weights=mixture.weights[..., :n], outputs=mixture.outputs[:, :n])
+
+    def explained(self, context: Context, candidate: str, max_words: int) -> Explanation:
+        """The share of each token, exact if the network's vectors are sums over tokens."""
+        from polyrank.scorers.shares import token_shares
+
+        return token_shares(self, context, candidate, max_words)
 
     def forget(self) -> None:
         """Drop the kept vectors, and stop giving a second stage its inputs; needed after the weights change."""

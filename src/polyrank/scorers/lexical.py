@@ -17,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.same_words import word_pattern
+from polyrank.errors import UsageError
 from polyrank.records import Candidate, Context, ContextLike, Example, contexts_of
+from polyrank.scorers.explanation import CandidateShare, Explanation, TextShare, TokenShare
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 
 Weights = dict[str, float]
+OF_WORDS = "sum of words"
 
 
 def words(text: str) -> list[str]:
@@ -106,6 +109,43 @@ class LexicalScorer(Scorer):
 
     def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
         return self if self.is_fitted else copy(self).fit(list(dict.fromkeys(texts())))
+
+    @property
+    def statistics(self) -> Statistics:
+        """Those of ``fit``.
+
+        Raises:
+            UsageError: it was not fitted.
+        """
+        if self._fitted is None:
+            raise UsageError("the lexical scorer was not fitted; call fit with texts like those to rank")
+        return self._fitted
+
+    @statistics.setter
+    def statistics(self, fitted: Statistics) -> None:
+        self._fitted, self._pool = fitted, None
+
+    def explained(self, context: Context, candidate: str, max_words: int) -> Explanation:
+        """The share of each word; each of its occurrences has the same."""
+        totals = self.word_shares(context, candidate)
+
+        def shared(texts: Sequence[str]) -> tuple[TextShare, ...]:
+            found = [list(located_words(text)) for text in texts]
+            counts = Counter(word for words in found for word, _, _ in words)
+            result = []
+            for text, words in zip(texts, found, strict=True):
+                tokens = tuple(
+                    TokenShare(text[start:end], start, end, totals.get(word, 0.0) / counts[word])
+                    for word, start, end in words
+                )
+                result.append(TextShare(text, sum(token.share for token in tokens), tokens))
+            return tuple(result)
+
+        both, (reply,) = shared((*context.background, *context.turns)), shared([candidate])
+        n = len(context.background)
+        score = float(self.score([context], [[candidate]])[0][0])
+        side = CandidateShare(candidate, reply.tokens, 0.0, OF_WORDS, exact=True)
+        return Explanation(score, OF_WORDS, True, both[n:], both[:n], 0.0, side)
 
     @abstractmethod
     def word_shares(self, context: Context, candidate: str) -> Weights:

@@ -1,23 +1,13 @@
-"""From a reference to a Scorer: a polyrank model, map or sum, a Hugging Face model, BM25 or TF-IDF; two stages."""
+"""From a reference to a Scorer: a polyrank model or ranker, a Hugging Face model, BM25 or TF-IDF."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
-from polyrank.loading.answering import RankerRef, resolve_ranker
-from polyrank.loading.folders import folder_kind
-from polyrank.loading.models import (
-    Backend,
-    Lengths,
-    ModelRef,
-    absolute_name,
-    resolve_encoder,
-    resolve_encoder_of_index,
-    resolve_model,
-)
+from polyrank.loading.models import Backend, Lengths, ModelRef, absolute_name, resolve_encoder, resolve_model
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Scorer
 
@@ -28,8 +18,6 @@ if TYPE_CHECKING:  # BM25 needs no torch
 def load(
     name: str | Path,
     *,
-    rerank: str | Path | None = None,
-    n_retrieved: int | None = None,
     device: str = "auto",
     precision: "Precision" = "auto",
     backend: Backend = "torch",
@@ -37,44 +25,52 @@ def load(
     max_candidate_tokens: int | None = None,
     corpus: Sequence[str] = (),
 ) -> Scorer:
-    """A model that ranks, by its name.
+    """A model or ranker, by its name.
 
     Args:
-        name: the folder of a trained model, map, sum or counts of replies; the folder or the hub name of a
-            bi-encoder or Cross-encoder of Hugging Face or sentence-transformers, best as ``hf:OWNER/MODEL``;
-            "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of an untuned backbone; "bm25" or
-            "tfidf".
-        rerank: a second stage, which re-ranks the best candidates of the first; None: there is none.
-        n_retrieved: how many of the best; None: 100.
+        name: the folder of a trained model or of a ranker; the folder or the hub name of a bi-encoder or Cross-encoder
+            of Hugging Face or sentence-transformers, best as ``hf:OWNER/MODEL``; "shipped:convert";
+            "untuned:embedded" or "untuned:FOLDER", the cosines of an untuned backbone; "bm25" or "tfidf".
         device: "auto", "cpu", "cuda" or "mps".
         precision: "fp32", "bf16", "fp16" or "int8" (8-bit weights, on the CPU); "auto" is the faster of the first two
             on this hardware, int8 on CPUs without bf16 if the model records equal rankings, fp32 for Hugging Face
             models.
-        backend: "torch"; or "onnx" or "openvino", for a model folder with such an export, or a sum of such models.
+        backend: "torch"; or "onnx" or "openvino", for a model folder with such an export, or a ranker of such models.
         max_context_tokens, max_candidate_tokens: text lengths, for untuned and for Hugging Face models. None: the
             model's own. A polyrank model keeps the lengths that it was trained with.
         corpus: texts for the word statistics of "bm25" and "tfidf"; without it, each list (``evaluate``: all).
 
     Returns:
-        A Scorer, which is an Encoder unless it is a Cross-encoder or lexical. For a re-ranker that corrects an encoder:
-        both stages.
+        A Scorer, which is an Encoder if it has vectors. For a re-ranker that corrects an encoder: a ranker of both.
 
     Raises:
-        UsageError: the model does not exist, or does not have a setting.
-        ArtifactError: the model is damaged or not supported; the message names the reason.
-        OfflineError: the name is of a hub model that is not stored on this machine, and the network is down.
+        UsageError: the model does not exist, no part of it uses a setting, or it corrects an encoder that is missing.
+        ArtifactError: the folder is damaged, or a later version wrote it.
 
-    >>> [reply.text for reply in load("bm25").rank("is tea ready", ["coffee is", "tea is ready"])]
-    ['tea is ready', 'coffee is']
+    >>> load("bm25")
+    BM25('bm25')
     """
     lengths = Lengths(max_context_tokens, max_candidate_tokens)
-    if (folder := Path(name)).is_dir() and folder_kind(folder) == "pipeline":
-        resolve_model(name)  # which refuses it
-    ranker = resolve_ranker(name, rerank=rerank, n_retrieved=n_retrieved, backend=backend, lengths=lengths)
-    scorer = open_ranker(ranker, device=device, precision=precision, corpus=corpus)
-    if rerank is None:
-        scorer.name = absolute_name(str(name))
-    return scorer
+    ref = resolve_model(name, backend=backend, lengths=lengths)
+    return open_ranking(ref, device=device, precision=precision, corpus=corpus)
+
+
+def open_ranking(
+    ref: ModelRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
+) -> Scorer:
+    """The Scorer of a reference, ready to rank; see ``load``."""
+    stages = ref.stages(ref.backend)
+    if len(stages) == 1:
+        return open_model(ref, device=device, precision=precision, corpus=corpus)
+    from polyrank.scorers.ranker import Ranker
+    from polyrank.scorers.terms.cross import CrossTerm
+    from polyrank.scorers.terms.encoder import EncoderTerm
+
+    encoder, reranker = (open_model(stage, device=device, precision=precision) for stage in stages)
+    assert isinstance(encoder, Encoder), "only encoders' scores are corrected"
+    ranker = Ranker([(EncoderTerm(encoder), (1.0,)), (CrossTerm(reranker), (1.0,))])
+    ranker.name = reranker.name
+    return ranker
 
 
 def load_stage(name: str | Path, *, device: str = "auto", precision: "Precision" = "auto") -> Scorer:
@@ -85,70 +81,96 @@ def load_stage(name: str | Path, *, device: str = "auto", precision: "Precision"
 def open_model(
     ref: ModelRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
 ) -> Scorer:
-    """The Scorer of a reference; see ``load``."""
-    scorer = _open(ref, device, precision, corpus)
+    """The Scorer of a reference; see ``load``. A re-ranker that corrects an encoder comes without it."""
+    scorer = _OPENERS[ref.kind](ref, device, precision, corpus)
     scorer.name = absolute_name(ref.name)
     if ref.corrects:
         scorer.corrects, scorer.first_stage = ref.corrects, ref.first_stage
     return scorer
 
 
-def _open(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
-    if ref.kind == "lexical":
-        lexical = BM25() if ref.name == "bm25" else TfIdf()
-        return lexical.fit(list(dict.fromkeys(corpus))) if corpus else lexical
-    from polyrank.scorers import load as networks
+def _open_lexical(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
+    lexical = BM25() if ref.name == "bm25" else TfIdf()
+    return lexical.fit(list(dict.fromkeys(corpus))) if corpus else lexical
 
-    if ref.kind == "untuned":
-        return networks.untuned_scorer(ref.backbone, device=device, precision=precision, **asdict(ref.lengths))
-    assert ref.folder is not None, "all other kinds have a folder"
-    if ref.kind == "encoder of an index":
-        from polyrank.index import open_index
 
-        with open_index(ref.folder) as index:
-            named = index.model
-        encoder = resolve_encoder_of_index(named, backend=ref.backend)
-        return open_encoder(encoder, device=device, precision=precision)
-    if ref.kind == "foreign":
-        return networks.foreign_scorer(ref.folder, device=device, precision=precision, **asdict(ref.lengths))
-    if ref.kind == "popularity":
-        from polyrank.scorers.popularity import load_popularity
+def _open_untuned(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
+    from polyrank.scorers.load import untuned_scorer
 
-        return load_popularity(ref.folder)
-    if ref.kind == "repetition":
-        from polyrank.scorers.repetition import load_repetition
+    return untuned_scorer(ref.backbone, device=device, precision=precision, **asdict(ref.lengths))
 
-        others = [open_model(part, device=device, precision=precision) for part in ref.parts]
-        return load_repetition(ref.folder, *others)
-    parts = [open_encoder(part, device=device, precision=precision) for part in ref.parts]
-    if ref.kind == "map":
-        from polyrank.scorers.mapped import load_map
 
-        return load_map(ref.folder, *parts)
-    if ref.kind == "hubs":
-        from polyrank.scorers.hubs import load_hubs
+def _open_foreign(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
+    from polyrank.scorers.load import foreign_scorer
 
-        return load_hubs(ref.folder, *parts)
-    if ref.kind == "sum":
-        from polyrank.scorers.summed import load_sum
+    return foreign_scorer(_folder(ref), device=device, precision=precision, **asdict(ref.lengths))
 
-        return load_sum(ref.folder, parts)
+
+def _open_trained(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
     if ref.backend == "torch":
-        return networks.saved_scorer(ref.folder, device=device, precision=precision)
+        from polyrank.scorers.load import saved_scorer
+
+        return saved_scorer(_folder(ref), device=device, precision=precision)
     from polyrank.scorers.exported import load_exported
 
-    return load_exported(ref.folder, ref.backend, device=device, precision=precision)
+    return load_exported(_folder(ref), ref.backend, device=device, precision=precision)
+
+
+def _open_terms(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
+    from polyrank.scorers.ranker import load_ranker
+
+    parts = {part.name: part for part in ref.parts}
+    return load_ranker(_folder(ref), lambda name: open_model(parts[name], device=device, precision=precision))
+
+
+_OPENERS: dict[str, Callable[[ModelRef, str, "Precision", Sequence[str]], Scorer]] = {
+    "lexical": _open_lexical,
+    "untuned": _open_untuned,
+    "foreign": _open_foreign,
+    "trained": _open_trained,
+    "ranker": _open_terms,
+}
+"""The function that opens each kind of ``ModelRef``."""
+
+
+def _folder(ref: ModelRef) -> Path:
+    assert ref.folder is not None, "all kinds with weights have a folder"
+    return ref.folder
 
 
 def load_encoder(
     name: str | Path, *, device: str = "auto", precision: "Precision" = "auto", backend: Backend = "torch"
 ) -> Encoder:
-    """As ``load``, for models with vectors.
+    """As ``load``, for models with vectors; of a ranker, the vectors that it searches.
 
     Raises:
         UsageError: the model does not exist, or is a lexical scorer or a Cross-encoder, which have no vectors to index.
     """
-    return open_encoder(resolve_encoder(name, backend=backend), device=device, precision=precision)
+    return encoder_of(load_ranking(name, device=device, precision=precision, backend=backend))
+
+
+def load_ranking(
+    name: str | Path, *, device: str = "auto", precision: "Precision" = "auto", backend: Backend = "torch"
+) -> Scorer:
+    """As ``load``, for models and rankers whose vectors an index can hold; see ``load_encoder``."""
+    return open_ranking(resolve_encoder(name, backend=backend), device=device, precision=precision)
+
+
+def encoder_of(scorer: Scorer) -> Encoder:
+    """A scorer's vectors: its own, or those that a ranker searches.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if isinstance(scorer, Encoder):
+        return scorer
+    encoder: Encoder | None = getattr(scorer, "encoder", None)
+    if encoder is None:
+        name = scorer.name or repr(scorer)
+        if scorer.corrects:
+            raise UsageError(f"{name} has no vectors; give the encoder whose scores it corrects")
+        raise UsageError(f"{name} has no vectors to index, as a Cross-encoder; give a Bi- or Poly-encoder")
+    return encoder
 
 
 def load_frozen(name: str, purpose: str, *, device: str = "auto") -> Encoder:
@@ -163,46 +185,6 @@ def load_frozen(name: str, purpose: str, *, device: str = "auto") -> Encoder:
             f"{name} has no vectors to {purpose}; give a Bi- or Poly-encoder, a ConveRT or an untuned backbone"
         )
     return scorer
-
-
-def open_encoder(ref: ModelRef, *, device: str = "auto", precision: "Precision" = "auto") -> Encoder:
-    """As ``open_model``, for models with vectors.
-
-    Raises:
-        UsageError: it is a Cross-encoder.
-    """
-    scorer = open_model(ref, device=device, precision=precision)
-    if not isinstance(scorer, Encoder):
-        if ref.corrects:
-            raise UsageError(f"{ref.name} has no vectors; give the encoder whose scores it corrects, {ref.corrected}")
-        raise UsageError(f"{ref.name} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
-    return scorer
-
-
-def encoder_of_index(
-    built_with: str, moved: Path | None = None, *, device: str = "auto", backend: Backend = "torch"
-) -> Encoder:
-    """The encoder of an index, see ``resolve_encoder_of_index``."""
-    return open_encoder(resolve_encoder_of_index(built_with, moved, backend=backend), device=device)
-
-
-def open_ranker(
-    ref: RankerRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
-) -> Scorer:
-    """A Scorer of one stage or two, which ranks given lists or a pool.
-
-    Args:
-        ref: the stages.
-        device: for networks.
-        precision: likewise, see ``load``.
-        corpus: texts for the word statistics of lexical stages.
-    """
-    stages = [open_model(stage, device=device, precision=precision, corpus=corpus) for stage in ref.stages]
-    if len(stages) == 1:
-        return stages[0]
-    from polyrank.scorers.two_stage import TwoStageScorer
-
-    return TwoStageScorer(*stages, n_retrieved=ref.n_retrieved, ensemble=ref.ensemble)
 
 
 def probe_encoding(scorer: Scorer, name: str, encoding: str) -> None:

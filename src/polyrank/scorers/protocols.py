@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from polyrank.config.checked import whole_number
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.ranking.top import top_rows
-from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
+from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.inputs import as_candidates, as_texts, checked_scores, matched_lists, spread
 
 if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.index.filters import Filter
+    from polyrank.scorers.explanation import Explanation
     from polyrank.scorers.network import NetworkScorer
     from polyrank.text.cut import Cut
 
@@ -111,6 +112,12 @@ class Scorer(Protocol):
     def n_context_tokens(self, context: ContextLike) -> int | None:
         """How many tokens of a context are read, boundaries included; None for lexical scorers."""
         return None
+
+    def explained(self, context: Context, candidate: str, max_words: int) -> "Explanation":
+        """How a score comes about; see ``polyrank.explain``. By leaving out words, unless a class knows better."""
+        from polyrank.scorers.left_out import left_out
+
+        return left_out(self, context, candidate, max_words)
 
     def push_to_hub(self, name: str, *, private: bool = False) -> str:
         """Upload the model, as it was loaded from its folder, to the Hugging Face Hub, as ``polyrank push`` does.

@@ -1,4 +1,7 @@
-"""Two stages as a Scorer of given lists or a pool: a retriever makes a shortlist, an accurate re-ranker orders it."""
+"""Two stages for given candidates: one scores everything, the other the best of it again.
+
+Shapes: B contexts, K candidates of each, N rows of a pool, n candidates of a shortlist.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,17 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyrank.config.checked import whole_number
-from polyrank.config.pipeline import SHORTLIST, Ensemble
-from polyrank.errors import UsageError
-from polyrank.ranking.ensembles import combine, read_ensemble
 from polyrank.ranking.top import top_rows_with_ties
-from polyrank.records import Context, ContextLike, contexts_of
+from polyrank.records import ContextLike, contexts_of
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 
-if TYPE_CHECKING:  # lexical stages need no torch
+if TYPE_CHECKING:
     from polyrank.scorers.network import NetworkScorer
     from polyrank.text.cut import Cut
+
+SHORTLIST = 100
+Combine = Callable[[Floats, Floats], Floats]
+"""The total ``[n]`` of both stages' scores ``[n]`` of a shortlist."""
+
+
+def reranker_alone(first: Floats, second: Floats) -> Floats:
+    """The second stage decides alone."""
+    del first
+    return second
 
 
 class TwoStageScorer(Scorer):
@@ -26,18 +36,21 @@ class TwoStageScorer(Scorer):
         retriever: scores everything.
         reranker: scores the shortlist.
         n_retrieved: length of the shortlist.
-        ensemble: add the two stages' scores on this scale; None: see ``ensemble_of``.
+        combine: how both scores become one, such as ``np.add`` or one of ``polyrank.ranking.ensembles``.
 
-    Raises:
-        UsageError: ``n_retrieved`` is below 1, or the re-ranker corrects another encoder's scores.
+    Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning.
     """
 
     def __init__(
-        self, retriever: Scorer, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
+        self,
+        retriever: Scorer,
+        reranker: Scorer,
+        *,
+        n_retrieved: int = SHORTLIST,
+        combine: Combine = reranker_alone,
     ) -> None:
-        self.retriever, self.reranker = retriever, reranker
+        self.retriever, self.reranker, self.combine = retriever, reranker, combine
         self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
-        self.ensemble = ensemble_of(retriever.fingerprint, reranker, ensemble)
         reranker.follow(retriever)
 
     def __repr__(self) -> str:
@@ -46,20 +59,25 @@ class TwoStageScorer(Scorer):
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
-        return self._rerank(queries, self.retriever.score(queries, lists), lists, [()] * len(lists))
+        first = self.retriever.score(queries, lists)
+        return rerank(first, lists, self.n_retrieved, lambda texts: self.reranker.score(queries, texts), self.combine)
 
     def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
         """See ``Scorer``; both stages are fitted."""
         stages = self.retriever.fitted_to(texts), self.reranker.fitted_to(texts)
-        return TwoStageScorer(*stages, n_retrieved=self.n_retrieved, ensemble=self.ensemble)
+        return TwoStageScorer(*stages, n_retrieved=self.n_retrieved, combine=self.combine)
 
     def score_pool(
         self, contexts: Sequence[ContextLike], pool: Sequence[str], *, excluded: Sequence[Collection[int]] = ()
     ) -> Floats:
         """One shared pool for every context: ``[B, N]``; ``excluded`` rows of each are not in its shortlist."""
         queries, shared = contexts_of(contexts), as_texts(pool, "pool")
-        first = list(self.retriever.score_pool(queries, shared))
-        rows = self._rerank(queries, first, [shared] * len(queries), excluded or [()] * len(queries))
+        first, lists = list(self.retriever.score_pool(queries, shared)), [shared] * len(queries)
+
+        def second(texts: Sequence[Sequence[str]]) -> list[Floats]:
+            return self.reranker.score(queries, texts)
+
+        rows = rerank(first, lists, self.n_retrieved, second, self.combine, excluded)
         return np.array(rows, np.float32).reshape(len(queries), len(shared))
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
@@ -77,29 +95,36 @@ class TwoStageScorer(Scorer):
         """The texts that either stage truncated."""
         return (*self.retriever.cut, *self.reranker.cut)
 
-    def _rerank(
-        self,
-        contexts: Sequence[Context],
-        first: Sequence[Floats],
-        candidates: Sequence[Sequence[str]],
-        excluded: Sequence[Collection[int]],
-    ) -> list[Floats]:
-        # equal texts count once in the shortlist: they tie, and a copy must not displace another reply
-        shortlists = [
-            shortlist_of(values, texts, self.n_retrieved, out)
-            for values, texts, out in zip(first, candidates, excluded, strict=True)
-        ]
-        texts = [[pool[i] for i in shortlist] for pool, shortlist in zip(candidates, shortlists, strict=True)]
-        results = []
-        for values, pool, shortlist, second in zip(
-            first, candidates, shortlists, self.reranker.score(contexts, texts), strict=True
-        ):
-            total = dict(
-                zip([pool[i] for i in shortlist], total_score(values[shortlist], second, self.ensemble), strict=True)
-            )
-            rest = _below(min(total.values(), default=np.float32(0)), values)
-            results.append(np.array([total.get(text, low) for text, low in zip(pool, rest, strict=True)], np.float32))
-        return results
+
+def rerank(
+    first: Sequence[Floats],
+    lists: Sequence[Sequence[str]],
+    n: int,
+    second: Callable[[Sequence[Sequence[str]]], Sequence[Floats]],
+    combine: Combine,
+    excluded: Sequence[Collection[int]] = (),
+) -> list[Floats]:
+    """The scores of each list after its best have been scored again: ``[K]`` per list.
+
+    Equal texts count once in a shortlist: they tie, and a copy must not displace another reply.
+
+    Args:
+        first: of the first stage, ``[K]`` per list.
+        lists: the texts.
+        n: the length of a shortlist.
+        second: scores the texts of the shortlists.
+        combine: makes one score of both.
+        excluded: rows of each list that are not in its shortlist; empty: none.
+    """
+    without = excluded or [()] * len(lists)
+    shortlists = [shortlist_of(*each) for each in zip(first, lists, [n] * len(lists), without, strict=True)]
+    texts = [[texts[i] for i in rows] for texts, rows in zip(lists, shortlists, strict=True)]
+    results = []
+    for values, candidates, rows, shown, scores in zip(first, lists, shortlists, texts, second(texts), strict=True):
+        total = dict(zip(shown, combine(values[rows], scores) if rows else scores, strict=True))
+        rest = below(min(total.values(), default=np.float32(0)), values)
+        results.append(np.array([total.get(text, low) for text, low in zip(candidates, rest, strict=True)], np.float32))
+    return results
 
 
 def shortlist_of(values: Floats, texts: Sequence[str], n: int, excluded: Collection[int] = ()) -> list[int]:
@@ -114,10 +139,10 @@ def shortlist_of(values: Floats, texts: Sequence[str], n: int, excluded: Collect
     return sorted(rows[top_rows_with_ties(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
 
 
-def _below(worst: np.float32, values: Floats) -> Floats:
+def below(worst: np.float32, values: Floats) -> Floats:
     """Scores ``[n]`` below ``worst`` in the order of ``values``, with the same ties however close they are.
 
-    >>> _below(np.float32(3), np.array([0.5, 0.50000006, 0.5, -np.inf, np.nan], np.float32))
+    >>> below(np.float32(3), np.array([0.5, 0.50000006, 0.5, -np.inf, np.nan], np.float32))
     array([ 1.,  2.,  1.,  0., nan], dtype=float32)
     """
     ranks = np.unique(-values, return_inverse=True)[1]
@@ -125,36 +150,3 @@ def _below(worst: np.float32, values: Floats) -> Floats:
     result: Floats = (float(worst) - step * (ranks + 1)).astype(np.float32)
     result[np.isnan(values)] = np.nan
     return result
-
-
-def ensemble_of(first_stage: str, reranker: Scorer, ensemble: Ensemble | None) -> Ensemble | None:
-    """How two stages add their scores, if the user gives no ensemble.
-
-    A re-ranker that corrects an encoder's scores adds raw scores. The score of any other re-ranker
-    decides alone: None.
-
-    Args:
-        first_stage: the fingerprint of the first stage's encoder; empty if it has none.
-        reranker: the second stage.
-        ensemble: as the user gave it, which always applies.
-
-    Raises:
-        UsageError: the ensemble is unknown, or the re-ranker corrects another encoder's scores, whose
-            size may differ.
-    """
-    if ensemble is not None:
-        return read_ensemble(str(ensemble))
-    if not reranker.corrects:
-        return None
-    if first_stage != reranker.corrects:
-        encoder = reranker.first_stage or reranker.corrects[:12]
-        raise UsageError(
-            f"{reranker.name} corrects the scores of another encoder, {encoder}; retrieve with that one, or choose an"
-            " ensemble"
-        )
-    return "raw"
-
-
-def total_score(first: Floats, second: Floats, ensemble: Ensemble | None) -> Floats:
-    """The scores of both stages as one ``[n]``."""
-    return second if ensemble is None or not len(second) else combine(first, second, ensemble)

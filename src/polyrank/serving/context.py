@@ -81,11 +81,11 @@ class Server:
         await self.pool.reload()
 
     def resolve_name(self, requested: str | None, needs: str = "") -> str:
-        """The name of the model, index or pipeline that a request is for.
+        """The name of the model, ranker or index that a request is for.
 
         Args:
             requested: by the client; None: the first that is suitable.
-            needs: "replies" or "candidates", which only indexes and pipelines have; empty: anything is suitable.
+            needs: "replies" or "candidates", which only indexes have; empty: anything is suitable.
 
         Raises:
             HttpError: nothing of that name is served, it is not suitable, or nothing is ready yet.
@@ -96,8 +96,8 @@ class Server:
         for name in [requested] if requested else self.models:
             if not needs or self.pool.info[name].kind != "model":
                 return name
-        problem = f"{requested} is a model and has" if requested else "no index or pipeline is served, so there are"
-        raise HttpError(400, f"{problem} no {needs}; use an index or a pipeline", param="model")
+        problem = f"{requested} is a model and has" if requested else "no index is served, so there are"
+        raise HttpError(400, f"{problem} no {needs}; use an index", param="model")
 
     def check_name(self, name: str) -> None:
         """Refuse an unknown name.
@@ -245,7 +245,7 @@ class Server:
         future.cancelled() or future.exception()  # marks the error as seen: the client may have left
 
     def catalogue(self, name: str) -> Catalogue:
-        """The candidates of an index or a pipeline."""
+        """The candidates of an index."""
         path = Path(self.pool.info[name].index or "").resolve()
         if path not in self.catalogues:
             self.catalogues[path] = Catalogue(path)

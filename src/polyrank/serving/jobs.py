@@ -28,7 +28,7 @@ class Job:
     """A part of a request.
 
     Args:
-        name: of the model, index or pipeline.
+        name: of the model, ranker or index.
         task: the task.
         n_tokens: estimated number of tokens.
         deadline: time after which the result is useless, by ``time.monotonic``.

@@ -195,7 +195,7 @@ class Pool:
         """Compute the parts of one request; the results are in their order.
 
         Args:
-            name: of the model, index or pipeline.
+            name: of the model, ranker or index.
             tasks: the parts.
             tokens: estimated number of tokens of each part.
 
@@ -376,5 +376,5 @@ def _settle(job: Job, outcome: TaskOutcome) -> None:
 
 
 def watched_paths(info: Mapping[str, ServedInfo]) -> list[str]:
-    """All folders that the served models, indexes and pipelines consist of."""
+    """All folders that the served models, rankers and indexes consist of."""
     return sorted({path for one in info.values() for path in one.watched})

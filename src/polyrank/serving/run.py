@@ -41,7 +41,7 @@ def serve(
 
     Raises:
         UsageError: the address is not available, or reachable from other machines without API keys.
-        PolyrankError: a model, index or pipeline cannot be opened.
+        PolyrankError: a model, ranker or index cannot be opened.
     """
     check_reach(settings)
     bound = _bind(settings.host, settings.port)

@@ -1,9 +1,8 @@
-"""A served model, index or pipeline, opened in a model process, with a method for each operation."""
+"""A served model, ranker or index, opened in a model process, with a method for each operation."""
 
 import base64
 import json
 import re
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -16,22 +15,19 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.answering.explain import explain
-from polyrank.answering.pipeline import Pipeline, open_pipeline
-from polyrank.answering.two_stage import TwoStage
+from polyrank.answering.replies import Replies, open_replies
 from polyrank.config.models import MODEL
 from polyrank.config.serving import ServedBackend
 from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
-from polyrank.loading.answering import read_pipeline
-from polyrank.loading.folders import PIPELINE, stamp
+from polyrank.loading.folders import stamp
 from polyrank.loading.models import check_backend, resolve_model
-from polyrank.ranking.ensembles import BY_LIST, weight_of
 from polyrank.records import Context, Ranked
 from polyrank.scorers.exported import fastest_backend
+from polyrank.scorers.lexical import LexicalScorer
 from polyrank.scorers.network import NetworkScorer
-from polyrank.scorers.open import open_model
+from polyrank.scorers.open import open_ranking
 from polyrank.scorers.protocols import Encoder, Scorer, check_finite
-from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.tasks import (
     Embedded,
     EmbedTask,
@@ -58,7 +54,7 @@ SEVERAL = "encodes a context to {} vectors; request those of documents with inpu
 
 
 class Served:
-    """One of the models, indexes and pipelines of a server.
+    """One of the models, rankers and indexes of a server.
 
     Args:
         name: that requests use.
@@ -73,42 +69,29 @@ class Served:
         # by filter: the version of the index, the time until which the filter is refused, and the error
         self._too_slow: dict[str | None, tuple[tuple[int, int], float, str]] = {}
         self._stamp = ""  # of the index's folder, at the last call of ``current``
-        folder = Path(path)
-        is_pipeline = has_document(folder, PIPELINE)
-        self.kind: ServedKind = "pipeline" if is_pipeline else "index" if is_index(folder) else "model"
+        self.kind: ServedKind = "index" if is_index(path) else "model"
         if backend == "auto":
             models = [Path(part) for part in (path, *self._parts()) if has_document(Path(part), MODEL)]
             backend = fastest_backend(models, device)
         self.backend = backend
-        self.pipeline: Pipeline | None = None
+        self.replies: Replies | None = None
+        self.scorer: Scorer
         if self.kind == "model":
-            references = resolve_model(path, backend=backend, bare_hub_names=False).stages(backend)
-            check_backend(references, backend)
-            stages = [open_model(reference, device=device) for reference in references]
-            self.scorer: Scorer = stages[-1]
-            self.encoder = stages[0] if isinstance(stages[0], Encoder) else None
-            self.ranker = stages[0] if len(stages) == 1 else TwoStageScorer(*stages, n_retrieved=sys.maxsize)
+            reference = resolve_model(path, backend=backend, bare_hub_names=False)
+            check_backend([reference, *reference.parts], backend)
+            self.scorer = open_ranking(reference, device=device)
         else:
-            self.pipeline = open_pipeline(folder, device=device, backend=backend)
-            self.scorer, self.encoder = self.pipeline.scorer, self.pipeline.index_encoder()
-            self.ranker = self._ranker(self.pipeline)
-        scorers = [self.scorer, *([self.encoder] if self.encoder else [])]
-        self._networks = {id(network): network for scorer in scorers for network in scorer.networks}.values()
+            self.replies = open_replies(path, device=device, backend=backend)
+            self.scorer = self.replies.scorer
+        self.encoder = self.scorer if isinstance(self.scorer, Encoder) else getattr(self.scorer, "encoder", None)
+        self._networks = {id(network): network for network in self.scorer.networks}.values()
         for network in self._networks:
             network.max_remembered = REMEMBERED
-        self.ranker.score([WARM], [[WARM]])  # the first pass takes ten times as long as later ones
-
-    def _ranker(self, pipeline: Pipeline) -> Scorer:
-        """Scores given texts; both stages of a pipeline that adds their scores."""
-        stages = pipeline.retriever
-        if not isinstance(stages, TwoStage) or stages.ensemble is None:
-            return self.scorer
-        first = stages.retriever.scorer
-        return TwoStageScorer(first, stages.reranker, n_retrieved=sys.maxsize, ensemble=stages.ensemble)
+        self.scorer.score([WARM], [[WARM]])  # the first pass takes ten times as long as later ones
 
     def may_be_replaced(self) -> bool:
         """Whether the index's folder is another one than at the last call of ``current``."""
-        return self.pipeline is not None and stamp([str(self.pipeline.index.path)]) != self._stamp
+        return self.replies is not None and stamp([str(self.replies.index.path)]) != self._stamp
 
     def current(self) -> "Served":
         """This object; or a new one, if another encoder's index has replaced the index.
@@ -116,56 +99,50 @@ class Served:
         Raises:
             PolyrankError: the new index cannot be opened.
         """
-        if self.pipeline is None:
+        if self.replies is None:
             return self
-        self._stamp = stamp([str(self.pipeline.index.path)])  # first, so that a replacement meanwhile is noticed
-        with open_catalogue(self.pipeline.index.path) as index:
-            if index.fingerprint == self.pipeline.index_encoder().fingerprint:
+        self._stamp = stamp([str(self.replies.index.path)])  # first, so that a replacement meanwhile is noticed
+        with open_catalogue(self.replies.index.path) as index:
+            if index.fingerprint == self.replies.encoder.fingerprint:
                 return self
         return Served(self.name, self.path, *self._options)
 
     def info(self) -> ServedInfo:
         """Its properties, for the server."""
         scorer = type(self.scorer).__name__.removesuffix("Scorer").removesuffix("Encoder").lower() or "encoder"
-        cuts = self.ranker.cut  # of a sum or two stages, one for each part
+        cuts = self.scorer.cut  # of a sum or two stages, one for each part
         info = ServedInfo(
             self.kind,
             self.backend,
-            self.ranker.precision,
+            self.scorer.precision,
             scorer,
             self.scorer.fingerprint,
             self.encoder.dimension if self.encoder else None,
             min((cut.max_context_tokens for cut in cuts), default=None),
             min((cut.max_candidate_tokens for cut in cuts), default=None),
             tuple(sorted({self.path, *self._parts()})),
-            by_list=not cuts or _adds_by_list(self.ranker),
+            by_list=isinstance(self.scorer, LexicalScorer) or bool(getattr(self.scorer, "rerankers", ())),
         )
-        if self.pipeline is None:
+        if self.replies is None:
             return info
-        n, stages = len(self.pipeline), self.pipeline.n_stages
+        n, stages = len(self.replies), self.replies.n_stages
         return replace(
-            info, index=str(self.pipeline.index.path), stages=stages, n_candidates=n, threshold=self._threshold()
+            info, index=str(self.replies.index.path), stages=stages, n_candidates=n, threshold=self._threshold()
         )
 
     def _threshold(self) -> float | None:
-        """The lowest raw score of a returned reply, if the pipeline was calibrated on raw scores."""
-        if self.kind != "pipeline":
-            return None
-        known = None if self.pipeline is None else self.pipeline.abstention
-        raw = not isinstance(self.ranker, TwoStageScorer) or weight_of(self.ranker.ensemble) is not None
-        return known.threshold if known is not None and known.measure == "score" and raw else None
+        """The lowest score of a returned reply, if the ranker was calibrated on scores."""
+        rule = getattr(self.scorer, "abstention", None)
+        return rule.threshold if self.replies is not None and rule is not None and rule.measure == "score" else None
 
     def _parts(self) -> list[str]:
         """Further folders that it consists of."""
-        if self.kind == "model":
-            return []
-        names: list[str | None] = [self.path]
-        if self.kind == "pipeline":
-            config, _ = read_pipeline(Path(self.path))
-            names = [config.index, config.model, config.reranker]
-        with open_catalogue(str(names[0])) as index:
-            names.append(index.model)
-        return [name for name in names if name and name != self.path and Path(name).is_dir()]
+        name = self.path
+        if self.kind == "index":
+            with open_catalogue(self.path) as index:
+                name = index.model
+        names = [name, *(part.name for part in resolve_model(name).parts)]
+        return [part for part in dict.fromkeys(names) if part != self.path and Path(part).is_dir()]
 
     def compute(self, tasks: Sequence[Task[R]]) -> Sequence[R]:
         """The results of tasks of one operation, in their order.
@@ -179,8 +156,8 @@ class Served:
 
     def respond(self, tasks: Sequence[RespondTask]) -> list[Responded]:
         """Replies to contexts. Tasks with the same options are searched together."""
-        if (pipeline := self.pipeline) is None:
-            raise UsageError(f"{self.name} is a model, which only ranks given texts; use an index or a pipeline")
+        if (replies := self.replies) is None:
+            raise UsageError(f"{self.name} is a model, which only ranks given texts; use an index")
         groups: dict[tuple[str | None, bool, int], list[int]] = defaultdict(list)
         for number, task in enumerate(tasks):
             groups[task.filter, task.allow_echo, task.k if task.diverse else 0].append(number)
@@ -190,29 +167,29 @@ class Served:
             k = max(tasks[number].k for number in numbers)
             contexts = [tasks[number].context for number in numbers]
             if filter_ in self._too_slow:
-                pipeline.index.refresh()  # a search would do it
+                replies.index.refresh()  # a search would do it
                 version, until, message = self._too_slow[filter_]
-                if version == pipeline.index.version and time.monotonic() < until:
+                if version == replies.index.version and time.monotonic() < until:
                     raise DeadlineError(message)
             try:
-                answers = pipeline.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo, diverse=diverse > 0)
+                answers = replies.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo, diverse=diverse > 0)
             except DeadlineError as error:  # refuse the same filter at once for a while, unless the index changes
                 latest = list(self._too_slow.items())[-MAX_TOO_SLOW:]
                 until = time.monotonic() + TRIED_AGAIN_S
-                self._too_slow = dict(latest) | {filter_: (pipeline.index.version, until, str(error))}
+                self._too_slow = dict(latest) | {filter_: (replies.index.version, until, str(error))}
                 raise
             milliseconds = (time.perf_counter() - started) * 1000
             for number, answer in zip(numbers, answers, strict=True):
                 ranked = answer.ranked[: tasks[number].k]
                 shown = [(reply.id, reply.score, reply.text) for reply in ranked]
-                made_by = pipeline.index.change, self.scorer.fingerprint
+                made_by = replies.index.change, self.scorer.fingerprint
                 own = replace(answer, ranked=())
                 results[number] = Responded(own, replies_as_json(ranked), shown, milliseconds, *made_by)
         return [results[number] for number in range(len(tasks))]
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
         """Scores of texts for contexts."""
-        scores = self.ranker.score([task.context for task in tasks], [task.texts for task in tasks])
+        scores = self.scorer.score([task.context for task in tasks], [task.texts for task in tasks])
         for row in scores:
             check_finite(row)
         return [
@@ -253,14 +230,9 @@ class Served:
 
     def explain(self, tasks: Sequence[ExplainTask]) -> list[bytes]:
         """Explanations of scores."""
-        scorer = self.ranker if self.pipeline is None else self.pipeline
+        scorer = self.scorer if self.replies is None else self.replies
         explanations = (explain(scorer, task.context, task.candidate, filter=task.filter) for task in tasks)
         return [orjson.dumps(_without_paths(explanation.as_dict())) for explanation in explanations]
-
-
-def _adds_by_list(ranker: Scorer) -> bool:
-    """Whether two stages add scores that depend on the list: by scale, or by a lexical stage's word statistics."""
-    return isinstance(ranker, TwoStageScorer) and (ranker.ensemble in BY_LIST or not ranker.retriever.cut)
 
 
 def vectors_as_json(vectors: NDArray[np.float32], form: str) -> list[bytes]:

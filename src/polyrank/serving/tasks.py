@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from polyrank.answering.protocol import Answer
 from polyrank.records import Context
 
-ServedKind = Literal["index", "pipeline", "model"]
+ServedKind = Literal["index", "model"]
 Side = Literal["document", "query"]
 R = TypeVar("R")
 
@@ -135,16 +135,16 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ServedInfo:
-    """Properties of a served index, pipeline or model.
+    """Properties of a served index or model.
 
     Args:
-        kind, backend, scorer, fingerprint, dimension: of the index, pipeline or model.
+        kind, backend, scorer, fingerprint, dimension: of the index or model.
         precision: of its networks' weights, such as "int8"; of several networks, with commas; empty: no network.
         max_context_tokens, max_candidate_tokens: longer texts are truncated; None: no limit.
         watched: folders that it consists of.
         index: folder of the candidates; None: a model without an index.
-        stages, n_candidates: of an index or a pipeline, when it was opened.
-        threshold: the lowest raw score of a reply that is returned, if a pipeline was calibrated by scores.
+        stages, n_candidates: of an index, when it was opened.
+        threshold: the lowest raw score of a reply that is returned, if the ranker was calibrated by scores.
         by_list: the score of a text depends on the other texts of its list.
     """
 

@@ -34,11 +34,11 @@ Turns = Annotated[
     Text | Annotated[list[Text], Field(min_length=1, fail_fast=True)],
     BeforeValidator(_turns, json_schema_input_type=Text | list[Text] | list[Message]),
 ]
-Name = Annotated[str | None, Field(description="Name of a model, index or pipeline; omitted: the first suitable one.")]
+Name = Annotated[str | None, Field(description="Name of a model, ranker or index; omitted: the first suitable one.")]
 Id = Annotated[str, Field(description="Id of the candidate.")]
 Metadata = Annotated[dict[str, Any], Field(description="JSON that was added with the candidate.")]
 Size = Annotated[int, Field(description="Number of candidates in the index after the change.")]
-Served = Annotated[str, Field(description="Name of the model, index or pipeline that answered.")]
+Served = Annotated[str, Field(description="Name of the model, ranker or index that answered.")]
 RequestId = Annotated[str, Field(description="Same as the header x-request-id.")]
 Usage = Annotated[dict[str, int], Field(description="Number of tokens that the model read.")]
 Facts = Annotated[Texts, Field(description="Facts about the whole conversation, such as persona lines.")]
@@ -90,10 +90,10 @@ class RespondAnswer(BaseModel):
     request_id: RequestId
     model: Served
     results: list[RespondReply] = Field(description="Best first.")
-    abstained: bool = Field(description="Whether the pipeline found no good answer.")
+    abstained: bool = Field(description="Whether there is no good answer.")
     confidence: float | None = Field(
         None,
-        description="The value that a pipeline compares with its threshold; null: no threshold, or too few replies.",
+        description="The value that is compared with the threshold; null: no threshold, or too few replies.",
     )
     exact: bool | None = Field(None, description="Whether these are proven to be the best; null: unknown.")
     n_scored: int | None = Field(None, description="Number of candidates that were scored; null: unknown.")
@@ -227,7 +227,7 @@ class FeedbackAnswer(BaseModel):
 
 
 class ModelRow(BaseModel):
-    """A model, index or pipeline."""
+    """A model, ranker or index."""
 
     model_config = ConfigDict(extra="allow")
     id: str = Field(description="The name that requests use.")
@@ -237,7 +237,7 @@ class ModelRow(BaseModel):
 
 
 class ModelsAnswer(BaseModel):
-    """All models, indexes and pipelines."""
+    """All models, rankers and indexes."""
 
     object: Literal["list"] = Field(default="list", description="As in OpenAI's API.")
     data: list[ModelRow] = Field(description="Requests without a name use the first suitable one.")

@@ -121,7 +121,7 @@ def _compute(served: "dict[str, Served]", batch: Batch) -> Sequence[Any]:
 
 
 def _reopen(served: "dict[str, Served]", name: str) -> bool:
-    """Open an index or a pipeline again if another encoder's index has replaced it; returns whether it did."""
+    """Open an index again if another encoder's index has replaced it; returns whether it did."""
     if (now := served[name].current()) is served[name]:
         return False
     log.info("%s was replaced and opened again", name)

@@ -89,4 +89,4 @@ def judged(step: object, scorer: Scorer, settings: TrainConfig) -> Scorer:
     if not isinstance(step, RerankStep):
         return scorer
     assert settings.negatives is not None, "TrainConfig fills them in for methods that rank lists"
-    return TwoStageScorer(step.first_stage, scorer, n_retrieved=1 + settings.negatives.n, ensemble="raw")
+    return TwoStageScorer(step.first_stage, scorer, n_retrieved=1 + settings.negatives.n, combine=np.add)

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from polyrank.config.models import TextPolicy
 from polyrank.config.recipe import Recipe, recipe_to_dict
 from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, NETWORKS, SEED_FOLDERS
@@ -218,7 +220,9 @@ def _check_int8(plan: TrainingPlan, results: Sequence[RunResult], valid: Sequenc
 def _tested(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:
     """The trained model; a re-ranker with its first stage."""
     first_stage, scorer = plan.recipe.train.method.corrects, load_stage(own.model, device=device)
-    return scorer if first_stage is None else TwoStageScorer(load_encoder(first_stage, device=device), scorer)
+    if first_stage is None:
+        return scorer
+    return TwoStageScorer(load_encoder(first_stage, device=device), scorer, combine=np.add)
 
 
 def _test(scorer: Scorer, examples: Sequence[Example]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ router = APIRouter(route_class=StrictRoute, tags=["replies"])
 
 @router.post("/v1/respond", summary="The best replies to a conversation", response_model=RespondAnswer)
 async def respond(payload: RespondRequest, request: Request, server: CurrentServer) -> Response:
-    """Replies of an index or a pipeline, best first."""
+    """Replies of an index, best first."""
     name = server.resolve_name(payload.model, "replies")
     context = server.context(payload.context, payload.background)
     if payload.k > server.limits.k:

@@ -1,4 +1,4 @@
-"""``/v1/candidates``: the catalogue of an index or a pipeline, which can change while it is searched."""
+"""``/v1/candidates``: the catalogue of an index, which can change while it is searched."""
 
 import json
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class _AnyText(PathConvertor):
 
 register_url_convertor("text", _AnyText())
 router = APIRouter(route_class=StrictRoute, tags=["candidates"])
-ModelName = Annotated[str | None, Query(description="Name of the index or pipeline; omitted: the first.")]
+ModelName = Annotated[str | None, Query(description="Name of the index; omitted: the first.")]
 Id = Annotated[str, Path(alias="id", description="Id of the candidate; send a / in it as it is, or as %2F.")]
 
 

@@ -79,13 +79,13 @@ async def info(server: CurrentServer) -> TeiInfo:
     )
 
 
-@router.get("/v1/models", summary="All models, indexes and pipelines")
+@router.get("/v1/models", summary="All models, rankers and indexes")
 async def models(server: CurrentServer) -> ModelsAnswer:
     """Their names and properties."""
     return ModelsAnswer(data=[await _row(server, name) for name in server.models])
 
 
-@router.get("/v1/models/{name}", summary="One model, index or pipeline")
+@router.get("/v1/models/{name}", summary="One model, ranker or index")
 async def model(name: Annotated[str, Path(description="Its name.")], server: CurrentServer) -> ModelRow:
     """Its name and properties."""
     name = name.removesuffix(":query").removesuffix(":candidate")

@@ -53,7 +53,7 @@ export async function load(after = null) {
   if (!stored) {
     clear();
     get("n-candidates").textContent = "";
-    sentence(get("catalogue-error"), `${model.id} is a model and has no catalogue; choose an index or a pipeline.`);
+    sentence(get("catalogue-error"), `${model.id} is a model and has no catalogue; choose an index.`);
     return;
   }
   const query = new URLSearchParams({ model: model.id, limit: LIMIT, ...chosen() });

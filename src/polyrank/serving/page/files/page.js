@@ -36,7 +36,7 @@ async function open() {
     const [{ data: models }, { paths }] = await Promise.all([ask("/v1/models"), ask("/openapi.json")]);
     routes = new Set(Object.keys(paths));
     detect(routes);
-    models.sort((a, b) => (a.kind === "model") - (b.kind === "model")); // indexes and pipelines first
+    models.sort((a, b) => (a.kind === "model") - (b.kind === "model")); // indexes first
     chat.offer(models);
     get("model").replaceChildren(...models.map((model) => el("option", { value: model.id }, model.kind === "model" ? `${model.id} (ranks lists)` : model.id)));
     get("model").models = models;

@@ -225,7 +225,7 @@ function scoresOf(reply) {
   return stages.filter(([, score]) => score != null).map(([name, score]) => `${name} ${number(score)}`).join(" · ");
 }
 
-/** Replies of an index or a pipeline; for a model, the given texts in the order of its scores. */
+/** Replies of an index; for a model, the given texts in the order of its scores. */
 async function answered(model, context, { k, filter, candidates, conversation }, signal) {
   if (model.kind !== "model") {
     const body = { model: model.id, context, k, conversation, diverse: true };

@@ -1,0 +1,143 @@
+"""``polyrank tune``: the best ranker of some models for a user's validation lists."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from polyrank.cli.console import make_console, notify, report_cut_texts, track, use_processor
+from polyrank.cli.examples import load_examples, load_lists
+from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads
+from polyrank.errors import UsageError
+
+if TYPE_CHECKING:
+    from polyrank.tuning import Tuning
+
+
+def tune(
+    models: Annotated[
+        list[str], Argument(metavar="MODEL...", help="Models to combine: encoders, Cross-encoders, rankers, bm25.")
+    ],
+    output: Annotated[Path, Option("-o", "--output", help="The ranker folder to make.")],
+    valid: Annotated[Path, Option(help="Candidate lists to choose on; for pairs or dialogues, lists are drawn.")],
+    dialogues: Annotated[
+        Path | None, Option(help="Dialogues or pairs of the training part, for counts of replies and hubs.")
+    ] = None,
+    without: Annotated[list[str] | None, Option(help="A term that is not tried, such as hubs. Repeatable.")] = None,
+    weight: Annotated[
+        list[str] | None,
+        Option(metavar="TERM=WEIGHT", help="A fixed weight, in units of the first model's score. Repeatable."),
+    ] = None,
+    ms: Annotated[float | None, Option(min=0, help="The longest time of an answer on this machine, in ms.")] = None,
+    catalogue: Annotated[
+        int | None, Option(min=1, help="How many replies an answer is searched in. Default: those of the lists.")
+    ] = None,
+    precision: Annotated[
+        float | None, Option(min=0, max=1, help="Answer only if this share of the answers is expected to be right.")
+    ] = None,
+    max_lists: Annotated[int, Option(min=1, help="Use the first N lists.")] = 1000,
+    speaker: Speaker = None,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Choose the terms of a ranker and their weights on validation lists; use the result like any model.
+
+    The models may gain from terms that need no training: counts (how often a reply was said), hubs (replies that score
+    high everywhere), words (shared with the context), and a re-ranker that ships for an encoder. An interrupted call
+    continues.
+    """
+    import shutil
+
+    from polyrank.loading.folders import RANKER
+    from polyrank.loading.models import check_apart, resolve_model, shipped_rerankers
+    from polyrank.scorers.open import load_stage, open_model
+    from polyrank.storage.durable import check_replaceable
+    from polyrank.tuning import tune as fit
+
+    use_processor(threads)
+    weights = _weights(weight or [])
+    references = [resolve_model(name) for name in models]
+    check_apart(output, references)
+    check_replaceable(output, own_files=RANKER.files, replace=overwrite)
+    lists = load_lists(valid, speaker)
+    said = [] if dialogues is None else load_examples(dialogues, speaker)
+    opened = [open_model(reference, device=device) for reference in references]
+    fingerprints = {network.fingerprint for scorer in opened for network in scorer.networks}
+    installed = [load_stage(ref.name, device=device) for ref in shipped_rerankers(fingerprints)]
+    work = output.with_name(f"{output.name}.scores")
+    tuning = fit(
+        opened,
+        lists,
+        dialogues=said,
+        installed=installed,
+        without=without or (),
+        weights=weights,
+        ms=ms,
+        catalogue=catalogue,
+        precision=precision,
+        max_lists=max_lists,
+        cache=work,
+        progress=track,
+        notify=notify,
+    )
+    report_cut_texts(tuning.ranker)
+    written = tuning.is_better or precision is not None
+    if written:
+        tuning.ranker.save(output, replace=overwrite)
+    shutil.rmtree(work, ignore_errors=True)
+    if json_:
+        print(json.dumps(tuning.ranker.figures | {"written": str(output) if written else None}))
+    else:
+        _show(tuning)
+    if written:
+        notify(f"wrote {output}; next: polyrank index build {output} REPLIES -o INDEX")
+    else:
+        notify(
+            f"{tuning.alone} alone is best: no measurable difference on {tuning.n_lists:,} lists, so {output} was not written"
+        )
+
+
+def _weights(given: list[str]) -> dict[str, float]:
+    weights = {}
+    for each in given:
+        name, _, value = each.rpartition("=")
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            name = ""
+        if not name:
+            raise UsageError(f"--weight {each!r} is not TERM=WEIGHT; write for example --weight counts=0.5")
+    return weights
+
+
+def _show(tuning: "Tuning") -> None:
+    """Print the terms with their gains, and the curve."""
+    from rich.table import Table
+
+    out = make_console()
+    table = Table("term", "weight", "R@1 with it", "MRR with it", "R@1 without it", "MRR without it", "ms")
+    for row in tuning.rows:
+        gains = [_points(row.get(when, {}).get(name)) for when in ("with", "without") for name in ("R@1", "MRR")]
+        weights = row["weights"]
+        shown = ", ".join(f"{w:.3g}" if len(weights) == 1 else f"{name} {w:.3g}" for name, w in weights.items())
+        table.add_row(row["name"], shown or "not chosen", *gains, f"{row['milliseconds']:.1f}")
+    out.print(table)
+    curve = Table("terms", "ms", "R@1", "MRR")
+    for point in tuning.curve:
+        r1, mrr = (
+            f"{100 * point[n]['mean']:.1f} ({100 * point[n]['low']:.1f} to {100 * point[n]['high']:.1f})"
+            for n in ("R@1", "MRR")
+        )
+        curve.add_row(" + ".join(point["terms"]), f"{point['milliseconds']:.1f}", r1, mrr)
+    out.print(curve)
+
+
+def _points(figure: dict[str, Any] | None) -> str:
+    """A difference in points with its interval."""
+    if figure is None:
+        return ""
+    mean, low, high = (100 * figure[name] for name in ("mean", "low", "high"))
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"

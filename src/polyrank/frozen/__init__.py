@@ -1,1 +1,0 @@
-"""Models on a frozen encoder: intent classifiers, linear maps of response vectors, and weights of a sum."""

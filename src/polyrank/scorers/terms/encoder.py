@@ -1,0 +1,85 @@
+"""The term ``encoder``: the score of a model with vectors, such as a Bi- or Poly-encoder or a ConveRT."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from polyrank.records import Context, ContextLike
+from polyrank.scorers.explanation import Explanation
+from polyrank.scorers.joined import Scaled
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Term
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from polyrank.scorers.network import NetworkScorer
+    from polyrank.text.cut import Cut
+
+
+class ScorerTerm(Term):
+    """A term that is the score of one model.
+
+    Args:
+        scorer: the model.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer, self.name = scorer, getattr(scorer, "name", "") or type(scorer).__name__
+        self.fingerprint = getattr(scorer, "fingerprint", "")
+
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """The features of each context's own candidates: one array ``[K, 1]`` per context."""
+        return [values[:, None] for values in self.scorer.score(contexts, candidates)]
+
+    def explain(self, context: Context, candidate: str, weights: Sequence[float], max_words: int) -> Explanation:
+        """The explanation of the model."""
+        own = getattr(self.scorer, "explained", None)
+        if own is None or weights[0] != 1.0:
+            return super().explain(context, candidate, weights, max_words)
+        explanation: Explanation = own(context, candidate, max_words)
+        return explanation
+
+    def to_dict(self) -> "tuple[State, Mapping[str, Tensor]]":
+        """The model's name, which loads it again."""
+        return {"model": getattr(self.scorer, "name", "")}, {}
+
+    @classmethod
+    def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
+        """The term of the named model."""
+        return cls(load(state["model"]))
+
+    @property
+    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
+        """The scorers of the model's networks."""
+        return getattr(self.scorer, "networks", ())
+
+    @property
+    def cut(self) -> "tuple[Cut, ...]":
+        """The texts that the model truncated."""
+        return getattr(self.scorer, "cut", ())
+
+    def n_context_tokens(self, context: ContextLike) -> int | None:
+        """How many tokens of a context the model reads."""
+        count = getattr(self.scorer, "n_context_tokens", None)
+        return None if count is None else count(context)
+
+
+class EncoderTerm(ScorerTerm):
+    """The score of an encoder. Its candidates are encoded once and searched.
+
+    Args:
+        scorer: the encoder.
+    """
+
+    kind = "encoder"
+    scorer: Encoder
+
+    def encoder(self, weights: Sequence[float]) -> Encoder | None:
+        """The encoder itself if its weight is 1; otherwise its vectors with the root of the weight on both sides."""
+        (weight,) = weights
+        return self.scorer if weight == 1.0 else Scaled(self.scorer, weight)
+
+    @classmethod
+    def offered(cls, offer: Offer) -> Iterable[Self]:
+        """Each encoder that the user named."""
+        return (cls(encoder) for encoder in offer.encoders)

@@ -1,0 +1,5 @@
+"""The fit of a ranker on frozen models: selection of terms, weights, threshold; and classifiers of intents."""
+
+from polyrank.tuning.tune import Tuning, tune
+
+__all__ = ["Tuning", "tune"]
