@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.answering.retrievers import Retriever
+from polyrank.answering.replies import Replies
 from polyrank.bench.machine import describe_machine, median_seconds
 from polyrank.errors import UsageError
 from polyrank.index import open_index, write_index
@@ -113,10 +113,10 @@ def mixtures(vectors: NDArray[np.float32], n: int) -> NDArray[np.float32]:
     return result
 
 
-def _retriever(encoder: Encoder, path: Path, vectors: NDArray[np.float32], n: int) -> Retriever:
+def _retriever(encoder: Encoder, path: Path, vectors: NDArray[np.float32], n: int) -> Replies:
     pool = [Candidate(str(row), f"reply {row}") for row in range(n)]
     write_index(path, pool, mixtures(vectors, n), fingerprint=encoder.fingerprint, model=encoder.name)
-    return Retriever(encoder, open_index(path))
+    return Replies(encoder, open_index(path))
 
 
 def _per_second(what: str, n: int, seconds: float) -> float:

@@ -62,8 +62,6 @@ def export(
     if model.startswith(SHIPPED) and to in kept and not check:
         raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
     reference = resolve_model(model)
-    if reference.kind == "popularity":
-        raise UsageError(f"{model} holds counts of replies, not a network; export the encoder of their sum")
     if reference.kind not in ("trained", "foreign"):
         inside = dict.fromkeys((reference.first_stage, *(part.name for part in _networks(reference))))
         raise UsageError(f"{model} has no network; export its parts one by one: {', '.join(filter(None, inside))}")

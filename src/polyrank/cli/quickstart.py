@@ -11,7 +11,7 @@ from typing import Any
 
 from polyrank.answering.build import build_index
 from polyrank.answering.protocol import Answer
-from polyrank.answering.retrievers import Retriever
+from polyrank.answering.replies import Replies
 from polyrank.config.names import SAMPLE
 from polyrank.config.recipe import DataConfig
 from polyrank.config.starter_recipe import RECIPES, Start, best_start
@@ -20,7 +20,6 @@ from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import Evaluation, evaluate, plot_comparison, summarise
 from polyrank.evaluation.layout import SHOWN
 from polyrank.index import check_target, open_index
-from polyrank.loading.models import SECOND_STAGE
 from polyrank.loading.recipes import load_recipe
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.open import load, load_encoder
@@ -107,9 +106,9 @@ def quickstart(
     summaries = [{"name": name, **summarise(evaluation)} for name, evaluation in evaluations.items()]
     picture = _picture(summaries, evaluations, output / "quickstart.svg")
     encoder = load_encoder(model)
-    build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
+    build_index(index, encoder, replies, name=str(model.resolve()), overwrite=overwrite)
     with open_index(index) as candidates:
-        answers = Retriever(encoder, candidates).answer_all(QUESTIONS, k=3)
+        answers = Replies(encoder, candidates).answer_all(QUESTIONS, k=3)
     more = WITHOUT_TRAINING if start == "shipped:minilm" else ""
     return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, picture=picture) + more)
 
@@ -133,13 +132,12 @@ On your own data:  chats as exported (CSV, Excel, Slack, WhatsApp, ...):
   polyrank split chats.jsonl -o data
   polyrank train data/recipe.toml
   polyrank import replies data/train.jsonl --from-dialogues -o replies.jsonl
-  polyrank index build data/run/model replies.jsonl -o my-index
-  polyrank pipeline create my-index -o assist --valid data/valid.jsonl --prior auto
+  polyrank tune data/run/model --valid data/valid.jsonl --dialogues data/train.jsonl -o best
+  polyrank index build best replies.jsonl -o my-index
 """
 
-WITHOUT_TRAINING = f"""
+WITHOUT_TRAINING = """
 Without training:
 
-  polyrank index build shipped:minilm replies.jsonl -o untrained
-  polyrank pipeline create untrained -o assist --rerank {SECOND_STAGE}
+  polyrank index build shipped:rerank replies.jsonl -o untrained
 """

@@ -81,7 +81,6 @@ def tune(
         max_lists=max_lists,
         cache=work,
         progress=track,
-        notify=notify,
     )
     report_cut_texts(tuning.ranker)
     written = tuning.is_better or precision is not None
@@ -96,7 +95,8 @@ def tune(
         notify(f"wrote {output}; next: polyrank index build {output} REPLIES -o INDEX")
     else:
         notify(
-            f"{tuning.alone} alone is best: no measurable difference on {tuning.n_lists:,} lists, so {output} was not written"
+            f"{tuning.alone} alone is best: no measurable difference on {tuning.n_lists:,} lists; {output} is not"
+            " written"
         )
 
 

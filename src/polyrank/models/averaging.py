@@ -6,6 +6,7 @@ Source: Wortsman et al., Model soups (2022), https://arxiv.org/abs/2203.05482.
 import dataclasses
 import math
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor
 from polyrank.config.models import BiConfig
 from polyrank.errors import UsageError
 from polyrank.models.artifacts import Artifact
-from polyrank.ranking.weights import check_weights
 
 LEAST_COSINE = 0.5  # networks with different random starts have about 0, further trainings of one above 0.9
 
@@ -35,7 +35,9 @@ def average(models: Sequence[Artifact], weights: Sequence[float], names: Sequenc
         UsageError: there is not one weight above 0 for each of two or more models, the models differ in more than what
             they learned, or they come from different starts.
     """
-    check_weights(weights, len(models), "an average", "models")
+    if len(models) < 2 or len(weights) != len(models) or not all(w > 0 and isfinite(w) for w in weights):
+        given = ",".join(f"{weight:g}" for weight in weights)
+        raise UsageError(f"weights {given} of {len(models)} models; give one above 0 for each of two or more")
     shares, first = [weight / sum(weights) for weight in weights], models[0]
     states = [each.model.state_dict() for each in models]
     for name, each, state in zip(names, models, states, strict=True):
@@ -44,7 +46,8 @@ def average(models: Sequence[Artifact], weights: Sequence[float], names: Sequenc
         if (alike := _cosine(states[0], state)) < LEAST_COSINE:
             raise UsageError(
                 f"the weights of {name} and {names[0]} have a cosine of {alike:.2f}, and their average would rank at"
-                " random; give models that were trained from the same model or backbone, or use polyrank sum"
+                " random; give models that were trained from the same model or backbone, or combine them with polyrank"
+                " tune"
             )
     first.model.load_state_dict(
         {

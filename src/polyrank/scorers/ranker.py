@@ -30,6 +30,8 @@ from polyrank.scorers.terms.protocol import Term
 from polyrank.scorers.two_stage import SHORTLIST, rerank
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from polyrank.scorers.network import NetworkScorer
     from polyrank.text.cut import Cut
 
@@ -216,7 +218,8 @@ class Ranker(Scorer):
         from polyrank.storage.tensors import write_tensors
 
         path = Path(path)
-        terms, tensors = [], {}
+        terms: list[dict[str, Any]] = []
+        tensors: dict[str, Tensor] = {}
         for number, each in enumerate(self.terms):
             state, arrays = each.term.to_dict()
             if "model" in state:

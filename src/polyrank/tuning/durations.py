@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,8 +32,8 @@ def milliseconds(term: Term, lists: Sequence[Example], catalogue: int | None, *,
     encoder = term.encoder((1.0,) * len(term.features))
     if encoder is None:
         shown = texts[:n_reranked]
-        return _median([lambda context=context: term.score([context], [shown]) for context in contexts])
-    encoding = _median([lambda context=context: encoder.encode_contexts([context]) for context in contexts])
+        return _median([partial(term.score, [context], [shown]) for context in contexts])
+    encoding = _median([partial(encoder.encode_contexts, [context]) for context in contexts])
     wanted = catalogue or len(texts)
     generator = np.random.Generator(np.random.PCG64(0))
     vectors = generator.standard_normal((min(wanted, MAX_ROWS), encoder.dimension), np.float32)

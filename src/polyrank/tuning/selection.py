@@ -76,7 +76,7 @@ class Selection:
     ) -> None:
         self.blocks, self.n = tuple(blocks), len(features)
         active = np.ones(self.n, np.bool_) if active is None else active
-        self.active = np.flatnonzero(active)
+        self.active: list[int] = np.flatnonzero(active).tolist()
         self.relevant = [relevant[n] for n in self.active]
         self.design = Design.of([features[n] for n in self.active], self.relevant)
         self.dialogues = dialogues
@@ -129,8 +129,8 @@ class Selection:
             for fold in range(int(folds.max()) + 1):
                 inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
                 w = self.fit(chosen, outside if len(outside) else None, whole)
-                likelihood[self.active[inside]] += design.some(inside).log_likelihood(w) / len(self._folds)
-                for n in inside:
+                likelihood[np.array(self.active)[inside]] += design.some(inside).log_likelihood(w) / len(self._folds)
+                for n in inside.tolist():
                     totals[design.starts[n] : ends[n]] = design.x[design.starts[n] : ends[n]] @ w
             for n, right in enumerate(self.relevant):
                 placement = placement_of(totals[design.starts[n] : ends[n]], right)
@@ -138,28 +138,17 @@ class Selection:
                 hits[self.active[n]] += hit_at(placement, 1) / len(self._folds)
         return HeldOut(likelihood, ranks, hits)
 
-    def forward(self, start: Sequence[int], candidates: Sequence[int]) -> list[int]:
-        """Add, one after the other, the term that raises the held-out likelihood most, while it surely does.
+    def best(self, chosen: Sequence[int], candidates: Sequence[int]) -> int | None:
+        """The term that raises the held-out likelihood of the chosen ones most; None: none surely does.
 
         A gain counts if it exceeds its standard error over dialogues: with less, a ranker of fewer terms is as good.
-
-        Args:
-            start: terms that stay.
-            candidates: terms that may be added.
-
-        Returns:
-            ``start`` and the added terms, in order.
         """
-        chosen, left = list(start), [b for b in candidates if b not in start]
-        while left:
-            before = self.held_out(chosen).log_likelihood
-            gains = {b: self.held_out([*chosen, b]).log_likelihood - before for b in left}
-            best = max(left, key=lambda b: float(gains[b].mean()))
-            if gains[best].mean() <= standard_error(gains[best], self.dialogues):
-                break
-            chosen.append(best)
-            left.remove(best)
-        return chosen
+        before = self.held_out(chosen).log_likelihood
+        gains = {b: self.held_out([*chosen, b]).log_likelihood - before for b in candidates}
+        best = max(gains, key=lambda b: float(gains[b].mean()), default=None)
+        if best is None or gains[best].mean() <= standard_error(gains[best], self.dialogues):
+            return None
+        return best
 
     def _columns(self, chosen: Sequence[int]) -> list[int]:
         return [column for b in sorted(chosen) for column in self.blocks[b].columns]

@@ -21,7 +21,7 @@ def term_kinds() -> dict[str, type[Term]]:
     names = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "protocol"]
     for name in names:
         import_module(f"{__name__}.{name}")
-    classes = [Term]
+    classes: list[type[Term]] = [*Term.__subclasses__()]
     for parent in classes:  # grows while it is read
         classes += parent.__subclasses__()
     return {kind.kind: kind for kind in classes if vars(kind).get("kind")}
