@@ -13,7 +13,7 @@ from typing import Any
 
 from polyrank.config.checked import Settings, field_types, kinds
 from polyrank.config.methods import Method
-from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, RecipeModel, TextPolicy
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, TextPolicy
 from polyrank.config.pretraining import (
     ContinuedModel,
     PretrainData,
@@ -42,7 +42,7 @@ def recipe() -> str:
     """Every key of a recipe with its default and its meaning, from the settings' docstrings."""
     parts = [
         "# Recipe keys",
-        "A recipe is a TOML file for `polyrank train`. It needs `output`, the model's `kind`, a sum's `parts` and the"
+        "A recipe is a TOML file for `polyrank train`. It needs `output`, the model's `kind` and the"
         " data's `train`; all other keys have defaults. The default `none` means that the key is not set. polyrank then"
         " uses the value of the initial model, or one that suits the backbone. The command line overrides any key:"
         " `--set train.lr=1e-4`. Paths given there are relative to the working directory.",
@@ -50,7 +50,7 @@ def recipe() -> str:
         " a recipe whose first line is `#:schema recipe.schema.json`.",
         "`output`: the folder to write; `model` in it is the best model.",
     ]
-    parts += _kinds("model", kinds(RecipeModel))
+    parts += _kinds("model", kinds(ModelConfig))
     parts.append(f"## `[text]`\n\n{_table(TextPolicy)}")
     parts.append(f"## `[text]` of a ConveRT\n\n{_table(ConvertText, TextPolicy)}")
     parts.append(f"## `[data]`\n\n{_table(DataConfig)}")

@@ -20,7 +20,6 @@
 #   uniform (-3, -4: other seeds): bi-more with negatives_weighting = "logq". The published figures used an earlier correction,
 #     of wrong answers only
 #   lists: bi-more with a list of random wrong answers for each context; distilled: with lists that sum has scored
-#   joint: both parts of sum trained together, on as many pairs as bi-more
 #   mined: a Bi-encoder with one mined wrong answer for each context in addition to those of the batch, on half of the pairs; medquad
 #   unmined: the same without mined answers
 #   half: mined, on every second pair; half-late: its ten best answers, re-ranked by a late Cross-encoder trained on the other half
@@ -177,11 +176,6 @@ for set in $SETS; do
           --set train.method.temperature=2 --set train.method.alpha=4)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) \
           --set 'train.seeds=[2]' --set train.lr=1e-4 "${taught[@]}" --set train.negatives.n="$NEGATIVES" ;;
-      joint) # on as many pairs as bi-more
-        weights=$(python -c 'import json, sys; print([part["weight"] for part in json.load(open(sys.argv[1]))["parts"]])' "$work/sum/sum.json")
-        against=sum
-        learn "$set" joint joint --set "model.parts=[\"$work/bi/model\", \"$work/convert/model\"]" \
-          --set "model.weights=$weights" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]' ;;
       mined | unmined) # one network reads whole answers, so each pair takes three times as long
         against=shipped
         [[ $model == unmined ]] && against=mined mining=()

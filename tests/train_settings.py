@@ -6,11 +6,20 @@ from typing import Any
 
 from torch import Tensor
 
-from polyrank.config.checked import from_dict
+from polyrank.config.checked import field_types, from_dict, kinds
+from polyrank.config.methods import Method
+from polyrank.config.schedules import ScheduleConfig
 from polyrank.config.training import TrainConfig
 from polyrank.training.learner import TrainState, next_loss
 
-PLACES = {**TrainConfig.moved, "method": "method.kind", "schedule": "schedule.kind"}
+PLACES = {
+    **{key: f"method.{key}" for kind in kinds(Method).values() for key in field_types(kind)},
+    **{key: f"schedule.{key}" for kind in kinds(ScheduleConfig).values() for key in field_types(kind)},
+    **{key: f"negatives.{key}" for key in ("redraw", "remine_epochs", "remine_ranks")},
+    "n_negatives": "negatives.n",
+    "method": "method.kind",
+    "schedule": "schedule.kind",
+}
 
 
 def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig:

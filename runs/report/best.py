@@ -50,7 +50,6 @@ MODELS = {
     "both-160": "Bi-encoder of both speakers' pairs, which reads 160 tokens, frequencies corrected",
     "sum-160": "sum of the last three Bi-encoders and ConveRT",
     "hubs-160": "that sum, [corrected for hubs](#correction-for-hubs)",
-    "joint": "sum of Bi-encoder and ConveRT, parts trained together",
     "bi-more": "the Bi-encoder, trained further",
     "uniform": "the Bi-encoder, trained further with an earlier frequency correction",
     "uniform-3": "the same, another seed",
@@ -134,7 +133,7 @@ def best() -> str:
         paired difference in R@1, then in MRR. Commands (`bash runs/best.sh` with these settings):""",
         listed(
             """`MODELS="bi convert sum sum-shipped bi-all convert-all sum-all logq logq-all logq-more scratch counts
-            sum-logq sum-logq-all sum-logq-more bi-wide sum-wide joint bi-more uniform distilled poly-64 cross
+            sum-logq sum-logq-all sum-logq-more bi-wide sum-wide bi-more uniform distilled poly-64 cross
             library"`""",
             """`SETS=star MODELS=late FIRST=logq-all LATE=6400` and `SETS=star FROM=logq-all MORE=24000
             MODELS="logq-more sum-four"`""",

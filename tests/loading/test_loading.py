@@ -256,16 +256,6 @@ def test_seeds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [folder.name for folder in seeds_inside(tmp_path)] == ["seed-2", "seed-10"]
 
 
-@pytest.mark.parametrize("table", ["model", "reranker"])
-def test_the_parts_of_a_sum_are_trained_models(table: str, tmp_path: Path) -> None:
-    parts = {"kind": "sum", "parts": [str(tmp_path / "a"), str(tmp_path / "b")]}
-    bi = {"kind": "bi", "backbone": "embedded"}
-    tables = {"model": parts} if table == "model" else {"model": bi, "reranker": parts}
-    mutual = {} if table == "model" else {"train": {"method": {"kind": "mutual"}}}
-    with pytest.raises(ConfigError, match=rf"^{table}\.parts = .*a is not a model folder; give one that training "):
-        load_recipe({**tables, **mutual, "data": {"train": "pairs.jsonl"}, "output": "run"})
-
-
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("method", [{"kind": "distill", "teacher": "a/b"}, {"kind": "rerank", "first_stage": "a/b"}])
 def test_a_fixed_model_is_on_the_hub_only_by_hf(method: dict[str, str]) -> None:

@@ -103,8 +103,8 @@ def test_the_best_model_is_chosen_by_validation_not_training_loss(tmp_path: Path
     ("settings", "message"),
     [
         ({"early_stopping": 2}, "early_stopping = 2"),
-        ({"schedule": "plateau", "plateau_patience": 2}, "schedule.patience = 2"),
-        ({"schedule": "plateau", "plateau_factor": 0.5}, "schedule.factor = 0.5"),
+        ({"schedule": "plateau", "patience": 2}, "schedule.patience = 2"),
+        ({"schedule": "plateau", "factor": 0.5}, "schedule.factor = 0.5"),
     ],
 )
 def test_settings_that_need_validations_are_refused_without_them(

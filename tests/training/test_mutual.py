@@ -499,7 +499,7 @@ def n_scores(file: str) -> int:
 
 def test_distillation_scores_each_pair_once(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     teacher = train(recipe(task, tiny_backbone, tmp_path / "teacher", model=CROSS, max_steps=1))[0].model
-    changes: dict[str, Any] = {"method": "distill", "teacher": str(teacher), "redraw_negatives": False, "dropout": 0.0}
+    changes: dict[str, Any] = {"method": "distill", "teacher": str(teacher), "redraw": False, "dropout": 0.0}
     plan = recipe(task, tiny_backbone, tmp_path / "a", model=BI, epochs=2, **changes)
     train(plan)
     file = "teacher-scores.sqlite"

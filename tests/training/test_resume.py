@@ -134,7 +134,7 @@ def run(
     """``fit_together`` of a small ConveRT whose 8-bit range and scale grow; a crash comes after the update's record."""
     folder.mkdir(exist_ok=True)
     values: dict[str, Any] = {
-        "batch_size": 2, "epochs": 5, "lr": 0.05, "schedule": "plateau", "plateau_patience": 1, "plateau_factor": 0.5,
+        "batch_size": 2, "epochs": 5, "lr": 0.05, "schedule": "plateau", "patience": 1, "factor": 0.5,
         "warmup_steps": 3, "train_layers": "all", "precision": "fp32", "evaluate_per_epoch": 2, "early_stopping": 5,
         "checkpoint_steps": 1, "length_window": 50, **changes,
     }  # fmt: skip

@@ -104,7 +104,7 @@ LOSSES = [3.0, 2.0, 2.0, 2.5, 1.9, 1.9, 2.0, 1.95, 1.9, math.nan, 1.0, 1.0, 0.9,
 @pytest.mark.parametrize("patience", [0, 1, 2, 3])
 def test_a_plateau_decays_at_exactly_the_checks_where_torch_does(patience: int) -> None:
     """Patience is the tolerated number of checks without gain; a missing figure counts as a check without gain."""
-    schedule = Schedule(settings(schedule="plateau", plateau_patience=patience, plateau_factor=0.4), 99)
+    schedule = Schedule(settings(schedule="plateau", patience=patience, factor=0.4), 99)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
         optimizer, factor=0.4, patience=patience, threshold=0.0, threshold_mode="abs"
@@ -121,7 +121,7 @@ def test_a_plateau_decays_at_exactly_the_checks_where_torch_does(patience: int) 
 
 def test_a_plateau_by_hand() -> None:
     """With patience 1 the second check without gain decays the rate and resets the count."""
-    schedule = Schedule(settings(schedule="plateau", plateau_patience=1, plateau_factor=0.5), 99)
+    schedule = Schedule(settings(schedule="plateau", patience=1, factor=0.5), 99)
     found = []
     for loss in (2.0, 2.1, 2.0, 2.2, 1.9, 2.0, 1.9, 1.9, 1.8):
         schedule.observe(loss)
@@ -473,7 +473,7 @@ def test_without_validation_the_last_good_one_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_plateau_uses_the_validation_loss(tmp_path: Path) -> None:
-    trained = Trained(tmp_path, figures((1.0, 0.1), (1.0, 0.2)), schedule="plateau", plateau_factor=0.5)
+    trained = Trained(tmp_path, figures((1.0, 0.1), (1.0, 0.2)), schedule="plateau", factor=0.5)
     rates = []
     for step in (1, 2):
         trained.trainee.validate(step, {"epoch": 1.0})

@@ -24,7 +24,7 @@ from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import RandomNegatives, right_answers
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.text import BackboneTexts, ConvertTexts, SumTexts, Texts, learn_subwords, load_subwords
+from polyrank.text import BackboneTexts, ConvertTexts, Texts, learn_subwords, load_subwords
 from polyrank.training import ranker, stored_tokens, train
 from polyrank.training.data import load_data
 from polyrank.training.inputs import in_batch
@@ -289,7 +289,6 @@ def texts(request: pytest.FixtureRequest, tiny_backbone: Path) -> Texts:
         "backbone": lambda: plain,
         "prefixes": lambda: BackboneTexts(subwords, cut, 512),
         "convert": convert_texts,
-        "sum": lambda: SumTexts([plain, convert_texts()]),
     }
     return made[request.param]()
 
@@ -370,7 +369,7 @@ def test_tokens_are_written_once_for_a_policy_and_again_if_damaged(tiny_backbone
     for other in others:
         open_tokens(data, other, said.append)
     assert len(said) == 3
-    assert len({texts.key, *(other.key for other in others), SumTexts([texts, others[0]]).key}) == 4
+    assert len({texts.key, *(other.key for other in others)}) == 3
     for file in (tmp_path / "cache").glob("tokens-*/contexts.bin"):
         file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     after = open_tokens(data, texts, said.append).contexts(range(4))

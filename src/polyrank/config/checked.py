@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyrank.errors import ConfigError, UsageError
 
@@ -59,10 +59,6 @@ class Settings:
     """
 
     __slots__ = ()
-    moved: ClassVar[Mapping[str, str]] = {}
-    """Keys of earlier versions that have moved, each with its present place."""
-    dropped: ClassVar[Mapping[str, Any]] = {}
-    """Keys of earlier versions that no longer exist, each with its fixed value; old files may still contain them."""
 
     def __post_init__(self) -> None:
         for name, hint in field_types(type(self)).items():
@@ -100,17 +96,9 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
     polyrank.errors.ConfigError: unknown key "widht"; did you mean "width"?
     """
     check_table(values, where)
-    hints, moved, dropped = field_types(kind), getattr(kind, "moved", {}), getattr(kind, "dropped", {})
-    prefix = f"{where}." if where else ""
-    for key, value in values.items():
-        if key in dropped:
-            if value != dropped[key]:
-                raise ConfigError(
-                    f'"{prefix}{key}" has been removed; its value is always {dropped[key]!r}, leave it out'
-                )
-        elif key in moved:
-            raise ConfigError(f'"{prefix}{key}" has moved; write "{prefix}{moved[key]}" instead')
-        elif key not in hints:
+    hints, prefix = field_types(kind), f"{where}." if where else ""
+    for key in values:
+        if key not in hints:
             raise unknown_key(key, hints, prefix, nested_keys(hints))
     known = {}
     for entry in dataclasses.fields(kind):  # type: ignore[arg-type]  # every caller passes a dataclass
@@ -306,11 +294,11 @@ def _check(hint: Any, value: Any, where: str) -> None:
 
 def nested_keys(hints: Mapping[str, Any]) -> list[str]:
     """The keys of the tables among some fields, such as ``train.lr``."""
-    tables = {name: without_none(hint)[0] for name, hint in hints.items()}
     return [
         f"{name}.{key}"
-        for name, table in tables.items()
-        if dataclasses.is_dataclass(table)
+        for name, hint in hints.items()
+        for table in without_none(hint)
+        if is_settings(table)
         for key in field_types(table)
     ]
 

@@ -1,8 +1,7 @@
 """Settings of the training methods: a class for each, with only its own keys, so a recipe cannot give another key."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from polyrank.config.checked import Count, NonNegativeFloat, NonNegativeInt, Positive, Settings, Share
 from polyrank.errors import ConfigError
@@ -71,7 +70,6 @@ class InBatchMethod(InBatchNegatives):
     """The other responses of the batch are the negatives."""
 
     kind: ClassVar[str] = "in_batch"
-    dropped: ClassVar[Mapping[str, Any]] = {"uniform_negatives": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +146,6 @@ class DistillMethod(ImitatingMethod):
     """
 
     kind: ClassVar[str] = "distill"
-    dropped: ClassVar[Mapping[str, Any]] = {"teacher_scores": None}
 
     teacher: str
 

@@ -6,7 +6,7 @@ Networks do not depend on these classes: builders pass them flat keyword argumen
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, overload
+from typing import Annotated, Any, ClassVar, Literal
 
 from polyrank.config.checked import (
     Count,
@@ -20,7 +20,6 @@ from polyrank.config.checked import (
     kind_from_dict,
 )
 from polyrank.config.training import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
-from polyrank.errors import ConfigError
 from polyrank.storage.document import DocumentKind
 
 MODEL = DocumentKind(
@@ -107,12 +106,7 @@ class ConvertText(Settings):
     n_buckets: Count = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SumText(Settings):
-    """A sum has no text settings: each of its encoders keeps its own."""
-
-
-TextSettings = TextPolicy | ConvertText | SumText
+TextSettings = TextPolicy | ConvertText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,39 +271,7 @@ class ConvertConfig(Settings):
     dropout: Share = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SumConfig(Settings):
-    """A sum of trained encoders, fine-tuned together on the loss of the weighted sum of their scores.
-
-    Args:
-        parts: two or more folders of trained encoders, or "shipped:convert". At most one may be a Poly-encoder or
-            another model with several context vectors.
-        weights: initial weights of the scores; a Poly-encoder's must be 1, since its attention depends on its scores.
-            None: 1 for each.
-        train_weights: train the weights too, except a Poly-encoder's.
-    """
-
-    kind: ClassVar[str] = "sum"
-    encodes: ClassVar[bool] = True
-    text_kind: ClassVar[type[SumText]] = SumText
-    training: ClassVar[TrainConfig] = TrainConfig()
-    tuning: ClassVar[TrainConfig] = training
-
-    parts: tuple[str, ...]
-    weights: tuple[Positive, ...] | None = None
-    train_weights: bool = True
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if len(self.parts) < 2:
-            raise ConfigError(f"parts = {list(self.parts)} has fewer than two encoders; give two or more")
-        if self.weights is not None and len(self.weights) != len(self.parts):
-            raise ConfigError(f"weights = {list(self.weights)} does not fit {len(self.parts)} parts; give one for each")
-
-
 ModelConfig = BiConfig | PolyConfig | CrossConfig | LateConfig | ConvertConfig
-RecipeModel = ModelConfig | SumConfig
-"""The models that a recipe can train: a single network, or a sum of several."""
 
 
 def model_from_dict(values: dict[str, Any]) -> ModelConfig:
@@ -322,15 +284,7 @@ def model_from_dict(values: dict[str, Any]) -> ModelConfig:
     return config
 
 
-@overload
-def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "text") -> TextPolicy | ConvertText: ...
-
-
-@overload
-def text_from_dict(config: RecipeModel, values: dict[str, Any], where: str = "text") -> TextSettings: ...
-
-
-def text_from_dict(config: RecipeModel, values: dict[str, Any], where: str = "text") -> TextSettings:
+def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "text") -> TextSettings:
     """Build the text settings of a model.
 
     >>> text_from_dict(ConvertConfig(), {}).max_context_tokens

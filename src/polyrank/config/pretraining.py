@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from polyrank.config.checked import (
     AtLeastTwo,
@@ -140,8 +140,6 @@ class PretrainSteps(Updates):
         log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
         seed: of weights, order, masks and dropout.
     """
-
-    dropped: ClassVar[Mapping[str, Any]] = {"mask_share": 0.15, "whole_words": False, "max_bad_steps": 10}
 
     objectives: Literal["alternate", "joint", "masked_lm", "next_utterance"] = "alternate"
     steps: Count = 100_000

@@ -22,9 +22,8 @@ from polyrank.config.models import (
     BiConfig,
     ConvertConfig,
     LateConfig,
+    ModelConfig,
     PolyConfig,
-    RecipeModel,
-    SumConfig,
     TextPolicy,
     TextSettings,
     text_from_dict,
@@ -76,7 +75,7 @@ class Partner(Settings):
         train: its training settings.
     """
 
-    model: RecipeModel
+    model: ModelConfig
     text: TextSettings
     train: NetworkTraining
 
@@ -88,7 +87,7 @@ class Partner(Settings):
 class Recipe(Settings):
     """A training: model, text, data and training settings, output folder, and a partner for mutual training."""
 
-    model: RecipeModel
+    model: ModelConfig
     output: str
     data: DataConfig = field(default_factory=DataConfig)
     text: TextSettings = field(default_factory=TextPolicy)
@@ -135,11 +134,6 @@ class Recipe(Settings):
                     f"train_layers = {own.train_layers!r} does not apply to a late Cross-encoder, of which the joined"
                     " layers are trained; set model.joined_layers"
                 )
-            if network.kind == "sum" and own.init_from is not None:
-                raise ConfigError(
-                    f"train.init_from = {own.init_from} does not apply to a sum, whose encoders come from model.parts;"
-                    " leave it out"
-                )
         _check_effects(list(zip(networks, parts, strict=True)))
         if negatives is not None and "mined" in negatives.order and not any(network.encodes for network in networks):
             raise ConfigError(
@@ -148,19 +142,15 @@ class Recipe(Settings):
             )
 
 
-def _check_text(model: RecipeModel, text: TextSettings, where: str) -> None:
+def _check_text(model: ModelConfig, text: TextSettings, where: str) -> None:
     if not isinstance(text, model.text_kind):
         raise ConfigError(f'{where} of model.kind = "{model.kind}" is {model.text_kind.__name__}; give that')
 
 
-def _unused(model: RecipeModel, train: NetworkTraining) -> dict[str, str]:
+def _unused(model: ModelConfig, train: NetworkTraining) -> dict[str, str]:
     """Settings of ``train`` that have no effect on a model, each with the reason and the fix."""
     unused = {}
     match model:
-        case SumConfig(train_weights=trained):
-            unused["decay_new"] = "the parts of a sum are not new; leave it out"
-            if not trained:
-                unused["new_lr"] = "model.train_weights = false; leave out one of the two"
         case ConvertConfig() | BiConfig(projection_dim=None):
             unused["new_dropout"] = "this model has no projections or heads; set dropout instead"
             if not (isinstance(model, PolyConfig) and model.codes == "learnt"):
@@ -175,7 +165,7 @@ def _unused(model: RecipeModel, train: NetworkTraining) -> dict[str, str]:
     return unused
 
 
-def _check_effects(networks: Sequence[tuple[RecipeModel, NetworkTraining]]) -> None:
+def _check_effects(networks: Sequence[tuple[ModelConfig, NetworkTraining]]) -> None:
     """Refuse settings without effect; of two networks with the same value, which one inherits, one must use it."""
     for (model, own), where in zip(networks, ("train", "reranker.train"), strict=False):
         for key, reason in _unused(model, own).items():
@@ -220,7 +210,7 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
         ConfigError: a key is unknown, missing or wrong.
     """
     tables = recipe_tables(values)
-    model: RecipeModel = kind_from_dict(RecipeModel, tables["model"], "model")
+    model: ModelConfig = kind_from_dict(ModelConfig, tables["model"], "model")
     train = from_dict(TrainConfig, tables["train"], "train", _train_defaults(model, tables["train"]))
     return Recipe(
         model=model,
@@ -232,19 +222,19 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     )
 
 
-def _train_defaults(model: RecipeModel, train: dict[str, Any]) -> TrainConfig:
+def _train_defaults(model: ModelConfig, train: dict[str, Any]) -> TrainConfig:
     return model.training if train.get("init_from") is None else model.tuning
 
 
 def _partner_from_dict(
-    values: dict[str, Any], first: RecipeModel, settings: TrainConfig, text: dict[str, Any]
+    values: dict[str, Any], first: ModelConfig, settings: TrainConfig, text: dict[str, Any]
 ) -> Partner:
     own, train = values["text"], values["train"]
     keys = {key: value for key, value in values.items() if key not in ("text", "train")}
-    model: RecipeModel = kind_from_dict(RecipeModel, keys, "reranker")
-    shared = field_types(TrainConfig).keys() | TrainConfig.moved.keys()
+    model: ModelConfig = kind_from_dict(ModelConfig, keys, "reranker")
+    shared = field_types(TrainConfig).keys() - field_types(NetworkTraining).keys()
     for key in train:
-        if key in shared - field_types(NetworkTraining).keys() - NetworkTraining.moved.keys():
+        if key in shared:
             raise ConfigError(f"reranker.train.{key} is common to both networks; set it in [train]")
     alike = model.text_kind is first.text_kind
     # two kinds of text need different optimizers and rates; init_from names weights of the first network only

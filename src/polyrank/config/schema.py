@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from polyrank.config.checked import Limits, Settings, field_types, is_settings, without_none
-from polyrank.config.models import RecipeModel
+from polyrank.config.models import ModelConfig
 from polyrank.config.pretraining import PretrainRecipe
 from polyrank.config.recipe import Recipe
 from polyrank.config.training import NetworkTraining
@@ -24,7 +24,7 @@ def recipe_schema() -> Schema:
     >>> recipe_schema()["properties"]["train"]["properties"]["lr"]["type"]
     'number'
     """
-    schema, partner = _of_settings(Recipe, {}), _of_type(RecipeModel, {})
+    schema, partner = _of_settings(Recipe, {}), _of_type(ModelConfig, {})
     tables = {"text": schema["properties"]["text"], "train": _of_settings(NetworkTraining, {})}
     for model in (*schema["properties"]["model"]["anyOf"], *partner["anyOf"]):
         model["required"].append("kind")

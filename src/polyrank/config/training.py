@@ -1,12 +1,11 @@
 """Settings of a training: negatives, updates and batches. ``methods`` holds those of its method."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from polyrank.config.checked import Count, NonNegativeFloat, NonNegativeInt, Positive, Settings, Share, field_types
-from polyrank.config.methods import IN_BATCH, ConvertMethod, DistillMethod, InBatchNegatives, Method
+from polyrank.config.methods import IN_BATCH, ConvertMethod, InBatchNegatives, Method
 from polyrank.config.schedules import PLATEAU, CosineSchedule, ScheduleConfig
 from polyrank.errors import ConfigError
 
@@ -38,8 +37,6 @@ class NegativesConfig(Settings):
             ranks highest (in a mutual training, the network that encodes).
         remine_ranks: first and last rank to draw mined negatives from, counted from 1 without right answers.
     """
-
-    dropped: ClassVar[Mapping[str, Any]] = {"limits": None}
 
     n: Count = 15
     sources: tuple[NegativeSource, ...] | None = None
@@ -121,23 +118,15 @@ class NetworkTraining(Updates):
             Cross-encoder's transformer.
         optimizer: "adamw", "adamax" or "adadelta" (rho 0.9).
         new_lr: learning rate of codes, projections and heads; None: ``lr``, or 25 times ``lr`` for a Poly-encoder whose
-            codes start near zero. For a sum: learning rate of its weights; None: 25 times ``lr``.
+            codes start near zero.
         decay_new: apply ``weight_decay`` to the matrices of codes, projections and heads too, as the Poly-encoder
-            paper's code does. Off by default, because it would keep codes that start near zero there. A sum's parts are
-            already trained, so their matrices decay as others do.
+            paper's code does. Off by default, because it would keep codes that start near zero there.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
         clip_embeddings_norm: maximum norm of the word embeddings' gradient, before ``clip_norm``; None: no limit.
         new_dropout: dropout before the linear layers of projections and heads; 0.1 in Tao et al. The default, 0, is
             that of the Poly-encoder paper's code.
         early_stopping: stop after this many validations without a better R@1; None: never.
     """
-
-    moved: ClassVar[Mapping[str, str]] = {
-        "warmup_steps": "schedule.warmup_steps",
-        "final_lr": "schedule.final_lr",
-        "plateau_factor": "schedule.factor",
-        "plateau_patience": "schedule.patience",
-    }
 
     init_from: str | None = None
     optimizer: Literal["adamw", "adamax", "adadelta"] = "adamw"
@@ -190,16 +179,6 @@ class TrainConfig(NetworkTraining):
         log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
         seeds: one run for each seed.
     """
-
-    moved: ClassVar[Mapping[str, str]] = {
-        **NetworkTraining.moved,
-        "n_negatives": "negatives.n",
-        "redraw_negatives": "negatives.redraw",
-        **{key: f"negatives.{key}" for key in ("remine_epochs", "remine_ranks")},
-        **{key: f"method.{key}" for kind in (ConvertMethod, DistillMethod) for key in field_types(kind)},
-    }
-
-    dropped: ClassVar[Mapping[str, Any]] = {"max_bad_steps": 10}
 
     method: Method = IN_BATCH
     negatives: NegativesConfig | None = None

@@ -10,14 +10,14 @@ from typing import Any
 
 from polyrank.config.checked import field_types, kinds
 from polyrank.config.methods import DistillMethod, Method, RerankMethod
-from polyrank.config.models import MODEL, RecipeModel, TextSettings
+from polyrank.config.models import MODEL, ModelConfig, TextSettings
 from polyrank.config.pretraining import PretrainRecipe, pretrain_recipe_from_dict
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_tables
 from polyrank.config.runs import NETWORKS, seed_folders
 from polyrank.config.tables import Source, read_tables
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError
-from polyrank.loading.folders import SUM, is_hugging_face
+from polyrank.loading.folders import is_hugging_face
 from polyrank.loading.models import model_folder, resolve_model
 from polyrank.storage.document import has_document, read_document
 
@@ -36,15 +36,13 @@ class NetworkPlan:
         name: "retriever" or "reranker" in a mutual training; empty otherwise.
         model, text, train: its settings.
         start: the model folder whose weights it starts from; None: a backbone's weights, or random weights.
-        parts: for a sum, the folders of its encoders.
     """
 
     name: str
-    model: RecipeModel
+    model: ModelConfig
     text: TextSettings
     train: NetworkTraining
     start: Path | None
-    parts: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +89,6 @@ def resolve_recipe(recipe: Recipe | Source) -> TrainingPlan:
                 text=text,
                 train=train,
                 start=None if train.init_from is None else model_folder(train.init_from),
-                parts=tuple(map(model_folder, _parts(model))),
             )
             for name, (model, text, train) in zip(NETWORKS if partner else ("",), settings, strict=True)
         ),
@@ -115,11 +112,7 @@ def load_recipe(source: Source, changes: Sequence[str] = ()) -> Recipe:
     5e-05
     """
     values, _ = read_tables(source, changes, PATHS)
-    recipe = recipe_from_dict(_with_starts(recipe_tables(values)))
-    _check_parts(recipe.model, "model")
-    if recipe.reranker is not None:
-        _check_parts(recipe.reranker.model, "reranker")
-    return recipe
+    return recipe_from_dict(_with_starts(recipe_tables(values)))
 
 
 def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> PretrainRecipe:
@@ -161,7 +154,7 @@ def _with_starts(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_kind(model: dict[str, Any]) -> Any:
-    kind = kinds(RecipeModel).get(str(model.get("kind")))
+    kind = kinds(ModelConfig).get(str(model.get("kind")))
     return kind and kind.text_kind
 
 
@@ -173,7 +166,7 @@ def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str
     known = read_document(model_folder(start), MODEL)
     merged = {name: dict(known[name]) for name in ("model", "text")}
     if merged["model"].get("kind") != model.get("kind"):
-        own = kinds(RecipeModel).get(str(model.get("kind")))
+        own = kinds(ModelConfig).get(str(model.get("kind")))
         both = own is not None and "backbone" in field_types(own).keys() & merged["model"].keys()
         return {"model": {"backbone": merged["model"]["backbone"]}, "text": {}} if both else None
     if any(model.get(name) is not None for name in SCALES):  # the recipe sets the scale itself
@@ -197,19 +190,6 @@ def _check_fixed_model(method: Method) -> None:
         case RerankMethod(first_stage=name):
             if resolve_model(name, bare_hub_names=False).kind == "lexical":
                 raise ConfigError(f"train.method.first_stage = {name} has no vectors; give an encoder's model folder")
-
-
-def _parts(model: RecipeModel) -> tuple[str, ...]:
-    return getattr(model, "parts", ())
-
-
-def _check_parts(model: RecipeModel, where: str) -> None:
-    """Refuse parts of a sum that are not trained models, before any data is read."""
-    for name in _parts(model):
-        if has_document(model_folder(name), SUM):
-            raise ConfigError(f"{where}.parts = {name} is a sum; name its encoders instead")
-        instead = f'train a Bi-encoder with backbone = "{name}" first, and name that'
-        _check_model_folder(name, f"{where}.parts", instead)
 
 
 def _check_model_folder(name: str, where: str, instead: str) -> None:

@@ -8,7 +8,6 @@ from polyrank.models.cross_encoder import CrossEncoder
 from polyrank.models.late_cross_encoder import LateCrossEncoder
 from polyrank.models.network import EncoderNetwork, Network
 from polyrank.models.poly_encoder import PolyEncoder
-from polyrank.models.summed import SumNetwork
 
 __all__ = [
     "Backbone",
@@ -19,7 +18,6 @@ __all__ = [
     "LateCrossEncoder",
     "Network",
     "PolyEncoder",
-    "SumNetwork",
     "build_model",
     "new_model",
 ]

@@ -7,7 +7,6 @@ from polyrank.text.cut import Cut
 from polyrank.text.policy import BackboneTexts
 from polyrank.text.subword_learning import learn_bert_subwords
 from polyrank.text.subwords import Subwords, load_subwords, read_subwords
-from polyrank.text.summed import SumTexts, split_parts
 from polyrank.text.template import TemplateTexts, load_template_texts
 from polyrank.text.texts import Texts
 from polyrank.text.tokens import Tokens, pad
@@ -18,7 +17,6 @@ __all__ = [
     "ConvertTexts",
     "Cut",
     "Subwords",
-    "SumTexts",
     "TemplateTexts",
     "Texts",
     "Tokens",
@@ -30,5 +28,4 @@ __all__ = [
     "pad",
     "read_convert_subwords",
     "read_subwords",
-    "split_parts",
 ]

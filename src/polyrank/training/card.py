@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank._version import __version__
-from polyrank.config.models import CARD, SumConfig
+from polyrank.config.models import CARD
 from polyrank.config.names import SHIPPED
 from polyrank.config.recipe import Recipe
 from polyrank.errors import PolyrankError
@@ -32,7 +32,6 @@ KINDS = {
     "cross": "Cross-encoder",
     "late": "late Cross-encoder",
     "convert": "ConveRT",
-    "sum": "weighted sum of encoders",
 }
 ALWAYS_SHOWN = ("lr", "batch_size", "epochs")
 SHOWN_ELSEWHERE = ("output", "data", "seeds")
@@ -135,8 +134,6 @@ def write_card(
 
 def _starts(network: NetworkPlan) -> list[tuple[str, str]]:
     """Each model or backbone that the training started from, with its licence."""
-    if isinstance(network.model, SumConfig):
-        return [(name, licence(name, folder)) for name, folder in zip(network.model.parts, network.parts, strict=True)]
     if network.start is not None and network.train.init_from is not None:
         return [(network.train.init_from, licence(network.train.init_from, network.start))]
     if (name := getattr(network.model, "backbone", None)) is None:  # a ConveRT

@@ -96,8 +96,6 @@ def load_checkpoint(path: Path, parts: Sequence[Part], memory: Memory | None = N
     with _explain_damage(path):
         tensors, notes = read_file(path)
         progress: dict[str, Any] = json.loads(notes["progress"])
-    if "learners" not in progress:
-        raise ArtifactError(f"{path} was written by an earlier version of polyrank; start again with `overwrite=True`")
     wanted = {
         f"{name}/model.{key}" for name, model, _ in parts for key, p in model.named_parameters() if p.requires_grad
     }

@@ -127,7 +127,7 @@ def fit(
     if resume and checkpoint.exists():
         progress = load_checkpoint(checkpoint, parts, memory)
         saved_states = progress.pop("learners")
-        done, earlier = progress.pop("step"), progress.pop("seconds", 0.0)  # checkpoints of old versions have no time
+        done, earlier = progress.pop("step"), progress.pop("seconds")
         counts.update(progress)
         started -= earlier
         for state in states:

@@ -18,7 +18,6 @@ from polyrank.config.methods import (
     NegativesWeighting,
     RerankMethod,
 )
-from polyrank.config.models import SumConfig
 from polyrank.config.training import NegativesConfig, NegativeSource, Precision, TrainConfig
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
@@ -41,7 +40,6 @@ from polyrank.training.ranker import Ranker, new_ranker
 from polyrank.training.rerank import RerankStep
 from polyrank.training.steps import InBatchStep, ListwiseStep, PreparedStep, Step
 from polyrank.training.stored_tokens import StoredTokens, open_tokens
-from polyrank.training.sums import new_sum
 from polyrank.training.teacher import CachedScorer
 from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses
 
@@ -61,8 +59,6 @@ def make_ranker(
         ConfigError: the weights do not fit the model.
     """
     model, train = network.model, network.train
-    if isinstance(model, SumConfig):
-        return new_sum(model, network.parts, train, precision=precision, device=device)
     return new_ranker(
         model, network.text, train, examples, start=network.start, precision=precision, seed=seed, device=device
     )

@@ -87,9 +87,9 @@ class CandidateQueue:
         return {"keys": keys, "times": times, "vectors": self.vectors.clone()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the tensors that ``state`` returned; without times, as in earlier versions, the oldest come first."""
+        """Restore the tensors that ``state`` returned."""
         self._keys = tensors["keys"].numpy().copy()
-        self._times = tensors["times"].numpy().copy() if "times" in tensors else np.arange(len(self._keys))
+        self._times = tensors["times"].numpy().copy()
         self._place_of = {key: place for place, key in enumerate(self._keys.tolist())}
         self._memory[: len(self._keys)] = tensors["vectors"].to(self._memory.device)
 

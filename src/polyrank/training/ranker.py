@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyrank.config.models import ConvertText, ModelConfig, SumText, TextSettings
+from polyrank.config.models import ConvertText, ModelConfig, TextSettings
 from polyrank.config.runs import MODEL_FOLDER
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.data.mapped_examples import StoredExamples
@@ -65,7 +65,6 @@ def new_ranker(
     Raises:
         ConfigError: the weights do not fit the model.
     """
-    assert not isinstance(text, SumText), "Recipe allows it for sums only"
     repeats = isinstance(text, ConvertText) and text.count_repeats
     if isinstance(examples, StoredExamples):
         n = min(len(examples), MAX_WITH_REPEATS if repeats else MAX_VOCABULARY_EXAMPLES)

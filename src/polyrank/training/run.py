@@ -21,7 +21,7 @@ from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, NETWORKS, SEED_F
 from polyrank.config.schedules import PLATEAU, PlateauSchedule
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
-from polyrank.errors import ConfigError, UsageError
+from polyrank.errors import ConfigError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.models import portable_name
@@ -48,7 +48,6 @@ from polyrank.training.ranker import make_learner
 from polyrank.training.rerank import RerankStep, judged
 from polyrank.training.run_document import RECIPE, read_run_recipe, run_document
 from polyrank.training.run_folder import RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
-from polyrank.training.sums import SUM_FILES
 
 RESULT = replace(RECIPE, file="result.json")
 INT8_LISTS = 200  # validation lists on which the rankings in int8 are compared: a list is half a point of R@1
@@ -247,11 +246,7 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
     """
     for folder in plan.folders.values():
         for network in plan.networks:
-            files = SUM_FILES if network.parts else MODEL_FILES
-            check_replaceable(folder / network.name / MODEL_FOLDER, own_files=files, replace=True)
-            for part in network.parts:  # the sum would replace it, and a resumed run would miss it
-                if part.resolve().is_relative_to(folder.resolve()):
-                    raise UsageError(f"{part}, which the sum starts from, is inside {folder}; choose another output")
+            check_replaceable(folder / network.name / MODEL_FOLDER, own_files=MODEL_FILES, replace=True)
         TRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
         if resume and not overwrite and TRAINING.has_begun(folder) and has_document(folder, RECIPE):
             TRAINING.check_same(folder, recipe_to_dict(read_run_recipe(folder)), recipe_to_dict(plan.recipe))

@@ -74,14 +74,12 @@ def _start_digests(plan: TrainingPlan) -> dict[Path, str]:
     digests = {}
     for network in plan.networks:
         all_trained = network.train.train_layers == "all"
-        for folder in (*network.parts, *([network.start] if network.start else [])):
+        if (folder := network.start) is not None:
             if not folder.resolve().is_relative_to(plan.output.resolve()):  # a model of this run keeps both
                 document = read_document(folder, MODEL)
                 digests[folder] = document["files"]["tokenizer.json"] if all_trained else document["fingerprint"]
-    for network in plan.networks:  # last: earlier versions did not store digests of backbones
-        name = getattr(network.model, "backbone", None)
-        if network.start is None and name is not None and (folder := Path(name)).is_dir():
-            digests[folder] = _backbone_digest(folder, with_weights=network.train.train_layers != "all")
+        elif (folder := Path(getattr(network.model, "backbone", ""))).is_dir():
+            digests[folder] = _backbone_digest(folder, with_weights=not all_trained)
     return digests
 
 
