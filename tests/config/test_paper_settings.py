@@ -24,7 +24,6 @@ from polyrank.data import import_examples
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, evaluate, last_turns
 from polyrank.evaluation.scores_file import read_scores, write_scores
-from polyrank.tuning.intents import IntentSplits, Utterance, held_out
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import BiEncoder, CrossEncoder, new_model
 from polyrank.models.artifacts import load_model
@@ -40,6 +39,7 @@ from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.learner import Learner, TrainState
 from polyrank.training.optimizer import make_optimizer
 from polyrank.training.ranker import own_texts
+from polyrank.tuning.intents import IntentSplits, Utterance, held_out
 from train_settings import update
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
-from polyrank.tuning.intents import calibrate_rejection, evaluate_rejection
-from polyrank.tuning.intents.train_intents import _interval
 from polyrank.ranking.abstention import Abstention, calibrate, coverage_curve
 from polyrank.ranking.metrics import Group, Placement
+from polyrank.tuning.intents import calibrate_rejection, evaluate_rejection
+from polyrank.tuning.intents.train_intents import _interval
 
 stats = pytest.importorskip("scipy.stats")
 
