@@ -578,10 +578,8 @@ def test_wrong_requests_are_named(
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        (b'{"context": "a", "context": "b"}', 400, "a key of the body is repeated; send each key once"),
-        (b'{"context": NaN}', 400, "the body contains NaN, which is not JSON; send null or a number"),
-        (b'{"k": 1e999}', 400, "a number of the body is beyond 1.8e308; send a smaller one"),
-        (b'{"context": "\\ud800"}', 422, "a text contains a lone surrogate; send valid UTF-8"),
+        (b'{"context": NaN}', 400, "the body is not JSON; send one JSON object in UTF-8"),
+        (b'{"context": "\\ud800"}', 400, "the body is not JSON; send one JSON object in UTF-8"),
         (b'{"context": "\xff"}', 400, "the body is not JSON; send one JSON object in UTF-8"),
         (b"[" * 50_000, 400, "the body is not JSON; send one JSON object in UTF-8"),
         (b"[1]", 422, "the body is not a JSON object; send one"),
@@ -1061,7 +1059,7 @@ def test_a_job_is_given_up_when_its_third_process_has_died() -> None:
 
 @asynccontextmanager
 async def listening(
-    head_s: float = 60.0,
+    idle_s: float = 60.0,
     max_connections: int = 10,
     parts: Sequence[bytes] = (b"hi",),
     sent: Callable[[], None] = lambda: None,
@@ -1075,12 +1073,11 @@ async def listening(
             await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
         sent()
 
-    config = uvicorn.Config(app, ws="none", log_config=None, timeout_keep_alive=60)
+    config = uvicorn.Config(app, ws="none", log_config=None, timeout_keep_alive=idle_s)
     state = ServerState()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PatientProtocol, "head_s", head_s, raising=False)
+        patch.setattr(PatientProtocol, "head_s", 60.0, raising=False)
         patch.setattr(PatientProtocol, "max_connections", max_connections, raising=False)
-        patch.setattr(PatientProtocol, "_idle", {})
         loop = asyncio.get_running_loop()
         async with await loop.create_server(lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0) as server:
             yield server.sockets[0].getsockname()[1]
@@ -1089,9 +1086,9 @@ async def listening(
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-def test_each_request_of_a_connection_has_the_same_time_for_its_headers() -> None:
+def test_a_part_of_a_later_request_does_not_stop_the_timer() -> None:
     async def answers() -> tuple[bytes, bytes]:
-        async with listening(head_s=0.05) as port:
+        async with listening(idle_s=0.05) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET)
             first = await reader.readuntil(b"hi")

@@ -104,11 +104,13 @@ class Guard:
         """
         scope = request.scope
         request.last = self._stopping()
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if {"content-length", "transfer-encoding"} <= headers.keys():  # a proxy may read another body from it
+            raise HttpError(400, "the request has a Content-Length and a Transfer-Encoding; send one", headers=CLOSE)
         if scope["path"] in OPEN:
             return await self.app(scope, request.receive, request.send)
         if self._n_active > self.limits.connections:
             raise _overloaded("too many requests are open")
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self._check_caller(request, headers)
         body = b""
         if scope["method"] in ("POST", "PUT", "PATCH"):

@@ -3,12 +3,13 @@
 import json
 import logging
 import os
+import queue
 import sys
 import threading
 import time
-from collections import deque
+from contextlib import suppress
 
-MAX_LINES = 10_000  # waiting to be written; older lines are dropped
+MAX_LINES = 10_000  # waiting to be written; further lines are dropped
 FLUSH_S = 2.0  # at exit, for the lines that still wait
 
 
@@ -37,37 +38,27 @@ class _ThreadHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: deque[str] = deque(maxlen=MAX_LINES)
-        self._changed = threading.Condition()
-        self._n_left = 0  # lines that the thread is writing
+        self._lines: queue.Queue[str] = queue.Queue(MAX_LINES)
         threading.Thread(target=self._write, name="polyrank-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record."""
-        line = self.format(record)
-        with self._changed:
-            self._lines.append(line)
-            self._changed.notify_all()
+        with suppress(queue.Full):
+            self._lines.put_nowait(self.format(record))
 
     def flush(self) -> None:
         """Wait until everything is written, or FLUSH_S have passed."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._lines and not self._n_left, FLUSH_S)
+        end = time.monotonic() + FLUSH_S
+        while self._lines.unfinished_tasks and time.monotonic() < end:
+            time.sleep(0.001)
 
     def _write(self) -> None:
         while True:
-            with self._changed:
-                self._n_left = 0
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._lines)
-                lines, self._n_left = list(self._lines), len(self._lines)
-                self._lines.clear()
-            rest = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
-            try:
+            rest = f"{self._lines.get()}\n".encode("utf-8", "backslashreplace")
+            with suppress(OSError, ValueError):  # stderr is closed
                 while rest:  # not through sys.stderr: a blocked write would hold its lock when the process exits
                     rest = rest[os.write(sys.stderr.fileno(), rest) :]
-            except (OSError, ValueError):  # stderr is closed
-                continue
+            self._lines.task_done()
 
 
 class _JsonFormatter(logging.Formatter):
