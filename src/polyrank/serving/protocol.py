@@ -1,6 +1,7 @@
 """HTTP/1.1 that limits the time of clients that send or read slowly; uvicorn limits the size of a request's head."""
 
 import asyncio
+import math
 from typing import ClassVar
 
 import h11
@@ -28,17 +29,19 @@ class PatientProtocol(H11Protocol):
         super().connection_made(transport)
         self._wait(self.head_s)
         if len(self.connections) > self.max_connections:
-            waiting = {c: c.timeout_keep_alive_task for c in self.connections if c is not self and c.is_waiting}
-            if waiting:
-                min(waiting, key=lambda c: waiting[c].when()).timeout_keep_alive_handler()
+            others = [other for other in self.connections if isinstance(other, PatientProtocol) and other is not self]
+            first = min(others, key=lambda other: other.ends)
+            if first.ends < math.inf:
+                first.timeout_keep_alive_handler()
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether it waits for a request."""
-        return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
+    def ends(self) -> float:
+        """When its timer ends; infinite without a timer."""
+        timer = None if self.transport.is_closing() else self.timeout_keep_alive_task
+        return math.inf if timer is None else timer.when()
 
     def data_received(self, data: bytes) -> None:
-        """Parse a part of a request. As uvicorn's, except that the timer goes on."""
+        """Parse a part of a request. As uvicorn's, except that the timer keeps running."""
         self.conn.receive_data(data)
         self.handle_events()
 
