@@ -5,10 +5,15 @@ They are frozen dataclasses and do not depend on files, tokens or models.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from polyrank.errors import UsageError
+from polyrank.notebook import table
+from polyrank.wording import brief
+
+SHOWN = 10
+"""Candidates of an example that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ def _message_text(message: object, position: int) -> str:
         case {"role": str() as role, "content": content}:
             parts = content or ()
         case _:
-            raise TypeError(f"turns[{position}] = {message!r} is not a message; give it a role and a content")
+            raise TypeError(f"turns[{position}] = {brief(message)} is not a message; give it a role and a content")
     match parts:
         case str():
             texts = [parts]
@@ -112,7 +117,7 @@ def contexts_of(values: Iterable[ContextLike]) -> list[Context]:
     return [Context.of(value) for value in values]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Example:
     """A context with candidate replies, some of which may be right.
 
@@ -150,6 +155,17 @@ class Example:
                     f" use 0 to {len(self.candidates) - 1}"
                 )
 
+    def __repr__(self) -> str:
+        """One line: long texts and lists are cut."""
+        return f"Example({', '.join(f'{one.name}={brief(getattr(self, one.name))}' for one in fields(self))})"
+
+    def _repr_html_(self) -> str:
+        """The turns and the candidates as a table, for notebooks."""
+        rows = [["background", fact] for fact in self.background] + [["turn", turn] for turn in self.context]
+        rows += [["right" if n in self.relevant else "wrong", text] for n, text in enumerate(self.candidates[:SHOWN])]
+        n_more = len(self.candidates) - SHOWN
+        return table(["", "text"], rows, f"{self.id}, {n_more:,} more candidates" if n_more > 0 else self.id)
+
     @property
     def query(self) -> Context:
         """The context and the background, without the candidates."""
@@ -175,7 +191,7 @@ def _texts(values: Iterable[str], name: str) -> tuple[str, ...]:
     texts = as_tuple(values, name)
     for position, text in enumerate(texts):
         if not isinstance(text, str):
-            raise TypeError(f"{name}[{position}] = {text!r} is {type(text).__name__}; give a text")
+            raise TypeError(f"{name}[{position}] = {brief(text)} is {type(text).__name__}; give a text")
     return texts
 
 
@@ -191,7 +207,7 @@ def as_tuple(values: Any, name: str) -> tuple[Any, ...]:
     if isinstance(values, str):
         return (values,)
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} = {values!r} is {type(values).__name__}; give a text or a list of texts")
+        raise TypeError(f"{name} = {brief(values)} is {type(values).__name__}; give a text or a list of texts")
     return tuple(values)
 
 

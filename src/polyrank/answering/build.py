@@ -27,6 +27,7 @@ from polyrank.index import (
 from polyrank.index.checks import check_candidates
 from polyrank.records import Candidate
 from polyrank.scorers.open import encoder_of, load_ranking
+from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Scorer
 from polyrank.scorers.terms.counts import Counts
 from polyrank.storage.durable import AnyPath
@@ -86,6 +87,7 @@ def build_index(
     """
     if isinstance(model, str | os.PathLike):
         model = load_ranking(os.fspath(model))
+    model = as_scorer(model)
     encoder = encoder_of(model)
     if not (name := name or model.name):
         raise UsageError("the model was not loaded by a name, so the index could not load it again; give name=")

@@ -13,8 +13,8 @@ from polyrank.config.checked import whole_number
 from polyrank.errors import UsageError
 from polyrank.index import Filter, Index, as_filter
 from polyrank.index.filters import fields_of
+from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
-from polyrank.ranking.notebook import table
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.protocols import Encoder, Floats, Scorer

@@ -1,5 +1,6 @@
 """An index under a ranker: it answers, and candidates may be added and removed at any time. It has one path."""
 
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -67,7 +68,8 @@ class Replies(Answering):
     def __init__(
         self, scorer: Scorer, index: Index, *, mode: Mode = "exact", distinct: bool = True, device: str = "cpu"
     ) -> None:
-        self.scorer, self.encoder, self.index = as_ranker(scorer), encoder_of(scorer), index
+        self.scorer, self.index = as_ranker(scorer), index
+        self.encoder = encoder_of(self.scorer)
         check_fingerprint(index.fingerprint, self.encoder.fingerprint, index.path)
         self.mode, self.distinct, self.device = mode, distinct, device
         self.n_stages = 2 if self.scorer.rerankers else 1
@@ -270,7 +272,7 @@ class Replies(Answering):
 def open_replies(
     path: AnyPath,
     *,
-    model: AnyPath | None = None,
+    model: Scorer | AnyPath | None = None,
     mode: Mode | None = None,
     distinct: bool = True,
     device: str = "auto",
@@ -280,7 +282,8 @@ def open_replies(
 
     Args:
         path: the folder.
-        model: another folder of the model or ranker: it has moved, or another ranker searches the same vectors.
+        model: the folder of the model or ranker, if it has moved or another ranker searches the same vectors; or an
+            opened one, or an object of yours with which the index was built.
         mode: of the search; None: "exact".
         distinct: return each text once.
         device: for networks and the search of a local index.
@@ -296,9 +299,10 @@ def open_replies(
         )
     with ExitStack() as opened:  # closes the index if the model is missing or another one
         index = opened.enter_context(open_index(path))
-        scorer = scorer_of_index(index.model, model, device=device, backend=backend)
+        if model is None or isinstance(model, str | os.PathLike):
+            model = scorer_of_index(index.model, model, device=device, backend=backend)
         searched_on = str(choose_device(device))
-        replies = Replies(scorer, index, mode=mode or "exact", distinct=distinct, device=searched_on)
+        replies = Replies(model, index, mode=mode or "exact", distinct=distinct, device=searched_on)
         opened.pop_all()
     return replies
 

@@ -52,8 +52,7 @@ def tune(
     import shutil
 
     from polyrank.loading.folders import RANKER
-    from polyrank.loading.models import check_apart, resolve_model, shipped_rerankers
-    from polyrank.scorers.open import load_stage, open_model
+    from polyrank.loading.models import check_apart, resolve_model
     from polyrank.storage.durable import check_replaceable
     from polyrank.tuning import tune as fit
 
@@ -64,21 +63,18 @@ def tune(
     check_replaceable(output, own_files=RANKER.files, replace=overwrite)
     lists = load_lists(valid, speaker)
     said = [] if dialogues is None else load_examples(dialogues, speaker)
-    opened = [open_model(reference, device=device) for reference in references]
-    fingerprints = {network.fingerprint for scorer in opened for network in scorer.networks}
-    installed = [load_stage(ref.name, device=device) for ref in shipped_rerankers(fingerprints)]
     work = output.with_name(f"{output.name}.scores")
     tuning = fit(
-        opened,
+        models,
         lists,
         dialogues=said,
-        installed=installed,
         without=without or (),
         weights=weights,
         ms=ms,
         catalogue=catalogue,
         precision=precision,
         max_lists=max_lists,
+        device=device,
         cache=work,
         progress=track,
     )

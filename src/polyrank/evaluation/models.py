@@ -12,15 +12,17 @@ from polyrank.evaluation.protocols import Evaluation, evaluate
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import By
 from polyrank.evaluation.task import Task
-from polyrank.loading.runs import Contestant
+from polyrank.loading.runs import Contestant, Member
+from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.open import open_ranking, probe_encoding
+from polyrank.scorers.own import as_scorer
 
 Progress = Callable[[str, list[range]], Iterable[range]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Models with their figures.
 
@@ -32,6 +34,17 @@ class Comparison:
 
     rows: list[dict[str, Any]]
     models: list[Scored]
+
+    def __repr__(self) -> str:
+        """R@1 of each model."""
+        shown = (f"{row['name']} {100 * row['metrics'].get('R@1', 0.0):.1f}" for row in self.rows)
+        return f"Comparison(R@1: {', '.join(shown)})"
+
+    def _repr_html_(self) -> str:
+        """The models and their metrics as a table, for notebooks."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row["metrics"]))
+        rows = [[row["name"], *(row["metrics"].get(name, "") for name in names)] for row in self.rows]
+        return table(["model", *names], rows)
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame with a row for each model: its name, number of examples, metrics and their intervals.
@@ -53,7 +66,7 @@ class Comparison:
 
 
 def evaluate_models(
-    models: Sequence[Contestant],
+    models: Sequence[Contestant | Any],
     task: Task,
     *,
     metrics: Sequence[str] | None = None,
@@ -68,7 +81,8 @@ def evaluate_models(
     """Rank the task by each model and test them; the seeds of one model make one row.
 
     Args:
-        models: see ``polyrank.loading.resolve_contestants``.
+        models: see ``polyrank.loading.resolve_contestants``; or what ``polyrank.load`` returns, or any object with
+            ``score``, under its attribute ``name`` or the name of its class.
         task: see ``read_task``.
         metrics: to test, the main one first; None: the default ones.
         against: a scores file to test against; None: the first of several models.
@@ -87,25 +101,31 @@ def evaluate_models(
     base = None if against is None else Scored(str(against), (None,), (read_scores(against),))
     scored: list[Scored] = []
     precisions: dict[str, set[str]] = {}  # by the name of a row
-    for model, file in zip(models, scores or [None] * len(models), strict=True):
-        scorer = open_ranking(model.ref, device=device, corpus=corpus_of(task.examples, task.pool))
+    for given, file in zip(models, scores or [None] * len(models), strict=True):
+        if isinstance(given, Contestant):
+            model, settable = given.member, given.ref.has_settable_lengths
+            scorer = open_ranking(given.ref, device=device, corpus=corpus_of(task.examples, task.pool))
+        else:
+            scorer, settable = as_scorer(given), False
+            name = scorer.name or type(scorer).__name__
+            model = Member(name, name, None, {})
         if probe is not None:
-            probe_encoding(scorer, model.member.name, probe)
-        shown = "scoring" if len(models) == 1 else model.member.name
+            probe_encoding(scorer, model.name, probe)
+        shown = "scoring" if len(models) == 1 else model.name
         shown_progress = partial(progress, shown)
         result = evaluate(scorer, task.examples, pool=task.pool, allow_echo=task.allow_echo, progress=shown_progress)
         if not scored:
             _report_absent_answers(task, result, notify)
         if file is not None and is_rank_zero():
-            about = {} if model.member.seed is None else {"seed": str(model.member.seed)}
+            about = {} if model.seed is None else {"seed": str(model.seed)}
             about |= {"precision": scorer.precision} if scorer.precision else {}
-            write_scores(file, result, scorer=model.member.name, model=model.name, data=task.source, **about)
+            write_scores(file, result, scorer=model.name, model=model.group, data=task.source, **about)
             notify(f"wrote {file}")
-        precisions.setdefault(model.name, set()).add(scorer.precision)
-        scored.append(Scored(model.name, (model.member.seed,), (result,)))
+        precisions.setdefault(model.group, set()).add(scorer.precision)
+        scored.append(Scored(model.group, (model.seed,), (result,)))
         for cut in filter(None, scorer.cut):
-            settable = "; `max_candidate_tokens` and `max_context_tokens` set the lengths"
-            notify(f"{cut}{settable if model.ref.has_settable_lengths else ''}")
+            remedy = "; `max_candidate_tokens` and `max_context_tokens` set the lengths" if settable else ""
+            notify(f"{cut}{remedy}")
         del scorer  # frees its memory before the next one is loaded
     joined = group_by_model(scored)
     rows = compare_models(joined, metrics, base, by=by) if is_rank_zero() else []

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from polyrank.config.checked import whole_number
 from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
+from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
 from polyrank.ranking.metrics import Placement, metric_values, placement_of, with_duplicates
 from polyrank.records import Candidate, Example
 from polyrank.scorers.inputs import checked_scores
 from polyrank.scorers.lexical import corpus_of
+from polyrank.scorers.own import as_scorer
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.wording import brief
 
 if TYPE_CHECKING:
     from polyrank.scorers.protocols import Scorer
@@ -46,7 +49,7 @@ class Record:
     n_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Evaluation:
     """All results of one scorer on one set of examples.
 
@@ -57,6 +60,21 @@ class Evaluation:
 
     records: tuple[Record, ...]
     protocol: str
+
+    def __repr__(self) -> str:
+        """The number of examples, and R@1 and MRR of those that can be answered."""
+        figures = ", ".join(f"{name} {100 * value:.1f}" for name, value in self._means().items())
+        return f"Evaluation({len(self.records):,} examples, {self.protocol}{figures and ', '}{figures})"
+
+    def _repr_html_(self) -> str:
+        """The figures as a table, for notebooks."""
+        means = self._means()
+        return table(["examples", *means], [[str(len(self.records)), *means.values()]], self.protocol)
+
+    def _means(self) -> dict[str, float]:
+        records = self.answerable
+        values = metric_values([record.placement for record in records], (1, 10)) if records else {}
+        return {name: float(np.mean(numbers)) for name, numbers in values.items()}
 
     @property
     def answerable(self) -> tuple[Record, ...]:
@@ -193,20 +211,19 @@ def evaluate(
         UsageError: the scorer or the examples have another type, or the scorer returns other numbers of scores.
         DataError: no example can be ranked, or ``relevant_ids`` names a candidate that is not in the pool.
     """
-    if isinstance(scorer, str) or not hasattr(scorer, "score"):
-        raise UsageError(f"scorer = {scorer!r} is {type(scorer).__name__}; give what polyrank.load(NAME) returns")
-    examples = list(examples)
-    if not all(isinstance(example, Example) for example in examples):
-        raise UsageError("examples are not a list of Examples; give polyrank.read_examples(FILE).examples")
+    if hasattr(examples, "score") and not hasattr(scorer, "score"):
+        raise UsageError("evaluate(examples, scorer) has its arguments swapped; write evaluate(scorer, examples)")
+    scorer = as_scorer(scorer)
+    examples = list(examples) if isinstance(examples, Iterable) else [examples]
+    if wrong := [each for each in examples if not isinstance(each, Example)]:
+        raise UsageError(f"{brief(wrong[0])} is not an Example; give polyrank.read_examples(FILE).examples")
     examples = rankable(examples, pool)
-    if fitted_to := getattr(scorer, "fitted_to", None):
-        scorer = fitted_to(lambda: corpus_of(examples, pool))
+    scorer = scorer.fitted_to(lambda: corpus_of(examples, pool))
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool, allow_echo).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
-    if count := getattr(scorer, "n_context_tokens", None):
-        pairs = zip(records, examples, strict=True)
-        records = [replace(record, n_tokens=count(example.query)) for record, example in pairs]
+    pairs = zip(records, examples, strict=True)
+    records = [replace(record, n_tokens=scorer.n_context_tokens(example.query)) for record, example in pairs]
     return Evaluation(tuple(records), "lists" if pool is None else "pool")
 
 

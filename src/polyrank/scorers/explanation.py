@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-from polyrank.ranking.notebook import shares
+from polyrank.notebook import shares
 from polyrank.records import Context
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Context, ContextLike, contexts_of
+from polyrank.wording import brief, counted
 
 
 def matched_lists(
@@ -26,11 +27,11 @@ def matched_lists(
     """
     queries = contexts_of(contexts)
     if isinstance(candidates, str):
-        raise TypeError(f"candidates = {candidates!r} is one text; write a list of texts for each context")
+        raise TypeError(f"candidates = {brief(candidates)} is one text; write a list of texts for each context")
     lists = [as_texts(listed, f"candidates[{i}]") for i, listed in enumerate(candidates)]
     if len(queries) != len(lists):
         raise UsageError(
-            f"{_counted(len(queries), 'context')} and {_counted(len(lists), 'list')} of candidates; give each context"
+            f"{counted(len(queries), 'context')} and {counted(len(lists), 'list')} of candidates; give each context"
             " its own list, or use score_pool"
         )
     return queries, lists
@@ -47,12 +48,12 @@ def as_texts(values: Iterable[str], name: str) -> Sequence[str]:
         TypeError: it is one text, or an item is not a text.
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} = {values!r} is not a list of texts; write [{values!r}]")
+        raise TypeError(f"{name} = {brief(values)} is not a list of texts; write [{brief(values)}]")
     listed = values if isinstance(values, list | tuple) else list(values)
     if not {*map(type, listed)} <= {str}:  # the fast check, before the slow one
         for i, value in enumerate(listed):
             if not isinstance(value, str):
-                raise TypeError(f"{name}[{i}] = {value!r} is not a text; write a string")
+                raise TypeError(f"{name}[{i}] = {brief(value)} is not a text; write a string")
     return listed
 
 
@@ -105,11 +106,7 @@ def as_candidates(values: Iterable[str | Candidate]) -> list[Candidate]:
     [Candidate(id='0', text='a', metadata={})]
     """
     if isinstance(values, str | Candidate):
-        raise TypeError(f"candidates = {values!r} is one candidate; write [{values!r}]")
+        raise TypeError(f"candidates = {brief(values)} is one candidate; write [{brief(values)}]")
     candidates = [value if isinstance(value, Candidate) else Candidate(str(i), value) for i, value in enumerate(values)]
     as_texts([candidate.text for candidate in candidates], "candidates")
     return candidates
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -9,6 +9,7 @@ from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
 from polyrank.loading.models import Backend, Lengths, ModelRef, absolute_name, resolve_encoder, resolve_model
 from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Scorer
 
 if TYPE_CHECKING:  # BM25 needs no torch
@@ -162,6 +163,7 @@ def encoder_of(scorer: Scorer) -> Encoder:
     Raises:
         UsageError: it has none.
     """
+    scorer = as_scorer(scorer)
     if isinstance(scorer, Encoder):
         return scorer
     encoder: Encoder | None = getattr(scorer, "encoder", None)

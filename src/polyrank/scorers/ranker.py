@@ -22,11 +22,12 @@ from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_o
 from polyrank.scorers.explanation import Explanation, of_candidate, sum_explanations
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.joined import Joined
+from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.terms import term_kind
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
-from polyrank.scorers.terms.protocol import Term
+from polyrank.scorers.terms.protocol import Offer, Term
 from polyrank.scorers.two_stage import SHORTLIST, rerank
 
 if TYPE_CHECKING:
@@ -282,24 +283,21 @@ def load_ranker(path: Path, load: Callable[[str], Scorer]) -> Ranker:
     )
 
 
-def as_ranker(scorer: Scorer) -> Ranker:
+def as_ranker(model: Any) -> Ranker:
     """A ranker itself; any other scorer as a ranker of one term.
 
     >>> from polyrank.scorers.lexical import BM25
     >>> as_ranker(BM25().fit(["wifi", "bill"]))
     Ranker(1 bm25)
     """
-    if isinstance(scorer, Ranker):
-        return scorer
-    from polyrank.scorers.lexical import LexicalScorer
-    from polyrank.scorers.terms.cross import CrossTerm
-    from polyrank.scorers.terms.lexical import LexicalTerm
-
-    if isinstance(scorer, LexicalScorer):
-        return Ranker([(LexicalTerm(scorer), (1.0,))])
-    kind = EncoderTerm if isinstance(scorer, Encoder) else CrossTerm
-    ranker = Ranker([(kind(scorer), (1.0,))])
-    ranker.name = getattr(scorer, "name", "")
+    if isinstance(model, Ranker):
+        return model
+    scorer = as_scorer(model)
+    kinds = ("encoder",) if isinstance(scorer, Encoder) else ("lexical", "cross")
+    offer = Offer((scorer,), ())
+    (term,) = (term for kind in kinds for term in term_kind(kind).offered(offer))
+    ranker = Ranker([(term, (1.0,))])
+    ranker.name = scorer.name
     return ranker
 
 

@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.errors import UsageError
+from polyrank.loading.models import resolve_model, shipped_rerankers
+from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
-from polyrank.ranking.notebook import table
 from polyrank.ranking.weights import fit_weights
 from polyrank.records import Example
+from polyrank.scorers.open import open_model
+from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms import term_kinds
 from polyrank.scorers.terms.cross import CrossTerm
-from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.encoder import EncoderTerm, ScorerTerm
 from polyrank.scorers.terms.protocol import Offer, Term
 from polyrank.tuning.choice import N_RERANKED, Choice
 from polyrank.tuning.durations import milliseconds
@@ -76,11 +79,10 @@ class Tuning:
 
 
 def tune(
-    models: Sequence[Scorer],
+    models: Sequence[Any],
     valid: Sequence[Example],
     *,
     dialogues: Sequence[Example] = (),
-    installed: Sequence[Scorer] = (),
     without: Collection[str] = (),
     weights: Mapping[str, float] | None = None,
     ms: float | None = None,
@@ -88,23 +90,23 @@ def tune(
     precision: float | None = None,
     max_lists: int = MAX_LISTS,
     seed: int = 0,
+    device: str = "auto",
     cache: Path | None = None,
     progress: Progress = lambda _, batches: batches,
 ) -> Tuning:
     """The ranker that fits validation lists best.
 
     Candidates for its terms are the models, and what each kind of term offers: counts and hubs of the dialogues, the
-    words of contexts and replies, re-rankers that are installed for one of the encoders. Each term scores the lists
+    words of contexts and replies, re-rankers that ship for one of the encoders. Each term scores the lists
     once. The best model alone is the start; then the term that raises the held-out likelihood most is added, as long as
     the gain exceeds its standard error: ten folds of the dialogues, three times. Then the same is done for re-rankers,
     on the best candidates of the search. One convex fit on all lists gives the weights, in units of an encoder's score.
 
     Args:
-        models: frozen; anything with a method ``score``, and with vectors if it is to be searched. Rankers count as
-            their models.
+        models: names for ``polyrank.load``, what it returns, or objects with ``score``, or with ``dimension``,
+            ``encode_contexts`` and ``encode_candidates``, which are searched. Rankers count as their models.
         valid: candidate lists with a right answer.
         dialogues: pairs of the training part, for counts and hubs.
-        installed: re-rankers that may be used without being named.
         without: kinds or names of terms that are not tried.
         weights: fixed weights by the kind or name of a term, in units of the first model's score.
         ms: the longest time of an answer on this machine; terms that would exceed it are not added.
@@ -113,6 +115,7 @@ def tune(
             lists. None: no threshold.
         max_lists: use the first so many lists.
         seed: of the partitions.
+        device: for networks.
         cache: a folder for the scores of terms, from which an interrupted call continues; None: none.
         progress: called with the name of each term and the list of its batches, which it wraps.
 
@@ -122,7 +125,7 @@ def tune(
     """
     lists = lists_to_fit(valid)[:max_lists]
     scored = ScoredLists(lists, cache, progress)
-    terms = _terms(_flat(models), dialogues, installed, without, scored)
+    terms = _terms(_opened(models, device), dialogues, without, scored, device)
     durations = {term: milliseconds(term, lists, catalogue, n_reranked=N_RERANKED) for term in terms}
     searched = [term for term in terms if not isinstance(term, CrossTerm)]
     choice = Choice(searched, scored, _fixed(searched, weights or {}), durations, ms, seed)
@@ -142,42 +145,48 @@ def tune(
     return Tuning(ranker, is_better, alone.name, rows, curve, gain, len(lists))
 
 
-def _flat(models: Sequence[Scorer]) -> list[Scorer]:
+def _opened(models: Sequence[Any], device: str) -> list[Scorer]:
     """The models; those of rankers in their places, each once.
 
     Raises:
-        UsageError: there is none, or one cannot score.
+        UsageError: there is none, or one neither scores nor encodes.
     """
-    flat: dict[int, Scorer] = {}
+    opened: dict[int, Scorer] = {}
     for model in models:
-        if not hasattr(model, "score"):
-            raise UsageError(f"{model!r} has no method `score`; give what polyrank.load(NAME) returns")
-        parts = [getattr(each.term, "scorer", None) for each in model.terms] if isinstance(model, Ranker) else [model]
-        flat |= {id(part): part for part in parts if part is not None}
-    if not flat:
+        if isinstance(model, str | Path):
+            model = open_model(resolve_model(model), device=device)
+        scorer = as_scorer(model)
+        terms = [each.term for each in scorer.terms] if isinstance(scorer, Ranker) else [ScorerTerm(scorer)]
+        opened |= {id(term.scorer): term.scorer for term in terms if isinstance(term, ScorerTerm)}
+    if not opened:
         raise UsageError("0 models to combine; name at least one")
-    return list(flat.values())
+    return list(opened.values())
 
 
 def _terms(
     models: Sequence[Scorer],
     dialogues: Sequence[Example],
-    installed: Sequence[Scorer],
     without: Collection[str],
     scored: ScoredLists,
+    device: str,
 ) -> list[Term]:
     """The terms to try: encoders first, then what the other kinds offer.
 
     Raises:
         UsageError: none is left.
     """
-    offer = Offer(tuple(models), scored.lists, dialogues, installed=tuple(installed))
+    models = [model for model in models if model.name not in without]
+    known = {network.fingerprint for model in models for network in model.networks}
+    shipped = [] if CrossTerm.kind in without else shipped_rerankers(known)
+    new = [ref for ref in shipped if ref.name not in without and ref.fingerprint not in known]
+    installed = tuple(open_model(ref, device=device) for ref in new)
+    offer = Offer(tuple(models), scored.lists, dialogues, installed=installed)
     encoders = list(EncoderTerm.offered(offer))
     scales = tuple(fit_weights(scored.features(term), scored.relevant)[0] for term in encoders)
     offer = replace(offer, scales=scales)
     kinds = [kind for name, kind in sorted(term_kinds().items()) if name not in without and kind is not EncoderTerm]
     terms: list[Term] = [*encoders, *(term for kind in kinds for term in kind.offered(offer))]
-    terms = [term for term in terms if not {term.name, term.kind} & set(without)]
+    terms = [term for term in terms if term.name not in without]
     if not terms:
         raise UsageError(f"no term is left without {', '.join(sorted(without))}; leave one of them in")
     return terms

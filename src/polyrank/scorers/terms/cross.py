@@ -24,5 +24,4 @@ class CrossTerm(ScorerTerm):
 
     def follow(self, first_stage: Scorer) -> None:
         """Let a late Cross-encoder take what the encoder computes of the same texts."""
-        if follow := getattr(self.scorer, "follow", None):
-            follow(first_stage)
+        self.scorer.follow(first_stage)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.joined import Scaled
+from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Term
 
@@ -24,8 +25,8 @@ class ScorerTerm(Term):
     """
 
     def __init__(self, scorer: Scorer) -> None:
-        self.scorer, self.name = scorer, getattr(scorer, "name", "") or type(scorer).__name__
-        self.fingerprint = getattr(scorer, "fingerprint", "")
+        self.scorer = as_scorer(scorer)
+        self.name, self.fingerprint = self.scorer.name or type(scorer).__name__, self.scorer.fingerprint
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """The features of each context's own candidates: one array ``[K, 1]`` per context."""
@@ -33,15 +34,13 @@ class ScorerTerm(Term):
 
     def explain(self, context: Context, candidate: str, weights: Sequence[float], max_words: int) -> Explanation:
         """The explanation of the model."""
-        own = getattr(self.scorer, "explained", None)
-        if own is None or weights[0] != 1.0:
+        if weights[0] != 1.0:
             return super().explain(context, candidate, weights, max_words)
-        explanation: Explanation = own(context, candidate, max_words)
-        return explanation
+        return self.scorer.explained(context, candidate, max_words)
 
     def to_dict(self) -> "tuple[State, Mapping[str, Tensor]]":
         """The model's name, which loads it again."""
-        return {"model": getattr(self.scorer, "name", "")}, {}
+        return {"model": self.scorer.name}, {}
 
     @classmethod
     def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
@@ -51,17 +50,16 @@ class ScorerTerm(Term):
     @property
     def networks(self) -> "tuple[NetworkScorer[Any], ...]":
         """The scorers of the model's networks."""
-        return getattr(self.scorer, "networks", ())
+        return self.scorer.networks
 
     @property
     def cut(self) -> "tuple[Cut, ...]":
         """The texts that the model truncated."""
-        return getattr(self.scorer, "cut", ())
+        return self.scorer.cut
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
         """How many tokens of a context the model reads."""
-        count = getattr(self.scorer, "n_context_tokens", None)
-        return None if count is None else count(context)
+        return self.scorer.n_context_tokens(context)
 
 
 class EncoderTerm(ScorerTerm):

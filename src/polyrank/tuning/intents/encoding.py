@@ -16,8 +16,8 @@ from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
 from polyrank.records import Context, turns_of
 from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.joined import Joined
 from polyrank.scorers.protocols import Encoder
-from polyrank.scorers.summed import SumEncoder
 from polyrank.storage.durable import write_file
 
 Layer = Literal["final", "r"]
@@ -43,7 +43,7 @@ def read_layer(name: str, encoder: Encoder) -> Layer:
 
 
 def _has_inner(encoder: Encoder) -> bool:
-    if isinstance(encoder, SumEncoder):
+    if isinstance(encoder, Joined):
         return any(map(_has_inner, encoder.parts))
     return isinstance(encoder, EncoderScorer) and "r" in encoder.inner_layers
 
@@ -71,7 +71,7 @@ def encode(
         progress: called with the number of texts encoded and of all texts.
     """
     contexts = [text if isinstance(text, Context) else Context(turns_of(text)) for text in texts]
-    if isinstance(encoder, SumEncoder):
+    if isinstance(encoder, Joined):
         return _concatenated(encoder, contexts, layer, cache, progress)
     path = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.encodings"
     if path is not None and (cached := _read_cache(path)) is not None:
@@ -93,7 +93,7 @@ def encode(
 
 
 def _concatenated(
-    encoder: SumEncoder,
+    encoder: Joined,
     contexts: Sequence[Context],
     layer: Layer,
     cache: Path | None,
