@@ -24,7 +24,7 @@ _warm.set_forkserver_preload(
     [
         "polyrank.cli.commands",
         "polyrank.tuning.intents",
-        "polyrank.answering.pipeline",
+        "polyrank.answering.replies",
         "polyrank.answering.retrievers",
         "polyrank.scorers.open",
         "polyrank.training",
