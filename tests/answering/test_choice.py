@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from polyrank.answering.pipeline import Pipeline
 
 from polyrank.answering.diversity import choose_diverse, near_copy_key, word_similarity
 from polyrank.answering.retrievers import LexicalRetriever
@@ -107,7 +106,7 @@ def test_a_filter_on_a_missing_field_is_reported(tmp_path: Path) -> None:
     write_index(tmp_path / "i", pool, np.eye(2, dtype=np.float32), fingerprint="f", model="m")
     with open_index(tmp_path / "i") as index:
         for retriever in (LexicalRetriever(BM25(), index), LexicalRetriever(BM25(), pool)):
-            for answering in (retriever, Pipeline(TwoStage(retriever, BM25()))):
+            for answering in (retriever, TwoStage(retriever, BM25())):
                 for asked, notes in (
                     ('lang = "en"', ()),
                     ('lang = "fr"', ()),

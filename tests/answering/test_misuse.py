@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from polyrank.answering.pipeline import Pipeline
 
 import polyrank
 from polyrank.config.recipe import recipe_tables
@@ -29,10 +28,10 @@ def test_repr_of_objects(index: Path) -> None:
     listed = polyrank.LexicalRetriever(polyrank.load("bm25"), POOL)
     assert repr(listed) == "LexicalRetriever(BM25('bm25'), 2 candidates in memory)"
     with open_index(index) as opened:
-        pipeline = Pipeline(polyrank.TwoStage(polyrank.LexicalRetriever(BM25(), opened), polyrank.TfIdf()))
-        assert repr(pipeline) == (
-            f"Pipeline(TwoStage(LexicalRetriever(BM25(), LocalIndex('{index}', 2 candidates, 2 dimensions, fp32)),"
-            " TfIdf(), n_retrieved=100))"
+        stages = polyrank.TwoStage(polyrank.LexicalRetriever(BM25(), opened), polyrank.TfIdf())
+        assert repr(stages) == (
+            f"TwoStage(LexicalRetriever(BM25(), LocalIndex('{index}', 2 candidates, 2 dimensions, fp32)),"
+            " TfIdf(), n_retrieved=100)"
         )
     for name in polyrank.__all__:
         if isinstance(kind := getattr(polyrank, name), type) and not issubclass(kind, Exception):
@@ -56,8 +55,8 @@ def test_answers_and_explanations_have_a_display() -> None:
     [
         (lambda: BM25().rank("a", ["b"], k=2.5), r"k = 2.5 is float; give a whole number"),  # type: ignore[arg-type]
         (lambda: polyrank.LexicalRetriever(BM25(), POOL).answer("a", k="3"), "k = '3' is str"),  # type: ignore[arg-type]
-        (lambda: polyrank.evaluate("bm25", [EXAMPLE]), "scorer = 'bm25' is str; give what polyrank.load"),  # type: ignore[arg-type]
-        (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "examples are not a list of Examples"),  # type: ignore[arg-type]
+        (lambda: polyrank.evaluate("bm25", [EXAMPLE]), "'bm25' is str; give an object with score"),  # type: ignore[arg-type]
+        (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "is not an Example; give polyrank.read_examples"),  # type: ignore[arg-type]
         (lambda: polyrank.load("bm52"), "did you mean bm25?"),
         (lambda: polyrank.open(__file__), "is a file; make an index of its replies"),
         (lambda: recipe_tables({"lr": 1}), 'unknown key "lr"; did you mean "train.lr"?'),
@@ -68,13 +67,14 @@ def test_wrong_use_is_refused_by_name(use: Callable[[], Any], reason: str) -> No
         use()
 
 
-def test_a_closed_pipeline_is_reported(index: Path) -> None:
-    with Pipeline(polyrank.LexicalRetriever(BM25(), open_index(index))) as pipeline:
-        assert pipeline.answer("wifi").ranked
-    for use in (lambda: pipeline.answer("wifi"), lambda: pipeline.remove(["a"]), lambda: len(pipeline)):
+def test_a_closed_index_is_reported(tmp_path: Path) -> None:
+    polyrank.build_index(tmp_path / "i", "shipped:convert", POOL)
+    with polyrank.open(tmp_path / "i") as replies:
+        assert replies.answer("wifi").ranked
+    for use in (lambda: replies.answer("wifi"), lambda: replies.remove(["a"]), lambda: len(replies)):
         with pytest.raises(UsageError, match="is closed; open it again"):
             use()
-    assert repr(pipeline).startswith("closed Pipeline(")
+    assert repr(replies).startswith("closed Replies(")
 
 
 def test_replies_come_from_a_file_a_list_or_a_table(tmp_path: Path) -> None:
