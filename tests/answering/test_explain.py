@@ -14,9 +14,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from polyrank.answering.pipeline import Pipeline, write_pipeline
-from polyrank.scorers.mapped import MapEncoder
-from polyrank.scorers.summed import SumEncoder
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -24,20 +21,20 @@ import polyrank
 from convert_models import CORPUS, make
 from polyrank import BM25, Candidate, Context, TfIdf, explain
 from polyrank.answering.retrievers import LexicalRetriever
-from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
-from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.models import BiEncoder, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.bi_encoder import Tower
-from polyrank.ranking.ensembles import SCALES
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.explanation import Explanation, TextShare, words_of
 from polyrank.scorers.load import make_scorer
-from polyrank.scorers.protocols import Floats, Scorer
-from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.counts import Counts
+from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.lexical import LexicalTerm
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, Tokens, load_subwords, load_template_texts
 from polyrank.text.offsets import Span, candidate_spans, context_spans, pair_spans
 from processes import run
@@ -480,18 +477,22 @@ def test_over_candidates_statistics_come_from_them() -> None:
     assert explain(BM25(), "is my wifi down", best.text).score != pytest.approx(best.score, rel=1e-2)
 
 
-# sums, maps, stages
+# rankers
+
+
+def sum_of(*encoders: tuple[Encoder, float]) -> Ranker:
+    return Ranker([(EncoderTerm(encoder), (weight,)) for encoder, weight in encoders])
 
 
 def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     poly, bi = scorer_of(tiny_backbone, LINEAR["poly learnt"]), scorer_of(tiny_backbone, LINEAR["bi mean"])
     bi.name = "other"
-    both = SumEncoder([poly, bi], [1.0, 0.4])
+    both = sum_of((poly, 1.0), (bi, 0.4))
     context = CONTEXTS["background"]
     why = explain(both, context, REPLY)
     check_form(why, context, REPLY)
     check_sums(why, float(both.score([context], [[REPLY]])[0][0]))
-    assert {name: part.weight for name, part in why.parts.items()} == {"1": 1.0, "2 other": 0.4}
+    assert {name: part.weight for name, part in why.parts.items()} == {"1 EncoderScorer": 1.0, "2 other": 0.4}
     assert why.weight is None
     assert Explanation.from_dict(json.loads(json.dumps(why.as_dict()))) == why
     assert shares_of(why.parts["2 other"]) == pytest.approx(shares_of(explain(bi, context, REPLY)))
@@ -500,7 +501,7 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
         assert mine.share == pytest.approx(first.share + 0.4 * second.share)
         assert [token.text for token in mine.tokens] == mine.text.split()
     model, texts, _ = make()
-    mixed = SumEncoder([poly, make_scorer(model, texts, precision="fp32")], [1.0, 2.0])  # type: ignore[list-item]
+    mixed = sum_of((poly, 1.0), (make_scorer(model, texts, precision="fp32"), 2.0))  # type: ignore[arg-type]
     why = explain(mixed, context, REPLY)
     check_form(why, context, REPLY)
     assert not why.exact
@@ -510,7 +511,7 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
 def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -> None:
     model, texts, _ = make()
     opaque = make_scorer(model, texts, precision="fp32")
-    mixed = SumEncoder([scorer_of(tiny_backbone, LINEAR["bi mean"]), opaque], [1.0, 2.0])  # type: ignore[list-item]
+    mixed = sum_of((scorer_of(tiny_backbone, LINEAR["bi mean"]), 1.0), (opaque, 2.0))  # type: ignore[arg-type]
     context, reply = Context.of(["hello", "my wifi is down"]), "restart the router"
     whole, short = explain(mixed, context, reply), explain(mixed, context, reply, max_words=1)
     assert [token.text for token in whole.turns[1].tokens] == ["my", "wifi", "is", "down"]
@@ -524,64 +525,15 @@ def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -
         assert side.rest + sum(token.share for token in side.tokens) == pytest.approx(whole.score)
 
 
-def test_a_map_is_explained_like_its_encoder(tiny_backbone: Path) -> None:
-    matrix = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32) / 6
-    context = CONTEXTS["turns"]
-    bi = scorer_of(tiny_backbone, BiConfig(reduction="mean"))
-    mapped = MapEncoder(bi, matrix)
-    why = explain(mapped, context, REPLY)
-    check_sums(why, float(mapped.score([context], [[REPLY]])[0][0]))
-    assert why.candidate.exact
-    opaque = MapEncoder(SumEncoder([bi, bi], [1.0, 1.0]), np.eye(64, dtype=np.float32))
-    assert explain(opaque, context, REPLY).method == "left out"
-
-
-@pytest.mark.parametrize("ensemble", [None, *SCALES, 0.5])
-def test_both_stages_are_explained(tiny_backbone: Path, ensemble: Any) -> None:
+def test_a_term_that_re_ranks_is_a_part_too(tiny_backbone: Path) -> None:
     texts = ["wifi is down", "restart the router", "the bill is high", "thanks"]
-    pool = [Candidate(str(i), text) for i, text in enumerate(texts)]
-    first, second = BM25().fit(texts), scorer_of(tiny_backbone, LINEAR["bi mean"])
-    stages = TwoStage(LexicalRetriever(first, pool), second, n_retrieved=3, ensemble=ensemble)
-    context = "is my wifi the router"
-    for reply in stages.respond([context], 3)[0]:
-        why = explain(stages, context, reply.text)
-        assert why.score == pytest.approx(reply.score, rel=1e-4)
-        assert {name: part.score for name, part in why.parts.items()} == pytest.approx(reply.stages, rel=1e-4)
-        assert {name: replace(part, weight=None) for name, part in why.parts.items()} == {
-            "retriever": explain(first, context, reply.text),
-            "reranker": explain(second, context, reply.text),
-        }
-        weights = {"raw": [1, 1], 0.5: [1, 0.5]}.get(ensemble, [None, None])
-        assert [part.weight for part in why.parts.values()] == weights
-        if ensemble is None:
-            assert (why.turns, why.candidate) == (why.parts["reranker"].turns, why.parts["reranker"].candidate)
-        elif ensemble in ("raw", 0.5):
-            check_sums(why, reply.score)
-        else:
-            assert (why.method, why.exact, why.turns) == ("stages", False, ())
-    scorer = TwoStageScorer(first, second, n_retrieved=3, ensemble=ensemble)
-    if ensemble in ("z-score", "softmax"):
-        with pytest.raises(UsageError, match=f"a total by {ensemble} depends on the other candidates"):
-            explain(scorer, context, texts[0])
-        with pytest.raises(UsageError, match="not among the 3 replies of the shortlist"):
-            explain(stages, context, "somewhere else")
-    else:
-        alone = float(scorer.score([context], [texts[:1]])[0][0])
-        assert explain(scorer, context, texts[0]).score == pytest.approx(alone, rel=1e-4)
-        assert explain(stages, context, "somewhere else").parts["retriever"].score == 0
-
-
-@pytest.mark.parametrize("ensemble", [None, *SCALES, 0.5])
-@pytest.mark.parametrize("kind", [BM25, TfIdf])
-def test_word_statistics_of_a_shortlist_are_used_again(kind: type[BM25] | type[TfIdf], ensemble: Any) -> None:
-    texts = ["wifi is down", "restart the wifi router", "the bill is high", "thanks", "router", "down down"]
-    pool = [Candidate(str(i), text) for i, text in enumerate(texts)]
-    stages = TwoStage(LexicalRetriever(BM25(), pool), kind(), n_retrieved=4, ensemble=ensemble)
-    context = "is my wifi down, the router"
-    for reply in stages.respond([context], 4)[0]:
-        why = explain(stages, context, reply.text)
-        assert why.score == pytest.approx(reply.score, rel=1e-4)
-        assert {name: part.score for name, part in why.parts.items()} == pytest.approx(reply.stages, rel=1e-4)
+    encoder, words = scorer_of(tiny_backbone, LINEAR["bi mean"]), BM25().fit(texts)
+    ranker = Ranker([(EncoderTerm(encoder), (1.0,)), (LexicalTerm(words), (0.5,))])
+    for text, score in zip(texts, ranker.score(["is my wifi the router"], [texts])[0], strict=True):
+        why = explain(ranker, "is my wifi the router", text)
+        check_sums(why, float(score))
+        assert [part.weight for part in why.parts.values()] == [1.0, 0.5]
+        assert replace(why.parts["2 bm25"], weight=None) == explain(words, "is my wifi the router", text)
 
 
 # bad input
@@ -609,7 +561,7 @@ def test_an_infinite_score_counts_as_damage(tiny_backbone: Path) -> None:
         explain(scorer, "hi", "hello")
 
 
-# pipelines and the command
+# indexes and the command
 
 
 @pytest.fixture(scope="module")
@@ -627,48 +579,54 @@ def index(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "index"
 
 
-def test_a_pipeline_explains_by_id_by_text_or_its_best(index: Path) -> None:
-    with polyrank.open(index) as pipeline:
-        (best,) = pipeline.answer("my wifi is down", 1).ranked
-        why = pipeline.explain("my wifi is down")
+def test_an_index_explains_by_id_by_text_or_its_best(index: Path) -> None:
+    with polyrank.open(index) as replies:
+        (best,) = replies.answer("my wifi is down", 1).ranked
+        why = replies.explain("my wifi is down")
         assert why.candidate.text == best.text
         check_sums(why, best.score)
-        assert pipeline.explain("my wifi is down", "the bill is high") == pipeline.explain(
+        assert replies.explain("my wifi is down", "the bill is high") == replies.explain(
             "my wifi is down", candidate_id="b"
         )
-        pipeline.explain("my wifi", "a reply that is not there")
+        replies.explain("my wifi", "a reply that is not there")
+        assert replies.explain("my wifi", filter='team = "billing"').candidate.text == "the bill is high"
         with pytest.raises(UsageError, match="has no candidate 'd'; use an id that polyrank respond prints"):
-            pipeline.explain("my wifi", candidate_id="d")
+            replies.explain("my wifi", candidate_id="d")
         with pytest.raises(UsageError, match="excludes a text; give one of them"):
-            pipeline.explain("my wifi", "thanks", candidate_id="a")
-    listed = Pipeline(LexicalRetriever(BM25(), [Candidate("x", "wifi")]))
-    assert listed.explain("no wifi", candidate_id="x") == listed.explain("no wifi", "wifi") == listed.explain("no wifi")
-    with pytest.raises(UsageError, match="no candidate has the id 'y'"):
-        listed.explain("wifi", candidate_id="y")
-    with pytest.raises(UsageError, match="no reply matches, so none can be explained"):
-        Pipeline(LexicalRetriever(BM25(), [])).explain("wifi")
+            replies.explain("my wifi", "thanks", candidate_id="a")
+        with pytest.raises(UsageError, match="no reply matches, so none can be explained"):
+            replies.explain("wifi", filter='team = "nobody"')
 
 
-@pytest.mark.parametrize("ensemble", ["z-score", "softmax"])
-def test_two_stages_are_explained_with_the_filter_of_the_answer(index: Path, ensemble: str) -> None:
-    tech = 'team = "tech"'
-    with polyrank.open(index, rerank="bm25", ensemble=ensemble) as pipeline:
-        for reply in pipeline.answer("is my wifi down", filter=tech).ranked:
-            why = pipeline.explain("is my wifi down", reply.text, filter=tech)
+@pytest.fixture(scope="module")
+def counting(index: Path) -> Path:
+    """An index under a ranker that counts replies: two candidates of one text have different counts."""
+    folder, model = index.parent, polyrank.load(index.parent / "model")
+    assert isinstance(model, Encoder)
+    ranker = Ranker([(EncoderTerm(model), (1.0,)), (Counts.of({"thanks": 3}), (0.5,))])
+    ranker.save(folder / "ranker")
+    replies = [
+        {"id": "a", "text": "wifi is down", "count": 7, "team": "tech"},
+        {"id": "b", "text": "wifi is down", "count": 1, "team": "billing"},
+        {"id": "c", "text": "thanks"},
+    ]
+    polyrank.build_index(folder / "counting", folder / "ranker", replies)
+    return folder / "counting"
+
+
+def test_a_count_is_that_of_the_filter_of_the_answer(counting: Path) -> None:
+    with polyrank.open(counting) as replies:
+        for asked, count in ((None, 7), ('team = "tech"', 7), ('team = "billing"', 1)):
+            (reply,) = [r for r in replies.answer("my wifi", filter=asked).ranked if r.text == "wifi is down"]
+            why = replies.explain("my wifi", "wifi is down", filter=asked)
             assert why.score == pytest.approx(reply.score, rel=1e-4)
-            assert {name: part.score for name, part in why.parts.items()} == pytest.approx(reply.stages, rel=1e-4)
-            assert why.score != pytest.approx(pipeline.explain("is my wifi down", reply.text).score, rel=1e-4)
-        assert pipeline.explain("is my wifi down", filter='team = "billing"').candidate.text == "the bill is high"
-        with pytest.raises(UsageError, match="not among the 100 replies of the shortlist"):
-            pipeline.explain("is my wifi down", "thanks", filter=tech)
-    options = ("--rerank", "bm25", "--ensemble", ensemble, "--filter", tech, "--json")
-    said = run("explain", index, "is my wifi down", *options)
-    assert json.loads(said.stdout)["candidate"]["text"] in ("restart the router", "wifi is down")
+            assert why.parts["2 counts"].score == pytest.approx(math.log1p(count))
+        assert replies.explain("my wifi", "thanks").parts["2 counts"].score == pytest.approx(math.log1p(3))
 
 
 def test_the_command_prints_the_librarys_explanation(index: Path) -> None:
-    with polyrank.open(index) as pipeline:
-        wanted = pipeline.explain(["hi", "my [red]wifi"], candidate_id="a").as_dict()
+    with polyrank.open(index) as replies:
+        wanted = replies.explain(["hi", "my [red]wifi"], candidate_id="a").as_dict()
     found = run("explain", index, "hi", "my [red]wifi", "--id", "a", "--json")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout) == json.loads(json.dumps(wanted))
@@ -678,29 +636,17 @@ def test_the_command_prints_the_librarys_explanation(index: Path) -> None:
         assert said in drawn.stdout
     assert "\x1b" not in drawn.stdout
     assert drawn.stderr == ""
-    lines = run(
-        "explain", index, "--rerank", "bm25", "--ensemble", "sigmoid", "--json", stdin='hi\n["hi", "my wifi"]\n'
-    )
-    rows = [json.loads(line) for line in lines.stdout.splitlines()]
-    assert [row["method"] for row in rows] == ["stages"] * 2
-    assert set(rows[1]["parts"]) == {"retriever", "reranker"}
+    lines = run("explain", index, "--json", stdin='hi\n["hi", "my wifi"]\n')
+    assert [json.loads(line)["method"] for line in lines.stdout.splitlines()] == ["sum of tokens"] * 2
     both = run("explain", "bm25", "my wifi", "--reply", "the wifi")
     assert "sum of words" in both.stdout
 
 
-def test_the_command_prints_parts_of_parts(index: Path, tmp_path: Path) -> None:
-    config = PipelineConfig(index=str(index), retriever="bm25", prior=0.5, reranker="tfidf", ensemble=2.0)
-    write_pipeline(tmp_path / "both", config)
-    said = run("explain", tmp_path / "both", "my wifi is down", "--reply", "wifi is down").stdout
-    titles = [line.split(" ", 1)[1] for line in said.splitlines() if re.match(r"\d+\.\d{4} ", line)]
-    parts = [
-        "retriever (weight 1)",
-        "retriever: 1 (weight 1)",
-        "retriever: 2 count (weight 0.5)",
-        "reranker (weight 2)",
-    ]
-    assert titles == ["wifi is down", *parts]
-    assert said.count("weighted sum of its shares in the parts") == 2
+def test_the_command_prints_the_parts(counting: Path) -> None:
+    said = run("explain", counting, "my wifi is down", "--reply", "wifi is down").stdout
+    titles = [line.split(" ", 1)[1] for line in said.splitlines() if re.match(r"-?\d+\.\d{4} ", line)]
+    assert titles == ["wifi is down", f"1 {counting.parent / 'model'} (weight 1)", "2 counts (weight 0.5)"]
+    assert said.count("weighted sum of its shares in the terms") == 1
 
 
 @pytest.mark.parametrize(
