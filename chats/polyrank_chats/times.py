@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -27,19 +27,8 @@ HALVES = {
 }
 HALF = re.compile(f"(?:{'|'.join(map(re.escape, HALVES))})(?![^\\W\\d])")
 AM_OR_PM = re.compile(r"\b([ap])\.? ?m\b\.?", re.IGNORECASE)
-MONTHS = {  # first letters of months in other languages than English
-    **dict.fromkeys(("ene", "gen", "jän"), "Jan"),
-    **dict.fromkeys(("fév", "fev"), "Feb"),
-    **dict.fromkeys(("mär", "mrz", "maa"), "Mar"),
-    **dict.fromkeys(("avr", "abr"), "Apr"),
-    **dict.fromkeys(("mai", "mei", "mag"), "May"),
-    **dict.fromkeys(("juin", "giu"), "Jun"),
-    **dict.fromkeys(("juil", "lug"), "Jul"),
-    **dict.fromkeys(("aoû", "ago"), "Aug"),
-    "set": "Sep",
-    **dict.fromkeys(("okt", "out", "ott"), "Oct"),
-    **dict.fromkeys(("dez", "dic", "déc"), "Dec"),
-}
+LANGUAGES = "en de de_AT fr es it pt nl pl cs sk hu ro sv da nb fi tr ru uk bg el hr sl et lv lt id hi"
+"""Languages of the names of months; a name with several meanings has that of the first."""
 WORD = re.compile(r"[^\W\d_]{3,}")
 FILLERS = re.compile(r"^[^\W\d_]+\.?, ?(?=\d)|\b(?:de|del|um|uhr|klo|kl|le|den|alle|às|à|h)\b\.?", re.IGNORECASE)
 NO_YEAR = 1904  # the default year for dateutil: a leap year before all chats
@@ -99,7 +88,10 @@ def _from_text(text: str, order: DateOrder) -> datetime | float | None:
 def _parsed(text: str, order: DateOrder) -> datetime:
     from dateutil.parser import parse  # slow to import
 
-    plain = WORD.sub(_english, FILLERS.sub("", AM_OR_PM.sub(r"\1m", text)).strip())
+    plain = WORD.sub(
+        lambda word: english_months().get(word[0].casefold(), word[0]),
+        FILLERS.sub("", AM_OR_PM.sub(r"\1m", text)).strip(),
+    )
     if half := HALF.search(text):
         plain = f"{HALF.sub(' ', text)} {HALVES[half[0]]}"
     numbers = THREE_NUMBERS.match(plain)  # does not match a year of four digits in front, which a month follows
@@ -119,9 +111,23 @@ def _parsed(text: str, order: DateOrder) -> datetime:
     return time
 
 
-def _english(word: re.Match[str]) -> str:
-    start = word[0].casefold()
-    return MONTHS.get(start[:4]) or MONTHS.get(start[:3]) or word[0]
+@cache
+def english_months() -> dict[str, str]:
+    """The English abbreviations of months by their names, and by the beginnings of these, in small letters.
+
+    >>> [english_months()[name] for name in ("mayo", "août", "maja", "okt")]
+    ['May', 'Aug', 'May', 'Oct']
+    """
+    from babel.dates import get_month_names  # slow to import
+
+    english = get_month_names("abbreviated", "format", "en")
+    months = {"mrz": "Mar"}  # Excel's German abbreviation
+    for language in LANGUAGES.split():
+        for context in ("format", "stand-alone"):
+            for month, name in get_month_names("wide", context, language).items():
+                for end in range(3, len(name) + 1):
+                    months.setdefault(name[:end].casefold(), english[month])
+    return months
 
 
 ZONES = {  # hours from UTC; CST is that of Chicago, IST of India, BST of London

@@ -1,46 +1,59 @@
 """Rows of workbooks: of the sheets that the user names, or of the largest sheet and those with the same columns."""
 
-from collections.abc import Mapping
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from python_calamine import CalamineWorkbook, PasswordError
 
 from polyrank_chats.csv_records import Record, below_header, n_filled
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.members import Member
 from polyrank_chats.messages import ReadLog, ReadOptions, Rows
-from polyrank_chats.sheets import check_workbook
+from polyrank_chats.unpacking import check_archive
 
 ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
 
 def sheet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
-    """Rows of an .xlsx, .xls or .ods workbook with their numbers.
+    """Rows of an .xlsx, .xlsb, .xls or .ods workbook with their numbers; cells become texts.
 
     Raises:
         DataError: the workbook is empty, damaged or encrypted, or unpacks to too much.
         UsageError: the workbook has no sheet of this name.
     """
-    import polars  # slow to import
-
     try:
-        check_workbook(member.path, data, options.max_bytes)
-        sheets = polars.read_excel(
-            data, sheet_id=0, has_header=False, infer_schema_length=0, drop_empty_rows=False, raise_if_empty=False
-        )
+        if data.startswith(b"PK"):
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                check_archive(member.path, len(data), archive.infolist(), options.max_bytes)
+        with CalamineWorkbook.from_filelike(io.BytesIO(data)) as book:
+            sheets = {
+                name: [list(map(_text, row)) for row in book.get_sheet_by_name(name).to_python(skip_empty_area=False)]
+                for name in book.sheet_names
+            }
     except DataError:
         raise
-    except Exception as error:  # the readers raise many kinds for hostile files
-        reason = " ".join(str(error).split("\n")[0].split())
-        locked = ENCRYPTED in data or any(word in str(error).lower() for word in ("password", "encrypt"))
-        what = (
-            "has a password; save it without one"
-            if locked
-            else f"is not a valid workbook ({reason}); save it again as .xlsx or CSV"
-        )
+    except Exception as error:  # the reader raises many kinds for damaged files
+        what = f"is not a valid workbook ({' '.join(str(error).split())}); save it again as .xlsx or CSV"
+        if isinstance(error, PasswordError) or ENCRYPTED in data:
+            what = "has a password; save it without one"
         raise DataError(f"{member.path}: {what}") from error
-    return _chosen_rows(member, {name: list(sheet.iter_rows()) for name, sheet in sheets.items()}, options)
+    return _chosen_rows(member, sheets, options)
 
 
-def _chosen_rows(member: Member, sheets: Mapping[str, list[tuple[Any, ...]]], options: ReadOptions) -> Rows:
+def _text(value: Any) -> str:
+    """A cell as a text; numbers are floats in a workbook.
+
+    >>> [_text(value) for value in (3.0, 2.5, True, "a", "")]
+    ['3', '2.5', 'true', 'a', '']
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _chosen_rows(member: Member, sheets: Mapping[str, Sequence[Sequence[str]]], options: ReadOptions) -> Rows:
     for name in options.sheet:
         if name not in sheets:
             raise UsageError(f"{member.path} has no sheet {name!r}; it has {', '.join(sheets)}")

@@ -14,7 +14,8 @@ from time import perf_counter
 from typing import Any
 
 import openpyxl
-import polars
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -166,12 +167,12 @@ def test_a_sheet_by_name_with_numbers_and_times(write: Write) -> None:
 
 
 def test_parquet_flat_and_nested(tmp_path: Path) -> None:
-    columns = {name: [row[i] for row in ROWS] for i, name in enumerate(HEADER)}
-    frame = polars.DataFrame(columns).with_columns(polars.col("created_at").str.to_datetime())
-    frame.write_parquet(tmp_path / "x.parquet")
+    columns: dict[str, list[Any]] = {name: [row[i] for row in ROWS] for i, name in enumerate(HEADER)}
+    columns["created_at"] = list(map(datetime.datetime.fromisoformat, columns["created_at"]))
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
     assert talk(import_chats(tmp_path / "x.parquet")) == {"t1": T1, "t2": T2}
     records = [[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]] * 2
-    polars.DataFrame({"id": ["a", "b"], "messages": records}).write_parquet(tmp_path / "y.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"id": ["a", "b"], "messages": records}), tmp_path / "y.parquet")
     assert talk(import_chats(tmp_path / "y.parquet")) == {
         name: [("customer", "hi"), ("agent", "hello")] for name in "ab"
     }
@@ -1195,7 +1196,7 @@ def test_tables_return_all_messages(tmp_path_factory: pytest.TempPathFactory, ro
     (folder / "x.csv").write_text(csv_text([("conversation", "sender", "text"), *rows]), "utf-8", newline="")
     records = [{"conversation": a, "sender": b, "text": c} for a, b, c in rows]
     (folder / "x.json").write_text(json.dumps(records), "utf-8")
-    polars.DataFrame(records).write_parquet(folder / "x.parquet")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), folder / "x.parquet")
     for name in ("x.csv", "x.json", "x.parquet"):
         if expected:
             joined = import_chats(folder / name)

@@ -3,22 +3,16 @@
 import gzip
 import io
 import random
-import re
-import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-import polars
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from polyrank_chats import DataError, import_chats
-from polyrank_chats.sheets import check_workbook
 from polyrank_chats.unpacking import gunzipped
 
 ENDLESS = 1_048_576
@@ -96,82 +90,6 @@ def ods(*sheets: Sequence[tuple[int, Sequence[tuple[str, int]]]]) -> bytes:
         "</office:spreadsheet></office:body></office:document-content>",
     }
     return packed({name: text.encode() for name, text in files.items()})
-
-
-def xls(names: Sequence[str], cells: Sequence[tuple[int, int]], n_bytes: int = 4096) -> bytes:
-    """A workbook whose sheets are all the same one, in a stream of at least ``n_bytes``."""
-
-    def record(kind: int, body: bytes) -> bytes:
-        return struct.pack("<HH", kind, len(body)) + body
-
-    def first(kind: int) -> bytes:
-        return record(0x809, struct.pack("<HHHHII", 0x600, kind, 0, 0, 0, 0))
-
-    def entry(name: str, kind: int, child: int, start: int, size: int) -> bytes:
-        text = name.encode("utf-16-le") + b"\0\0"
-        head = text.ljust(64, b"\0") + struct.pack("<HBBIII", len(text), kind, 1, FREE, FREE, child)
-        return head + bytes(36) + struct.pack("<IQ", start, size)
-
-    start = len(first(5)) + sum(12 + len(name) for name in names) + 4
-    book = first(5) + b"".join(
-        record(0x85, struct.pack("<IHBB", start, 0, len(name), 0) + name.encode()) for name in names
-    )
-    book += record(0x0A, b"") + first(0x10)
-    book += b"".join(record(0x203, struct.pack("<HHHd", *cell, 0, 1.5)) for cell in cells) + record(0x0A, b"")
-    book = book.ljust(n_bytes, b"\0")
-    book += bytes(-len(book) % 512)
-    chain = [*range(3, len(book) // 512 + 2), END]
-    table = [0xFFFFFFFD, END, *chain]
-    if len(book) < 4096:  # stored in pieces of 64 bytes, with the chain in the last sector
-        table.append(END)
-        directory = entry("Root Entry", 5, 1, 2, len(book)) + entry("Workbook", 2, FREE, 0, n_bytes)
-        book += struct.pack("<128I", *range(1, len(book) // 64), END, *[FREE] * (128 - len(book) // 64))
-    else:
-        directory = entry("Root Entry", 5, 1, END, 0) + entry("Workbook", 2, FREE, 2, len(book))
-    minis = (len(table) - 1, 1) if n_bytes < 4096 else (END, 0)
-    head = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(16) + struct.pack("<5H6x", 0x3E, 3, 0xFFFE, 9, 6)
-    head += struct.pack("<9I109I", 0, 1, 1, 0, 4096, *minis, END, 0, 0, *[FREE] * 108)
-    return head + struct.pack("<128I", *table, *[FREE] * (128 - len(table))) + directory.ljust(512, b"\0") + book
-
-
-FREE, END = 0xFFFFFFFF, 0xFFFFFFFE
-FAR = workbook(f'<row r="1">{CELLS[0]}</row>', f'<row r="1048576">{CELLS[1]}</row>')
-BOMBS = {  # one or two kilobytes each
-    "far.xlsx": (FAR, 17_179_869_184),
-    "quotes.xlsx": (workbook("<x:c r = 'a1'/>", "<c s='1' r='XFD1048576'/>"), 17_179_869_184),
-    "far.ods": (ods([(1, [("a", 1)]), (ENDLESS - 2, [("", 1)]), (1, [("", 29), ("b", 1)])]), 30 * ENDLESS),
-    "repeated.ods": (ods([(10_000, [("a", 9_000)])]), 90_000_000),
-    "sheets.ods": (ods(*[[(1_000, [("a", 9_000)])]] * 3), 27_000_000),
-    "sheets.xls": (xls([f"s{i}" for i in range(99)], [(0, 0), (65_535, 99)]), 99 * 65_536 * 100),
-    "small.xls": (xls(["a", "b"], [(0, 0), (65_535, 255)], 500), 2 * 2**24),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_sheets_of_more_cells_than_memory_holds_are_refused(tmp_path: Path, name: str) -> None:
-    """Their reader would allocate all of them, and crash the process."""
-    data, n = BOMBS[name]
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match=f"span {n:,} cells, the limit is 20,000,000"):
-        import_chats(tmp_path / name)
-
-
-@settings(max_examples=15)
-@given(
-    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 20)), min_size=1, max_size=5, unique=True),
-    st.sampled_from([500, 4096, 9000]),
-)
-def test_cells_are_counted_as_they_are_read(cells: list[tuple[int, int]], n_bytes: int) -> None:
-    """For all sheets together, at the limit and above it."""
-    data = xls(["a", "b"], sorted(cells), n_bytes)
-    sheets = polars.read_excel(data, sheet_id=0, has_header=False, drop_empty_rows=False, raise_if_empty=False)
-    n = sum(sheet.height * sheet.width for sheet in sheets.values())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polyrank_chats.sheets.MAX_CELLS", n)
-        check_workbook(Path("a"), data, 2**20)
-        patch.setattr("polyrank_chats.sheets.MAX_CELLS", n - 1)
-        with pytest.raises(DataError, match=re.escape(f"span {n:,} cells")):
-            check_workbook(Path("a"), data, 2**20)
 
 
 def test_a_sheet_with_trailing_empty_rows_is_read(tmp_path: Path) -> None:
