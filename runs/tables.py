@@ -18,14 +18,11 @@ from report.frequencies import weighting_from_scratch
 from report.front import BLOCKS
 from report.general import general
 from report.halves import halves
-from report.hubs import hubs
 from report.intervals import wider
 from report.mutual import mutual_learning
 from report.pretraining import from_scratch, post_training
-from report.prior import prior
 from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
 from report.ranking import ranking
-from report.repetition import repetition
 from report.same_start import same_start
 from report.second import second_stage
 from report.speed import answers, million, peers, registers, scoring
@@ -40,9 +37,6 @@ SECTIONS = (
     two_encoders,
     general,
     second_stage,
-    prior,
-    hubs,
-    repetition,
     weighting_from_scratch,
     post_training,
     from_scratch,

@@ -1,6 +1,6 @@
 """The best results on each corpus with two cores, from runs/best.sh: more pairs, sums, given wrong answers."""
 
-from report.figures import Result, change, compared, listed, ms, p_value, percent, read_if_there, section, share, table
+from report.figures import Result, change, compared, listed, p_value, percent, read_if_there, section, share, table
 
 CORRECTED = {"star": "logq-all", "sgd": "logq-more", "self-dialogue": "logq"}
 """The Bi-encoder with corrected frequencies that is best on development lists."""
@@ -49,7 +49,6 @@ MODELS = {
     "average-third": "both as one: the average of their weights",
     "both-160": "Bi-encoder of both speakers' pairs, which reads 160 tokens, frequencies corrected",
     "sum-160": "sum of the last three Bi-encoders and ConveRT",
-    "hubs-160": "that sum, [corrected for hubs](#correction-for-hubs)",
     "bi-more": "the Bi-encoder, trained further",
     "uniform": "the Bi-encoder, trained further with an earlier frequency correction",
     "uniform-3": "the same, another seed",
@@ -124,7 +123,7 @@ def best() -> str:
             """sums of two encoders: 300 lists; of two Bi-encoders and a ConveRT: 1,994 on ubuntu-irc, 777 on
             convai2-valid""",
             "sums of Bi-encoders with corrected frequencies: 1,000 lists",
-            """sums of four: 3,000 lists, by maximum likelihood, as `polyrank sum` does now. All other weights come from
+            """sums of four: 3,000 lists, by maximum likelihood, as `polyrank tune` does. All other weights come from
             an earlier search for the best MRR.""",
         ),
         """Evaluation: R@1 of all test examples with 95% intervals; on medquad, hits@1 of the first 1,000 test
@@ -142,7 +141,7 @@ def best() -> str:
             MODELS="convert sum-first"`, then `MODELS="logq-more convert-all sum-more sum-late" MORE=24000 EPOCHS=1`""",
             """`SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds third third-2 sum-third
             average-third"`""",
-            """`SETS=convai2-valid START=runs/work/encoder/average MODELS="both-160 sum-160 hubs-160"`""",
+            """`SETS=convai2-valid START=runs/work/encoder/average MODELS="both-160 sum-160"`""",
             """`SETS=ubuntu-irc START=runs/work/encoder/pass1 BUDGET=100000000 MODELS="bi-2 bi-3 sum-three
             sum-general"`, whose last part dev lists choose among six""",
             """`SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"`""",
@@ -156,7 +155,6 @@ def best() -> str:
         pairs. star: the Bi-encoder with corrected frequencies, trained further on 24,000 pairs (64 minutes), does not
         rank better alone (78.0 instead of 77.8 on 1,000 dev lists).""",
         *weights(),
-        *as_one_index(),
     )
 
 
@@ -189,21 +187,6 @@ def summed(name: str) -> Result | None:
     found = [read_if_there(f"best/{name}/{kind}") for kind in kinds] + [read_if_there(f"halves/{name}/sum")]
     known = [one for one in found if one] or [one for one in [corrected(name, "sum-")] if one]
     return max(known, key=lambda one: float(one["metrics"]["R@1"]), default=None)
-
-
-def as_one_index() -> list[str]:
-    """Searching a sum, as runs/sum_index.py measures it."""
-    if not (found := read_if_there("sum-index")):
-        return []
-    times = ", ".join(
-        f"{name} ({found['dimensions'][name]} dimensions) {ms(one)} ms" for name, one in found["ms"].items()
-    )
-    return [
-        f"""Can a sum be searched as one index? For {found["same_ten"]:,} of {found["n_contexts"]:,} contexts, the ten
-        best of {found["n_candidates"]:,} candidates equal those of two separate passes whose scores are added. Times to
-        search the ten best of one context, without encoding, on one thread: {times}. Command: `python runs/sum_index.py
-        DATA`."""
-    ]
 
 
 def _rises(results: dict[str, dict[str, Result | None]]) -> str:

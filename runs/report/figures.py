@@ -10,7 +10,6 @@ INSTRUCTIONS = {"amx_int8": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}  # the 
 LIBRARIES = ("python", "numpy", "torch", "transformers", "faiss-cpu")
 BACKBONE, LEFT = "MiniLM", "left truncation, polyrank's learning rate"
 Result = dict[str, Any]
-Trials = dict[str, tuple[Result, Result, Result]]
 
 
 def read(name: str) -> Result:
@@ -22,16 +21,6 @@ def read(name: str) -> Result:
 def read_if_there(name: str) -> Result | None:
     """The same, or None for a run that does not exist."""
     return read(name) if record.has(name) else None
-
-
-def trials(folder: str, keys: Iterable[str], changed: str) -> Trials:
-    """The encoders of a set that were evaluated: alone, changed by a correction, and the correction's fit."""
-    found = {}
-    for key in keys:
-        alone, other, fit = (read_if_there(f"{folder}/{name}") for name in (key, f"{key}-{changed}", f"{key}-fit"))
-        if alone and other and fit:
-            found[key] = (alone, other, fit)
-    return found
 
 
 def row(name: str, **wanted: Any) -> Result:

@@ -30,7 +30,7 @@ from report.serving import comparison, load
 def quality() -> str:
     """R@1 of one model of each kind on every set."""
     rows = {
-        COUNTS: "prior/{}/counts",
+        COUNTS: "counts/{}",
         "BM25": "{}/bm25",
         f"{BACKBONE}, untuned": "{}/untuned",
         "sentence-transformers, polyrank's settings": "{}/sentence-transformers-matched",
@@ -45,16 +45,8 @@ def quality() -> str:
     results["the same over all pairs, with dropout and [several passes](docs/results.md#both-stages-on-all-pairs)"] = [
         *map(passes, SETS)
     ]
-    results[
-        "the best [sum](docs/choosing.md#sums-of-encoders) of up to four encoders; on star and sgd also of reply counts"
-    ] = [*map(summed, SETS)]
-    compared_words = {
-        name: read_if_there(f"repetition/{name}/{key}-second")
-        for name, key in (("ubuntu-irc", "general"), ("convai2-valid", "trained"))
-    }
-    results["the 25 best of such a sum, [re-ranked by comparing words](docs/results.md#repetition)"] = [
-        compared_words.get(name) for name in SETS
-    ]
+    best = "the best [ranker](docs/choosing.md) of up to four encoders; on star and sgd also of reply counts"
+    results[best] = [*map(summed, SETS)]
     known = [result for row in results.values() for result in row if result]
     widest = {
         name: max(high - low for row in results.values() if row[i] for low, high in [row[i]["intervals"]["R@1"]])
@@ -156,23 +148,6 @@ def stages() -> str:
             seen = [fits["all"]["n_examples"], fits["cross-first"]["n_examples"] + fits["cross"]["n_examples"]]
             cells = [*(f"{n:,}" for n in seen), share(one), share(two), compared(two["against"])]
             rows.append([f"{name}, all pairs for both", f"{min(25, size)} of {size}", *cells])
-    for name, key, size in (
-        ("ubuntu-irc", "general", 100),
-        ("convai2-valid", "trained", 20),
-        ("star", "trained", 100),
-        ("sgd", "trained", 100),
-    ):
-        one, two = (read_if_there(f"repetition/{name}/{key}{kind}") for kind in ("", "-second"))
-        if one and two:
-            cells = ["", "", share(one), share(two), compared(two["against"])]
-            rows.append([f"{name}, [words compared](results.md#repetition)", f"{min(25, size)} of {size}", *cells])
-    for name in ("star", "sgd"):
-        one, two = (read_if_there(f"repetition/{name}/late{kind}") for kind in ("", "-second"))
-        if one and two:
-            first, *second = (read_if_there(f"late/{name}/{key}.fit") for key in ("all", "late", "late-2"))
-            seen = [first["n_examples"] if first else 0, sum(fit["n_examples"] for fit in second if fit)]
-            cells = [*(f"{n:,}" for n in seen), share(one), share(two), compared(two["against"])]
-            rows.append([f"{name}, [words compared](results.md#repetition) and late", "25 of 100", *cells])
     titles = ["R@1, %", "re-ranked", "pairs of the first stage", "of the second", "one stage", "two", "difference"]
     return table(titles, rows, (1, 2, 3))
 
@@ -181,7 +156,7 @@ def without_training() -> str:
     """Shipped, untuned and fine-tuned models."""
     sets = ("self-dialogue", "sgd", "star", "ubuntu-irc")
     rows = [
-        [COUNTS, *(read_if_there(f"prior/{name}/counts") for name in sets)],
+        [COUNTS, *(read_if_there(f"counts/{name}") for name in sets)],
         ["BM25", *(read_if_there(f"{name}/bm25") for name in sets)],
         [f"{BACKBONE}, untuned", *(read_if_there(f"{name}/untuned") for name in sets)],
         *(
@@ -190,12 +165,8 @@ def without_training() -> str:
         ),
         [f"{BACKBONE}, shipped; not trained on sgd", *(read_if_there(f"general/{name}/encoder") for name in sets)],
         [
-            "its 25 best, re-ranked by [`shipped:rerank`](#two-stages); not trained on sgd",
+            "its 25 best, re-ranked by `shipped:rerank`; not trained on sgd",
             *(read_if_there(f"second/{name}/two") for name in sets),
-        ],
-        [
-            "MiniLM, shipped, [corrected for hubs](#correction-for-hubs), with reply counts",
-            *(read_if_there(f"hubs/{name}/shipped-both") for name in sets),
         ],
     ]
     cells = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in results)] for title, *results in rows]

@@ -41,7 +41,7 @@ TESTED = ("poly-", "cross", "sentence-transformers-matched")  # compared with th
 def _responses(folder: str = "") -> str:
     results = {name: {key: read_if_there(f"{folder}{name}/{key}") for key in SCORERS} for name in SETS}
     rows = [[title, *(_response(results[name], key) for name in SETS)] for key, title in SCORERS.items()]
-    counts = [read_if_there(f"prior/{name}/counts") for name in SETS]
+    counts = [read_if_there(f"counts/{name}") for name in SETS]
     rows.insert(0, [f"{COUNTS}, all test examples", *(share(one) if one else "" for one in counts)])
     return table(["scorer", *(f"{name} (1 of {size})" for name, size in SETS.items())], rows)
 
@@ -195,7 +195,7 @@ def two_encoders() -> str:
         f"""The encoders are the Bi-encoder of 11,520 pairs and the included ConveRT. The sum adds their z-scores, a
         scale chosen on {both["n_validation"]} validation lists. R@1 is among 100 candidates, of
         {both["n_examples"]:,} test examples. Command: the first step of `bash runs/mutual_encoders.sh`. For your own
-        data, use `polyrank evaluate my-run/model test.jsonl --rerank shipped:convert --ensemble z-score`.""",
+        data, `polyrank tune my-run/model shipped:convert` fits the weights.""",
         table(
             ["scorer", "R@1", "MRR"],
             [

@@ -55,8 +55,8 @@ def second_stage() -> str:
         "A general second stage",
         f"""Does a second stage that was trained on some corpora also help on others? Yes. `shipped:rerank` re-ranks the
         25 best of `shipped:minilm`. On sets outside the training data of both, it changes R@1 by: {gains(UNREAD)}; on
-        sets in it: {gains(READ)}. It consists of a late Cross-encoder, `shipped:late`, and of a [comparison of
-        words](#repetition), which helps most where persons have facts or answers are articles.""",
+        sets in it: {gains(READ)}. It consists of a late Cross-encoder, `shipped:late`, and of a comparison of
+        words, which helps most where persons have facts or answers are articles.""",
         second_table(),
         listed(
             f"""`shipped:late` has two joined layers; all other weights are those of `shipped:minilm`. It corrects that

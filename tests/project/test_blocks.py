@@ -116,7 +116,7 @@ def _exports(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "n_blocks"),
-    [("docs/python.md", 12), ("docs/index.md", 1), ("docs/formats.md", 1), ("docs/messages.md", 1)],
+    [("docs/python.md", 15), ("docs/index.md", 1), ("docs/formats.md", 1), ("docs/messages.md", 1)],
 )
 def test_python_blocks_run_as_printed(
     page: str, n_blocks: int, home: Path, tmp_path: Path, monkeypatch: Monkey

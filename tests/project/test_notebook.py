@@ -38,9 +38,10 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         if "server" in names and names["server"].poll() is None:
             names["server"].kill()
             names["server"].wait()
-    frame, answer, why = (value for value in shown if hasattr(value, "_repr_html_") and value is not shown[-2])
+    frame, tuning, answer, why = (value for value in shown if hasattr(value, "_repr_html_") and value is not shown[-2])
     assert frame["name"].tolist() == ["bm25", "shipped:convert", str(names["run"].model)]
     assert frame["MRR"].between(0.05, 1).all()
+    assert tuning.rows[0]["name"] == str(names["run"].model)
     replies = {json.loads(line)["text"] for line in (tmp_path / "replies.jsonl").read_text("utf-8").splitlines()}
     assert len(answer.ranked) == 3
     assert {reply.text for reply in answer.ranked} <= replies

@@ -38,7 +38,7 @@ def test_type_checkers_and_programs_have_the_same_names() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    imported["open"] = imported.pop("open_pipeline")
+    imported["open"] = imported.pop("open_replies")
     there = {name: source.split(":") for name, source in polyrank._SOURCES.items()}
     assert {name: (module, own[0] if own else name) for name, (module, *own) in there.items()} == imported
     assert len(imported) > 40

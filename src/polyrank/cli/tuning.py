@@ -79,21 +79,15 @@ def tune(
         progress=track,
     )
     report_cut_texts(tuning.ranker)
-    written = tuning.is_better or precision is not None
-    if written:
-        tuning.ranker.save(output, replace=overwrite)
+    tuning.ranker.save(output, replace=overwrite)
     shutil.rmtree(work, ignore_errors=True)
     if json_:
-        print(json.dumps(tuning.ranker.figures | {"written": str(output) if written else None}))
+        print(json.dumps(tuning.ranker.figures))
     else:
         _show(tuning)
-    if written:
-        notify(f"wrote {output}; next: polyrank index build {output} REPLIES -o INDEX")
-    else:
-        notify(
-            f"{tuning.alone} alone is best: no measurable difference on {tuning.n_lists:,} lists; {output} is not"
-            " written"
-        )
+    if not tuning.is_better:
+        notify(f"{tuning.alone} alone is best: no measurable difference on {tuning.n_lists:,} lists")
+    notify(f"wrote {output}; next: polyrank index build {output} REPLIES -o INDEX")
 
 
 def _weights(given: list[str]) -> dict[str, float]:
