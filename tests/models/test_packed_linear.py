@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from polyrank.devices.choice import cpu_has_bf16
-from polyrank.models.packed_linear import PackedLinear, pack_linear_layers
+from polyrank.models.narrow_linear import PackedLinear, pack_linear_layers
 
 needs_packing = pytest.mark.skipif(
     not cpu_has_bf16() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"),

@@ -17,9 +17,9 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from polyrank.config.models import BiConfig, ConvertConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.models import BiEncoder, Convert, CrossEncoder, PolyEncoder, new_model
+from polyrank.models.backbone import FirstOutput
 from polyrank.models.convert.build import build_convert
 from polyrank.models.convert.layers import Layer, Reduction, SideNetwork
-from polyrank.models.first_output import FirstOutput
 from polyrank.models.packing import Packing
 from polyrank.records import Context
 from polyrank.scorers.load import make_scorer

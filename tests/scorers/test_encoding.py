@@ -17,8 +17,8 @@ import convert_models
 from polyrank.config.models import BiConfig, ConvertConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.models import Backbone, new_model
 from polyrank.models.artifacts import load_model, save_model
+from polyrank.models.backbone import FirstOutput
 from polyrank.models.exported import ExportedEncoder
-from polyrank.models.first_output import FirstOutput
 from polyrank.records import Candidate, Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer

@@ -30,7 +30,7 @@ from polyrank.errors import UsageError
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.backbone import load_backbone
-from polyrank.models.int8_linear import Int8Linear, Rounded, quantize_linear_layers
+from polyrank.models.narrow_linear import Int8Linear, Rounded, quantize_linear_layers
 from polyrank.records import Example
 from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.load import make_scorer, ranks_in_int8, saved_scorer

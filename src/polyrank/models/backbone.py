@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from polyrank.errors import ConfigError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
-from polyrank.models.packed_linear import narrow_weights
+from polyrank.models.hugging_face import load_pretrained, max_positions, read_pretrained_config
+from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.packing import PackedAttention
-from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.text import Tokens
 from polyrank.text.tokens import like_lengths, to_device
 
@@ -81,6 +81,17 @@ class Backbone(nn.Module):
         narrow_weights(self.network, dtype)
         self._narrow = dtype == torch.bfloat16
 
+    def compute_first_output_only(self) -> None:
+        """Skip the other outputs of a BERT's last layer; other networks are not changed.
+
+        The same numbers with a sixth of the layer's work.
+        """
+        encoder: Any = getattr(self.network, "encoder", None)
+        if self.config.model_type != "bert" or self.config.is_decoder:
+            return
+        if not isinstance(encoder.layer[-1], FirstOutput):  # a shared tower is changed once
+            encoder.layer[-1] = FirstOutput(encoder.layer[-1])
+
     @property
     def max_positions(self) -> int:
         """The longest input in tokens."""
@@ -98,6 +109,32 @@ class Backbone(nn.Module):
     def embeddings(self) -> nn.Module:
         """The word embeddings."""
         return self.network.get_input_embeddings()  # type: ignore[no-any-return, operator]  # untyped library
+
+
+class FirstOutput(nn.Module):
+    """A BERT layer that computes only its first output. For inference: it has no dropout.
+
+    The attention of one output needs all keys and values, but only its own query, projection and feed-forward part.
+
+    Args:
+        layer: a ``BertLayer``.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer: Any = layer
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: object, **__: object) -> Tensor:
+        """``[B, 1, D]`` from ``hidden`` ``[B, T, D]`` and a mask ``[B, 1, 1 or T, T]``, additive or boolean."""
+        own, first = self.layer.attention.self, hidden[:, :1]
+        query, key, value = (
+            projection(inputs).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
+            for projection, inputs in ((own.query, first), (own.key, hidden), (own.value, hidden))
+        )
+        mask = None if mask is None else mask[:, :, :1]
+        read = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=own.scaling)
+        attended = self.layer.attention.output(read.transpose(1, 2).flatten(2), first)
+        return self.layer.feed_forward_chunk(attended)  # type: ignore[no-any-return]  # untyped library
 
 
 def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from polyrank.config.models import Reduction, Side
 from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
-from polyrank.models.first_output import shorten
-from polyrank.models.mixture import Mixture
-from polyrank.models.network import EncoderNetwork
+from polyrank.models.network import EncoderNetwork, Mixture
 from polyrank.models.reductions import reduce, reduction_weights
 from polyrank.text import Tokens
 
@@ -149,4 +147,4 @@ class BiEncoder(TwoTowers):
         """Compute only the first output of the last layers, if the reduction is "first"."""
         if self.reduction == "first":
             for backbone in self.trunks():
-                shorten(backbone)
+                backbone.compute_first_output_only()

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -39,6 +40,7 @@ from polyrank.text import (
     read_subwords,
 )
 
+log = logging.getLogger("polyrank")
 BackboneConfig = BiConfig | PolyConfig | CrossConfig | LateConfig
 BackboneModel = BiEncoder | PolyEncoder | CrossEncoder | LateCrossEncoder
 Model: TypeAlias = tuple[Network, Texts, ModelConfig]
@@ -63,23 +65,10 @@ def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
             "model.normalize = true makes scores match_self_score times a cosine; leave out output_scale and"
             " match_output_std"
         )
-    reduction = changes.get("reduction", config.reduction)
-    if reduction != "mean_of_first" and config.reduction_tokens != BiConfig().reduction_tokens:
-        raise ConfigError(
-            f"model.reduction_tokens = {config.reduction_tokens} has no effect, because model.reduction ="
-            f' "{reduction}"; set "mean_of_first", or leave it out'
-        )
     if (mean_pooled or config.normalize) and all(value is None for value in fits):
         changes["match_self_score"] = 20.0
-    if isinstance(config, PolyConfig):
-        if config.code_init is None:
-            changes["code_init"] = "normal" if mean_pooled else "uniform"
-        uniform = changes.get("code_init", config.code_init) == "uniform"
-        if config.codes == "learnt" and uniform and config.code_std != PolyConfig().code_std:
-            raise ConfigError(
-                f'model.code_std = {config.code_std} has no effect, because the codes start with code_init = "uniform";'
-                ' set model.code_init = "normal", or leave it out'
-            )
+    if isinstance(config, PolyConfig) and config.code_init is None:
+        changes["code_init"] = "normal" if mean_pooled else "uniform"
     return dataclasses.replace(config, **changes)
 
 
@@ -187,13 +176,14 @@ def new_model(
         The model, its tokenized text policy, and the resolved configuration to save.
 
     Raises:
-        ConfigError: the text settings are for another kind of model, a value is out of range, or has no effect.
+        ConfigError: the text settings are for another kind of model, or a value is out of range.
     """
     if isinstance(config, ConvertConfig):
         policy = ConvertText() if policy is None else policy
         if not isinstance(policy, ConvertText):
             raise ConfigError("a ConveRT has its own text settings; give ConvertText instead of TextPolicy")
         texts = None if start is None else start[1]
+        _warn_of_unused(config, policy, texts)
         return *new_convert(config, policy, seed=seed, corpus=corpus, start=texts, dropout=dropout), config
     if isinstance(policy, ConvertText):
         raise ConfigError("ConvertText is for a ConveRT; give TextPolicy")
@@ -202,21 +192,37 @@ def new_model(
         usual, longest = TextPolicy(), backbone.max_positions
         budgets = min(usual.max_context_tokens, longest), min(usual.max_candidate_tokens, longest)
         policy = dataclasses.replace(usual, max_context_tokens=budgets[0], max_candidate_tokens=budgets[1])
-    known = [TextPolicy(), *([] if start is None else [start[1].policy])]
-    most = policy.max_background_tokens
-    if policy.background == "drop" and all(most != getattr(each, "max_background_tokens", None) for each in known):
-        raise ConfigError(
-            f'text.max_background_tokens = {most} has no effect, because text.background = "drop"; leave out one of'
-            " the two"
-        )
     if subwords.add(policy.new_tokens):
         grow_embeddings(backbone, subwords, seed)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
     config = resolve(config, mean_pooled)
+    _warn_of_unused(config, policy, None if start is None else start[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(config, backbone, new_dropout)
     return model, texts, refit_output_scale(model, texts, config, config, sample)
+
+
+def _warn_of_unused(config: ModelConfig, policy: TextPolicy | ConvertText, start: Texts | None) -> None:
+    """Log one warning that names the settings without effect, unless they are the defaults or those of ``start``."""
+    unused: list[str] = []
+    if isinstance(policy, ConvertText):
+        if start is not None or policy.vocabulary is not None:
+            unused += ["min_count", "vocabulary_size", "count_repeats"]
+        elif policy.vocabulary_size is not None:
+            unused.append("min_count")
+        if not (isinstance(config, ConvertConfig) and config.multi_context):
+            unused += ["max_earlier_tokens", "max_earlier_turns", "number_prefixes", "background"]
+    elif policy.background == "drop":
+        unused.append("max_background_tokens")
+    usual = [type(policy)(), *([] if start is None else [start.policy])]
+    names = [f"text.{key}" for key in unused if all(getattr(policy, key) != getattr(p, key, None) for p in usual)]
+    if isinstance(config, BiConfig) and config.reduction != "mean_of_first":
+        names += ["model.reduction_tokens"] * (config.reduction_tokens != BiConfig().reduction_tokens)
+    if isinstance(config, PolyConfig) and config.code_init == "uniform":
+        names += ["model.code_std"] * (config.code_std != PolyConfig().code_std)
+    if names:
+        log.warning("settings without effect on this model: %s", ", ".join(names))
 
 
 def _published_backbone(config: BackboneConfig, dropout: float | None) -> tuple[Backbone, Subwords, bool]:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from polyrank.config.models import PairReduction
 from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
-from polyrank.models.first_output import shorten
 from polyrank.models.network import Network
-from polyrank.models.pooling import Pooling
+from polyrank.models.reductions import Pooling
 from polyrank.text import Tokens
 
 
@@ -78,7 +77,7 @@ class CrossEncoder(Network):
     def read_first_outputs_only(self) -> None:
         """Compute only the first output of the last layer, if the head reads no other."""
         if self.pooling.reduction == "first":
-            shorten(self.backbone)
+            self.backbone.compute_first_output_only()
 
     def new_parameters(self) -> list[nn.Parameter]:
         """The head, with what it reads."""

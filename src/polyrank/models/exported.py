@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyrank.models.mixture import TwoSides
+from polyrank.models.network import TwoSides
 from polyrank.text import Tokens
 
 Run = Callable[[Mapping[str, NDArray[np.int64]]], list[NDArray[np.generic]]]

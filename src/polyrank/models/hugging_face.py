@@ -1,13 +1,89 @@
-"""Writing a network and its vocabulary as files that the Hugging Face libraries read."""
+"""Reads and writes Hugging Face folders, with weights in safetensors only. A model's code is never run."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from polyrank.errors import ArtifactError
 from polyrank.storage.tensors import to_bytes
 from polyrank.text import Subwords
+
+
+def read_pretrained_config(folder: Path) -> Any:
+    """The configuration of a Hugging Face model folder.
+
+    Raises:
+        ArtifactError: transformers cannot read it.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the library raises many kinds of errors
+        raise _unreadable(folder, error) from error
+
+
+def load_pretrained(folder: Path, config: Any, kind: str) -> nn.Module:
+    """A network with its trained weights, in fp32.
+
+    Args:
+        folder: of the model.
+        config: its configuration.
+        kind: a class of transformers, such as "AutoModel".
+
+    Raises:
+        ArtifactError: transformers cannot read it, or the weights do not fit the network.
+    """
+    import transformers
+    from transformers.utils import logging
+
+    bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()  # a second bar would break polyrank's
+    logging.set_verbosity_error()  # its report on weights is checked below
+    try:
+        network, report = getattr(transformers, kind).from_pretrained(
+            str(folder),
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise _unreadable(folder, error) from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+    unknown = {name for name in report["missing_keys"] if ".pooler." not in f".{name}" or kind != "AutoModel"}
+    if unknown or report["mismatched_keys"]:
+        names = sorted(unknown) or [str(key) for key in report["mismatched_keys"]]
+        raise ArtifactError(
+            f"the weights in {folder} do not fit a {type(network).__name__} ({names[0]} is missing or has another"
+            " shape); download the model again"
+        )
+    return network  # type: ignore[no-any-return]  # untyped library
+
+
+def _unreadable(folder: Path, error: Exception) -> ArtifactError:
+    reason = " ".join(str(error).split())[:200]
+    return ArtifactError(
+        f"transformers cannot read {folder} ({type(error).__name__}: {reason}); download the model again"
+    )
+
+
+def max_positions(network: nn.Module) -> int:
+    """The longest input in tokens. RoBERTa and similar networks count positions from the padding id + 1."""
+    config: Any = network.config
+    positions = int(getattr(config, "max_position_embeddings", 512) or 512)
+    for name, module in network.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return positions - module.padding_idx - 1
+    return positions if positions > 0 else 512
 
 
 def write_network(network: nn.Module, folder: Path) -> None:

@@ -21,7 +21,7 @@ from polyrank.models.backbone import Backbone
 from polyrank.models.bert import BertModel
 from polyrank.models.network import Network
 from polyrank.models.packing import Packing
-from polyrank.models.pooling import Pooling
+from polyrank.models.reductions import Pooling
 from polyrank.text import Tokens
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from polyrank.config.models import Reduction
 from polyrank.devices.choice import full_precision
 from polyrank.models.bi_encoder import Tower, TwoTowers
-from polyrank.models.first_output import shorten
-from polyrank.models.mixture import Mixture
+from polyrank.models.network import Mixture
 from polyrank.models.reductions import each_alone, first_outputs, last_outputs
 from polyrank.text import Tokens
 
@@ -87,7 +86,7 @@ class PolyEncoder(TwoTowers):
     def read_first_outputs_only(self) -> None:
         """Compute only the first output of the candidates' last layer, if it suffices; contexts need all outputs."""
         if self.reduction == "first" and self.candidate_tower is not self.context_tower:
-            shorten(self.candidate_tower.backbone)
+            self.candidate_tower.backbone.compute_first_output_only()
 
     def new_parameters(self) -> list[nn.Parameter]:
         """The codes and projections."""

@@ -1,9 +1,10 @@
 """Reducing token outputs to vectors. Padding is left out; boundary tokens are included."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from polyrank.config.models import Reduction
+from polyrank.config.models import PairReduction, Reduction
+from polyrank.devices.choice import full_precision
 
 
 def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -> Tensor:
@@ -93,3 +94,40 @@ def last_outputs(outputs: Tensor, mask: Tensor, m: int, with_first: bool) -> tup
     if not with_first:
         return chosen, real
     return torch.cat([outputs[:, :1], chosen], 1), torch.cat([starts > 0, real], 1)
+
+
+class Pooling(nn.Module):
+    """The vector that a Cross-encoder's head reads, from the outputs of a pair.
+
+    The "first" output, the "mean" of all, or their "learnt" mean: weighted by softmax(h_t . q), with q trained.
+
+    q starts at zero, so "learnt" starts as "mean".
+
+    Args:
+        reduction: one of the three.
+        dimension: D.
+
+    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.4: a single code.
+
+    >>> pool = Pooling("learnt", 1); h = torch.tensor([[[1.0], [3.0], [99.0]]])
+    >>> real = torch.tensor([[True, True, False]])
+    >>> pool(h, real).item()
+    2.0
+    >>> _ = pool.code.data.fill_(50.0)  # weights exp(50) and exp(150)
+    >>> pool(h, real).item()
+    3.0
+    """
+
+    def __init__(self, reduction: PairReduction, dimension: int) -> None:
+        super().__init__()
+        self.reduction = reduction
+        self.code = nn.Parameter(torch.zeros(dimension)) if reduction == "learnt" else None
+
+    def forward(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        """``[P, D]``, in fp32, from ``outputs`` ``[P, T, D]`` and ``mask`` ``[P, T]``, true on real tokens."""
+        if self.code is None:
+            assert self.reduction != "learnt", "it has a code"
+            return reduce(outputs, mask, self.reduction, 1)
+        with full_precision(outputs):
+            weights = (outputs @ self.code).masked_fill(~mask, -torch.inf).softmax(1)  # [P, T]
+            return (weights[:, None] @ outputs)[:, 0]

@@ -17,7 +17,7 @@ from polyrank.devices.pipeline import AHEAD, late, prefetched, read_later
 from polyrank.models import EncoderNetwork
 from polyrank.models.exported import ExportedEncoder
 from polyrank.models.foreign import SentenceEncoder
-from polyrank.models.mixture import Mixture
+from polyrank.models.network import Mixture
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.inputs import as_texts

@@ -20,7 +20,7 @@ from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.bert import BertConfig
 from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
 from polyrank.models.foreign.files import CLASSIFIER
-from polyrank.models.pretrained import read_pretrained_config
+from polyrank.models.hugging_face import read_pretrained_config
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
 from polyrank.scorers.late import LateScorer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.models.mixture import Mixture
+from polyrank.models.network import Mixture
 from polyrank.records import Context
 from polyrank.scorers.encoded import score_row
 from polyrank.scorers.explanation import Attention, CandidateShare, Explanation, TextShare, TokenShare, VectorShare

@@ -47,10 +47,13 @@ class BackboneTexts(Texts):
 
     policy: TextPolicy
     subwords: Subwords
+    prompts = ("", "")
+    """Text before each context, and before each candidate."""
 
     def __init__(self, subwords: Subwords, policy: TextPolicy, max_positions: int) -> None:
         check_budgets(policy, max_positions)
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
+        self.before, self.after = [subwords.start_id], [subwords.end_id]
         most_background = min(policy.max_background_tokens, policy.max_context_tokens // 2)
         self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens, most_background)
         self.separator = policy.turn_separator
@@ -106,21 +109,24 @@ class BackboneTexts(Texts):
         first, last = (turns, facts) if after else (facts, turns)
         return [*first, *between, *last] if turns else facts
 
+    @property
+    def _n_special(self) -> int:
+        return len(self.before) + len(self.after)
+
     def context_ids(self, context: Context) -> list[int]:
         """``[S] background turns [S]`` within ``max_context_tokens``."""
-        ids = self._context(context, self.policy.max_context_tokens - 2)
-        return [self.subwords.start_id, *ids, self.subwords.end_id]
+        return [*self.before, *self._context(context, self.policy.max_context_tokens - self._n_special), *self.after]
 
     def candidate_ids(self, text: str) -> list[int]:
         """``[S] candidate [S]`` within ``max_candidate_tokens``."""
-        return self._candidate(self.subwords.encode(text))
+        return self._candidate(self.subwords.encode(self.prompts[1] + text))
 
     def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """``candidate_ids`` of many texts, encoded together."""
-        return [self._candidate(ids) for ids in self.subwords.encode_all(texts)]
+        return [self._candidate(ids) for ids in self.subwords.encode_all([self.prompts[1] + text for text in texts])]
 
     def _candidate(self, ids: Sequence[int]) -> list[int]:
-        return [self.subwords.start_id, *self._start(ids, self.policy.max_candidate_tokens - 2), self.subwords.end_id]
+        return [*self.before, *self._start(ids, self.policy.max_candidate_tokens - self._n_special), *self.after]
 
     def _start(self, ids: Sequence[int], budget: int) -> Sequence[int]:
         """The first ids of a candidate."""

@@ -155,22 +155,38 @@ def load_subwords(folder: Path) -> Subwords:
     """Load the tokenizer of a Hugging Face model folder.
 
     Raises:
-        ConfigError: the folder has no fast tokenizer, or the tokenizer has no boundary tokens.
+        ArtifactError: transformers cannot read the tokenizer.
+        ConfigError: the tokenizer has no boundary tokens.
     """
     if (subwords := _read_word_pieces(folder)) is not None:
         return subwords
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise ConfigError(f"{folder} has no tokenizer.json; save its fast tokenizer there first")
+    tokenizer = load_tokenizer(folder)
     start = tokenizer.cls_token or tokenizer.bos_token
     end = tokenizer.sep_token or tokenizer.eos_token
     padding = tokenizer.pad_token
     if not (start and end and padding):
         raise ConfigError(f"the tokenizer in {folder} lacks a start, end or padding token; set them in its config")
-    return Subwords(Tokenizer.from_str(backend.to_str()), start, end, padding)
+    return Subwords(Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), start, end, padding)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """A fast tokenizer of the transformers library.
+
+    Raises:
+        ArtifactError: the library cannot read it, or it has no tokenizer.json.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
+            raise ValueError("it has no tokenizer.json")
+    except Exception as error:  # the library raises many kinds: for a file, for a value, for a missing converter
+        reason = " ".join(str(error).split())[:200]
+        raise ArtifactError(
+            f"transformers cannot read the tokenizer in {folder} ({reason}); save its fast tokenizer there"
+        ) from error
+    return tokenizer
 
 
 def _read_word_pieces(folder: Path) -> Subwords | None:

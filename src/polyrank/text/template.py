@@ -16,7 +16,7 @@ from polyrank.config.models import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
 from polyrank.text.policy import BackboneTexts
-from polyrank.text.subwords import Subwords
+from polyrank.text.subwords import Subwords, load_tokenizer
 
 Special = list[tuple[int, int]]
 """Consecutive special tokens: their ids and segments."""
@@ -65,10 +65,6 @@ class TemplateTexts(BackboneTexts):
         """See ``Texts``."""
         return f"{super().key} {self.before} {self.after} {self.prompts}"
 
-    @property
-    def _n_special(self) -> int:
-        return len(self.before) + len(self.after)
-
     def _context(self, context: Context, budget: int) -> list[int]:
         prompt = self.prompts[0]
         if not prompt:
@@ -80,21 +76,6 @@ class TemplateTexts(BackboneTexts):
             return whole
         self.cut.contexts.add(hash(context))
         return [*whole[:n], *whole[len(whole) - (budget - n) :]]
-
-    def context_ids(self, context: Context) -> list[int]:
-        """A context between its boundary tokens."""
-        return [*self.before, *self._context(context, self.policy.max_context_tokens - self._n_special), *self.after]
-
-    def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """``candidate_ids`` of many texts, encoded together."""
-        return super().all_candidate_ids([self.prompts[1] + text for text in texts])
-
-    def candidate_ids(self, text: str) -> list[int]:
-        """A candidate between its boundary tokens."""
-        return super().candidate_ids(self.prompts[1] + text)
-
-    def _candidate(self, ids: Sequence[int]) -> list[int]:
-        return [*self.before, *self._start(ids, self.policy.max_candidate_tokens - self._n_special), *self.after]
 
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """Context and candidate between their boundary tokens, and the segments.
@@ -143,7 +124,7 @@ def load_template_texts(
         ArtifactError: transformers cannot read the tokenizer, or it has no padding token.
         ConfigError: a budget is longer than the network's input.
     """
-    tokenizer = _load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     if lower_case:
         before = [] if backend.normalizer is None else [backend.normalizer]
@@ -171,21 +152,6 @@ def load_template_texts(
         max_pair_tokens=min(both, max_positions) if max_context_tokens or max_candidate_tokens else longest,
         prompts=prompts,
     )
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
-        if getattr(tokenizer, "backend_tokenizer", None) is None:
-            raise ValueError("it has no tokenizer.json")
-    except Exception as error:  # the library raises many kinds: for a file, for a value, for a missing converter
-        reason = " ".join(str(error).split())[:200]
-        raise ArtifactError(
-            f"transformers cannot read the tokenizer in {folder} ({reason}); save its fast tokenizer there"
-        ) from error
-    return tokenizer
 
 
 def _template(tokenizer: Any, *texts: str) -> list[Special]:

@@ -1,6 +1,5 @@
 """Building a ConveRT's network and vocabulary from its settings."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,8 +11,6 @@ from polyrank.errors import ConfigError
 from polyrank.models.convert.network import Convert
 from polyrank.text import ConvertTexts, Texts, learn_subwords, load_convert_subwords
 
-VOCABULARY = ("min_count", "vocabulary_size", "count_repeats")  # settings of a new vocabulary
-EARLIER = ("max_earlier_tokens", "max_earlier_turns", "number_prefixes", "background")  # settings of earlier turns
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "none": None}
 
 
@@ -72,9 +69,8 @@ def new_convert(
         The model and its tokenized text policy, which no longer names a vocabulary file: the model folder will hold it.
 
     Raises:
-        ConfigError: a text setting does not fit the vocabulary or ``start``, or has no effect.
+        ConfigError: a text setting does not fit the vocabulary or ``start``.
     """
-    _check_effects(config, policy, start)
     if start is not None:
         if policy.vocabulary is not None:
             raise ConfigError(
@@ -98,21 +94,3 @@ def new_convert(
         torch.manual_seed(seed)
         model.start(equal_sides=config.equal_sides)
     return model, ConvertTexts(subwords, replace(policy, vocabulary=None), config.multi_context)
-
-
-def _check_effects(config: ConvertConfig, policy: ConvertText, start: Texts | None) -> None:
-    """Refuse text settings without effect, unless they are the defaults or those of ``start``."""
-    unused = {}
-    if policy.vocabulary_size is not None:
-        unused["min_count"] = f"text.vocabulary_size = {policy.vocabulary_size} decides; leave out one of the two"
-    if start is not None:
-        unused |= dict.fromkeys(VOCABULARY, "train.init_from has its own vocabulary; leave it out")
-    elif policy.vocabulary is not None:
-        unused |= dict.fromkeys(VOCABULARY, f"text.vocabulary = {policy.vocabulary} is given; leave out one of the two")
-    if not config.multi_context:
-        unused |= dict.fromkeys(EARLIER, "model.multi_context = false; set it to true, or leave this out")
-    known = [ConvertText(), *([] if start is None else [start.policy])]
-    for key, reason in unused.items():
-        value = getattr(policy, key)
-        if all(value != getattr(settings, key, None) for settings in known):
-            raise ConfigError(f"text.{key} = {json.dumps(value)} has no effect, because {reason}")

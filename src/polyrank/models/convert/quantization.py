@@ -7,6 +7,7 @@ Rounding twice changes nothing, so weights from a file are not rounded again.
 Source: Henderson et al., ConveRT (2020), section 2.1 ("Quantization"); Micikevicius et al., Mixed precision training.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,20 +51,12 @@ def from_eight_bits(codes: Tensor, seen: Tensor) -> Tensor:
     return (codes.float() + 128) * step + low
 
 
-class _EightBits(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, seen: Tensor) -> Tensor:
-        return from_eight_bits(to_eight_bits(values, seen), seen)
+class _StraightThrough(torch.autograd.Function):
+    """Rounds values; the gradient passes unchanged."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
-
-
-class _SixteenBits(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, dtype: torch.dtype) -> Tensor:
-        return values.to(dtype).float()
+    def forward(ctx: Any, values: Tensor, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+        return rounded(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -92,7 +85,8 @@ class Rounding(nn.Module):
         """The parameter as the file will hold it, in fp32; the gradient passes straight through."""
         if self.dtype is None or self.on_grid:
             return parameter
-        return _SixteenBits.apply(parameter, self.dtype)  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
+        dtype = self.dtype
+        return _StraightThrough.apply(parameter, lambda values: values.to(dtype).float())  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
 
 
 class Linear(Rounding):
@@ -161,4 +155,5 @@ class Embedding(Rounding):
         rows = F.embedding(ids, self.weight)
         if self.dtype is None or self.on_grid:
             return rows
-        return _EightBits.apply(rows, self.seen)  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch
+        rounded = lambda values: from_eight_bits(to_eight_bits(values, self.seen), self.seen)  # noqa: E731
+        return _StraightThrough.apply(rows, rounded)  # type: ignore[no-any-return, no-untyped-call]  # untyped in torch

@@ -16,9 +16,9 @@ from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone
 from polyrank.models.foreign.files import Description, Layer, poolings
-from polyrank.models.mixture import Mixture, TwoSides
-from polyrank.models.packed_linear import narrow_weights
-from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
+from polyrank.models.hugging_face import load_pretrained, max_positions, read_pretrained_config
+from polyrank.models.narrow_linear import narrow_weights
+from polyrank.models.network import Mixture, TwoSides
 from polyrank.models.reductions import each_alone, reduce
 from polyrank.storage.tensors import read_file
 from polyrank.text import Tokens
