@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyrank.answering.replies import scorer_of_index
 from polyrank.cli.answering import context_of_line, print_row
 from polyrank.cli.console import check_plot_path
 from polyrank.cli.ranking import _query_of_line
@@ -17,7 +18,7 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import write_index
 from polyrank.index.local.ann import read_kind
 from polyrank.records import Candidate, Context
-from polyrank.scorers.open import encoder_of_index, load_encoder
+from polyrank.scorers.open import load_encoder
 from polyrank.storage.durable import new_folder, write_file
 from processes import run
 
@@ -208,9 +209,9 @@ def test_models_that_cannot_be_indexed_are_the_callers_mistake() -> None:
     with pytest.raises(UsageError, match="nosuch is not a model folder"):
         load_encoder("nosuch")
     with pytest.raises(UsageError, match=r"nosuch does not exist, .* was built with here/model"):
-        encoder_of_index("here/model", Path("nosuch"))
+        scorer_of_index("here/model", Path("nosuch"))
     with pytest.raises(UsageError, match="device 'abacus'"):
-        encoder_of_index("shipped:convert", device="abacus")
+        scorer_of_index("shipped:convert", device="abacus")
     assert run("info", "nosuch").returncode == 2
 
 

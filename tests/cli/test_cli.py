@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-from polyrank.answering.pipeline import open_pipeline
 
 import polyrank
 from polyrank.cli import commands
@@ -68,7 +67,7 @@ def test_nothing_imports_torch_before_it_must() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("group", [(), ("index",), ("pipeline",), ("import",)])
+@pytest.mark.parametrize("group", [(), ("index",), ("import",)])
 def test_help_imports_no_arrays(group: tuple[str, ...]) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "polyrank", *group, "--help"]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stderr
@@ -79,22 +78,20 @@ def test_help_imports_no_arrays(group: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("command", "function"),
     [
-        ("cli.intents:intents_train", "frozen.intents:train_intents"),
-        ("frozen.intents:train_intents", "frozen.intents:search"),
-        ("cli.maps:map_", "frozen.maps:MapConfig"),
+        ("cli.intents:intents_train", "tuning.intents:train_intents"),
+        ("tuning.intents:train_intents", "tuning.intents:search"),
+        ("cli.tuning:tune", "tuning:tune"),
         ("cli.splitting:split", "data.splits:split"),
         ("cli.mining:mine", "negatives.hard:HardNegatives"),
-        ("cli.pipelines:pipeline_create", "answering.calibration:choose_settings"),
-        ("answering.calibration:choose_settings", "answering.calibration:try_threshold"),
     ],
 )
 def test_defaults_are_the_same_in_commands_and_functions(command: str, function: str) -> None:
-    """Options with a number or a switch and arguments of the same name; only a pipeline's command hides answers."""
+    """Options with a number or a switch and arguments of the same name."""
     one, other = (
         inspect.signature(getattr(importlib.import_module(f"polyrank.{module}"), name)).parameters
         for module, name in (command.split(":"), function.split(":"))
     )
-    shared = [name for name in one if name in other and name != "no_answer"]
+    shared = [name for name in one if name in other]
     defaults = [(name, one[name].default, other[name].default) for name in shared]
     plain = [each for each in defaults if isinstance(each[1], int | float) and each[2] is not inspect.Parameter.empty]
     assert defaults
@@ -154,39 +151,22 @@ def test_ctrl_c_prints_one_word_and_exits_with_130(trained: dict[str, Path]) -> 
     assert "Traceback" not in said
 
 
-def test_a_pipeline_is_made_and_answers(trained: dict[str, Path], tmp_path: Path) -> None:
-    rows = [{"context": ["my bill is too high"], "candidates": ["the bill is too high"], "relevant": [0]}] * 4
-    rows += [{"context": ["zebra"], "candidates": ["lion"], "relevant": [0]}] * 4
+def test_a_ranker_is_tuned_and_answers(trained: dict[str, Path], tmp_path: Path) -> None:
+    replies = (trained["folder"] / "replies.txt").read_text("utf-8").splitlines()
+    rows = [{"context": [f"my {reply}"], "candidates": replies, "relevant": [i]} for i, reply in enumerate(replies * 5)]
+    rows = [row | {"relevant": [i % 4]} for i, row in enumerate(rows)]
     (tmp_path / "valid.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    options = (
-        "--retriever bm25 --n-retrieved 1 --ensemble auto --precision 0.9 --no-answer 0",
-        f"--rerank {trained['cross']} --valid {tmp_path / 'valid.jsonl'} --plot {tmp_path / 'curve.png'}",
-    )
-    made = run("pipeline", "create", trained["index"], "-o", tmp_path / "p", *" ".join(options).split())
+    options = ["--valid", tmp_path / "valid.jsonl", "--precision", "0.9", "--json"]
+    made = run("tune", trained["bi"], trained["cross"], "bm25", *options, "-o", tmp_path / "best")
     assert made.returncode == 0, made.stderr
-    assert "answers 50.0% of 8 contexts, 100.0% of the answers right" in made.stderr
-    assert (tmp_path / "curve.png").exists()
-    assert json.loads(run("pipeline", "info", tmp_path / "p").stdout)["pipeline"]["n_retrieved"] == 1
-    tried = run("pipeline", "test", tmp_path / "p", tmp_path / "valid.jsonl", "--no-answer", "0", "--json")
-    assert (json.loads(tried.stdout)["coverage"], json.loads(tried.stdout)["precision"]) == (0.5, 1.0)
-    found = run("respond", tmp_path / "p", stdin="my bill is too high\nzebra\n")
-    sure, lost = (json.loads(line) for line in found.stdout.splitlines())
-    assert set(sure["results"][0]["stages"]) == {"retriever", "reranker"}
-    assert not sure["abstained"]
-    assert lost["abstained"]
-    table = run(
-        "evaluate",
-        "bm25",
-        trained["folder"] / "test.jsonl",
-        "--rerank",
-        trained["cross"],
-        "--n-retrieved",
-        "2",
-        "--json",
-    )
-    assert json.loads(table.stdout)["n_examples"] == 3
-    bad = run("pipeline", "create", trained["index"], "-o", tmp_path / "q", "--precision", "0.9")
-    assert (bad.returncode, "--valid" in bad.stderr) == (2, True)
+    assert json.loads(made.stdout)["written"] == str(tmp_path / "best")
+    assert "next: polyrank index build" in made.stderr
+    built = run("index", "build", tmp_path / "best", trained["folder"] / "replies.txt", "-o", tmp_path / "i")
+    assert built.returncode == 0, built.stderr
+    found = run("respond", tmp_path / "i", "the bill is high", "-k", "1")
+    assert json.loads(found.stdout)["results"][0]["text"] == "the bill is too high"
+    figures = run("evaluate", tmp_path / "best", tmp_path / "valid.jsonl", "--json")
+    assert json.loads(figures.stdout)["metrics"]["R@1"] == 1
 
 
 def test_rank_scores_candidates(trained: dict[str, Path]) -> None:
@@ -267,11 +247,9 @@ def test_foreign_files_in_an_index_folder_are_not_lost(trained: dict[str, Path],
     assert run(*command).returncode == 0
 
 
-def test_a_runtime_without_an_export_is_refused(trained: dict[str, Path], tmp_path: Path) -> None:
-    made = run("pipeline", "create", trained["index"], "-o", tmp_path / "p", "--retriever", "bm25")
-    assert made.returncode == 0, made.stderr
-    refused = run("respond", tmp_path / "p", "hi", "--backend", "onnx")
-    assert (refused.returncode, "retrieves with bm25, which has no onnx export" in refused.stderr) == (2, True)
+def test_a_runtime_without_an_export_is_refused(trained: dict[str, Path]) -> None:
+    refused = run("respond", trained["index"], "hi", "--backend", "onnx")
+    assert (refused.returncode, "no onnx export" in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.deep
@@ -338,15 +316,15 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
     (tmp_path / "replies.txt").write_text("restart the router\nthanks\n", "utf-8")
     built = run("index", "build", f"untuned:{backbone.name}", tmp_path / "replies.txt", "-o", index, cwd=tmp_path)
     assert built.returncode == 0, built.stderr
-    pipeline = open_pipeline(index)  # from another folder
-    best = pipeline.answer("thanks", 1, allow_echo=True).ranked[0]
+    replies = polyrank.open(index)  # from another folder
+    best = replies.answer("thanks", 1, allow_echo=True).ranked[0]
     assert (best.text, best.score) == ("thanks", pytest.approx(1.0, abs=1e-5))
     weights = safetensors.torch.load_file(backbone / "model.safetensors")
     name = sorted(weights)[0]
     weights[name] = weights[name] + 1.0
     safetensors.torch.save_file(weights, backbone / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match="was made by encoder"):
-        open_pipeline(index).answer("thanks", 1)
+        polyrank.open(index).answer("thanks", 1)
 
 
 @pytest.mark.parametrize(
@@ -396,28 +374,6 @@ def test_an_error_on_stdin_names_its_line(trained: dict[str, Path]) -> None:
     assert "stdin:2" in found.stderr
 
 
-def test_an_impossible_pipeline_is_refused_before_it_is_created(trained: dict[str, Path], tmp_path: Path) -> None:
-    index, there = str(trained["index"]), tmp_path / "there"
-    for options, said in (
-        (["--ensemble", "z-score"], "name the second with --rerank"),
-        (["--rerank", str(tmp_path / "no-model")], "no-model"),
-        (["--retriever", "bm25", "--model", index], "does not apply to bm25"),
-        (["--plot", str(tmp_path / "x.png")], "--precision"),
-    ):
-        found = run("pipeline", "create", index, "-o", tmp_path / "p", *options)
-        assert found.returncode != 0
-        assert said in found.stderr, found.stderr
-        assert not (tmp_path / "p").exists()
-    assert run("pipeline", "create", tmp_path / "nosuch", "-o", there).returncode == 4
-    made = run("pipeline", "create", index, "-o", there, "--rerank", trained["cross"], "--ensemble", "z-score")
-    assert made.returncode == 0, made.stderr
-    assert json.loads(run("pipeline", "info", there).stdout)["pipeline"]["ensemble"] == "z-score"
-    assert "already exists" in run("pipeline", "create", index, "-o", there, "--valid", "nosuch").stderr
-    lexical = tmp_path / "lexical"
-    assert run("pipeline", "create", index, "-o", lexical, "--retriever", "bm25").returncode == 0
-    assert "which has no model and no mode" in run("respond", lexical, "--mode", "exact", "hi").stderr
-
-
 RunHere = Callable[..., tuple[int, str, str]]
 
 
@@ -444,11 +400,9 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         ("export {folder}/none --to onnx", "does not exist; give one that training wrote"),
         ("export {cross} --to sentence-transformers", "give -o FOLDER"),
         ("export {cross} --to onnx -o {folder}/x", "leave out -o"),
-        ("map {test} --valid {test} -o {folder}/map --lr a", "--lr 'a' is not a list of numbers"),
         ("curves {bi}/..", "no validation of these runs has R@1; choose other runs"),
         ("index remove {index}", "no ids were given"),
         ("index snapshot {index} -o {folder}", "already exists"),
-        ("pipeline create {index} -o {folder}/p --ensemble auto --rerank {cross}", "give them with --valid"),
         ("quickstart --output {folder}", "already exists"),
         ("quickstart --output {folder}/q --start foo", "foo"),
         ("info {folder}/none", "is not a model folder"),
@@ -549,7 +503,7 @@ def test_changes_of_an_index_are_reported(trained: dict[str, Path], run_here: Ru
         f"{index}: 1 candidate of dimension 32, 1 text encoded; replaced an index of 4 candidates\n",
     )
     _, _, said = run_here("index", "build", "shipped:convert", replies, "-o", index, "--overwrite")
-    assert f"{index} had another encoder; make its pipelines again" in said
+    assert f"{index} had another encoder" in said
     assert "seem to be" not in said
     (tmp_path / "german.txt").write_text("Das ist nicht die Rechnung\n", "utf-8")
     for model, warned in (("shipped:convert", True), (trained["bi"], False)):

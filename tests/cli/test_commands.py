@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import typer
-from polyrank.answering.pipeline import open_pipeline, write_pipeline
 from typer.testing import CliRunner
 
 import polyrank
@@ -18,7 +17,6 @@ from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
 from polyrank.cli.interrupts import discard_partial_output
 from polyrank.cli.progress import WorkDisplay
-from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, DataError, PolyrankError
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
@@ -40,11 +38,10 @@ def refusal(*arguments: str | Path, stdin: str | bytes = "") -> str:
 
 @pytest.fixture(scope="module")
 def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index, a pipeline of BM25, lists, pairs and dialogues."""
+    """An index, lists, pairs and dialogues."""
     folder = tmp_path_factory.mktemp("commands")
     candidates = [polyrank.Candidate(f"c{i}", text, {"n": i}) for i, text in enumerate(REPLIES)]
     polyrank.build_index(folder / "index", f"untuned:{tiny_backbone}", candidates)
-    write_pipeline(folder / "lexical", PipelineConfig(index=str(folder / "index"), retriever="bm25"))
     rows: dict[str, list[dict[str, Any]]] = {
         "lists": [{"context": ["my wifi"], "candidates": REPLIES, "relevant": [i % 4]} for i in range(4)],
         "pairs": [{"context": [f"my {i}"], "response": REPLIES[i % 4]} for i in range(8)],
@@ -64,18 +61,13 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
-SUM = "sum shipped:convert shipped:convert -o OUT"
 WITHOUT_DIALOGUES = (
     "evaluate bm25 PAIRS",
     "export shipped:convert --to int8 --check --valid LISTS",
     "import replies PAIRS -o OUT --from-dialogues",
-    "map PAIRS --valid LISTS -o OUT",
     "mine PAIRS --from bm25 -o OUT",
-    "pipeline create INDEX -o OUT --valid LISTS --precision 0.9",
-    "pipeline test LEXICAL LISTS",
-    "popularity PAIRS -o OUT",
     "split PAIRS -o OUT",
-    f"{SUM} --valid LISTS",
+    "tune shipped:convert --valid LISTS -o OUT",
 )
 
 
@@ -84,7 +76,7 @@ WITHOUT_DIALOGUES = (
     [
         ("respond INDEX hi --plot x", "No such option"),
         ("explain INDEX hi --reply a --id b", "name two replies; give one of them"),
-        ("explain bm25 hi", "bm25 is not an index or a pipeline and contains no replies; give one with --reply"),
+        ("explain bm25 hi", "bm25 is not an index and contains no replies; give one with --reply"),
         ("explain bm25 hi --reply a --filter n=1", "no replies; --filter needs an index; leave it out"),
         ("explain bm25 hi --reply a --model b", "no replies; --model needs an index; leave it out"),
         ("evaluate bm25 LISTS --metric MRR,loss", "--metric 'loss' is not one of R@k, recall@k, MRR and MAP; write"),
@@ -94,17 +86,7 @@ WITHOUT_DIALOGUES = (
         ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks a:b", "--ranks 'a:b' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks 1:", "--ranks '1:' is not FIRST:LAST; write for example 1:50"),
-        ("pipeline create INDEX -o OUT --plot x.png", "--plot draws the choice of a threshold; set one"),
-        ("pipeline create INDEX -o OUT --speaker a", "--speaker a applies to validation examples; give them"),
-        ("pipeline create INDEX -o OUT --limit 3", "--limit 3 applies to validation examples; give them with --valid"),
-        ("pipeline create INDEX -o OUT --no-answer 0.1", "--no-answer 0.1 hides answers for the choice of a threshold"),
-        ("pipeline create INDEX -o OUT --valid LISTS --no-answer 0", "--no-answer 0 hides answers for the choice of"),
-        ("pipeline create INDEX -o OUT --valid LISTS --rerank bm25", "lists.jsonl has no effect without --precision,"),
-        ("pipeline test LEXICAL LISTS --model m", "--model m does not apply to bm25; leave it out"),
-        ("pipeline create INDEX -o OUT --precision 0.9", "--ensemble auto need validation examples"),
-        ("pipeline create INDEX -o OUT --ensemble auto --rerank bm25", "need validation examples; give them"),
-        ("pipeline create INDEX -o OUT --ensemble auto", "the ensemble auto adds the scores of two stages"),
-        ("pipeline create INDEX -o OUT --model m --retriever bm25", "--model m does not apply to bm25; leave it out"),
+        ("tune bm25 --valid LISTS -o OUT --weight counts", "--weight 'counts' is not TERM=WEIGHT; write for example"),
         ("feedback export STORE -o OUT --since soon", "--since 'soon' is not a date; write 2026-05-31 or"),
         ("import replies LISTS -o OUT --speaker a", "need --from-dialogues; add it or leave them out"),
         ("import replies LISTS -o OUT --min-count 2", "need --from-dialogues; add it or leave them out"),
@@ -117,32 +99,22 @@ WITHOUT_DIALOGUES = (
         ("import corpus pairs LISTS -o OUT --every-turn", "`every_turn` does not apply to pairs; leave it out"),
         ("import corpus dstc7-candidates LISTS -o OUT --skip-bad", "dstc7-candidates only has --overwrite"),
         ("mine PAIRS -o OUT --from bm25 --max-overlap 1.5", "outside (0, 1]"),
-        ("respond INDEX hi --ensemble z-score", "the ensemble z-score adds the scores of two stages; name the second"),
-        ("respond INDEX hi --n-retrieved 3", "`n_retrieved=3` is the number of candidates for a second stage"),
-        ("explain bm25 hi --reply hi --n-retrieved 3", "is the number of candidates for a second stage; name one"),
-        ("rank bm25 hi LISTS --n-retrieved 3", "is the number of candidates for a second stage; name one"),
-        ("evaluate bm25 LISTS --n-retrieved 3", "is the number of candidates for a second stage; name one"),
-        ("pipeline create INDEX -o OUT --n-retrieved 3", "`n_retrieved=3` is the number of candidates for a second"),
         ("index update-counts INDEX REPLIES --feedback STORE", "feedback.db does not exist; use a feedback file that"),
         ("feedback export LISTS -o LISTS --overwrite", "lists.jsonl already exists and is read by this command"),
         ("evaluate bm25 DIALOGUES --speaker nobody", "nobody"),
         *((f"{command} --speaker {name}", f"speaker '{name}' applies only to dialogues")
           for command in WITHOUT_DIALOGUES for name in ("agent", "*")),
-        (f"{SUM} --weights 1,1 --speaker a", "--speaker a applies to validation lists; give them with --valid"),
-        (f"{SUM} --weights 1,1 --max-valid 9", "--max-valid 9 applies to validation lists; give them with --valid"),
         ("mine LISTS --from shipped:convert -o OUT --margin 1", "--margin 1 applies to a re-ranker's scores; name it"),
-        ("popularity --catalogue REPLIES -o OUT --speaker a", "--speaker a applies to dialogues, and a catalogue"),
         ("export shipped:convert --to int8 --check --speaker a", "--speaker a applies to candidate lists; give them"),
         ("curves PAIRS -o curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
         ("curves PAIRS -o nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
-        ("map PAIRS --valid LISTS --encoder bm25 -o OUT", "bm25 has no vectors to map; give a Bi- or Poly-encoder"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_cause(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = {"INDEX": files / "index", "LEXICAL": files / "lexical", "OUT": tmp_path / "out"}
+    names = {"INDEX": files / "index", "OUT": tmp_path / "out"}
     names |= {"STORE": tmp_path / "feedback.db"}
     names |= {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "dialogues", "replies")}
     words = [str(names.get(word, word)) for word in arguments.split()]
@@ -364,13 +336,13 @@ def test_a_chat_marks_the_best_reply_and_goes_on_from_it(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[list[str]] = []
-    with open_pipeline(files / "index", device="cpu") as pipeline:
+    with polyrank.open(files / "index", device="cpu") as replies:
 
         def answer(turns: list[str]) -> Any:
             asked.append(turns)
-            return pipeline.answer(turns, 2)
+            return replies.answer(turns, 2)
 
-        best = [reply.text for reply in pipeline.answer(["my wifi"], 2).ranked]
+        best = [reply.text for reply in replies.answer(["my wifi"], 2).ranked]
         monkeypatch.setattr(sys, "stdin", io.StringIO("my wifi\nagain\n/new\nhi\n/quit\nnever read\n"))
         _chat(answer)
     assert asked == [["my wifi"], ["my wifi", best[0], "again"], ["hi"]]

@@ -1,4 +1,4 @@
-"""A ConveRT from the command line, end to end: train, info, evaluate, compare, rank, index, respond, pipeline."""
+"""A ConveRT from the command line, end to end: train, info, evaluate, compare, rank, index, respond."""
 
 import io
 import json
@@ -85,9 +85,6 @@ def test_every_command_works_with_a_trained_convert(polyrank: Run, task: dict[st
     found = {reply["text"]: reply["score"] for reply in answer["results"]}
     assert found["router thanks"] == pytest.approx(scores[0], abs=1e-4)
     assert found["light thanks"] == pytest.approx(scores[1], abs=1e-4)
-
-    polyrank("pipeline", "create", tmp_path / "index", "-o", tmp_path / "p", "--rerank", model, "--n-retrieved", "2")
-    assert len(json.loads(polyrank("respond", tmp_path / "p", "-k", "2", "hi", "my router"))["results"]) == 2
 
 
 def test_info_refuses_other_files(polyrank: Run, tmp_path: Path) -> None:

@@ -21,8 +21,6 @@ COMMANDS = {
     "mine": "mine data.jsonl --from bm25 -o OUT",
     "compare": "compare scores.jsonl --plot OUT",
     "curves": "curves run -o OUT",
-    "pipeline create": "pipeline create gone -o out --valid data.jsonl --precision 0.5 --plot OUT",
-    "pipeline test": "pipeline test gone data.jsonl --plot OUT",
     "intents train": "intents train gone.csv -o out --plot OUT",
 }
 
@@ -56,7 +54,6 @@ def test_a_file_is_replaced_with_the_option(folder: Path) -> None:
         "evaluate bm25 data.jsonl --scores OUT --overwrite",
         "mine data.jsonl --from bm25 -o OUT --overwrite",
         "import corpus pairs data.jsonl -o OUT --overwrite",
-        "pipeline test gone data.jsonl --plot OUT --overwrite",
     ],
 )
 @pytest.mark.parametrize("output", ["data.jsonl", "./sub/../data.jsonl", "link.svg", "hard.svg"])
