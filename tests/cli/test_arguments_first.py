@@ -38,7 +38,6 @@ WRONG = [
     # a missing model together with a missing file that the command would read before it
     ("evaluate absent none", "absent is not a model folder"),
     ("tune absent --valid none -o out", "absent is not a model folder"),
-    ("respond none --model absent", "absent is not a model folder"),
     ("mine none --from absent -o out", "absent is not a model folder"),
     ("mine none --from bm25 --rerank absent -o out", "absent is not a model folder"),
     ("intents train none -o out --encoder absent", "absent is not a model folder"),

@@ -115,7 +115,8 @@ class Choice:
         if not tried:
             return self
         weights = self.weights(self.order)
-        searched = [(term, weights[term]) for term in weights if term.encoder(weights[term]) is not None]
+        used = [term for term in weights if any(weights[term])]
+        searched = [(term, weights[term]) for term in used if term.encoder(weights[term]) is not None]
         if not searched:
             return self
         shortlists = Shortlists.of(searched, self.scored, N_RERANKED)
@@ -139,11 +140,14 @@ class Choice:
     def ranker(self) -> Ranker:
         """The chosen terms, with weights in units of one encoder's score: of the one that attends, or the first."""
         weights = self.weights(self.order)
-        encoders = [term for term in self.order if isinstance(term, EncoderTerm) and any(weights[term])]
-        unit = next((term for term in encoders if term in self.several), encoders[0] if encoders else self.order[0])
+        used = [term for term in self.order if any(weights[term])] or self.order[:1]
+        encoders = [term for term in used if isinstance(term, EncoderTerm)]
+        unit = next((term for term in encoders if term in self.several), (encoders or used)[0])
         scale = weights[unit][0] or 1.0
         # rounded as printed, so that users can give the same weights again
         listed = {term: [float(f"{weight / scale:.4g}") for weight in values] for term, values in weights.items()}
+        if not any(listed[unit]):  # of a model that ranks the lists no better than chance, alone
+            listed[unit] = [1.0]
         chosen = [unit, *(term for term in (*self.order, *self.fixed) if term is not unit and any(listed[term]))]
         n_retrieved = SHORTLIST if self.shortlists is None else N_RERANKED
         terms = [(term, listed[term]) for term in chosen]
