@@ -231,6 +231,7 @@ def test_the_exit_code_is_kept_where_python_would_kill_itself(tmp_path: Path) ->
     assert (found.returncode, found.stderr) == (143, b"interrupted\n")
 
 
+@pytest.mark.deep
 def test_an_interrupted_training_saves_its_state_and_resumes(tiny_backbone: Path, tmp_path: Path) -> None:
     pairs = [{"context": [f"my wifi {i}"], "response": f"restart it {i}"} for i in range(64)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf-8")
