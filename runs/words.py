@@ -17,6 +17,7 @@ FOLDERS = ("src", "tests", "docs", "deploy", "kernels", "models", "chats", "runs
 PLACES = (*FOLDERS, *(path.name for path in ROOT.glob("*.md")))
 KINDS = {".py", ".md", ".html", ".js", ".css", ".c", ".h", ".sh", ".toml", ".yaml", ""}
 SKIPPED = {
+    ".hypothesis",
     "words.py",
     "results",
     "work",
@@ -43,7 +44,7 @@ TURNS = {  # a pattern, and what to write instead
     r"\b(ask|asks|asked|asking) for\b": "requires, requests, needs",
     r"\bsays?\b(?!`)": "reports, prints, returns, states",
     r"\b(tells|told)\b": "reports, shows, distinguishes",
-    r"\bstands?\b(?! for)": "is",
+    r"\bstands?\b(?! for|-alone)": "is",
     r"\bthe first process\b": "rank 0",
     r"\bthe way on\b": "how to resume",
     r"\b(is|are) to be\b|\bto be had\b": "must be; is available",

@@ -14,17 +14,17 @@ report lists every guess.
 """
 
 from polyrank_chats.errors import ChatsError, DataError, MissingLibraryError, UsageError
-from polyrank_chats.import_report import Chats, ChatsReport
 from polyrank_chats.importer import import_chats
 from polyrank_chats.output import write_dialogues
+from polyrank_chats.report import Chats, Report
 from polyrank_chats.texts_of_tables import read_texts
 
 __all__ = [
     "Chats",
     "ChatsError",
-    "ChatsReport",
     "DataError",
     "MissingLibraryError",
+    "Report",
     "UsageError",
     "import_chats",
     "read_texts",

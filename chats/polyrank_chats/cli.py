@@ -1,114 +1,128 @@
 """The command ``polyrank-chats``, which is also ``polyrank import chats``."""
 
-import dataclasses
 import errno
-import json
 import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
-from typer import Argument, Option
+from typing import Any
 
 from polyrank_chats.errors import ChatsError, DataError, UsageError
 from polyrank_chats.importer import GAP_HOURS, import_chats
 from polyrank_chats.output import check_output, write_dialogues
+from polyrank_chats.unpacking import MAX_BYTES
 
 SHOWN_TURNS, SHOWN_LETTERS = 8, 200
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+DESCRIPTION = """\
+Convert chats to a file of dialogues: CSV, sheets, JSON, and exports of help
+desks and messengers. The form and the columns are inferred and reported;
+options override them."""
+EXAMPLES = """\
+Examples:
+  {program} export.csv -o chats.jsonl
+  {program} "WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt"""
+REPEATABLE = {
+    "agent": "the agent, whose replies to train on: a name, id or role",
+    "time": "the column of times; two, if date and time of day are separate",
+    "sheet": "a sheet of a workbook, or a table of an SQLite database",
+}
+COLUMNS = {
+    "conversation": "the conversation's id",
+    "sender": "the sender",
+    "text": "the text",
+    "question": "the question, in a table of answers",
+    "answer": "the answer, in a table of answers",
+}
+SWITCHES = {
+    "keep-system": "keep a system message at the start as background",
+    "keep-personal": "keep addresses, links, and phone, card and account numbers",
+    "skip-bad": "count and skip bad rows",
+    "overwrite": "replace an existing file",
+    "yes": "skip the question whether the first conversation is right",
+}
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "polyrank-chats") -> None:
+    """Run the command; every error is one line on stderr.
+
+    Args:
+        arguments: None: those of the process.
+        program: name of the command in its help.
+
+    Raises:
+        SystemExit: with the exit code of an error: 2 usage, 3 bad data, 5 out of disk; 130 after Ctrl-C.
+    """
+    try:
+        convert(make_parser(program).parse_args(arguments))
+    except ChatsError as error:
+        notify(f"error: {error}")
+        raise SystemExit(error.exit_code) from error
+    except OSError as error:
+        notify(f"error: cannot use {error.filename or 'the output'}: {error.strerror}; check the disk and the path")
+        raise SystemExit(5 if error.errno in DISK_TROUBLE else UsageError.exit_code) from error
+    except KeyboardInterrupt as error:
+        raise SystemExit(130) from error
+
+
+def make_parser(program: str) -> ArgumentParser:
+    """The arguments of the command; most have the names of those of ``import_chats``."""
+    parser = ArgumentParser(
+        program,
+        usage=f"{program} SOURCE -o FILE [OPTIONS]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES.format(program=program),
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("path", type=Path, metavar="SOURCE", help="the file, folder or zip to read")
+    add("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON lines to write; .gz compresses")
+    for name, text in REPEATABLE.items():
+        add(f"--{name}", action="append", default=[], metavar="NAME", help=f"{text}; repeatable")
+    for name, text in COLUMNS.items():
+        add(f"--{name}", metavar="COLUMN", help=text)
+    add("--as", dest="form", metavar="FORM", help="the form: table, whatsapp, mail, ...; default: inferred")
+    pause = "without ids of conversations: the pause that ends one; default: 8"
+    add("--gap", dest="gap_hours", type=float, default=GAP_HOURS, metavar="HOURS", help=pause)
+    add("--date-order", metavar="FIRST", help="the first part of dates such as 3/4/24: day, month or year")
+    add("--encoding", metavar="NAME", help="the encoding of text files, such as cp1252")
+    add(
+        "--max-bytes", type=int, default=MAX_BYTES, metavar="N", help="the size of a file, also unpacked; default: 2^30"
+    )
+    add("--redact", type=Path, metavar="FILE", help="a text file of names, one per line; [name] replaces them")
+    for name, text in SWITCHES.items():
+        add(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def convert(arguments: Namespace) -> None:
+    """Import the chats, show the first conversation, and write all.
+
+    Raises:
+        ChatsError: an argument or the data are wrong, or the user rejects the first conversation.
+    """
+    options = vars(arguments)
+    source, output, names = arguments.path, options.pop("output"), options.pop("redact")
+    overwrite, is_sure = options.pop("overwrite"), options.pop("yes")
+    check_output(output, inputs=(source, names), overwrite=overwrite)
+    chats = import_chats(**options, redact=[] if names is None else read_names(names))
+    for note in (f"read as {' and '.join(chats.report.forms)}", *chats.report.notes, str(chats.report)):
+        notify(f"{source}: {note}")
+    show_first(chats.dialogues)
+    if not is_sure and sys.stdin.isatty() and sys.stderr.isatty():
+        print("Is it right? [Y/n]: ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
+            raise UsageError(
+                "nothing was written; correct it with --as, --conversation, --time, --sender, --text or --agent"
+            )
+    write_dialogues(output, chats.dialogues)
+    notify(f"wrote {output}")
 
 
 def notify(message: str) -> None:
     """Print a line on stderr."""
-    typer.echo(message, err=True)
-
-
-@app.command()
-def chats(
-    source: Annotated[Path, Argument(help="The file, folder or zip to read.")],
-    output: Annotated[Path, Option("-o", "--output", help="JSON lines to write; .gz compresses.")],
-    agent: Annotated[
-        list[str] | None,
-        Option(metavar="NAME", help="The agent, whose replies to train on: a name, id or role. Repeatable."),
-    ] = None,
-    conversation: Annotated[str | None, Option(metavar="COLUMN", help="The conversation's id.")] = None,
-    time: Annotated[
-        list[str] | None,
-        Option(metavar="COLUMN", help="The time; repeat it if date and time of day are separate columns."),
-    ] = None,
-    sender: Annotated[str | None, Option(metavar="COLUMN", help="The sender.")] = None,
-    text: Annotated[str | None, Option(metavar="COLUMN", help="The text.")] = None,
-    question: Annotated[str | None, Option(metavar="COLUMN", help="The question, in a table of answers.")] = None,
-    answer: Annotated[str | None, Option(metavar="COLUMN", help="The answer, in a table of answers.")] = None,
-    form: Annotated[
-        str | None, Option("--as", metavar="FORM", help="The format: table, whatsapp, mail, ... Default: inferred.")
-    ] = None,
-    join: Annotated[
-        bool, Option("--join/--no-join", help="Join consecutive messages of a sender into one turn.")
-    ] = True,
-    gap: Annotated[
-        float, Option(metavar="HOURS", help="Without ids of conversations: the pause that ends one.")
-    ] = GAP_HOURS,
-    date_order: Annotated[
-        str | None, Option(metavar="FIRST", help="The first part of dates such as 3/4/24: day, month or year.")
-    ] = None,
-    keep_system: Annotated[
-        bool, Option("--keep-system", help="Keep a system message at the start as background.")
-    ] = False,
-    encoding: Annotated[str | None, Option(help="Encoding of text files, such as cp1252.")] = None,
-    sheet: Annotated[
-        list[str] | None, Option(help="A sheet of a workbook, or a table of an SQLite database. Repeatable.")
-    ] = None,
-    max_bytes: Annotated[int, Option(min=1, help="Maximum size of a file, also unpacked, in bytes.")] = 2**30,
-    redact: Annotated[
-        Path | None, Option(metavar="FILE", help="A text file of names, one per line; [name] replaces them.")
-    ] = None,
-    keep_personal: Annotated[
-        bool, Option("--keep-personal", help="Keep addresses, links, and phone, card and account numbers.")
-    ] = False,
-    yes: Annotated[bool, Option("--yes", help="Skip the question whether the first conversation is right.")] = False,
-    skip_bad: Annotated[bool, Option("--skip-bad", help="Count and skip bad rows.")] = False,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
-    json_: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
-) -> None:
-    """Convert chats to a file of dialogues: CSV, sheets, JSON, and exports of help desks and messengers.
-
-    The format and the columns are inferred and reported; options override them.
-    """
-    check_output(output, inputs=(source, redact), overwrite=overwrite)
-    chats = import_chats(
-        source,
-        form=form,
-        conversation=conversation,
-        time=time,
-        sender=sender,
-        text=text,
-        question=question,
-        answer=answer,
-        agent=agent or (),
-        join=join,
-        gap_hours=gap,
-        date_order=date_order,  # type: ignore[arg-type]  # import_chats checks it
-        keep_system=keep_system,
-        encoding=encoding,
-        sheet=sheet or (),
-        max_bytes=max_bytes,
-        redact=[] if redact is None else read_names(redact),
-        keep_personal=keep_personal,
-        skip_bad=skip_bad,
-    )
-    for note in (f"read as {chats.report.form}", *chats.report.notes, str(chats.report)):
-        notify(f"{source}: {note}")
-    show_first(chats.dialogues)
-    if not yes and sys.stdin.isatty() and sys.stderr.isatty() and not typer.confirm("Is it right?", True, err=True):
-        raise UsageError(
-            "nothing was written; correct it with --as, --conversation, --time, --sender, --text or --agent"
-        )
-    write_dialogues(output, chats.dialogues)
-    notify(f"wrote {output}")
-    if json_:
-        print(json.dumps(dataclasses.asdict(chats.report)))
+    print(message, file=sys.stderr)
 
 
 def read_names(path: Path) -> list[str]:
@@ -137,26 +151,3 @@ def show_first(dialogues: Sequence[Mapping[str, Any]]) -> None:
         notify(f"  {turn['speaker']}: {text[:SHOWN_LETTERS]}{'...' if len(text) > SHOWN_LETTERS else ''}")
     if len(turns) > SHOWN_TURNS:
         notify(f"  and {len(turns) - SHOWN_TURNS:,} more turns")
-
-
-def main(arguments: Sequence[str] | None = None, program: str = "polyrank-chats") -> None:
-    """Run the command; every error is one line on stderr.
-
-    Args:
-        arguments: None: those of the process.
-        program: name of the command in its help.
-
-    Raises:
-        SystemExit: always, with 0, or with the exit code of the error: 2 usage, 3 bad data, 5 out of disk.
-    """
-    try:
-        app(args=arguments, prog_name=program)
-    except ChatsError as error:
-        notify(f"error: {error}")
-        raise SystemExit(error.exit_code) from error
-    except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise SystemExit(0) from error
-        notify(f"error: cannot use {error.filename or 'the input or output'}: {error.strerror}; check disk and path")
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-        raise SystemExit(5 if full else UsageError.exit_code) from error

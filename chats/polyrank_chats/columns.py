@@ -253,9 +253,9 @@ def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stre
             shown = " and ".join(map(repr, keys if what == "time" else keys[:1]))
             guesses["name" if by_name else "values"].append(f"{what} in {shown}")
     if parts := [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]:
-        options.log.note(f"guessed {'; '.join(parts)}")
+        options.report.note(f"guessed {'; '.join(parts)}")
     if stream:
-        options.log.note(f"{chosen['conversation'][0]!r} names channels, which are divided at long pauses")
+        options.report.note(f"{chosen['conversation'][0]!r} names channels, which are divided at long pauses")
 
 
 def hinted(key: str, hints: Collection[str]) -> bool:
@@ -289,13 +289,15 @@ def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     for each in free:
         if each.key in exact and each.n_distinct and each not in [*found, *clock]:
             value = next(filter(None, each.values), "")
-            options.log.note(f"column {each.key!r} holds values that are not readable times, such as {value[:40]!r}")
+            options.report.note(f"column {each.key!r} holds values that are not readable times, such as {value[:40]!r}")
     if not found:
         return []
     if clock:
         return [found[0].key, clock[0].key]
     if len(found) > 1:
-        options.log.note(f"also times: {listed(each.key for each in found[1:])} (choose a column with the option time)")
+        options.report.note(
+            f"also times: {listed(each.key for each in found[1:])} (choose a column with the option time)"
+        )
     return [found[0].key]
 
 
@@ -320,7 +322,7 @@ def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     by_key = {each.key: each for each in free}
     names = usual(by_key, CONVERSATION)
     for key in [key for key in names if by_key[key].filled < 0.5]:
-        options.log.note(f"{key!r} is not the column of conversations, because it is empty in most rows")
+        options.report.note(f"{key!r} is not the column of conversations, because it is empty in most rows")
         names.remove(key)
     # without threads, each message of Google Chat has its own topic
     names = [key for key in names if normal(key) != "topicid" or by_key[key].distinct < 1]

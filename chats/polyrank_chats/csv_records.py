@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.members import Member
-from polyrank_chats.messages import ReadLog, Rows
+from polyrank_chats.messages import Rows
+from polyrank_chats.report import Report
 from polyrank_chats.wording import counted
 
 SEPARATORS = ",;\t|"
@@ -25,7 +26,7 @@ class Record(NamedTuple):
     error: DataError | None = None
 
 
-def csv_rows(member: Member, text: str, log: ReadLog) -> Rows:
+def csv_rows(member: Member, text: str, report: Report) -> Rows:
     """Rows of a text with any separator, with the line that each starts on."""
     start = 0
     separator = ""
@@ -48,7 +49,7 @@ def csv_rows(member: Member, text: str, log: ReadLog) -> Rows:
             continue
         if any(cell.strip() for cell in cells):
             records.append(Record(line, cells))
-    return below_header(member, records, log)
+    return below_header(member, records, report)
 
 
 def _separator(text: str) -> str:
@@ -66,24 +67,24 @@ def _separator(text: str) -> str:
     return max(SEPARATORS, key=lambda separator: (*fit(separator), "".join(first.split('"')[::2]).count(separator)))
 
 
-def below_header(member: Member, records: Sequence[Record], log: ReadLog) -> Rows:
+def below_header(member: Member, records: Sequence[Record], report: Report) -> Rows:
     """Detect the header and return the records below it as rows; note how many records are above it."""
     widths = Counter(_width(record.cells) for record in records[:200] if not record.error)
     width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
     wide = (at for at, (_, cells, _) in enumerate(records) if _width(cells) >= width and 2 * n_filled(cells) > width)
     top = next(wide, 0)
     if top:
-        log.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top].number}")
+        report.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top].number}")
     header: list[str] = []
     rows: Rows = []
     for line, cells, error in records[top:]:
         if error:
-            log.bad.add(error)
+            report.count_bad(error)
         elif not header:
             header = unique([str(cell or "").strip() for cell in cells])
         elif len(cells) > len(header) and any(cells[len(header) :]):
             problem = f"{len(cells)} cells, but the header names {len(header)}; check its separators and quotes"
-            log.bad.add(row_error(member.path, line, problem))
+            report.count_bad(row_error(member.path, line, problem))
         else:
             rows.append((line, dict(zip(header, cells, strict=False))))
     return rows

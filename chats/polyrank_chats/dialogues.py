@@ -5,13 +5,14 @@ This module does not know file formats.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from operator import attrgetter
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.messages import REPEATED, SYSTEM, UNANSWERED, Message
+from polyrank_chats.report import Report
 from polyrank_chats.roles import is_system
 from polyrank_chats.values import Row
 
@@ -28,24 +29,14 @@ class DatedMessage:
     speaker: str
 
 
-@dataclass(slots=True)
-class Counts:
-    """Counts of the messages by outcome."""
-
-    n_turns: int = 0
-    n_joined: int = 0
-    n_background: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-
-
 def dialogues(
-    messages: Sequence[DatedMessage], counts: Counts, *, join: bool, gap: timedelta, keep_system: bool
+    messages: Sequence[DatedMessage], report: Report, *, join: bool, gap: timedelta, keep_system: bool
 ) -> Iterator[Row]:
     """Rows of dialogues, in the order of their first messages in the file.
 
     Args:
         messages: all messages.
-        counts: updated with the outcome of each message.
+        report: updated with the outcome of each message.
         join: make one turn of consecutive messages of a sender.
         gap: a longer pause in a stream starts a new conversation.
         keep_system: system messages before all others become the background of the conversation.
@@ -62,7 +53,7 @@ def dialogues(
         of_stream.setdefault(stream, []).append(group)
     falling = {stream: newest_first(held) for stream, held in of_stream.items()}
     for (stream, name), unsorted in groups.items():
-        group = in_order(unsorted, counts, falling=falling[stream])
+        group = in_order(unsorted, report, falling=falling[stream])
         parts = (
             [(name if n_streams[name] == 1 else f"{stream}/{name}", group)]
             if name
@@ -74,7 +65,7 @@ def dialogues(
                     f"{part[0].message.where}: the conversation that begins here has {len(part):,} messages, the limit"
                     f" is {MAX_MESSAGES:,}; name the column of conversations or of times"
                 )
-            row = dialogue(id_, part, counts, join=join, keep_system=keep_system)
+            row = dialogue(id_, part, report, join=join, keep_system=keep_system)
             if row is not None:
                 yield row
 
@@ -85,7 +76,7 @@ def newest_first(groups: Iterable[Sequence[DatedMessage]]) -> bool:
     return sum(a > b for a, b in pairs) > 2 * sum(a < b for a, b in pairs)
 
 
-def in_order(group: list[DatedMessage], counts: Counts, *, falling: bool) -> list[DatedMessage]:
+def in_order(group: list[DatedMessage], report: Report, *, falling: bool) -> list[DatedMessage]:
     """Sort by time, oldest first. Messages with equal times keep the order of the file, or its reverse if ``falling``.
 
     Identical messages of a sender at the same time are left out.
@@ -94,7 +85,7 @@ def in_order(group: list[DatedMessage], counts: Counts, *, falling: bool) -> lis
     for each in group:
         known.setdefault((each.time, each.message.sender, each.message.text) if each.time else id(each), each)
     kept = list(known.values())
-    counts.left_out[REPEATED] += len(group) - len(kept)
+    report.left_out[REPEATED] += len(group) - len(kept)
     if falling:
         kept.reverse()
     latest = datetime.min
@@ -119,19 +110,19 @@ def divided(messages: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[D
         yield part
 
 
-def dialogue(id_: str, messages: list[DatedMessage], counts: Counts, *, join: bool, keep_system: bool) -> Row | None:
+def dialogue(id_: str, messages: list[DatedMessage], report: Report, *, join: bool, keep_system: bool) -> Row | None:
     """The row of a conversation; None if it has fewer than two turns."""
     talk = [each for each in messages if not is_system(each.message)]
     background = [each.message.text for each in messages[: messages.index(talk[0])]] if talk and keep_system else []
     turns = list(_turns(talk, join=join))
-    counts.left_out[SYSTEM] += len(messages) - len(talk) - len(background)
+    report.left_out[SYSTEM] += len(messages) - len(talk) - len(background)
     if len(turns) < 2:
-        counts.left_out[UNANSWERED] += len(talk)
-        counts.left_out[SYSTEM] += len(background)
+        report.left_out[UNANSWERED] += len(talk)
+        report.left_out[SYSTEM] += len(background)
         return None
-    counts.n_turns += len(turns)
-    counts.n_joined += len(talk) - len(turns)
-    counts.n_background += len(background)
+    report.n_turns += len(turns)
+    report.n_joined += len(talk) - len(turns)
+    report.n_background += len(background)
     began = next((each.time for each in talk if each.time), None)
     row: Row = {"id": id_}
     if began is not None:

@@ -48,7 +48,7 @@ def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
     telling = [number for number, line in enumerate(lines) if not line.isascii()]  # the others are in any encoding
     others = [number for number in telling if not _is_utf8(lines[number])]
     if len(others) <= MAX_OTHERS * len(telling):
-        options.log.note(
+        options.report.note(
             f"{member.path.name}: {counted(len(others), 'line')} not in UTF-8, the first is line {others[0] + 1}; read"
             " as cp1252"
         )
@@ -61,7 +61,7 @@ def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
     guess = _detected(sample)
     if guess is None:
         raise DataError(f"{member.path}: is not readable text; give its encoding")
-    options.log.note(f"{member.path.name} is not UTF-8; read as {guess} (choose another with the option encoding)")
+    options.report.note(f"{member.path.name} is not UTF-8; read as {guess} (choose another with the option encoding)")
     try:
         return data.decode(guess)
     except UnicodeDecodeError as error:

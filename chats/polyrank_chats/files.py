@@ -54,7 +54,7 @@ class File:
 
     Args:
         member: the file.
-        options: how to read it; bad rows go to its log.
+        options: how to read it; bad rows go to its report.
         others: all files of the same folder or archive.
     """
 
@@ -88,14 +88,14 @@ class File:
 
     @cached_property
     def content(self) -> tuple[str | None, Rows]:
-        """The text of the file, or its good rows if it has rows; bad rows go to the log.
+        """The text of the file, or its good rows if it has rows; bad rows go to the report.
 
         Raises:
             DataError: the file is empty or damaged, or its format is not supported.
             MissingLibraryError: a library is not installed.
             UsageError: the encoding, the sheet or the table is unknown.
         """
-        data, log = self.data, self.options.log
+        data = self.data
         if data.startswith(SHEETS):
             return None, sheet_rows(self.member, data, self.options)
         if data.startswith(sqlite_tables.MAGIC):
@@ -114,7 +114,7 @@ class File:
             page = "an HTML page" if start.startswith(("<html", "<!doctype", "<table", "<div", "<head")) else "XML"
             raise DataError(f"{self.path}: is {page}; {EXPORT}")
         if re.match(r"\{|\[\s*[\[{\]\"]", start):  # WhatsApp has a bracket before each date
-            return None, json_rows(self.member, text, log.bad.add)
+            return None, json_rows(self.member, text, self.options.report.count_bad)
         return text, []
 
     @property
@@ -130,4 +130,4 @@ class File:
     @cached_property
     def rows(self) -> Rows:
         """As ``objects``; for text, its records as CSV."""
-        return self.objects if self.text is None else csv_rows(self.member, self.text, self.options.log)
+        return self.objects if self.text is None else csv_rows(self.member, self.text, self.options.report)

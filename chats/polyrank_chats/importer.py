@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from polyrank_chats.dialogues import Counts, DatedMessage, dialogues
+from polyrank_chats.dialogues import DatedMessage, dialogues
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.import_report import Chats, ChatsReport
-from polyrank_chats.messages import DateOrder, Message, ReadLog, ReadOptions
+from polyrank_chats.messages import DateOrder, Message, ReadOptions
 from polyrank_chats.reading import READERS, read
 from polyrank_chats.redact import Redactor, links
+from polyrank_chats.report import Chats, Report
 from polyrank_chats.roles import AGENT, is_system, speakers
 from polyrank_chats.threads import threaded
 from polyrank_chats.times import order_of_dates, read_time
@@ -87,9 +87,9 @@ def import_chats(
         raise UsageError("`redact` replaces names, but `keep_personal` keeps them; leave one of them out")
     if not 0 < gap_hours < 1e6:
         raise UsageError(f"gap_hours is {gap_hours}; give the hours of silence, more than 0 and less than 1,000,000")
-    log = ReadLog(skip_bad=skip_bad)
+    report = Report(skip_bad=skip_bad)
     options = ReadOptions(
-        log=log,
+        report=report,
         form=form,
         conversation=conversation,
         time=_several(time),
@@ -101,37 +101,25 @@ def import_chats(
         sheet=_several(sheet),
         max_bytes=max_bytes,
     )
-    forms: dict[str, None] = {}
-    messages = list(threaded(read(path, options, forms)))
-    n_messages = len(messages) + log.skipped.total() + log.bad.n
-    said = _with_speakers(_dated(messages, date_order, log), _several(agent), log, path)
+    messages = list(threaded(read(path, options)))
+    report.n_messages = len(messages) + report.left_out.total() + report.n_bad
+    said = _with_speakers(_dated(messages, date_order, report), _several(agent), report, path)
     if n_loose := sum(each.message.conversation is None for each in said):
         how = (
             f"divided at pauses of {gap_hours:g} hours" if any(each.time for each in said) else "not divided: no times"
         )
-        log.note(f"{counted(n_loose, 'message')} without a conversation {how}")
-    counts = Counts(left_out=log.skipped)
-    rows = list(dialogues(said, counts, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
-    redactor = Redactor(redact, _agents_links(rows))
+        report.note(f"{counted(n_loose, 'message')} without a conversation {how}")
+    rows = list(dialogues(said, report, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
     if not keep_personal:
+        redactor = Redactor(redact, _agents_links(rows))
         rows = redacted(rows, redactor)
+        report.redacted = +redactor.counts
         if redactor.kept:
             n = counted(len(redactor.kept), "link")
-            log.note(f"kept {n} that agents gave in {SHARED} conversations or more")
-    report = ChatsReport(
-        form=" and ".join(forms),
-        n_messages=n_messages,
-        n_conversations=len(rows),
-        n_turns=counts.n_turns,
-        n_joined=counts.n_joined,
-        n_background=counts.n_background,
-        left_out={reason: n for reason, n in counts.left_out.most_common() if n},
-        redacted={what: n for what, n in redactor.counts.items() if n},
-        speakers=dict(Counter(turn["speaker"] for row in rows for turn in row["turns"]).most_common()),
-        n_bad=log.bad.n,
-        messages=tuple(log.bad.messages),
-        notes=tuple(log.notes),
-    )
+            report.note(f"kept {n} that agents gave in {SHARED} conversations or more")
+    report.n_conversations = len(rows)
+    report.left_out = +report.left_out
+    report.speakers = Counter(turn["speaker"] for row in rows for turn in row["turns"])
     if not rows:
         raise DataError(f"{path}: {_why_nothing(said, report)}")
     return Chats(rows, report)
@@ -167,38 +155,38 @@ def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
 
 
 def _dated(
-    messages: Sequence[Message], order: DateOrder | None, log: ReadLog
+    messages: Sequence[Message], order: DateOrder | None, report: Report
 ) -> Iterator[tuple[Message, datetime | None]]:
     if order is None:
         order, is_guess = order_of_dates(message.time for message in messages)
         if is_guess:
-            log.note(
+            report.note(
                 f"dates are ambiguous: assuming that the {order} comes first (choose it with the option date order)"
             )
     for message in messages:
         try:
             yield message, read_time(message.time, order)
         except ValueError as error:
-            log.bad.add(DataError(f"{message.where}: {error}"))
+            report.count_bad(DataError(f"{message.where}: {error}"))
 
 
 def _with_speakers(
-    dated: Iterator[tuple[Message, datetime | None]], agents: Sequence[str], log: ReadLog, path: Path
+    dated: Iterator[tuple[Message, datetime | None]], agents: Sequence[str], report: Report, path: Path
 ) -> list[DatedMessage]:
     known = list(dated)
     talk = [message for message, _ in known if not is_system(message)]
-    names = iter(speakers(talk, agents, log.note, path))
+    names = iter(speakers(talk, agents, report.note, path))
     return [DatedMessage(message, at, "" if is_system(message) else next(names)) for message, at in known]
 
 
-def _why_nothing(said: Sequence[DatedMessage], report: ChatsReport) -> str:
+def _why_nothing(said: Sequence[DatedMessage], report: Report) -> str:
     """Why the import has no dialogue, and the fix."""
     senders = {each.message.sender for each in said}
     if report.n_bad and not said:
-        return f"has no good row; the first bad one: {report.messages[0]}"
+        return f"has no good row; the first bad one: {report.errors[0]}"
     if len(senders) == 1:
         return f"all {counted(len(said), 'message')} are by {senders.pop()!r}; name the column of senders"
     if said:
         return f"none of {counted(len(said), 'message')} answers another; name the column of conversations"
-    reasons = ", ".join(counted(n, reason) for reason, n in report.left_out.items())
+    reasons = ", ".join(counted(n, reason) for reason, n in report.left_out.most_common())
     return f"holds no usable message{f' ({reasons})' if reasons else ''}; check the file, or choose its form"

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from polyrank_chats.errors import DataError, row_error
@@ -16,61 +15,51 @@ json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes 
 
 def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) -> Rows:
     """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation."""
-    read: Callable[[Any], Row]
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    by_line = False
     try:
-        value = json_decoder.decode(text.strip())
-    except RecursionError as error:
-        if not _is_too_deep(text.strip().partition("\n")[0]):  # then it is not a file of lines
-            raise DataError(f"{member.path}: {TOO_DEEP}") from error
-        numbered, read = _lines(text), _line
-    except json.JSONDecodeError as error:
-        first = text.strip().partition("\n")[0]
-        try:
-            json_decoder.decode(first.strip())
-        except (ValueError, RecursionError):
-            line = text[: len(text) - len(text.lstrip())].count("\n") + error.lineno
-            problem = f"not JSON: {error.msg}; the file may be truncated, download or export it again"
-            raise row_error(member.path, line, problem) from error
-        numbered, read = _lines(text), _line
-    except ValueError as error:  # an integer of thousands of digits
-        raise DataError(f"{member.path}: cannot be read ({error}); write shorter numbers") from error
-    else:
-        numbered, read = [*enumerate(items_of(value), 1)], partial(_object, escaped="\\ud" in text.lower())
-        if numbered and all(isinstance(item, str) for _, item in numbered):
-            raise DataError(f"{member.path}: is a list of texts; write objects with the sender of each text")
+        numbered = [*enumerate(items_of(_decoded(text)), 1)]
+    except ValueError as error:
+        if not _is_json(lines[0][1]):
+            line = lines[0][0] + error.lineno - 1 if isinstance(error, json.JSONDecodeError) else lines[0][0]
+            raise row_error(member.path, line, _problem(error)) from error
+        numbered, by_line = lines, True
+    if numbered and not by_line and all(isinstance(item, str) for _, item in numbered):
+        raise DataError(f"{member.path}: is a list of texts; write objects with the sender of each text")
+    escaped = "\\ud" in text.lower()
     rows: Rows = []
     for number, item in numbered:
         try:
-            rows.append((number, read(item)))
+            value = _decoded(item) if by_line else item
+            rows.append((number, check_object(in_object(value, "messages"), escaped=escaped)))
         except ValueError as error:
-            on_bad(row_error(member.path, number, error))
+            on_bad(row_error(member.path, number, _problem(error)))
     return rows
 
 
-def _lines(text: str) -> list[tuple[int, Any]]:
-    return [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-
-
-def _is_too_deep(text: str) -> bool:
+def _decoded(text: str) -> Any:
     try:
-        json_decoder.decode(text)
-    except RecursionError:
-        return True
-    except ValueError:
-        pass
-    return False
-
-
-def _line(line: str) -> Row:
-    try:
-        value = json_decoder.decode(line.strip())
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
-        ) from error
+        return json_decoder.decode(text.strip())
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:  # an integer of thousands of digits
+        raise ValueError(f"cannot be read ({error}); write shorter numbers") from error
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
-    return _object(value, "\\ud" in line.lower())
+
+
+def _is_json(line: str) -> bool:
+    try:
+        _decoded(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _problem(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at character {error.colno}; the file may be truncated, export it again"
+    return str(error)
 
 
 def check_object(value: object, *, escaped: bool) -> Row:
@@ -88,7 +77,3 @@ def check_object(value: object, *, escaped: bool) -> Row:
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
     return value
-
-
-def _object(value: object, escaped: bool) -> Row:
-    return check_object(in_object(value, "messages"), escaped=escaped)

@@ -1,5 +1,6 @@
 """The decompressed files of a path: a single file, or the files of a folder or an archive."""
 
+import gzip
 import re
 import zipfile
 import zlib
@@ -120,7 +121,7 @@ def _bytes(path: Path, max_bytes: int) -> bytes:
         return data
     try:
         return gunzipped(path, data, max_bytes)
-    except (EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: damaged gzip ({error}); download the file again") from error
 
 
@@ -138,5 +139,5 @@ def _unpacked(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, max_
         return gunzipped(path, data, max_bytes) if data[:2] == GZIP_MAGIC else data
     except RuntimeError as error:
         raise DataError(f"{path}: the archive has a password; unpack it and give the folder") from error
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, NotImplementedError, EOFError) as error:
         raise DataError(f"{path}: {entry.filename} is damaged ({error}); download the archive again") from error

@@ -1,11 +1,11 @@
-"""The output of every chat reader: messages, and a log of everything else. No file format is known here."""
+"""The output of every chat reader: messages. No file format is known here."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyrank_chats.errors import DataError
+from polyrank_chats.report import Report
 from polyrank_chats.unpacking import MAX_BYTES
 from polyrank_chats.values import Row
 
@@ -51,66 +51,11 @@ Messages = Iterator[Message | str | DataError]
 """The output of a reader: messages, reasons for leaving a message out, and errors of bad rows."""
 
 
-KEPT_MESSAGES = 3
-
-
-class BadRows:
-    """Counts bad rows and keeps the first error messages.
-
-    Args:
-        skip: count bad rows, instead of raising the error of the first.
-    """
-
-    def __init__(self, *, skip: bool) -> None:
-        self.n, self.messages = 0, list[str]()
-        self._skip = skip
-
-    def add(self, error: DataError) -> None:
-        """Count a bad row, or raise its error unless bad rows are skipped."""
-        if not self._skip:
-            raise error
-        self.n += 1
-        if len(self.messages) < KEPT_MESSAGES:
-            self.messages.append(str(error))
-
-
-class ReadLog:
-    """Collects notes about guesses, reasons for skipped rows, and bad rows.
-
-    Args:
-        skip_bad: count bad rows, instead of raising the error of the first.
-        notify: called once with each note.
-    """
-
-    def __init__(self, *, skip_bad: bool = False, notify: Callable[[str], None] = lambda line: None) -> None:
-        self.notes: dict[str, None] = {}
-        self.skipped: Counter[str] = Counter()
-        self.bad = BadRows(skip=skip_bad)
-        self._say = notify
-
-    def note(self, line: str) -> None:
-        """Add a note about a guess."""
-        if line not in self.notes:
-            self.notes[line] = None
-            self._say(line)
-
-    def count(self, found: Messages) -> Iterator[Message]:
-        """The messages; reasons and bad rows are counted."""
-        for each in found:
-            match each:
-                case Message():
-                    yield each
-                case DataError():
-                    self.bad.add(each)
-                case reason:
-                    self.skipped[reason] += 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """How to read a file; polyrank guesses options that are None. See ``import_chats``."""
 
-    log: ReadLog
+    report: Report
     form: str | None = None
     conversation: str | None = None
     time: tuple[str, ...] = ()

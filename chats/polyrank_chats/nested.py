@@ -59,7 +59,7 @@ def _all_messages(file: File, rows: Rows, people: dict[str, Row], bad: Sequence[
         return
     chosen = columns(first_rows(messages), replace(options, conversation=None if stream else OWN), file.path)
     if stream and not chosen.time:
-        options.log.note("no times: assuming that the oldest message comes first")
+        options.report.note("no times: assuming that the oldest message comes first")
     for number, row in messages:
         yield message(row, chosen, f"{file.path}:{number}", file.stem)
 

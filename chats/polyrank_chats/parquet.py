@@ -11,7 +11,7 @@ from polyrank_chats.values import CELL_BYTES, Row
 
 
 def parquet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
-    """Rows of a Parquet file with their numbers; rows that are not UTF-8 go to the log.
+    """Rows of a Parquet file with their numbers; rows that are not UTF-8 go to the report.
 
     Raises:
         DataError: the file is damaged, or unpacks to too much.
@@ -36,7 +36,7 @@ def parquet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
             for row in _values(batch):
                 number += 1
                 if row is None:
-                    options.log.bad.add(row_error(path, number, "holds text that is not UTF-8; save it as UTF-8"))
+                    options.report.count_bad(row_error(path, number, "holds text that is not UTF-8; save it as UTF-8"))
                 else:
                     rows.append((number, row))
     except (pyarrow.ArrowException, OSError) as error:

@@ -48,31 +48,38 @@ READERS: dict[str, Reader] = {
 WITH_COLUMNS = (conversations, transcripts, questions, table)
 
 
-def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Iterator[Message]:
-    """The messages of a file, a folder or an archive; the detected forms are added to ``forms``.
+def read(path: Path, options: ReadOptions) -> Iterator[Message]:
+    """The messages of a file, a folder or an archive; everything else is counted in the report.
 
     Raises:
         DataError: a file is damaged, has no known form, or has a bad row.
         UsageError: a file does not have the form or the column of the options.
     """
-    parts = Members(members(path, options.log.note, options.max_bytes))
+    report = options.report
+    parts = Members(members(path, report.note, options.max_bytes))
     for member in parts.files:
         try:
-            yield from options.log.count(_messages(File(member, options, parts), forms))
+            for found in _messages(File(member, options, parts)):
+                if isinstance(found, Message):
+                    yield found
+                elif isinstance(found, DataError):
+                    report.count_bad(found)
+                else:
+                    report.left_out[found] += 1
         except RecursionError as error:
             raise DataError(f"{member.path}: nested too deeply; give flatter JSON") from error
 
 
-def _messages(file: File, forms: dict[str, None]) -> Messages:
+def _messages(file: File) -> Messages:
     options = file.options
     wanted = {options.form: READERS[options.form]} if options.form else READERS
     for form, reader in wanted.items():
         if (found := reader(file)) is None:
             continue
-        named = (options.conversation, *options.time, options.sender, options.text)
-        if reader not in WITH_COLUMNS and any(named):
-            name = next(filter(None, named))
-            raise UsageError(f"{file.path} has no column {name!r}, as its form is {form}; leave the option out")
-        forms[form] = None
+        named = next(filter(None, (options.conversation, *options.time, options.sender, options.text)), None)
+        if reader not in WITH_COLUMNS and named:
+            raise UsageError(f"{file.path} has no column {named!r}, as its form is {form}; leave the option out")
+        if form not in options.report.forms:
+            options.report.forms.append(form)
         return found
     raise UsageError(f"{file.path} does not have the form {options.form}; choose another form or none")

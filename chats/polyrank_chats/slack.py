@@ -7,7 +7,8 @@ from functools import lru_cache
 from polyrank_chats.errors import DataError
 from polyrank_chats.files import File
 from polyrank_chats.members import Members
-from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog, ReadOptions
+from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadOptions
+from polyrank_chats.report import Report
 from polyrank_chats.values import Row, object_of, text_of
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d\.json")
@@ -44,7 +45,7 @@ def _has_days(export: Members) -> bool:
 def _names(export: Members) -> dict[str, str]:
     """Names of the users of an export by id; bad entries are left out."""
     members = (member for member in export.files if member.path.name == "users.json")
-    people = (File(member, ReadOptions(log=ReadLog(skip_bad=True))) for member in members)
+    people = (File(member, ReadOptions(report=Report(skip_bad=True))) for member in members)
     return {str(row.get("id")): _name(row) for each in people for _, row in each.objects}
 
 

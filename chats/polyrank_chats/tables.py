@@ -28,11 +28,11 @@ from polyrank_chats.messages import (
     UNANSWERED,
     Message,
     Messages,
-    ReadLog,
     ReadOptions,
     Rows,
 )
 from polyrank_chats.profiles import falls, profile
+from polyrank_chats.report import Report
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
 from polyrank_chats.wording import counted
@@ -57,15 +57,15 @@ def table(file: File) -> Messages | None:
 
 
 def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
-    log = file.options.log
+    report = file.options.report
     yield from bad
     rows = [(number, flat(row)) for number, row in held]
     chosen = columns(first_rows(rows), file.options, file.path)
     threads = chosen.conversation is None and bool(chosen.ids and chosen.reply_to)
     if threads:
-        log.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
+        report.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
     if not chosen.time:
-        rows = _oldest_first(rows, chosen, log)
+        rows = _oldest_first(rows, chosen, report)
     for number, row in rows:
         if all(value in (None, "") for value in row.values()):
             continue
@@ -77,13 +77,13 @@ def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
         yield found
 
 
-def _oldest_first(rows: Rows, chosen: Columns, log: ReadLog) -> Rows:
+def _oldest_first(rows: Rows, chosen: Columns, report: Report) -> Rows:
     """Order rows without times: reversed if their ids decrease, else unchanged; add a note."""
     for key in chosen.ids[:1]:
         if falls([_plain_id(row.get(key)) for _, row in rows]):
-            log.note(f"no column of times; {key!r} decreases, so the last row is the oldest")
+            report.note(f"no column of times; {key!r} decreases, so the last row is the oldest")
             return rows[::-1]
-    log.note("no column of times: assuming that the oldest row comes first (choose a column with the option time)")
+    report.note("no column of times: assuming that the oldest row comes first (choose a column with the option time)")
     return rows
 
 
@@ -93,12 +93,12 @@ def some_rows(file: File) -> Rows:
     Raises:
         DataError: the file has no rows, or they are examples.
     """
-    log = file.options.log
-    n_bad = log.bad.n
+    report = file.options.report
+    n_bad = report.n_bad
     outer = next((row for _, row in file.rows if row), None)
     if outer is None:
-        n_bad = log.bad.n - n_bad
-        why = f"none of its {counted(n_bad, 'row')} is good; the first: {log.bad.messages[0]}" if n_bad else ""
+        n_bad = report.n_bad - n_bad
+        why = f"none of its {counted(n_bad, 'row')} is good; the first: {report.errors[0]}" if n_bad else ""
         raise DataError(f"{file.path}: {why or 'holds no messages; give a file with some'}")
     if file.options.form is None and "context" in outer and ("response" in outer or "candidates" in outer):
         raise DataError(f"{file.path}: holds examples, not chats; use it with train and evaluate without an import")
@@ -230,7 +230,7 @@ def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[s
                 " question and answer out"
             )
     if not (options.question and options.answer):
-        options.log.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
+        options.report.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
     ids = [options.conversation] if options.conversation else usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
     times = options.time or _guessed_time(rows, [key for key in keys if key not in (*chosen, *ids)], options)
     for number, row in rows:
@@ -250,5 +250,5 @@ def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[s
 def _guessed_time(rows: Rows, free: Sequence[str], options: ReadOptions) -> list[str]:
     found = time_columns([profile(key, (row.get(key) for row in first_rows(rows))) for key in free], options)
     if found:
-        options.log.note(f"guessed by its name and values: time in {' and '.join(map(repr, found))}")
+        options.report.note(f"guessed by its name and values: time in {' and '.join(map(repr, found))}")
     return found

@@ -7,8 +7,9 @@ from polyrank_chats.columns import ANSWER, TEXT, check_columns, keys_of, listed,
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.files import File
 from polyrank_chats.members import members
-from polyrank_chats.messages import ReadLog, ReadOptions, Rows
+from polyrank_chats.messages import ReadOptions, Rows
 from polyrank_chats.profiles import profile
+from polyrank_chats.report import Report
 from polyrank_chats.texts import plain
 
 N_PROFILED = 200
@@ -42,8 +43,8 @@ def read_texts(
         UsageError: the file has no column of this name.
     """
     path = Path(path)
-    log = ReadLog(notify=lambda line: notify(f"{path}: {line}"))
-    options = ReadOptions(log=log, encoding=encoding, sheet=() if sheet is None else (sheet,))
+    report = Report(notify=lambda line: notify(f"{path}: {line}"))
+    options = ReadOptions(report=report, encoding=encoding, sheet=() if sheet is None else (sheet,))
     rows = _rows(path, options)
     if not rows:
         return column or "text", []
@@ -61,7 +62,7 @@ def read_texts(
 def _rows(path: Path, options: ReadOptions) -> Rows:
     """The rows of all files at ``path``, with their numbers."""
     rows: Rows = []
-    for member in members(path, options.log.note):
+    for member in members(path, options.report.note):
         file = File(member, options)
         if file.text is None or Path(file.path.name.removesuffix(".gz")).suffix.lower() in TABLES:
             rows += file.rows

@@ -28,7 +28,7 @@ def _messages(file: File, text: str) -> Messages:
     keys = [key for key in keys_of(rows) if key != text]
     names = [options.conversation] if options.conversation else usual(keys, [*CONVERSATION, "id"])
     time = options.time or time_columns([profile(key, (row.get(key) for row in rows)) for key in keys], options)
-    options.log.note(f"each row is a conversation, with its transcript in {text!r}")
+    options.report.note(f"each row is a conversation, with its transcript in {text!r}")
     for number, row in file.rows:
         said = spoken(str(row.get(text) or ""))
         if not said:

@@ -1,8 +1,8 @@
 """Unpack compressed files within limits, because a few kilobytes may unpack to more than the memory holds."""
 
-import re
+import gzip
+import io
 import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,10 +11,7 @@ from polyrank_chats.errors import DataError
 MAX_BYTES = 2**30  # of the unpacked file
 MAX_RATIO = 200  # of its size to that of the compressed file, above FREE_BYTES; chats compress 5 to 50 times
 FREE_BYTES = 2**26
-PIECE = 2**20
 GZIP_MAGIC = b"\x1f\x8b"
-GZIP = 31  # zlib's wbits for gzip
-PADDING = re.compile(rb"\0*")  # after a member
 
 
 def gunzipped(path: Path, data: bytes, max_bytes: int) -> bytes:
@@ -22,23 +19,13 @@ def gunzipped(path: Path, data: bytes, max_bytes: int) -> bytes:
 
     Raises:
         DataError: the result is larger than ``max_bytes``, or far larger than the data.
-        zlib.error, EOFError: the data are damaged.
+        gzip.BadGzipFile, zlib.error, EOFError: the data are damaged.
     """
-    parts: list[bytes] = []
-    n = at = 0
-    while at < len(data):
-        stream = zlib.decompressobj(GZIP)
-        while not stream.eof:
-            packed = data[at : at + PIECE]  # given all data, each call would copy what is left
-            part = stream.decompress(packed, PIECE)
-            at += len(packed) - len(stream.unused_data if stream.eof else stream.unconsumed_tail)
-            n += len(part)
-            check_unpacked(path, n, len(data), max_bytes)
-            parts.append(part)
-            if not part and not packed and not stream.eof:
-                raise EOFError("it is truncated")
-        at = PADDING.match(data, at).end()  # type: ignore[union-attr]  # matches anything
-    return b"".join(parts)
+    most = min(max_bytes, max(FREE_BYTES, MAX_RATIO * len(data)))
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+        unpacked = stream.read(most + 1)
+    check_unpacked(path, len(unpacked), len(data), max_bytes)
+    return unpacked
 
 
 def check_size(path: Path, n: int, max_bytes: int) -> None:

@@ -10,7 +10,8 @@ from python_calamine import CalamineWorkbook, PasswordError
 from polyrank_chats.csv_records import Record, below_header, n_filled
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.members import Member
-from polyrank_chats.messages import ReadLog, ReadOptions, Rows
+from polyrank_chats.messages import ReadOptions, Rows
+from polyrank_chats.report import Report
 from polyrank_chats.unpacking import check_archive
 
 ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
@@ -59,9 +60,9 @@ def _chosen_rows(member: Member, sheets: Mapping[str, Sequence[Sequence[str]]], 
             raise UsageError(f"{member.path} has no sheet {name!r}; it has {', '.join(sheets)}")
     tables = {}
     for name, cells in sheets.items():
-        log = ReadLog(skip_bad=True)
+        report = Report(skip_bad=True)
         records = [Record(number, row) for number, row in enumerate(cells, 1) if n_filled(row)]
-        tables[name] = below_header(member, records, log), log
+        tables[name] = below_header(member, records, report), report
     sizes = {name: sum(n_filled([*row.values()]) for _, row in rows) for name, (rows, _) in tables.items()}
     filled = [name for name, cells in sheets.items() if any(map(n_filled, cells))]
     if not filled:
@@ -71,10 +72,10 @@ def _chosen_rows(member: Member, sheets: Mapping[str, Sequence[Sequence[str]]], 
     chosen = options.sheet or [name for name, own in keys.items() if own == keys[largest]]
     if not options.sheet and len(filled) > 1:
         shown = " and ".join(map(repr, chosen))
-        options.log.note(
+        options.report.note(
             f"{member.path.name}: read {shown} of the sheets {', '.join(filled)} (choose others with the option sheet)"
         )
     for name in chosen:
         for note in tables[name][1].notes:
-            options.log.note(note)
+            options.report.note(note)
     return [row for name in chosen for row in tables[name][0]]

@@ -76,7 +76,7 @@ def test_csv_of_any_separator(write: Write, separator: str, end: str) -> None:
     found = import_chats(write("x.csv", csv_text([HEADER, *ROWS], separator, end)))
     assert talk(found) == {"t1": T1, "t2": T2}
     assert [row["time"] for row in found.dialogues] == ["2024-03-01T09:00:00", "2024-03-01T09:01:30"]
-    assert (found.report.form, found.report.n_joined, found.report.n_messages) == ("table", 1, 6)
+    assert (found.report.forms, found.report.n_joined, found.report.n_messages) == (["table"], 1, 6)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -197,7 +197,7 @@ def test_named_columns_and_errors_for_missing_ones(write: Write) -> None:
     named = {"conversation": "Vorgang", "time": "wann", "sender": "wer", "text": "was"}
     found = import_chats(path, **named, agent="acme")
     assert talk(found) == {"1": [("agent", "hallo"), ("customer", "hi")]}
-    assert found.report.notes == ()
+    assert found.report.notes == []
     assert found.dialogues[0]["time"] == "2024-02-01T08:00:00"
     with pytest.raises(UsageError, match="has no column 'who'; it has 'Vorgang', 'wann', 'wer', 'was'"):
         import_chats(path, **named | {"sender": "who"})
@@ -226,7 +226,7 @@ def test_bad_rows_have_numbers_and_are_skipped_on_request(write: Write, bad: str
     found = import_chats(path, skip_bad=True)
     assert talk(found) == {"1": [("customer", "hi\nthere"), ("agent", "hello")]}
     assert (found.report.n_bad, found.report.left_out) == (1, {"empty text": 2})
-    assert "x.csv:8: " in found.report.messages[0]
+    assert "x.csv:8: " in found.report.errors[0]
     assert "1 bad row left out (" in str(found.report)
 
 
@@ -277,7 +277,7 @@ def test_questions_and_answers(write: Write) -> None:
     found = import_chats(path)
     assert [row["time"][:10] for row in found.dialogues] == ["2024-05-13", "2024-06-01"]
     assert any("time in 'asked on'" in note for note in found.report.notes)
-    assert found.report.form == "questions"
+    assert found.report.forms == ["questions"]
     own = write("x.json", {"faqs": [{"id": 3, "Thema": "a?", "Text": "b"}]})
     found = import_chats(write("y.json", json.loads(own.read_text())["faqs"]), question="Thema", answer="Text")
     assert talk(found) == {"3": [("customer", "a?"), ("agent", "b")]}
@@ -652,7 +652,7 @@ def test_telegram(write: Write, all_chats: bool) -> None:
         "Wifi help:1": [("Ann", "see x.org 🙂"), ("Ben", "שלום")],
         "Wifi help:2": [("user0", "gone"), ("Ann", "who?")],
     }
-    assert (found.report.form, found.report.left_out) == ("telegram", {"system line": 1, "attachment": 1})
+    assert (found.report.forms, found.report.left_out) == (["telegram"], {"system line": 1, "attachment": 1})
 
 
 WHATSAPP = {
@@ -924,7 +924,7 @@ def test_the_first_three_bad_rows_are_reported_and_all_counted(write: Write) -> 
     rows = [("1", "2024-01-01", "a", "x"), ("1", "2024-01-01", "b", "y")]
     found = import_chats(messages_file(write, *rows, *[("1", "soon", "a", "x")] * 5), skip_bad=True)
     assert found.report.n_bad == 5
-    assert [message.partition(": ")[0].rpartition(":")[2] for message in found.report.messages] == ["4", "5", "6"]
+    assert [message.partition(": ")[0].rpartition(":")[2] for message in found.report.errors] == ["4", "5", "6"]
 
 
 def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: Path) -> None:
@@ -936,7 +936,7 @@ def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: P
     write("all/.hidden.csv", "x")
     found = import_chats(tmp_path / "all")
     assert list(talk(found)) == ["a/1", "b/1"]
-    assert found.report.form == "table and conversations"
+    assert found.report.forms == ["table", "conversations"]
     assert "skipped 1 other file, such as pictures" in found.report.notes
 
 
@@ -1087,7 +1087,7 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         (
             "x.jsonl",
             '{"sender": "a", "text": "b"}\n{"se',
-            r"x\.jsonl:2: not JSON at character 2: .*; write one JSON object per line",
+            r"x\.jsonl:2: not JSON: .* at character 2; the file may be truncated",
         ),
         ("x.json", '[{"sender": "a", "text": "\\ud800"}]', r"x\.json:1: lone surrogate"),
         ("x.xls", "<html><table><tr><td>a</td></tr></table></html>", "is an HTML page; export the chats as JSON, CSV"),
@@ -1215,14 +1215,13 @@ def test_tables_return_all_messages(tmp_path_factory: pytest.TempPathFactory, ro
 
 def test_the_command_reports_its_guesses_and_writes_dialogues(write: Write, run: Run, tmp_path: Path) -> None:
     source, out = write("x.csv", csv_text([HEADER, *ROWS], ";").encode("cp1252", "replace")), tmp_path / "out.jsonl.gz"
-    done = run(source, "-o", out, "--json")
+    done = run(source, "-o", out)
     assert done.returncode == 0, done.stderr
     assert "conversation in 'conversation_id', time in 'created_at', sender in 'author'" in done.stderr.replace(
         "\n", " "
     )
     assert "read as cp1252" in done.stderr
     assert "2 conversations of 5 turns (customer 3, agent 2)" in done.stderr
-    assert json.loads(done.stdout)["n_messages"] == 6
     with gzip.open(out, "rt", encoding="utf-8") as lines:
         assert [row["id"] for row in map(json.loads, lines)] == ["t1", "t2"]
     again = run(source, "-o", out)

@@ -254,7 +254,7 @@ def test_teams_chat_from_the_graph_api(write: Write) -> None:
         ["Ann: next morning", "Ben: bye 👋"],
     ]
     assert began(found) == ["2024-05-13T09:00:00", "2024-05-13T23:59:00"]
-    assert found.report.form == "teams"
+    assert found.report.forms == ["teams"]
     assert found.report.left_out == {"system line": 1, "deleted message": 1, "attachment": 1}
 
 
@@ -356,7 +356,7 @@ def test_a_mailbox_of_threads(write: Write) -> None:
     found = import_chats(write("INBOX", mbox(AWAY, OUTLOOK, BACK, ANSWER, FIRST)))
     assert turns_of(found) == [THREAD]
     assert began(found) == ["2024-05-13T07:00:00"]
-    assert (found.report.form, found.report.left_out) == ("mail", {"system line": 1})
+    assert (found.report.forms, found.report.left_out) == (["mail"], {"system line": 1})
     assert found.report.speakers == {"customer": 2, "agent": 2}
 
 
@@ -406,7 +406,7 @@ def test_discord(write: Write) -> None:
         ["knitting [2]:1"],
         ["2024-05-13T10:00:00.500"[:19]],
     )
-    assert (found.report.form, found.report.left_out) == ("discord", {"system line": 2, "attachment": 1})
+    assert (found.report.forms, found.report.left_out) == (["discord"], {"system line": 2, "attachment": 1})
     bare = [
         {"id": "9", "channel_id": "2", "type": 19, "timestamp": "2024-05-13T09:01:00+00:00", "content": "4",
          "author": {"id": "1", "username": "mo", "global_name": "Mo"}},
@@ -430,7 +430,7 @@ def test_telegram_without_ids_of_senders_is_divided(write: Write) -> None:
     lines = [line(2 * m + h, "ZF"[h], m, 9 + h) for m in range(1, 11) for h in range(2)]
     found = import_chats(write("result.json", {**chat, "messages": lines}))
     assert turns_of(found) == [[f"Z: t{2 * m}", f"F: t{2 * m + 1}"] for m in range(1, 11)]
-    assert (found.report.form, began(found)[9]) == ("telegram", "2023-10-05T09:00:00")
+    assert (found.report.forms, began(found)[9]) == (["telegram"], "2023-10-05T09:00:00")
 
 
 def test_webvtt_and_subrip(write: Write) -> None:
@@ -439,7 +439,7 @@ def test_webvtt_and_subrip(write: Write) -> None:
     blocks = [f"{extra}{stamp}\n{text}" for stamp, (text, extra) in zip(stamps, cues, strict=True)]
     found = import_chats(write("call.vtt", "\n\n".join(["WEBVTT - call", "NOTE made up", *blocks])))
     assert turns_of(found) == [["Ann Lee: So, is it on & up?", "Ben: It is."]]
-    assert found.report.form == "webvtt"
+    assert found.report.forms == ["webvtt"]
     srt = "1\n00:00:01,000 --> 00:00:02,000\nAnn: hello\nthere\n\n2\n00:00:02,000 --> 00:00:03,000\nBen: hi\n"
     assert turns_of(import_chats(write("call.srt", srt))) == [["Ann: hello there", "Ben: hi"]]
 
@@ -455,7 +455,7 @@ def test_transcripts_in_a_column(write: Write) -> None:
         ["customer: yo", "agent: yes?", "customer: yo"],
     ]
     assert ([row["id"] for row in found.dialogues], began(found)[1]) == (["1", "2"], "2024-05-13T10:00:00")
-    assert found.report.form == "transcripts"
+    assert found.report.forms == ["transcripts"]
     long = "Agent: hello\nVisitor: it is late\nAgent: which one?\nVisitor: the first"
     rows = [f'{n},2024-05-1{n} 09:00,"{long}"' for n in range(1, 6)]  # most lines begin with a name
     assert len(import_chats(write("y.csv", "\n".join(["ticket,date,transcript", *rows]))).dialogues) == 5
@@ -476,7 +476,7 @@ def test_transcripts_of_headings_with_times(write: Write) -> None:
     text = "Ann Lee  0:03\nSo,\nis it on?\n\nBen  0:09\nYes.\n\nAnn Lee  1:00:12\nGood.\n"
     found = import_chats(write("call.txt", text))
     assert turns_of(found) == [["Ann Lee: So, is it on?", "Ben: Yes.", "Ann Lee: Good."]]
-    assert found.report.form == "webvtt"
+    assert found.report.forms == ["webvtt"]
 
 
 def test_reddit_s_comments_name_their_parents_with_a_kind(write: Write) -> None:

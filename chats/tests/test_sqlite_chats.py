@@ -170,7 +170,7 @@ def test_line_and_kakaotalk(tmp_path: Path, text: str, form: str, left_out: dict
     path = tmp_path / "chat.txt"
     path.write_text(text, "utf-8")
     found = import_chats(path, agent="Kim", date_order="month" if "5/1/" in text else None, skip_bad=form == "whatsapp")
-    assert found.report.form == form
+    assert found.report.forms == [form]
     assert turns_of(found) == [
         ["customer: Is it on?", "agent: It is.\n\nTry again"],
         ["customer: My bill?", "agent: It is 10."],

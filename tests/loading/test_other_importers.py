@@ -25,7 +25,7 @@ def test_the_command_turns_chats_into_trainable_dialogues(write: Write, tmp_path
     assert (again.returncode, "already exists" in again.stderr) == (2, True)
     assert run("import", "chats", write("y.csv", ""), "-o", tmp_path / "y").returncode == 3
     shown = run("import", "chats", "--help").stdout
-    assert "polyrank import chats [OPTIONS]" in shown
+    assert "polyrank import chats SOURCE -o FILE" in shown
     assert "--conversation" in shown
 
 
