@@ -5,13 +5,10 @@ import inspect
 import io
 import json
 import os
-import pty
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,21 +133,6 @@ def test_respond_in_a_pipe_prints_json(trained: dict[str, Path]) -> None:
     assert json.loads(once.stdout)["context"] == ["hi", "my wifi"]
 
 
-def test_ctrl_c_prints_one_word_and_exits_with_130(trained: dict[str, Path]) -> None:
-    command = [sys.executable, "-m", "polyrank", "respond", str(trained["index"])]
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    # processes of a shell's background job ignore SIGINT
-    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(command, text=True, preexec_fn=hears, **pipes) as process:
-        process.stdin.write("my wifi is down\n")  # type: ignore[union-attr]  # a pipe
-        process.stdin.flush()  # type: ignore[union-attr]
-        assert json.loads(process.stdout.readline())["results"]  # type: ignore[union-attr]
-        process.send_signal(signal.SIGINT)  # while it waits for input
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.strip().splitlines()[-1:]) == (130, ["interrupted"])
-    assert "Traceback" not in said
-
-
 def test_a_ranker_is_tuned_and_answers(trained: dict[str, Path], tmp_path: Path) -> None:
     replies = (trained["folder"] / "replies.txt").read_text("utf-8").splitlines()
     rows = [{"context": [f"my {reply}"], "candidates": replies, "relevant": [i]} for i, reply in enumerate(replies * 5)]
@@ -268,24 +250,6 @@ def test_threads_are_as_many_as_requested(trained: dict[str, Path], variable: bo
     assert ended.stdout.splitlines()[-1] == "3"
 
 
-def test_a_chat_lists_its_commands(trained: dict[str, Path]) -> None:
-    typed, terminal = pty.openpty()
-    command = [sys.executable, "-m", "polyrank", "respond", str(trained["index"]), "-k", "1"]
-    pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, stdin=terminal, text=True, **pipes) as process:
-        os.close(terminal)
-        os.write(typed, b"/help\n/start\n/etc/hosts is gone\n/new\n\n/quit\nnever read\n")
-        answers, said = process.communicate(timeout=120)
-    os.close(typed)
-    assert process.returncode == 0
-    assert answers.count("→") == len(answers.splitlines()) == 1
-    lines = said.splitlines()
-    assert all(command in lines[0] for command in ("/new", "/help", "/quit", "Ctrl-D"))
-    assert "/start is not a command; use /new, /help, /quit" in said
-    assert said.count("(new conversation)") == 2
-    assert all(f"  {command} " in said for command in ("/new", "/help", "/quit"))
-
-
 def test_index_info_and_verify(trained: dict[str, Path]) -> None:
     assert json.loads(run("index", "info", trained["index"]).stdout)["n"] == 4
     assert run("index", "verify", trained["index"]).returncode == 0
@@ -392,6 +356,21 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         return code, *capsys.readouterr()
 
     return invoke
+
+
+def test_a_chat_lists_its_commands(
+    trained: dict[str, Path], run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = io.StringIO("/help\n/start\n/etc/hosts is gone\n/new\n\n/quit\nnever read\n")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+    code, answers, said = run_here("respond", trained["index"], "-k", "1")
+    assert code == 0
+    assert answers.count("→") == len(answers.splitlines()) == 1
+    assert all(command in said.splitlines()[0] for command in ("/new", "/help", "/quit", "Ctrl-D"))
+    assert "/start is not a command; use /new, /help, /quit" in said
+    assert said.count("(new conversation)") == 2
+    assert all(f"  {command} " in said for command in ("/new", "/help", "/quit"))
 
 
 @pytest.mark.parametrize(
