@@ -17,14 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from polyrank.answering.pipeline import write_pipeline
-from polyrank.scorers.mapped import MapEncoder, save_map
-from polyrank.scorers.summed import SumEncoder, save_sum
 
 from crashes import faults
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.pipeline import PipelineConfig
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import TrainConfig
 from polyrank.data import write_examples
@@ -39,6 +35,9 @@ from polyrank.scorers.exported import export_to_sentence_transformers
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.counts import Counts
+from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.storage.durable import make_folders, sync_folder, write_file
 from polyrank.training import train
 from polyrank.training.signals import InterruptedTraining
@@ -99,13 +98,9 @@ def _examples(turn: int) -> list[Example]:
     return [Example((f"my {word} {turn}",), tuple(REPLIES), (i,), id=f"{i}") for i, word in enumerate(WORDS)]
 
 
-def _map(path: Path, turn: int) -> None:
-    matrix = np.eye(_encoder().dimension, dtype=np.float32) * turn
-    save_map(path, MapEncoder(_encoder(), matrix), name=str(_saved()), replace=True)
-
-
-def _sum(path: Path, turn: int) -> None:
-    save_sum(path, SumEncoder([_encoder(), _encoder()], [1, turn]), replace=True)
+def _ranker(path: Path, turn: int) -> None:
+    counts = Counts.of(dict.fromkeys(REPLIES, turn))
+    Ranker([(EncoderTerm(_encoder()), [1.0]), (counts, [0.5 * turn])]).save(path, replace=True)
 
 
 def _intents(path: Path, turn: int) -> None:
@@ -199,17 +194,8 @@ WORKS: dict[str, Work] = {
     "file": Work((lambda folder: _file(folder, b"one" * 999), lambda folder: _file(folder, b"other"))),
     "folders": Work((lambda folder: make_folders(folder / "x" / "y" / "z"),)),
     "model": Work(_twice(_model, "model")),
-    "map": Work(_twice(_map, "map")),
-    "sum": Work(_twice(_sum, "sum")),
+    "ranker": Work(_twice(_ranker, "ranker")),
     "intents": Work(_twice(_intents, "intents")),
-    "pipeline": Work(
-        _twice(
-            lambda path, turn: write_pipeline(
-                path, PipelineConfig(index="somewhere", n_retrieved=9 + turn), {"turn": turn}, replace=True
-            ),
-            "pipeline",
-        )
-    ),
     "export": Work(
         _twice(lambda path, turn: export_to_sentence_transformers(_saved(), path, replace=True), "exported")
     ),

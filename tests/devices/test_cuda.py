@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from polyrank.answering.build import build_index
-from polyrank.answering.retrievers import Retriever
+from polyrank.answering.replies import Replies
 from polyrank.cli import app
 from polyrank.config.checked import to_dict
 from polyrank.index import Block, open_index
@@ -158,9 +158,9 @@ def test_an_index_answers_as_the_cpus(tiny_encoders: dict[str, Path], tmp_path: 
     answers = {}
     for place in ("cpu", "cuda"):
         encoder = load_encoder(str(tiny_encoders["bi"]), device=place, precision="fp32")
-        build_index(tmp_path / place, encoder, pool, model="m")
+        build_index(tmp_path / place, encoder, pool, name="m")
         with open_index(tmp_path / place) as index:
-            answers[place] = Retriever(encoder, index, device=place).answer_all(CONTEXTS, 10)
+            answers[place] = Replies(encoder, index, device=place).answer_all(CONTEXTS, 10)
     for found, expected in zip(answers["cuda"], answers["cpu"], strict=True):
         values = [[one.score for one in answer.ranked] for answer in (found, expected)]
         assert values[0] == pytest.approx(values[1], rel=TF32, abs=TF32)

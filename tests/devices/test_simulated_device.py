@@ -17,7 +17,7 @@ from polyrank.scorers.summed import SumEncoder
 
 from convert_models import make
 from polyrank.answering.build import add_to_index, build_index
-from polyrank.answering.retrievers import Retriever
+from polyrank.answering.replies import Replies
 from polyrank.config.training import NetworkTraining
 from polyrank.devices.pipeline import AHEAD
 from polyrank.errors import ArtifactError, DataError
@@ -255,7 +255,7 @@ def test_answers_of_an_index_come_from_the_device(device: SimulatedDevice, free:
     vectors = Hashed().encode_candidates([candidate.text for candidate in pool])
     write_index(tmp_path / "ix", pool, vectors, fingerprint="f" * 64, model="m", precision="int8")
     with open_index(tmp_path / "ix") as index:
-        own, there = Retriever(Hashed(), index), Retriever(Hashed(), index, device="cuda")
+        own, there = Replies(Hashed(), index), Replies(Hashed(), index, device="cuda")
         for filter in (None, "n > 100"):
             answer, expected = (retriever.answer("w3 w4 reply", 10, filter=filter) for retriever in (there, own))
             assert answer.ranked == expected.ranked
@@ -419,12 +419,12 @@ def test_an_index_built_by_a_device_has_the_bits_of_parts_encoded_one_by_one(
     for place in ("cuda", "cpu"):
         encoder = encoders(kind, place)
         device.waits.clear()
-        assert build_index(tmp_path / place, encoder, pool, model="m") == len(set(TEXTS)) < len(TEXTS)
+        assert build_index(tmp_path / place, encoder, pool, name="m") == len(set(TEXTS)) < len(TEXTS)
         assert device.waits.total() == (waits if place == "cuda" else 0)
         with open_index(tmp_path / place) as index:
             assert [candidate for _, candidate in index.iter_candidates()] == pool
             assert index.blocks()[0].vectors[:].tobytes() == np.concatenate(expected[place]).tobytes()
-    build_index(tmp_path / "grown", alone["cuda"], pool[:1], model="m")
+    build_index(tmp_path / "grown", alone["cuda"], pool[:1], name="m")
     with open_writer(tmp_path / "grown") as writer:
         assert add_to_index(writer, encoders(kind, "cuda"), pool) == len(pool) - 1
     with open_index(tmp_path / "grown") as index:
@@ -490,7 +490,7 @@ def test_an_error_while_an_index_is_built_by_a_device_is_that_of_the_cpu_and_lea
         if stage == "tokens":
             failures.append(failure(lambda: [*encoder.encode_lists([["hello"], ["\ud800"]])]))  # noqa: B023
         else:
-            failures.append(failure(lambda: build_index(tmp_path / "i", encoder, pool, model="m", progress=progress)))  # noqa: B023
+            failures.append(failure(lambda: build_index(tmp_path / "i", encoder, pool, name="m", progress=progress)))  # noqa: B023
         assert not [*tmp_path.iterdir()]
         assert not threads()
     assert failures[0] == failures[1]

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from polyrank.answering.pipeline import Pipeline
 
 import polyrank
-from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.replies import Replies
+from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.index import Block, LocalIndex, LocalWriter, as_filter, open_index, read_filter, write_index
@@ -28,6 +28,10 @@ from polyrank.loading.folders import INDEX_FILE
 from polyrank.ranking.abstention import Abstention, Measure
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.lexical import LexicalTerm
 from polyrank.search import Mode, search
 from polyrank.search.ways import WAYS
 from polyrank.storage.quantized import Precision, from_rows, to_rows
@@ -509,7 +513,13 @@ REPLIES = [
 ]
 
 
-@pytest.fixture(params=["exact", "approximate", "bm25", "tfidf", "bm25 of an index", "two stages"])
+def ranker_of(encoder: Encoder, **settings: Any) -> Ranker:
+    """An encoder and word statistics, which re-rank."""
+    words = LexicalTerm(BM25().fit([reply.text for reply in REPLIES]))
+    return Ranker([(EncoderTerm(encoder), (1.0,)), (words, (0.5,))], **settings)
+
+
+@pytest.fixture(params=["exact", "approximate", "bm25", "tfidf", "bm25 of an index", "two stages", "ranker"])
 def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     encoder = Hashed()
     vectors = encoder.encode_candidates([reply.text for reply in REPLIES])
@@ -523,10 +533,11 @@ def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     write_index(tmp_path / "i", REPLIES, vectors, fingerprint=encoder.fingerprint, model="m", ann=ann)
     mode: Mode = "approximate" if ann else "exact"
     with open_index(tmp_path / "i") as index:
-        dense = Retriever(encoder, index, mode=mode)
+        dense = Replies(encoder, index, mode=mode)
         yield {
             "bm25 of an index": LexicalRetriever(BM25(), index),
             "two stages": TwoStage(dense, BM25(), n_retrieved=3),
+            "ranker": Replies(ranker_of(encoder, n_retrieved=3), index),
         }.get(kind, dense)
 
 
@@ -549,7 +560,7 @@ def test_every_retriever_returns_the_best_passing_replies(retriever: Any, text: 
                 assert {reply.id for reply in ranked} <= ids
                 assert len(ranked) == min(k, len(ids), 3 if shortened else k)
                 assert [reply.score for reply in ranked] == sorted((r.score for r in ranked), reverse=True)
-    answer = Pipeline(retriever).answer("please restart the router", filter=text)
+    answer = retriever.answer("please restart the router", filter=text)
     assert answer.abstained is not bool(ids)
     # a filter does not change scores
     if not shortened:
@@ -558,20 +569,25 @@ def test_every_retriever_returns_the_best_passing_replies(retriever: Any, text: 
             assert reply.score == everything.get(reply.id, reply.score)
 
 
-def test_a_threshold_applies_to_the_best_passing_reply() -> None:
-    lexical = LexicalRetriever(BM25(), REPLIES)
-    best = lexical.respond(["please restart the router"], 1)[0][0].score
+def test_a_threshold_applies_to_the_best_passing_reply(tmp_path: Path) -> None:
+    vectors = Hashed().encode_candidates([reply.text for reply in REPLIES])
+    write_index(tmp_path / "i", REPLIES, vectors, fingerprint=Hashed().fingerprint, model="m")
+
+    def with_rule(measure: Measure, threshold: float) -> Replies:
+        return Replies(ranker_of(Hashed(), abstention=Abstention(measure, threshold)), open_index(tmp_path / "i"))
+
+    best = with_rule("score", 0.0).respond(["please restart the router"], 1)[0][0].score
     comparing: tuple[Measure, ...] = ("margin", "softmax")  # the only passing reply cannot be compared
     for measure in comparing:
-        strict = Pipeline(lexical, Abstention(measure, 0.0))
+        strict = with_rule(measure, 0.0)
         assert not strict.answer("please restart the router").abstained
         only = strict.answer("please restart the router", filter="team = 'billing'")
         assert (len(only.ranked), only.abstained, only.confidence) == (1, True, -np.inf)
-    pipeline = Pipeline(lexical, Abstention("score", best - 1e-3))
-    assert not pipeline.answer("please restart the router").abstained
-    assert not pipeline.answer("please restart the router", filter="team = 'tech'").abstained
-    assert pipeline.answer("please restart the router", filter="team = 'billing'").abstained
-    nothing = pipeline.answer("please restart the router", filter="team = 'none'")
+    replies = with_rule("score", best - 1e-3)
+    assert not replies.answer("please restart the router").abstained
+    assert not replies.answer("please restart the router", filter="team = 'tech'").abstained
+    assert replies.answer("please restart the router", filter="team = 'billing'").abstained
+    nothing = replies.answer("please restart the router", filter="team = 'none'")
     assert nothing.abstained
     assert nothing.ranked == ()
     assert nothing.text is None
@@ -607,7 +623,7 @@ def test_no_candidate_is_missed_while_all_are_replaced(tmp_path: Path) -> None:
     write_index(tmp_path / "i", pool, vectors, fingerprint=encoder.fingerprint, model="m")
     stop, failures, n_answers = threading.Event(), [], [0]
     with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
-        retriever = Retriever(encoder, index)
+        retriever = Replies(encoder, index)
 
         def read(number: int) -> None:
             try:

@@ -15,10 +15,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from polyrank.answering.pipeline import Pipeline
 
 from polyrank.answering.build import add_to_index, build_index
-from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.replies import Replies
+from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, LockedError, MissingExtraError, UsageError
 from polyrank.index import LocalWriter, open_catalogue, open_index, verify_index, write_index
@@ -74,7 +74,7 @@ POOL = [Candidate(str(i), text) for i, text in enumerate(["wifi down", "restart 
 
 
 def build(path: Path, pool: Sequence[Candidate] = POOL, encoder: Encoder | None = None) -> None:
-    build_index(path, encoder or Hashed(), pool, model="somewhere")
+    build_index(path, encoder or Hashed(), pool, name="somewhere")
 
 
 def test_pages_and_candidates_by_id(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_search_equals_brute_force(
     encoder = Hashed(scale=max(scale, 1e-3))
     build(path, pool, encoder)
     context = Context(tuple(f"w{generator.integers(12)}" for _ in range(m)))
-    found = Retriever(encoder, open_index(path), distinct=distinct).respond([context], k)[0]
+    found = Replies(encoder, open_index(path), distinct=distinct).respond([context], k)[0]
     values = encoder.score([context], [[c.text for c in pool]])[0]
     rows = (
         {c.text: i for i, c in reversed([*enumerate(pool)])}.values() if distinct else range(n)
@@ -151,9 +151,9 @@ def test_equal_texts_take_one_place_of_a_list(tmp_path: Path, n_copies: int) -> 
     build(tmp_path / "i", pool)
     contexts = [Context(("my wifi down",)), Context(("many thanks",))]
     with open_index(tmp_path / "i") as index:
-        dense: list[Responds] = [Retriever(Hashed(), index), LexicalRetriever(BM25(), index)]
+        dense: list[Responds] = [Replies(Hashed(), index), LexicalRetriever(BM25(), index)]
         every: list[Responds] = [
-            Retriever(Hashed(), index, distinct=False),
+            Replies(Hashed(), index, distinct=False),
             LexicalRetriever(BM25(), index, distinct=False),
         ]
         for retriever, of_all in zip(dense, every, strict=True):
@@ -167,13 +167,13 @@ def test_equal_texts_take_one_place_of_a_list(tmp_path: Path, n_copies: int) -> 
 
 def test_an_empty_index_answers_nothing(tmp_path: Path) -> None:
     build(tmp_path / "i", [])
-    assert Retriever(Hashed(), open_index(tmp_path / "i")).respond([Context(("hi",))]) == [[]]
+    assert Replies(Hashed(), open_index(tmp_path / "i")).respond([Context(("hi",))]) == [[]]
 
 
 def test_another_encoder_is_refused_with_both_fingerprints(tmp_path: Path) -> None:
     build(tmp_path / "i")
     with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
-        Retriever(Hashed("e" * 64), open_index(tmp_path / "i"))
+        Replies(Hashed("e" * 64), open_index(tmp_path / "i"))
 
 
 def test_faulty_candidates_are_named_and_nothing_is_written(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_only_an_index_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
     with pytest.raises(UsageError, match="holds other files"):
-        build_index(tmp_path / "thesis", Hashed(), POOL, model="m", overwrite=True)
+        build_index(tmp_path / "thesis", Hashed(), POOL, name="m", overwrite=True)
     with pytest.raises(UsageError, match="holds other files"):
         write_index(tmp_path / "thesis", [], np.zeros((0, 8), np.float32), fingerprint="f", model="m", overwrite=True)
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
@@ -255,7 +255,7 @@ def test_an_index_that_another_process_makes_meanwhile_keeps_its_changes(tmp_pat
 def test_an_empty_folder_becomes_one_index(tmp_path: Path) -> None:
     def slow() -> Iterator[np.ndarray]:
         with pytest.raises(LockedError, match="is being written to"):
-            build_index(tmp_path, Hashed(), POOL, model="m", overwrite=True)
+            build_index(tmp_path, Hashed(), POOL, name="m", overwrite=True)
         yield Hashed().encode_candidates([c.text for c in POOL])
 
     write_index(tmp_path, POOL, slow(), fingerprint="f" * 64, model="m", overwrite=True)
@@ -263,7 +263,7 @@ def test_an_empty_folder_becomes_one_index(tmp_path: Path) -> None:
 
 
 def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
-    assert build_index(tmp_path / "i", Hashed(), POOL, model="m") == 5
+    assert build_index(tmp_path / "i", Hashed(), POOL, name="m") == 5
     reported: list[tuple[int, int]] = []
     changed = [*POOL[1:], Candidate("new", "hello there"), Candidate("again", "hello there")]
     n = build_index(
@@ -274,10 +274,10 @@ def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
         assert [c for _, c in index.iter_candidates()] == changed
         want = Hashed().encode_candidates([c.text for c in changed])
         np.testing.assert_array_equal(index.blocks()[0].vectors, want)
-    assert build_index(tmp_path / "i", Hashed("e" * 64), changed, model="m", overwrite=True) == 5
+    assert build_index(tmp_path / "i", Hashed("e" * 64), changed, name="m", overwrite=True) == 5
     # quantized vectors are reused for the same precision, and never for a finer one
     again = [
-        build_index(tmp_path / "i", Hashed("e" * 64), changed, model="m", precision=precision, overwrite=True)
+        build_index(tmp_path / "i", Hashed("e" * 64), changed, name="m", precision=precision, overwrite=True)
         for precision in map(read_precision, ("int8", "int8", "bf16", "fp32", "fp32"))
     ]
     assert again == [0, 0, 5, 5, 0]
@@ -291,7 +291,7 @@ def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monk
     encoder, sizes = Hashed(), list[int]()
     encode = encoder.encode_candidates
     encoder.encode_candidates = lambda texts: (sizes.append(len(texts)), encode(texts))[1]  # type: ignore[method-assign]
-    assert build_index(tmp_path / "i", encoder, [Candidate(f"{i}", t) for i, t in enumerate(texts)], model="m") == 7
+    assert build_index(tmp_path / "i", encoder, [Candidate(f"{i}", t) for i, t in enumerate(texts)], name="m") == 7
     assert (max(sizes), sum(sizes)) == (4, 7)
     with open_index(tmp_path / "i") as index:
         np.testing.assert_array_equal(index.blocks()[0].vectors, encode(texts))
@@ -301,7 +301,7 @@ def test_a_retriever_reflects_the_writers_changes(tmp_path: Path) -> None:
     build(tmp_path / "i")
     encoder = Hashed()
     with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
-        dense, lexical = Retriever(encoder, index), LexicalRetriever(BM25(), index)
+        dense, lexical = Replies(encoder, index), LexicalRetriever(BM25(), index)
         context = [Context(("a purple elephant",))]
         add_to_index(writer, encoder, [Candidate("p", "purple elephant")])
         assert dense.respond(context, 1)[0][0].id == "p"
@@ -333,7 +333,7 @@ def test_existing_candidates_are_left_unchanged(tmp_path: Path) -> None:
 def numbered(path: Path, generation: int, n: int = 30) -> None:
     """An index whose texts contain its number; each index has other vectors."""
     pool = [Candidate(f"c{i}", f"generation {generation} reply {i}") for i in range(n)]
-    build_index(path, Hashed(), pool, model="m", overwrite=True)
+    build_index(path, Hashed(), pool, name="m", overwrite=True)
 
 
 @pytest.mark.deep
@@ -343,7 +343,7 @@ def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_pa
     faults: list[str] = []
     done = threading.Event()
     with open_index(tmp_path / "i") as index, open_index(tmp_path / "i") as other:
-        dense, lexical = Retriever(encoder, index), LexicalRetriever(BM25(), other)
+        dense, lexical = Replies(encoder, index), LexicalRetriever(BM25(), other)
 
         def ask() -> None:
             try:
@@ -377,7 +377,7 @@ def test_a_missing_library_is_reported_before_encoding(tmp_path: Path, monkeypat
     encoder = Hashed()
     encoder.encode_candidates = lambda texts: pytest.fail("encoded")  # type: ignore[method-assign]
     with pytest.raises(MissingExtraError, match="faiss"):
-        build_index(tmp_path / "i", encoder, POOL, model="m", ann="auto")
+        build_index(tmp_path / "i", encoder, POOL, name="m", ann="auto")
 
 
 def test_an_index_behind_a_link_is_replaced_at_its_target(tmp_path: Path) -> None:
@@ -390,16 +390,16 @@ def test_an_index_behind_a_link_is_replaced_at_its_target(tmp_path: Path) -> Non
         assert len(index) == 30
 
 
-def test_a_pipeline_changes_the_index_to_which_a_link_was_changed(tmp_path: Path) -> None:
+def test_replies_change_the_index_to_which_a_link_was_changed(tmp_path: Path) -> None:
     for name in ("v1", "v2"):
         numbered(tmp_path / name, 1)
     link = tmp_path / "current"
     link.symlink_to("v1")
-    with Pipeline(LexicalRetriever(BM25(), open_index(link))) as pipeline:
-        assert pipeline.remove(["c1"]) == 1
+    with Replies(Hashed(), open_index(link)) as replies:
+        assert replies.remove(["c1"]) == 1
         link.unlink()
         link.symlink_to("v2")
-        assert pipeline.remove(["c1", "c2"]) == 2
+        assert replies.remove(["c1", "c2"]) == 2
         LocalWriter(tmp_path / "v1").close()  # its lock is free
     with open_index(tmp_path / "v2") as index:
         assert len(index) == 28
@@ -424,12 +424,12 @@ def test_a_full_disk_when_a_writer_closes_is_logged(tmp_path: Path, caplog: pyte
         assert len(again) == 130
 
 
-def test_threads_make_the_first_changes_of_a_pipeline(tmp_path: Path) -> None:
+def test_threads_make_the_first_changes_of_replies(tmp_path: Path) -> None:
     """Each would open its own writer, and all but one would be refused by the lock of the first."""
     numbered(tmp_path / "i", 1, 60)
     for turn in range(5):
-        with Pipeline(LexicalRetriever(BM25(), open_index(tmp_path / "i"))) as pipeline, ThreadPool(4) as threads:
+        with Replies(Hashed(), open_index(tmp_path / "i")) as replies, ThreadPool(4) as threads:
             names = [f"c{turn * 8 + i}" for i in range(8)]
-            assert threads.map(lambda name, pipeline=pipeline: pipeline.remove([name]), names, 1) == [1] * 8
+            assert threads.map(lambda name, replies=replies: replies.remove([name]), names, 1) == [1] * 8
     with open_index(tmp_path / "i") as index:
         assert len(index) == 20

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from polyrank.answering.pipeline import Pipeline
 
 from milvus import Milvus
 from polyrank.answering.build import add_to_index, build_index
-from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.replies import Replies
+from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
 from polyrank.index import (
     Block,
@@ -47,6 +47,9 @@ from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.counts import Counts
+from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.search import NearestSearch
 from polyrank.search.remote import search_remote
 from processes import run
@@ -101,6 +104,11 @@ def vectors_of(pool: Sequence[Candidate]) -> np.ndarray:
     return Hashed().encode_candidates([candidate.text for candidate in pool])
 
 
+def counted(weight: float) -> Ranker:
+    """An encoder and counts, of which the index has its own."""
+    return Ranker([(EncoderTerm(Hashed()), (1.0,)), (Counts.of({"a reply": 3}), (weight,))])
+
+
 def scores_by_hand(contexts: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     """Scores of one context [M, D] and candidates [N, D], in fp64."""
     products = vectors.astype(np.float64) @ contexts.astype(np.float64).T
@@ -118,7 +126,7 @@ def test_a_search_returns_the_best_of_all_with_a_proof(make: Make) -> None:
     pool = pool_of(300)
     vectors = vectors_of(pool)
     with open_index(make(pool, vectors)) as index:
-        retriever = Retriever(Hashed(), index)
+        retriever = Replies(Hashed(), index)
         for context, result in zip(CONTEXTS, retriever.answer_all(CONTEXTS, 10), strict=True):
             turns = [context] if isinstance(context, str) else context
             scores = scores_by_hand(Hashed().encode_candidates(turns), vectors)
@@ -136,7 +144,7 @@ def test_equal_scores_are_in_insertion_order(make: Make) -> None:
     with open_writer(path) as writer:
         writer.add(late, vectors_of(late))
     with open_index(path) as index:
-        retriever = Retriever(Hashed(), index, distinct=False)
+        retriever = Replies(Hashed(), index, distinct=False)
         result = retriever.answer("the same", 300)
         assert [reply.id for reply in result.ranked] == [*(f"t{i}" for i in range(200)), "a late one"]
         assert result.exact
@@ -159,7 +167,7 @@ def test_a_prior_weighs_how_often_replies_were_said(make: Make) -> None:
 
     with open_index(path) as index:
         for weight in (0.0, 0.3, 40.0):
-            retriever = Retriever(Hashed(), index, prior=weight)
+            retriever = Replies(counted(weight), index)
             for filter, passing in ((None, np.arange(300)), ('lang = "en"', np.arange(0, 300, 2))):
                 for context in CONTEXTS:
                     result = retriever.answer(context, 10, filter=filter)
@@ -170,7 +178,7 @@ def test_a_prior_weighs_how_often_replies_were_said(make: Make) -> None:
             said[5] = 10**12
             pool[5] = replace(pool[5], metadata={**pool[5].metadata, "count": 10**12})
             writer.add(pool[5:6], vectors[5:6], replace=True)
-        result = Retriever(Hashed(), index, prior=40.0).answer("w1 w2", 10)
+        result = Replies(counted(40.0), index).answer("w1 w2", 10)
         assert [(one.id, one.score) for one in result.ranked] == expected("w1 w2", 40.0, np.arange(300))
     assert verify_index(path) == []
 
@@ -178,7 +186,7 @@ def test_a_prior_weighs_how_often_replies_were_said(make: Make) -> None:
 def test_a_text_is_returned_once(make: Make) -> None:
     pool = [Candidate(f"t{i}", f"text {i // 30}", {}) for i in range(150)]
     with open_index(make(pool, vectors_of(pool))) as index:
-        result = Retriever(Hashed(), index).answer("text 3", 5, allow_echo=True)
+        result = Replies(Hashed(), index).answer("text 3", 5, allow_echo=True)
         assert sorted(reply.id for reply in result.ranked) == ["t0", "t120", "t30", "t60", "t90"]
         assert result.exact
 
@@ -188,7 +196,7 @@ def test_a_filter_keeps_passing_candidates(make: Make) -> None:
     vectors = vectors_of(pool)
     path = make(pool, vectors)
     with open_index(path) as index:
-        retriever = Retriever(Hashed(), index)
+        retriever = Replies(Hashed(), index)
         for text, passing in [
             ('lang = "en" and n >= 100', [i for i in range(200) if i % 2 == 0 and i >= 100]),
             ("n in (3, 4, 999)", [3, 4]),
@@ -209,7 +217,7 @@ def test_changes_work_like_those_of_a_dictionary(make: Make) -> None:
     truth = {candidate.id: candidate for candidate in pool_of(20)}
     path = make(list(truth.values()), vectors_of(list(truth.values())))
     with open_writer(path, fingerprint="f" * 64) as writer, open_index(path) as index:
-        retriever = Retriever(Hashed(), index, distinct=False)
+        retriever = Replies(Hashed(), index, distinct=False)
         for step in range(25):
             ids = [f"c{i}" for i in random.choice(30, size=int(random.integers(1, 5)), replace=False)]
             some = [Candidate(id_, f"step{step} w{random.integers(40)}", {"step": step}) for id_ in ids]
@@ -233,16 +241,16 @@ def test_changes_work_like_those_of_a_dictionary(make: Make) -> None:
     assert verify_index(path) == []
 
 
-def test_a_pipeline_answers_and_changes(make: Make) -> None:
+def test_replies_answer_and_change(make: Make) -> None:
     path = make(pool_of(30), vectors_of(pool_of(30)))
-    with Pipeline(Retriever(Hashed(), open_index(path))) as pipeline:
-        (id_,) = pipeline.add(["quite new words"])
-        assert len(pipeline) == 31
-        answer = pipeline.answer("quite new words", 31, allow_echo=True)
+    with Replies(Hashed(), open_index(path)) as replies:
+        (id_,) = replies.add(["quite new words"])
+        assert len(replies) == 31
+        answer = replies.answer("quite new words", 31, allow_echo=True)
         assert answer.exact
         assert {reply.id for reply in answer.ranked} == {id_, *(f"c{i}" for i in range(30))}
-        assert pipeline.remove([id_]) == 1
-        assert "quite new words" not in {reply.text for reply in pipeline.answer("quite new words", 31).ranked}
+        assert replies.remove([id_]) == 1
+        assert "quite new words" not in {reply.text for reply in replies.answer("quite new words", 31).ranked}
 
 
 def test_text_search_works_in_both_kinds(make: Make) -> None:
@@ -355,7 +363,7 @@ def test_an_unstorable_candidate_is_refused_before_any_write(
 def test_another_encoder_is_refused(make: Make) -> None:
     path = make(pool_of(3), vectors_of(pool_of(3)))
     with open_index(path) as index, pytest.raises(ArtifactError, match="was made by encoder ffff"):
-        Retriever(Hashed("0" * 64), index)
+        Replies(Hashed("0" * 64), index)
     with pytest.raises(ArtifactError, match="was made by encoder ffff"):
         open_writer(path, fingerprint="0" * 64)
     with pytest.raises(ArtifactError, match="was made by encoder ffff"):
@@ -594,7 +602,7 @@ def test_a_compressed_or_graph_index_lists_what_is_then_scored(
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors, fingerprint="f" * 64, model="m", ann=ann)
     with RemoteIndex(tmp_path / "ix") as index:
         assert index.info()["kind"] == kind
-        result = Retriever(Hashed(), index).answer("w1 w2", 10)
+        result = Replies(Hashed(), index).answer("w1 w2", 10)
         assert not result.exact
         assert result.ways == (f"remote {kind.lower()}",)
         scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors)
@@ -631,7 +639,7 @@ def test_a_search_asks_once_for_the_state_once_for_lists_and_once_for_rows(milvu
             return call(method, *arguments, **settings)
 
         index.server._call = recorded  # type: ignore[method-assign]
-        assert Retriever(Hashed(), index).answer("w1 w2", 5).exact
+        assert Replies(Hashed(), index).answer("w1 w2", 5).exact
         assert asked == ["describe_collection", "search", "get"]
 
 
@@ -640,23 +648,23 @@ def test_a_search_asks_once_for_the_state_once_for_lists_and_once_for_rows(milvu
 
 def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None:
     path, address, encoder = tmp_path / "ix", milvus.address(), Hashed()
-    assert build_index(path, encoder, ["one", "two", "two words"], model="m", remote=str(address)) == 3
+    assert build_index(path, encoder, ["one", "two", "two words"], name="m", remote=str(address)) == 3
     assert read_address(path) == address
     with pytest.raises(UsageError, match="already exists"):
-        build_index(path, encoder, ["other"], model="m", remote=str(address))
+        build_index(path, encoder, ["other"], name="m", remote=str(address))
     with pytest.raises(UsageError, match="already exists"):
-        build_index(tmp_path / "another", encoder, ["other"], model="m", remote=str(address))
+        build_index(tmp_path / "another", encoder, ["other"], name="m", remote=str(address))
     with open_index(path) as index:
-        retriever = Retriever(encoder, index)
+        retriever = Replies(encoder, index)
         bad = np.array([[1.0] * 8, [np.nan] * 8], np.float32)
         with pytest.raises(DataError, match="candidate 1"):
             write_remote(path, address, pool_of(2), bad, fingerprint="f" * 64, model="m", overwrite=True)
         assert {reply.text for reply in retriever.respond(["one"], allow_echo=True)[0]} == {"one", "two", "two words"}
-        build_index(path, encoder, ["something else"], model="m", remote=str(address), overwrite=True)
+        build_index(path, encoder, ["something else"], name="m", remote=str(address), overwrite=True)
         assert [reply.text for reply in retriever.respond(["one"])[0]] == ["something else"]
         assert index.opening == 2
         # built with another encoder, so that readers of the old index get an error
-        build_index(path, Hashed("0" * 64), ["x"], model="m", remote=str(address), overwrite=True)
+        build_index(path, Hashed("0" * 64), ["x"], name="m", remote=str(address), overwrite=True)
         with pytest.raises(ArtifactError, match="was made by encoder"):
             retriever.respond(["one"])
         mine = address.collection + "_"
@@ -666,7 +674,7 @@ def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None
 def test_an_index_has_the_longest_name_that_the_server_accepts(milvus: Milvus, tmp_path: Path) -> None:
     address = f"{milvus.address().uri}/{'a' * 255}"
     for texts in (["one"], ["one", "two"]):
-        assert build_index(tmp_path / "ix", Hashed(), texts, model="m", remote=address, overwrite=True) == len(texts)
+        assert build_index(tmp_path / "ix", Hashed(), texts, name="m", remote=address, overwrite=True) == len(texts)
     with open_index(tmp_path / "ix") as index:
         assert len(index) == 2
     drop_collection(Address.of(address))
@@ -722,7 +730,7 @@ def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) ->
 )
 def test_impossible_settings(tmp_path: Path, settings_: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
-        build_index(tmp_path / "ix", Hashed(), ["x"], model="m", **settings_)
+        build_index(tmp_path / "ix", Hashed(), ["x"], name="m", **settings_)
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "ix").exists()
 
@@ -758,7 +766,7 @@ def test_a_changed_row_is_refused(milvus: Milvus, tmp_path: Path) -> None:
         (problem,) = verify_index(tmp_path / "ix")
         assert "candidate 'c3' is not what was written" in problem
         with pytest.raises(ArtifactError, match="'c3' is not what was written"):
-            Retriever(Hashed(), index).respond(["w1"], 10)
+            Replies(Hashed(), index).respond(["w1"], 10)
         with RemoteWriter(tmp_path / "ix") as writer:
             writer.add(pool[3:4], vectors_of(pool[3:4]), replace=True)
         assert verify_index(tmp_path / "ix") == []
@@ -830,7 +838,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
             assert verify_index(path) == []
             for id_ in truth.keys() | there.keys() | sent.keys():
                 assert there.get(id_) in sent.get(id_, {truth.get(id_)}), (life, id_)
-            (ranked,) = Retriever(Hashed(), index, distinct=False).respond(["w1"], 500)
+            (ranked,) = Replies(Hashed(), index, distinct=False).respond(["w1"], 500)
             assert {reply.id: reply.text for reply in ranked} == there
         truth = there
 
@@ -840,15 +848,15 @@ def test_a_reader_continues_when_the_server_is_back(mortal: Milvus, tmp_path: Pa
     path = tmp_path / "ix"
     write_remote(path, mortal.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m")
     with RemoteIndex(path) as index:
-        before = Retriever(Hashed(), index).respond(CONTEXTS)
+        before = Replies(Hashed(), index).respond(CONTEXTS)
         mortal.kill()
         mortal.start()  # the server is still starting when the search arrives
-        assert Retriever(Hashed(), index).respond(CONTEXTS) == before
+        assert Replies(Hashed(), index).respond(CONTEXTS) == before
         mortal.kill()
         index.server.connection.timeout_s = 0.5
         started = time.monotonic()
         with pytest.raises(OfflineError, match=r"did not answer within 0.5 seconds; start the server"):
-            Retriever(Hashed(), index).respond(CONTEXTS)
+            Replies(Hashed(), index).respond(CONTEXTS)
         assert time.monotonic() - started < 20
 
 
@@ -863,7 +871,7 @@ def test_a_hanging_server_causes_an_error_in_time(mortal: Milvus, tmp_path: Path
         os.kill(mortal.process.pid, signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(OfflineError, match="did not answer within 1 seconds"):
-            Retriever(Hashed(), index).respond(["w1"])
+            Replies(Hashed(), index).respond(["w1"])
         with pytest.raises(OfflineError):
             writer.remove(["c1"])
         assert time.monotonic() - started < 30
@@ -958,8 +966,6 @@ def test_commands_accept_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: 
     assert "back up the server" in notify("index", "snapshot", path, "-o", tmp_path / "copy", code=2)
     notify("index", "dump", path, "-o", tmp_path / "dump.jsonl")
     assert len((tmp_path / "dump.jsonl").read_text("utf-8").splitlines()) == 4
-    notify("pipeline", "create", path, "-o", tmp_path / "pipeline", "--prior", "0.5")
-    assert "reply number" in notify("respond", tmp_path / "pipeline", "which number is it")
 
 
 @pytest.mark.deep

@@ -14,14 +14,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from polyrank.answering.pipeline import write_pipeline
-from polyrank.loading.answering import read_pipeline
 from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 
 import convert_models
 from polyrank.answering.build import build_index
-from polyrank.answering.retrievers import Retriever
+from polyrank.answering.replies import Replies
 from polyrank.config.checked import (
     Count,
     Limits,
@@ -34,7 +32,6 @@ from polyrank.config.checked import (
     read_choice,
 )
 from polyrank.config.models import MODEL, BiConfig, ConvertText, CrossConfig, LateConfig, PolyConfig, TextPolicy
-from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
 from polyrank.index import open_index
 from polyrank.index.local import store
@@ -302,12 +299,12 @@ def test_settings_without_effect_on_vectors_keep_the_fingerprint(poly: tuple[Any
         assert isinstance(found, EncoderScorer)
         return found
 
-    build_index(tmp_path / "i", opened(tmp_path / "m"), [Candidate("a", "hello")], model="m")
+    build_index(tmp_path / "i", opened(tmp_path / "m"), [Candidate("a", "hello")], name="m")
     for path in (tmp_path / "far" / "away", moved):
         assert opened(path).fingerprint == first
-        assert Retriever(opened(path), open_index(tmp_path / "i")).respond([Context(("hi",))], 1)[0][0].id == "a"
+        assert Replies(opened(path), open_index(tmp_path / "i")).respond([Context(("hi",))], 1)[0][0].id == "a"
     with pytest.raises(ArtifactError, match="was made by encoder"):
-        Retriever(opened(tmp_path / "changed"), open_index(tmp_path / "i"))
+        Replies(opened(tmp_path / "changed"), open_index(tmp_path / "i"))
 
 
 def test_a_fingerprint_does_not_depend_on_the_librarys_version(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
@@ -328,11 +325,6 @@ def a_model(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[]
     return path / "config.json", lambda: read_config(path)
 
 
-def a_pipeline(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[], Any]]:
-    write_pipeline(path, PipelineConfig(index="somewhere", n_retrieved=7), {"n": 3})
-    return path / "pipeline.json", lambda: read_pipeline(path)
-
-
 def tensors_of(kind: str) -> Callable[[Path, tuple[Any, Texts, Any]], tuple[Path, Callable[[], Any]]]:
     def make(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[], Any]]:
         document = {"encoder": "somewhere", "encoder_fingerprint": "f" * 64, "metadata": {"n": 5}}
@@ -342,7 +334,7 @@ def tensors_of(kind: str) -> Callable[[Path, tuple[Any, Texts, Any]], tuple[Path
     return make
 
 
-@pytest.mark.parametrize("make", [a_model, a_pipeline, tensors_of("map"), tensors_of("intent")])
+@pytest.mark.parametrize("make", [a_model, tensors_of("ranker"), tensors_of("intent")])
 def test_a_flipped_bit_of_any_byte_of_a_document_is_refused(
     poly: tuple[Any, Texts, Any], tmp_path: Path, make: Any
 ) -> None:

@@ -12,7 +12,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.runs import seeds_inside
 from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
-from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
+from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model
 from polyrank.loading.hub import connect_to_hub
 from polyrank.loading.models import absolute_name, portable_name, resolved_name
 from polyrank.loading.recipes import load_recipe, resolve_recipe
@@ -158,10 +158,9 @@ def test_lengths_apply_to_models_with_that_setting() -> None:
         resolve_model("shipped:convert", lengths=lengths)
     with pytest.raises(UsageError, match="`max_candidate_tokens` = 0 is not a number of tokens"):
         resolve_model("untuned:embedded", lengths=Lengths(max_candidate_tokens=0))
-    first, second = resolve_ranker("bm25", rerank="untuned:embedded", lengths=lengths).stages
-    assert (first.lengths, second.lengths) == (Lengths(), lengths)
+    assert resolve_model("untuned:embedded", lengths=lengths).lengths == lengths
     of_all = resolve_contestants(["bm25", "untuned:embedded"], lengths=lengths)
-    assert [model.ranker.stages[0].lengths for model in of_all] == [Lengths(), lengths]
+    assert [model.ref.lengths for model in of_all] == [Lengths(), lengths]
     with pytest.raises(UsageError, match="does not apply to bm25"):
         resolve_contestants(["bm25", "tfidf"], lengths=lengths)
 
@@ -170,7 +169,7 @@ def test_lengths_apply_to_models_with_that_setting() -> None:
     "use",
     [
         load,
-        resolve_ranker,
+        resolve_model,
         lambda name, backend: resolve_contestants([name, "tfidf"], backend=backend),
         lambda name, backend: Served("served", name, backend=backend),
     ],
@@ -181,10 +180,8 @@ def test_a_backend_is_refused_if_no_model_uses_it(use: Callable[..., object]) ->
 
 
 def test_a_backend_applies_to_the_models_that_use_it() -> None:
-    first, second = resolve_ranker("bm25", rerank="shipped:convert", backend="onnx").stages
-    assert (first.backend, second.backend) == ("torch", "onnx")
     of_all = resolve_contestants(["bm25", "shipped:convert"], backend="onnx")
-    assert [model.ranker.stages[0].backend for model in of_all] == ["torch", "onnx"]
+    assert [model.ref.backend for model in of_all] == ["torch", "onnx"]
 
 
 def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:

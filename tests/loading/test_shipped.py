@@ -7,25 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from polyrank.scorers.repetition import Repetition
-from typer.testing import CliRunner
 
 from polyrank.answering.build import build_index
-from polyrank.answering.retrievers import Retriever
-from polyrank.cli.commands import app
+from polyrank.answering.replies import Replies, scorer_of_index
 from polyrank.config import starter_recipe
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
 from polyrank.devices.choice import Precision, cpu_has_int8
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
-from polyrank.loading.models import model_exists, model_folder, second_stage_of
+from polyrank.loading.models import model_exists, model_folder, shipped_rerankers
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.models.artifacts import read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
 from polyrank.scorers.late import LateScorer
-from polyrank.scorers.open import encoder_of_index, load, load_encoder, load_stage
-from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.scorers.open import load, load_encoder, load_stage
+from polyrank.scorers.ranker import Ranker
 
 CONVERT = "shipped:convert"
 
@@ -57,10 +54,10 @@ def test_the_shipped_model_ranks_small_talk_above_nonsense() -> None:
 
 def test_an_index_made_with_it_opens_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replies = [Candidate(str(i), text) for i, text in enumerate(["Have a nice day!", "Which movie did you like?"])]
-    build_index(tmp_path / "index", load_encoder(CONVERT), replies, model=CONVERT)
+    build_index(tmp_path / "index", load_encoder(CONVERT), replies, name=CONVERT)
     monkeypatch.chdir(tmp_path)
     index = open_index(tmp_path / "index")
-    retriever = Retriever(encoder_of_index(index.model), index)
+    retriever = Replies(scorer_of_index(index.model), index)
     assert retriever.respond([Context(("I saw a great film yesterday",))], k=1)[0][0].text == replies[1].text
 
 
@@ -187,12 +184,15 @@ def test_the_larger_model_is_small_enough_and_carries_over() -> None:
 def test_the_second_stage_corrects_the_larger_model() -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
     encoder = load_encoder("shipped:minilm")
-    late, stage = load_stage("shipped:late"), load_stage("shipped:rerank")
-    assert isinstance(stage, Repetition)
+    late, both = load_stage("shipped:late"), load("shipped:rerank")
+    assert isinstance(both, Ranker)
     assert isinstance(late, LateScorer)
-    assert stage.corrects == late.corrects == encoder.fingerprint
-    assert second_stage_of(encoder.fingerprint) == "shipped:rerank"
-    assert second_stage_of(late.fingerprint) is None
+    assert late.corrects == encoder.fingerprint
+    assert both.encoder is not None
+    assert both.encoder.fingerprint == encoder.fingerprint
+    assert [each.term.fingerprint for each in both.terms if each.term.kind == "cross"] == [late.fingerprint]
+    assert [ref.name for ref in shipped_rerankers([encoder.fingerprint])] == ["shipped:late"]
+    assert shipped_rerankers([late.fingerprint]) == []
     folder = model_folder("shipped:late")
     assert {dtypes for part in read_sizes(folder).parts for dtypes in part.dtypes} == {"F16"}
     assert read_sizes(folder).n_bytes < 8e6  # the layers of shipped:minilm are not stored again
@@ -200,7 +200,7 @@ def test_the_second_stage_corrects_the_larger_model() -> None:
     context = Context(("do you have any pets?",), ("i have two dogs.", "i work at night."))
     replies = ["do you have any pets?", "no , i drive a truck .", "two dogs . they love to run ."]
     assert int(np.argmax(encoder.score([context], [replies])[0])) == 0  # a copy of the turn
-    assert int(np.argmax(TwoStageScorer(encoder, stage).score([context], [replies])[0])) == 2
+    assert int(np.argmax(both.score([context], [replies])[0])) == 2
 
 
 @pytest.mark.parametrize("precision", ["int8", "bf16", "fp32"])
@@ -215,23 +215,3 @@ def test_a_score_does_not_depend_on_other_texts(precision: Precision) -> None:
         for i, reply in enumerate(replies):
             (alone,) = load_stage(name, precision=precision).score(contexts[:1], [[reply]])
             np.testing.assert_allclose(alone[0], together[i], rtol=1e-5, atol=1e-5)
-
-
-def test_commands_name_the_second_stage_of_an_index(tmp_path: Path) -> None:
-    pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
-    (tmp_path / "replies.txt").write_text("is the light red?\nyes\nrestart the router\n", "utf-8")
-
-    def said(*words: str) -> str:
-        done = CliRunner().invoke(app, list(words))
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())
-
-    for name, ships in (("shipped:minilm", True), (CONVERT, False)):
-        index, pipeline = str(tmp_path / f"index-{ships}"), str(tmp_path / f"pipeline-{ships}")
-        said("index", "build", name, str(tmp_path / "replies.txt"), "-o", index)
-        assert ("add --rerank shipped:rerank" in said("pipeline", "create", index, "-o", pipeline)) == ships
-        answer = said("respond", pipeline, "the light is red")
-        if ships:
-            again = said("pipeline", "create", index, "-o", pipeline, "--overwrite", "--rerank", "shipped:rerank")
-            assert "shipped:rerank" not in again
-            assert said("respond", pipeline, "the light is red") != answer

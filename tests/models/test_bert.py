@@ -163,7 +163,7 @@ def test_two_tokenizer_files_that_differ_use_the_library(tmp_path: Path, changes
 @pytest.mark.parametrize("model", [pytest.param("untuned:embedded", marks=pytest.mark.deep), "shipped:convert"])
 def test_answering_imports_neither_transformers_nor_a_compiler(tmp_path: Path, model: str) -> None:
     """These imports take longer than the rest of a command."""
-    build_index(tmp_path / "index", load_encoder(model), [Candidate("a", "restart the router")], model=model)
+    build_index(tmp_path / "index", load_encoder(model), [Candidate("a", "restart the router")], name=model)
     program = """
 import sys
 from polyrank.cli import main

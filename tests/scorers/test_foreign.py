@@ -508,22 +508,22 @@ def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> Non
 
 
 def test_an_index_of_a_sentence_encoder_stores_its_fingerprint(bi: Path, tmp_path: Path) -> None:
-    from polyrank import Candidate, Retriever, build_index
+    from polyrank import Candidate, Replies, build_index
+    from polyrank.answering.replies import scorer_of_index
     from polyrank.index import open_index
-    from polyrank.scorers.open import encoder_of_index
 
     encoder: Any = load(bi, device="cpu")
     pool = [Candidate(str(i), text) for i, text in enumerate(DOCUMENTS) if text]
     build_index(tmp_path / "index", encoder, pool)
     with open_index(tmp_path / "index") as index:
-        again = encoder_of_index(index.model, device="cpu")
-        found = Retriever(again, index).respond([Context(QUERIES[0])], 3)[0]
+        again = scorer_of_index(index.model, device="cpu")
+        found = Replies(again, index).respond([Context(QUERIES[0])], 3)[0]
         wanted = encoder.rank(QUERIES[0], pool, 3)
         assert [reply.id for reply in found] == [reply.id for reply in wanted]
         np.testing.assert_allclose([r.score for r in found], [r.score for r in wanted], atol=1e-5)
         edited(bi, "2_Dense/config.json", lambda v: v | {"activation_function": "torch.nn.modules.linear.Identity"})
         with pytest.raises(ArtifactError, match="was made by encoder"):
-            Retriever(load(bi, device="cpu"), index)  # type: ignore[arg-type]
+            Replies(load(bi, device="cpu"), index)
 
 
 # training from any encoder

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 import polyrank
 from polyrank import train
 from polyrank.answering.build import build_index
-from polyrank.answering.retrievers import Retriever
-from polyrank.answering.two_stage import TwoStage
+from polyrank.answering.replies import Replies
 from polyrank.cli import app
 from polyrank.config.models import BiConfig, CrossConfig, LateConfig, Side, TextPolicy
 from polyrank.data import read_examples
@@ -37,6 +36,9 @@ from polyrank.scorers.lexical import BM25
 from polyrank.scorers.load import Precision, make_scorer
 from polyrank.scorers.open import load_stage
 from polyrank.scorers.protocols import Scorer
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.cross import CrossTerm
+from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training.ranker import validation_figures
 
@@ -165,7 +167,7 @@ def encoder(backbone: Path, precision: Precision = "fp32") -> EncoderScorer:
 def test_two_stages_read_a_context_once(deep_backbone: Path, reader: str, joined_layers: int) -> None:
     contexts, lists = [*CONTEXTS, CONTEXTS[0]], [*LISTS, ["bill"]]
     alone, late = (scorer(deep_backbone, reader, joined_layers) for _ in range(2))
-    both = TwoStageScorer(encoder(deep_backbone), late, ensemble="raw")
+    both = TwoStageScorer(encoder(deep_backbone), late, combine=np.add)
     read = texts_read(late, "context")
     first = encoder(deep_backbone).score(contexts, lists)
     for _ in range(2):
@@ -176,13 +178,14 @@ def test_two_stages_read_a_context_once(deep_backbone: Path, reader: str, joined
     assert read == [1]
 
 
-def test_a_pipeline_reads_a_context_once(deep_backbone: Path, tmp_path: Path) -> None:
+def test_replies_read_a_context_once(deep_backbone: Path, tmp_path: Path) -> None:
     first, late = encoder(deep_backbone), scorer(deep_backbone)
     first.fingerprint = "first"
-    build_index(tmp_path / "index", first, LISTS[0], model="first")
-    with TwoStage(Retriever(first, open_index(tmp_path / "index")), late, ensemble="raw") as stages:
+    build_index(tmp_path / "index", first, LISTS[0], name="first")
+    ranker = Ranker([(EncoderTerm(first), (1.0,)), (CrossTerm(late), (1.0,))])
+    with Replies(ranker, open_index(tmp_path / "index")) as replies:
         read = texts_read(late, "context")
-        assert len(stages.respond(CONTEXTS[:1], 2)[0]) == 2
+        assert len(replies.respond(CONTEXTS[:1], 2)[0]) == 2
     assert read == []
 
 
@@ -190,7 +193,7 @@ def test_two_stages_that_are_closed_leave_no_memory(deep_backbone: Path) -> None
     gc.collect()
     gc.disable()
     try:
-        both = TwoStageScorer(encoder(deep_backbone), scorer(deep_backbone), ensemble="raw")
+        both = TwoStageScorer(encoder(deep_backbone), scorer(deep_backbone), combine=np.add)
         both.score(CONTEXTS, LISTS)
         networks = [weakref.ref(scorer.networks[0].model) for scorer in (both.retriever, both.reranker)]
         del both
@@ -216,7 +219,7 @@ def test_a_late_cross_encoder_reads_contexts_itself_after_another_first_stage(
             else:
                 bert.encoder.layer[1].output.dense.bias[0] += 1e-3
     late = scorer(deep_backbone)
-    both = TwoStageScorer(first.fitted_to(lambda: ["wifi"]), late, ensemble="raw")
+    both = TwoStageScorer(first.fitted_to(lambda: ["wifi"]), late, combine=np.add)
     assert not any(layer._forward_pre_hooks for network in first.networks for layer in network.model.modules())
     read = texts_read(late, "context")
     both.score(CONTEXTS, LISTS)
@@ -225,7 +228,7 @@ def test_a_late_cross_encoder_reads_contexts_itself_after_another_first_stage(
 
 def test_a_first_stage_with_changed_weights_gives_no_inputs(deep_backbone: Path) -> None:
     first, late = encoder(deep_backbone), scorer(deep_backbone)
-    both = TwoStageScorer(first, late, ensemble="raw")
+    both = TwoStageScorer(first, late, combine=np.add)
     bert: Any = first.networks[0].model.context_tower.backbone.network
     with torch.no_grad():
         bert.encoder.layer[0].output.dense.bias[0] += 1
@@ -238,7 +241,7 @@ def test_a_first_stage_with_changed_weights_gives_no_inputs(deep_backbone: Path)
 
 def test_threads_do_not_mix_what_they_read(deep_backbone: Path) -> None:
     late = scorer(deep_backbone)
-    both = TwoStageScorer(encoder(deep_backbone), late, ensemble="raw")
+    both = TwoStageScorer(encoder(deep_backbone), late, combine=np.add)
     contexts = [[" ".join(["wifi", "bill", "hi", "red"][i % 4 :]) + " router" * (i % 7)] for i in range(60)]
     alone = scorer(deep_backbone)
     expected = [alone.score([context], LISTS[:1])[0] for context in contexts]

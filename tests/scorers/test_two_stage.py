@@ -1,4 +1,4 @@
-"""Two stages, their ensembles, and abstention."""
+"""Two stages as in the papers, how they combine scores, and abstention."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,19 +11,18 @@ from hypothesis import strategies as st
 
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
-from polyrank.config.checked import from_dict
-from polyrank.config.pipeline import Ensemble, PipelineConfig
-from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, confidence, coverage_curve
-from polyrank.ranking.ensembles import SCALES, choose_ensemble, combine, read_ensemble, reciprocal_ranks
+from polyrank.ranking.ensembles import as_printed, by_z_score
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Scorer
-from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.scorers.two_stage import Combine, TwoStageScorer, reranker_alone
 
 TEXTS = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks", "router light is red", "wifi"]
 POOL = [Candidate(str(i), text) for i, text in enumerate(TEXTS)]
+COMBINATIONS = {"alone": reranker_alone, "sum": np.add, "as printed": as_printed, "z-scores": by_z_score}
 CONTEXTS = [Context(("my wifi router is down",)), Context(("hello",)), Context(("the bill", "is the router red?"))]
 
 
@@ -41,10 +40,10 @@ def test_a_shortlist_of_all_equals_the_reranker_alone() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 100])
-@pytest.mark.parametrize("ensemble", [None, *SCALES, 0.5])
-def test_replies_outside_the_shortlist_follow_in_the_retrievers_order(n: int, ensemble: str | None) -> None:
+@pytest.mark.parametrize("combine", COMBINATIONS.values(), ids=COMBINATIONS)
+def test_replies_outside_the_shortlist_follow_in_the_retrievers_order(n: int, combine: Combine) -> None:
     first = BM25().fit(TEXTS)
-    both = TwoStageScorer(first, Letters(), n_retrieved=n, ensemble=ensemble)  # type: ignore[arg-type]
+    both = TwoStageScorer(first, Letters(), n_retrieved=n, combine=combine)
     for context, retrieved, total in zip(
         CONTEXTS, first.score(CONTEXTS, [TEXTS] * 3), both.score(CONTEXTS, [TEXTS] * 3), strict=True
     ):
@@ -111,7 +110,7 @@ def test_over_an_index_both_scores_are_returned() -> None:
         was = {reply.id: reply.score for reply in shortlist}
         for reply in best:
             assert reply.stages == {"retriever": was[reply.id], "reranker": float(reply.text.count("e"))}
-    total = TwoStage(retriever, Letters(), n_retrieved=4, ensemble="raw").respond(CONTEXTS, k=4)
+    total = TwoStage(retriever, Letters(), n_retrieved=4, combine=np.add).respond(CONTEXTS, k=4)
     assert all(r.score == pytest.approx(sum(r.stages.values()), rel=1e-6) for ranked in total for r in ranked)
 
 
@@ -127,62 +126,20 @@ def test_no_candidates_and_no_shortlist() -> None:
 
 
 @given(
-    st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=8), st.sampled_from((*SCALES, 0.5)), st.integers(0, 99)
+    st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=8),
+    st.sampled_from([*COMBINATIONS.values()]),
+    st.integers(0, 99),
 )
-def test_an_ensemble_keeps_the_order_that_both_agree_on(values: list[float], how: str, seed: int) -> None:
+def test_a_combination_keeps_the_order_that_both_agree_on(values: list[float], combine: Combine, seed: int) -> None:
     first = np.array(values, np.float32)
     second = first * np.float32(0.5) + np.float32(3)  # another scale, but the same order
-    total = combine(first, second, how)  # type: ignore[arg-type]
+    total = combine(first, second)
     for i in range(len(first)):
         for j in range(len(first)):
             if first[i] > first[j]:
                 assert total[i] >= total[j]
     order = np.random.default_rng(seed).permutation(len(first))
-    np.testing.assert_allclose(combine(first[order], second[order], how), total[order], rtol=1e-6, atol=1e-6)  # type: ignore[arg-type]
-
-
-def test_the_chosen_ensemble_is_the_best_on_validation() -> None:
-    generator = np.random.default_rng(5)
-    truth = [generator.normal(size=20) for _ in range(200)]
-    first = [(t * 100 + generator.normal(size=20) * 80).astype(np.float32) for t in truth]  # 100 times the scale
-    second = [(t + generator.normal(size=20) * 0.8).astype(np.float32) for t in truth]
-    right = [(int(np.argmax(t)),) for t in truth]
-    chosen, figures, _ = choose_ensemble(first, second, right, np.arange(200))
-    assert isinstance(chosen, float)
-    assert figures["weight"] == max(figures.values()) > figures["none"]
-    assert figures["z-score"] > figures["raw"]  # raw follows only the larger scale
-    useless = [np.zeros(20, np.float32) for _ in truth]
-    assert choose_ensemble(useless, second, right, np.arange(200))[0] is None
-
-
-def test_a_weight_is_chosen_if_one_stage_knows_more_than_the_other() -> None:
-    """A normal x whose mean is m has the log-likelihood ratio m x, so the weight is 0.5 / 2, per unit of the second."""
-    generator = np.random.default_rng(1)
-    truth = np.eye(10)[generator.integers(10, size=2000)]
-    first = list((generator.normal(size=truth.shape) + 2 * truth).astype(np.float32))
-    second = list((generator.normal(size=truth.shape) * 100 + 50 * truth).astype(np.float32))
-    right = [(int(row.argmax()),) for row in truth]
-    chosen, figures, totals = choose_ensemble(first, second, right, np.arange(2000))
-    assert chosen == pytest.approx(0.0025, rel=0.2)
-    assert figures["weight"] > max(figures[name] for name in ("none", *SCALES))
-    assert figures["weight"] == np.mean(reciprocal_ranks(totals, right))
-
-
-def test_the_choice_of_an_ensemble_is_judged_by_halves() -> None:
-    """Each half is ranked with the ensemble that is best on the other half, so choosing does not flatter the figure."""
-    generator = np.random.default_rng(3)
-    first, second = (list(generator.normal(size=(40, 9)).astype(np.float32)) for _ in range(2))  # noise
-    right, dialogues = [(0,)] * 40, np.repeat(np.arange(20), 2)
-    _, figures, totals = choose_ensemble(first, second, right, dialogues)
-    expected = []
-    for side in (0, 1):
-        sums = {how: [combine(g, s, how) for g, s in zip(first, second, strict=True)] for how in SCALES}
-        ranks = {how: np.array(reciprocal_ranks(lists, right)) for how, lists in (sums | {"none": second}).items()}
-        how = max(ranks, key=lambda how: ranks[how][dialogues % 2 != side].mean())
-        expected.append(ranks[how][dialogues % 2 == side].mean())
-    judged = np.mean(reciprocal_ranks(totals, right))
-    assert judged == pytest.approx(np.mean(expected))
-    assert judged < max(figures.values())
+    np.testing.assert_allclose(combine(first[order], second[order]), total[order], rtol=1e-6, atol=1e-6)
 
 
 @given(
@@ -227,52 +184,21 @@ def test_without_replies_there_is_no_answer(measure: str) -> None:
         calibrate([], [], precision=0.5)
 
 
-@pytest.mark.parametrize("how", [*SCALES, 0.5])
-def test_ensembles_equal_sums_on_the_published_scales(how: Ensemble) -> None:
+@pytest.mark.parametrize("how", ["as printed", "z-scores"])
+def test_combinations_equal_the_published_formulas(how: str) -> None:
     special, stats = pytest.importorskip("scipy.special"), pytest.importorskip("scipy.stats")
-    scales = {"raw": np.array, "sigmoid": special.expit, "z-score": stats.zscore, "softmax": special.softmax}
-    unequal = {"sigmoid-reranked": (np.array, special.expit), 0.5: (np.array, lambda x: x / 2)}
-    both = unequal[how] if how in unequal else (scales[how],) * 2
+    scales = {"as printed": (np.array, special.expit), "z-scores": (stats.zscore,) * 2}[how]
+    combine = COMBINATIONS[how]
     generator = np.random.Generator(np.random.PCG64(1))
     for n in (1, 2, 9):
         first, second = generator.normal(size=(2, n)) * [[30], [2]]
         with np.errstate(all="ignore"):
-            want = np.nan_to_num(both[0](first)) + np.nan_to_num(both[1](second))
-        got = combine(first.astype(np.float32), second.astype(np.float32), how)
+            want = np.nan_to_num(scales[0](first)) + np.nan_to_num(scales[1](second))
+        got = combine(first.astype(np.float32), second.astype(np.float32))
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         assert got.dtype == np.float32
     huge = np.array([1e5, -1e5, 0.0], np.float32)
-    assert np.isfinite(combine(huge, huge, how)).all()
-
-
-def test_an_ensemble_without_gain_is_not_chosen() -> None:
-    second = [np.array([3.0, 1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32)]
-    first = [np.array([1.0, 0.0, 0.0], np.float32), np.array([0.0, 1.0], np.float32)]
-    chosen, figures, _ = choose_ensemble(first, second, [(2,), (0, 1)], np.arange(2))
-    assert chosen is None
-    assert figures == dict.fromkeys(("none", *SCALES), (1 / 2 + 1) / 2)  # the first stage adds nothing
-    assert choose_ensemble([], [], [], np.arange(0)) == (None, dict.fromkeys(("none", *SCALES), 0.0), [])
-
-
-def test_ensembles_have_names_or_are_weights() -> None:
-    assert read_ensemble("none") is None
-    assert [read_ensemble(name) for name in (*SCALES, "2", "1e-3")] == [*SCALES, 2.0, 0.001]
-    with pytest.raises(UsageError, match="unknown ensemble 'mean'"):
-        read_ensemble("mean")
-    for weight in ("0", "-1", "nan", "inf"):
-        with pytest.raises(UsageError, match=f"{weight} is the weight of the second stage; give a number above 0"):
-            read_ensemble(weight)
-    with pytest.raises(ConfigError, match=r"ensemble = -1\.0 must be above 0"):
-        PipelineConfig(index="index", ensemble=-1.0)
-    with pytest.raises(ConfigError, match="ensemble = 'mean' is not one of 'raw'"):
-        PipelineConfig(index="index", ensemble="mean")  # type: ignore[arg-type]
-    for wrong in (-1.0, "mean"):
-        with pytest.raises(UsageError, match="ensemble"):
-            TwoStageScorer(Letters(), Letters(), ensemble=wrong)  # type: ignore[arg-type]
-    assert TwoStageScorer(Letters(), Letters(), ensemble=2).ensemble == 2.0
-    assert repr(TwoStageScorer(Letters(), Letters())) == "TwoStageScorer(Letters(), Letters(), n_retrieved=100)"
-    read = from_dict(PipelineConfig, {"index": "index", "ensemble": 2})
-    assert (read.ensemble, type(read.ensemble)) == (2.0, float)
+    assert np.isfinite(combine(huge, huge)).all()
 
 
 def test_ties_of_the_reranker_keep_the_retrievers_order() -> None:
@@ -358,9 +284,9 @@ def test_a_turn_of_the_context_takes_no_place_in_an_evaluated_shortlist() -> Non
 
 
 def test_both_stages_are_fitted() -> None:
-    both = TwoStageScorer(BM25(), TfIdf(), n_retrieved=2, ensemble="raw")
+    both = TwoStageScorer(BM25(), TfIdf(), n_retrieved=2, combine=np.add)
     distinct = list(dict.fromkeys(TEXTS))
-    fitted = TwoStageScorer(BM25().fit(distinct), TfIdf().fit(distinct), n_retrieved=2, ensemble="raw")
+    fitted = TwoStageScorer(BM25().fit(distinct), TfIdf().fit(distinct), n_retrieved=2, combine=np.add)
     lists = [TEXTS[:3]] * len(CONTEXTS)
     for got, want in zip(
         both.fitted_to(lambda: TEXTS).score(CONTEXTS, lists), fitted.score(CONTEXTS, lists), strict=True

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polyrank.config.models import MODEL
 from polyrank.errors import ArtifactError
 from polyrank.index.local.matrix import MATRIX
-from polyrank.loading.folders import PIPELINE
+from polyrank.loading.folders import RANKER
 from polyrank.storage.document import (
     SEAL,
     DocumentKind,
@@ -30,7 +30,7 @@ VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12
 )
 DOCUMENTS = st.dictionaries(st.text().filter(lambda key: key not in SEAL), VALUES, max_size=5)
-KINDS = [MODEL, PIPELINE, MATRIX, RECIPE]
+KINDS = [MODEL, RANKER, MATRIX, RECIPE]
 PATH = Path("folder/config.json")
 
 
