@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from polyrank.scorers.mapped import MapEncoder
-from polyrank.scorers.summed import SumEncoder
 
 from convert_models import make
 from polyrank.answering.build import add_to_index, build_index
@@ -24,6 +22,7 @@ from polyrank.errors import ArtifactError, DataError
 from polyrank.index import Block, open_index, open_writer, write_index
 from polyrank.records import Candidate
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
+from polyrank.scorers.joined import Joined, Scaled
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder
 from polyrank.search import Result, score_rows, search
@@ -393,9 +392,7 @@ def encoders(tiny_encoders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) ->
 
     def encoder(kind: str, place: str) -> Encoder:
         if kind == "sum":
-            return SumEncoder([one("bi", place), one("poly", place)], [0.5, 1])
-        if kind == "map":
-            return MapEncoder(one("bi", place), np.eye(32, dtype=np.float32)[::-1])
+            return Joined([Scaled(one("bi", place), 0.5), one("poly", place)])
         bi = one("bi", place)
         return bi if kind == "bi" else CosineScorer(bi.model, bi.texts, device=bi.device, max_tokens=bi.max_tokens)
 
@@ -406,7 +403,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(IN_A_THREAD)]
 
 
-@pytest.mark.parametrize("kind", ["bi", *(pytest.param(k, marks=pytest.mark.deep) for k in ("cosine", "sum", "map"))])
+@pytest.mark.parametrize("kind", ["bi", *(pytest.param(k, marks=pytest.mark.deep) for k in ("cosine", "sum"))])
 def test_an_index_built_by_a_device_has_the_bits_of_parts_encoded_one_by_one(
     kind: str, encoders: Callable[[str, str], Encoder], device: SimulatedDevice, tmp_path: Path
 ) -> None:

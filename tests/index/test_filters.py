@@ -537,7 +537,7 @@ def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield {
             "bm25 of an index": LexicalRetriever(BM25(), index),
             "two stages": TwoStage(dense, BM25(), n_retrieved=3),
-            "ranker": Replies(ranker_of(encoder, n_retrieved=3), index),
+            "ranker": Replies(ranker_of(encoder), index),
         }.get(kind, dense)
 
 
@@ -576,7 +576,7 @@ def test_a_threshold_applies_to_the_best_passing_reply(tmp_path: Path) -> None:
     def with_rule(measure: Measure, threshold: float) -> Replies:
         return Replies(ranker_of(Hashed(), abstention=Abstention(measure, threshold)), open_index(tmp_path / "i"))
 
-    best = with_rule("score", 0.0).respond(["please restart the router"], 1)[0][0].score
+    best = with_rule("score", 0.0).respond(["please restart the router"], 1, filter="team = 'tech'")[0][0].score
     comparing: tuple[Measure, ...] = ("margin", "softmax")  # the only passing reply cannot be compared
     for measure in comparing:
         strict = with_rule(measure, 0.0)

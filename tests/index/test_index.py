@@ -267,7 +267,7 @@ def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
     reported: list[tuple[int, int]] = []
     changed = [*POOL[1:], Candidate("new", "hello there"), Candidate("again", "hello there")]
     n = build_index(
-        tmp_path / "i", Hashed(), changed, model="m", overwrite=True, progress=lambda *counts: reported.append(counts)
+        tmp_path / "i", Hashed(), changed, name="m", overwrite=True, progress=lambda *counts: reported.append(counts)
     )
     assert (n, reported) == (1, [(1, 1)])
     with open_index(tmp_path / "i") as index:

@@ -9,21 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from polyrank.answering.calibration import choose_settings
-from polyrank.answering.pipeline import write_pipeline
 from typer.testing import CliRunner
 
 import polyrank
 from polyrank import train
 from polyrank.cli import app
 from polyrank.config.models import MODEL
-from polyrank.config.pipeline import PipelineConfig
 from polyrank.data import read_examples
-from polyrank.errors import ConfigError, UsageError
-from polyrank.loading import resolve_model, resolve_ranker
+from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.loading import resolve_model
 from polyrank.loading.recipes import resolve_recipe
 from polyrank.models.artifacts import read_config
-from polyrank.ranking.ensembles import SCALES
 from polyrank.records import Context, Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.open import load_stage
@@ -165,65 +161,37 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
     assert not head.weight.grad.any()
 
 
-def test_two_stages_add_raw_scores_by_default(
+def test_an_index_is_ranked_by_the_sum_of_both(
     trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
 ) -> None:
-    replies = tmp_path / "replies.txt"
-    replies.write_text("".join(f"{w} thanks\n" for w in ("wifi", "bill", "router")), "utf-8")
+    replies = [f"{word} thanks" for word in ("wifi", "bill", "router")]
     polyrank.build_index(tmp_path / "index", encoders["bi"], replies)
-    with polyrank.open(tmp_path / "index", rerank=str(trained["result"].model)) as pipeline:
-        answer = pipeline.answer("my wifi", 3)
-        for reply in answer.ranked:
-            assert reply.score == pytest.approx(sum(reply.stages.values()))
-            assert reply.stages["reranker"] != 0
+    with polyrank.open(tmp_path / "index", model=trained["result"].model) as opened:
+        answer = opened.answer("my wifi", 3)
+    for reply in answer.ranked:
+        assert reply.score == pytest.approx(sum(reply.stages.values()))
+        assert reply.stages["reranker"] != 0
     polyrank.build_index(tmp_path / "other", encoders["poly"], replies)
-    with pytest.raises(UsageError, match="corrects the scores of another encoder"):
-        polyrank.open(tmp_path / "other", rerank=str(trained["result"].model))
-    with polyrank.open(tmp_path / "other", rerank=str(trained["result"].model), ensemble="z-score") as pipeline:
-        assert len(pipeline.answer("my wifi", 3).ranked) == 3
+    with pytest.raises(ArtifactError, match="was made by encoder"):
+        polyrank.open(tmp_path / "other", model=trained["result"].model)
 
 
-@pytest.mark.parametrize("first", ["bi", "poly"])
-def test_a_pipeline_chooses_among_sums_for_a_correcting_reranker(
-    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path, first: str
-) -> None:
-    """Its own scores are not a ranking, and over another first stage no sum is the default."""
-    replies = list(dict.fromkeys(text for example in trained["lists"] for text in example.candidates))
-    polyrank.build_index(tmp_path / "index", encoders[first], replies)
-    config = PipelineConfig(index=str(tmp_path / "index"), reranker=str(trained["result"].model), n_retrieved=4)
-    chosen, seen = choose_settings(config, trained["lists"], ensemble="auto")
-    assert set(SCALES) <= set(seen["ensembles"]) <= {"weight", *SCALES}
-    best = max(seen["ensembles"], key=lambda name: seen["ensembles"][name])
-    assert chosen.ensemble == best or (best == "weight" and isinstance(chosen.ensemble, float))
-
-
-def test_a_served_pipeline_scores_by_both_stages(
+def test_a_served_ranker_scores_by_both_terms(
     trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
 ) -> None:
-    second = str(trained["result"].model)
-    texts = list(dict.fromkeys(trained["lists"][0].candidates))
-    polyrank.build_index(tmp_path / "index", encoders["bi"], texts)
-    for ensemble in (None, "z-score"):
-        config = PipelineConfig(index=str(tmp_path / "index"), reranker=second, ensemble=ensemble)
-        write_pipeline(tmp_path / "pipeline", config, replace=True)
-        served = Served("m", str(tmp_path / "pipeline"), "cpu")
-        context = trained["lists"][0].query
-        (scored,) = served.score([ScoreTask(context, texts)])
-        both = TwoStageScorer(polyrank.load(encoders["bi"]), load_stage(second), ensemble=ensemble)
-        np.testing.assert_allclose(scored.scores, both.score([context], [texts])[0], atol=1e-5)
-        (found,) = served.compute([RespondTask(context, len(texts), None, True, False)])
-        assert [text for _, _, text in found.shown] == [texts[i] for i in np.argsort(-np.array(scored.scores))]
-        assert served.info().by_list == (ensemble is not None)
+    both, texts = polyrank.load(trained["result"].model), list(dict.fromkeys(trained["lists"][0].candidates))
+    polyrank.build_index(tmp_path / "index", both, texts)
+    served = Served("m", str(tmp_path / "index"), "cpu")
+    context = trained["lists"][0].query
+    (scored,) = served.score([ScoreTask(context, texts)])
+    np.testing.assert_allclose(scored.scores, both.score([context], [texts])[0], atol=1e-5)
+    (found,) = served.compute([RespondTask(context, len(texts), None, True, False)])
+    assert [text for _, _, text in found.shown] == [texts[i] for i in np.argsort(-np.array(scored.scores))]
 
 
-def test_a_served_pipeline_keeps_no_long_texts_of_either_stage(
-    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
-) -> None:
-    polyrank.build_index(tmp_path / "index", encoders["bi"], ["yes", "no"])
-    write_pipeline(
-        tmp_path / "pipeline", PipelineConfig(index=str(tmp_path / "index"), reranker=str(trained["result"].model))
-    )
-    served = Served("m", str(tmp_path / "pipeline"), "cpu")
+def test_a_served_ranker_keeps_no_long_texts_of_either_term(trained: dict[str, Any], tmp_path: Path) -> None:
+    polyrank.build_index(tmp_path / "index", trained["result"].model, ["yes", "no"])
+    served = Served("m", str(tmp_path / "index"), "cpu")
     networks = [*served.scorer.networks, *served.encoder.networks]  # type: ignore[union-attr]
     for number in range(5):
         served.compute([RespondTask(Context(("wifi " * 90 + str(number),)), 1, None, False, False)])
@@ -244,7 +212,7 @@ def test_mining_and_distillation_use_a_correction_only_with_its_first_stage(
         done = CliRunner().invoke(app, [*call, "--from", encoders["bi"], *options])
         assert done.exit_code == 0, done.output
         mined.append(read_examples(output).examples)
-    scorer = TwoStageScorer(polyrank.load(encoders["bi"]), load_stage(second))
+    scorer = TwoStageScorer(polyrank.load(encoders["bi"]), load_stage(second), combine=np.add)
     for every, kept in zip(*mined, strict=True):
         right, *wrong = scorer.score([every.query], [every.candidates])[0]
         below = [text for text, score in zip(every.candidates[1:], wrong, strict=True) if score < right]
@@ -255,16 +223,12 @@ def test_mining_and_distillation_use_a_correction_only_with_its_first_stage(
         train(plan)
 
 
-def test_evaluate_names_both_stages(trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path) -> None:
+def test_evaluate_ranks_by_both(trained: dict[str, Any]) -> None:
     data = trained["plan"]["data"]["valid"]
-    arguments = ["evaluate", encoders["bi"], data, "--rerank", str(trained["result"].model), "--json"]
-    done = CliRunner().invoke(app, arguments)
+    done = CliRunner().invoke(app, ["evaluate", str(trained["result"].model), data, "--json"])
     assert done.exit_code == 0, done.output
-    alone = CliRunner().invoke(app, ["evaluate", str(trained["result"].model), data, "--json"])
-    assert json.loads(alone.stdout)["metrics"] == json.loads(done.stdout)["metrics"]
-    done = CliRunner().invoke(app, ["evaluate", "bm25", *arguments[2:]])
-    assert isinstance(done.exception, UsageError)
-    assert "another encoder" in str(done.exception)
+    both = polyrank.evaluate(polyrank.load(trained["result"].model), trained["lists"])
+    assert json.loads(done.stdout)["metrics"] == pytest.approx(polyrank.summarise(both)["metrics"])
 
 
 def test_the_first_stage_is_found_from_any_working_directory(
@@ -274,8 +238,6 @@ def test_the_first_stage_is_found_from_any_working_directory(
     first, second = resolve_model(trained["result"].model).stages()
     assert (Path(first.name), second.corrects) == (Path(encoders["bi"]), first.fingerprint)
     assert not Path(read_config(trained["result"].model)["metadata"]["first_stage_name"]).is_absolute()
-    with pytest.raises(UsageError, match="cannot rank alone"):
-        resolve_ranker(str(trained["result"].model), rerank="bm25")
 
 
 def test_an_average_of_re_rankers_names_their_first_stage(
