@@ -85,12 +85,12 @@ for part in $PARTS; do
       done
       ;;
     intents) # Table 6
-      sets=(banking77 clinc150 hwu64) few=(--seeds 1,2,3)
+      sets=(banking77 clinc150 hwu64) few=(--seeds 3)
       if [[ $SMALL ]]; then # the first two intents
         mkdir -p "$OUT/banking77"
         head -n 281 "$DATA/banking77/train.csv" >"$OUT/banking77/train.csv"
         head -n 81 "$DATA/banking77/test.csv" >"$OUT/banking77/test.csv"
-        DATA=$OUT sets=(banking77) few=(--few-shot 2 --max-epochs 1 --dropout 0.3 --lr 0.06)
+        DATA=$OUT sets=(banking77) few=(--few-shot 2)
       fi
       for set in "${sets[@]}"; do
         for encoder in "single $OUT/single/model" "bert untuned:$BERT"; do

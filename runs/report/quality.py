@@ -214,8 +214,6 @@ def intents() -> str:
         "convert": "ConveRT, multi-context",
         "shipped": "ConveRT, shipped",
         "minilm-shipped": "MiniLM, shipped",
-        "both": "MiniLM and ConveRT, shipped, side by side",
-        "both-minilm": "MiniLM and MiniLM, shipped, side by side",
     }
     results = {
         (encoder, shot, name): read_if_there(f"intents/{encoder}/{name}-{shot}")
@@ -235,8 +233,8 @@ def intents() -> str:
     return section(
         "Intents on frozen encodings",
         f"""How accurate are intent classifiers on frozen encodings? With all training utterances, MiniLM's accuracy is
-        {", ".join(f"{percent(full[name]['accuracy'])}% on {name}" for name in sets)}. No other encoder and no
-        pair of encoders has a higher mean for the same number of utterances.""",
+        {", ".join(f"{percent(full[name]['accuracy'])}% on {name}" for name in sets)}. No other encoder
+        has a higher mean for the same number of utterances.""",
         f"""The table shows accuracy in percent on the test parts ({counts}): mean and standard deviation over the
         seeds, and after a semicolon the number of seeds. Command: `bash runs/intents.sh`.""",
         table(["encoder", "training utterances", *sets], rows, (2, 3, 4)),

@@ -7,9 +7,9 @@ from typer.main import get_command
 
 from polyrank.cli.commands import app
 
-MAX_COMMANDS = 50
-MAX_OPTIONS = 350
-MAX_OPTIONS_OF_EVALUATE = 17
+MAX_COMMANDS = 42
+MAX_OPTIONS = 240
+MAX_OPTIONS_OF_EVALUATE = 14
 
 
 def leaves(command: Any, name: str = "") -> Iterator[tuple[str, int]]:

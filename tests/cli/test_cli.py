@@ -75,8 +75,6 @@ def test_help_imports_no_arrays(group: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("command", "function"),
     [
-        ("cli.intents:intents_train", "tuning.intents:train_intents"),
-        ("tuning.intents:train_intents", "tuning.intents:search"),
         ("cli.tuning:tune", "tuning:tune"),
         ("cli.splitting:split", "data.splits:split"),
         ("cli.mining:mine", "negatives.hard:HardNegatives"),

@@ -21,7 +21,6 @@ COMMANDS = {
     "mine": "mine data.jsonl --from bm25 -o OUT",
     "compare": "compare scores.jsonl --plot OUT",
     "curves": "curves run -o OUT",
-    "intents train": "intents train gone.csv -o out --plot OUT",
 }
 
 

@@ -43,7 +43,6 @@ from polyrank.training import train
 from polyrank.training.signals import InterruptedTraining
 from polyrank.training.teacher import CachedScorer
 from polyrank.tuning.intents import IntentClassifier, save_intents
-from polyrank.tuning.intents.encoding import encode
 from polyrank.tuning.intents.head import Head
 
 WORDS = ["wifi", "router", "light", "bill", "restart", "thanks"]
@@ -106,7 +105,7 @@ def _ranker(path: Path, turn: int) -> None:
 def _intents(path: Path, turn: int) -> None:
     torch.manual_seed(turn)
     head = Head(_encoder().dimension, 4, 2, 0.0)
-    save_intents(path, IntentClassifier(_encoder(), str(_saved()), "final", head, ("a", "b")), replace=True)
+    save_intents(path, IntentClassifier(_encoder(), str(_saved()), head, ("a", "b")), replace=True)
 
 
 def _index(path: Path, turn: int) -> None:
@@ -213,7 +212,6 @@ WORKS: dict[str, Work] = {
             "scores.jsonl",
         )
     ),
-    "encodings": Work((lambda folder: encode(_encoder(), REPLIES, "final", cache=folder / "cache"),)),
     "index": Work(_twice(_index, "index")),
     "store": Work(
         (lambda folder: _index(folder / "index", 1), _add, _compact, _snapshot),

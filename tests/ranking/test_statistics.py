@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
-from polyrank.ranking.abstention import Abstention, calibrate, coverage_curve
+from polyrank.ranking.abstention import calibrate, coverage_curve
 from polyrank.ranking.metrics import Group, Placement
-from polyrank.tuning.intents import calibrate_rejection, evaluate_rejection
-from polyrank.tuning.intents.train_intents import _interval
+from polyrank.tuning.intents import fit_threshold
 
 stats = pytest.importorskip("scipy.stats")
 
@@ -64,7 +63,6 @@ def test_intervals_equal_scipys() -> None:
     for got in (
         summarise(ranked(ranks), n_bootstrap=20_000)["intervals"]["MRR"],
         summarise(ranked(ranks))["intervals"]["MRR"],
-        _interval(1 / ranks),
         breakdown(by_length)[0]["intervals"]["MRR"],
         [1 + end for end in paired_test(ranked(ranks), ranked(np.ones(150, int)), metric="MRR")["interval"]],
     ):
@@ -242,46 +240,17 @@ def test_a_threshold_keeps_its_promise_on_fresh_data() -> None:
 NORMAL = partial(stats.norm.cdf)
 
 
-@pytest.mark.parametrize(
-    ("aim", "n_outside", "best"),
-    [
-        # in scope N(2, 1), out of scope N(0, 1): the optimum is where the weighted densities cross
-        ("balanced", 400, 1.0),
-        ("balanced", 3200, 1.0),
-        ("accuracy", 400, 1.0),
-        ("accuracy", 1200, 1.0 + np.log(3) / 2),
-    ],
-)
-def test_a_rejecting_threshold_is_near_the_optimum(aim: str, n_outside: int, best: float) -> None:
+@pytest.mark.parametrize("n_outside", [400, 3200])
+def test_a_rejecting_threshold_is_near_the_optimum(n_outside: int) -> None:
     generator = np.random.Generator(np.random.PCG64(6))
     found, fresh = [], []
     for _ in range(12):
         values = np.concatenate([generator.normal(2, 1, 400), generator.normal(0, 1, n_outside)])
         scores = np.stack([values, np.full(len(values), -99.0)], 1).astype(np.float32)
         labels = np.repeat([0, -1], [400, n_outside])
-        if n_outside > 1000:
-            keep = generator.permutation(len(labels))[:800]
-            scores, labels = scores[keep], labels[keep]
-        chosen, _ = calibrate_rejection(scores, labels, aim=aim, measure="score")  # type: ignore[arg-type]
-        found.append(chosen.threshold)
-        fresh.append((1 - NORMAL(chosen.threshold - 2) + NORMAL(chosen.threshold)) / 2)
-    assert np.mean(found) == pytest.approx(best, abs=0.15)
-    if best == 1.0:
-        assert np.mean(fresh) == pytest.approx(NORMAL(1), abs=0.01)
-
-
-def test_figures_of_a_rejection_equal_scikit_learns() -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    generator = np.random.Generator(np.random.PCG64(7))
-    scores = generator.normal(size=(300, 4)).astype(np.float32)
-    labels = np.where(generator.random(300) < 0.3, -1, (scores + generator.normal(size=scores.shape)).argmax(1))
-    for threshold in (-1.0, 0.7, 1.2):
-        found = evaluate_rejection(scores, labels, Abstention("score", threshold))
-        taken = np.where(scores.max(1) < threshold, -1, scores.argmax(1))
-        outside, rejected, inside = labels < 0, taken < 0, labels >= 0
-        assert found.recall == pytest.approx(metrics.recall_score(outside, rejected))
-        assert found.precision == pytest.approx(metrics.precision_score(outside, rejected, zero_division=1))
-        assert found.f1 == pytest.approx(metrics.f1_score(outside, rejected, zero_division=0))
-        assert found.accuracy == pytest.approx(metrics.accuracy_score(labels, taken))
-        assert found.in_scope_accuracy == pytest.approx(metrics.accuracy_score(labels[inside], taken[inside]))
-        assert (found.n_in_scope, found.n_out_of_scope) == (inside.sum(), outside.sum())
+        threshold = fit_threshold(scores, labels)
+        assert threshold is not None
+        found.append(threshold)
+        fresh.append((1 - NORMAL(threshold - 2) + NORMAL(threshold)) / 2)
+    assert np.mean(found) == pytest.approx(1.0, abs=0.15)
+    assert np.mean(fresh) == pytest.approx(NORMAL(1), abs=0.01)

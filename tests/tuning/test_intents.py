@@ -1,53 +1,42 @@
 """Intents: readers of published formats, few-shot parts, the network, the threshold, the folder, the commands."""
 
 import json
-import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from polyrank.scorers.summed import SumEncoder, save_sum
 from typer.testing import CliRunner
 
 from polyrank.cli.commands import app
-from polyrank.cli.progress import numbers
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
-from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
+from polyrank.errors import ArtifactError, DataError, DivergedError, UsageError
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
-from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.records import Context
+from polyrank.scorers.open import load_frozen
 from polyrank.scorers.protocols import Encoder
 from polyrank.tuning.intents import (
-    Grid,
+    Encoded,
     Head,
     HeadConfig,
+    IntentClassifier,
+    IntentResult,
     IntentSplits,
     Utterance,
-    calibrate_rejection,
-    confusion,
-    encode,
-    evaluate_rejection,
     few_shot,
     fit_head,
+    fit_threshold,
     load_intents,
-    most_confused,
-    open_encoder,
-    per_intent,
-    plot_confusion,
-    read_aim,
     read_intents,
-    read_layer,
-    read_utterances,
     save_intents,
-    search,
     split_off,
     train_intents,
 )
-from polyrank.tuning.intents.head import Encoded
-from polyrank.tuning.intents.plots import shown_intents
+from polyrank.tuning.intents.classifier import encode
 from processes import run
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -56,7 +45,7 @@ TEXTS = {
     "bill": ["my bill is too high", "the bill is high", "bill too high please", "is the bill high", "hello bill high"],
     "light": ["the light is red", "light is green", "red light please", "is it a green light", "hello red light"],
 }
-GRID = Grid(hidden_dim=(16,), dropout=(0.1,), lr=(0.1, 0.3))
+GRID = [HeadConfig(hidden_dim=16, dropout=0.1, lr=lr) for lr in (0.1, 0.3)]
 SMALL = ConvertConfig(embedding_dim=16, ffn_dim=32, spans=(3, 5), side_dim=16, side_layers=1, output_dim=8)
 
 
@@ -86,7 +75,7 @@ def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.fixture(scope="module")
 def bi(models: dict[str, Path]) -> Encoder:
-    return open_encoder(str(models["bi"]), device="cpu")
+    return load_frozen(str(models["bi"]), "train on", device="cpu")
 
 
 def utterances(copies: int = 4) -> tuple[Utterance, ...]:
@@ -148,21 +137,21 @@ def test_plain_files_and_folders(tmp_path: Path) -> None:
     found = read_intents(tmp_path, out_of_scope="none")
     assert found.train == (Utterance("hi", "greet"), Utterance("7", None))
     assert found.dev == (Utterance("hello", "greet"),)
-    assert read_intents(tmp_path / "train.jsonl").train == read_utterances(tmp_path / "train.jsonl")
+    assert read_intents(tmp_path / "train.jsonl", out_of_scope="none").train == found.train
 
 
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
         ("a.csv", "text,intent\nhi\n", r"a.csv:2: 1 cells"),
-        ("a.csv", "text,intent\n ,greet\n", r"a.csv:2: the text is empty; remove"),
-        ("a.csv", "text,intent\nhi,\n", r'a.csv:2: the intent is empty; name it, or write "oos"'),
+        ("a.csv", "text,intent\n ,greet\n", r"a.csv:2: the text or the intent is empty"),
+        ("a.csv", "text,intent\nhi,\n", r'a.csv:2: the text or the intent is empty; fill both in \(intent "oos"'),
         ("a.csv", "query,intent\nhi,greet\n", r'a.csv:2: missing field "text"'),
         ("a.csv", "text,intent\n", "holds no utterances"),
         ("a.jsonl", '{"text": "hi", "intent": 3}\n', r'a.jsonl:1: field "intent" holds a number'),
-        ("a.json", "{", "not JSON"),
-        ("a.json", '{"val": []}', 'has no list "train"'),
-        ("a.json", '{"train": [["hi", "greet"], ["hi"]]}', "train item 2 is not"),
+        ("a.json", "{", "not the data set's data_full.json"),
+        ("a.json", '{"val": []}', "not the data set's data_full.json"),
+        ("a.json", '{"train": [["hi", "greet"], ["hi"]]}', "not the data set's data_full.json"),
         ("trainset/b.csv", "scenario;intent;answer_from_anno\na;b\n", r"b.csv:2: .*download the file again"),
         ("trainset/b.csv", "scenario;intent\na;b\n", r'b.csv:2: missing field "answer_from_anno"'),
         ("other.txt", "hi", "holds no train.csv"),
@@ -225,7 +214,7 @@ def test_no_text_is_in_both_parts_even_with_several_intents() -> None:
 
 
 def test_encodings_are_the_mean_of_the_real_vectors(models: dict[str, Path]) -> None:
-    encoder = open_encoder(str(models["poly"]), device="cpu")
+    encoder = load_frozen(str(models["poly"]), "train on", device="cpu")
     texts = ["my wifi is down", "hi"]
     vectors, mask = encoder.encode_contexts([Context((text,)) for text in texts])
     want = [row[real].mean(0) for row, real in zip(vectors, mask, strict=True)]
@@ -234,66 +223,14 @@ def test_encodings_are_the_mean_of_the_real_vectors(models: dict[str, Path]) -> 
 
 @pytest.mark.parametrize("name", ["convert", "multi"])
 def test_r_equals_the_reduction(models: dict[str, Path], name: str) -> None:
-    encoder = open_encoder(str(models[name]), device="cpu")
-    assert read_layer("auto", encoder) == "r"
-    r = encode(encoder, ["my wifi is down", "red", ""], "r")
+    encoder = load_frozen(str(models[name]), "train on", device="cpu")
+    r = encode(encoder, ["my wifi is down", "red", ""])
     model = encoder.model  # type: ignore[attr-defined]  # an EncoderScorer, which r needs
     tokens = encoder.texts.contexts([Context(("my wifi is down",))])  # type: ignore[attr-defined]
     with torch.inference_mode():
         want = model.reduced(tokens)
     assert r.shape == (3, model.reduction.dimension)
     np.testing.assert_allclose(r[0], want[0].numpy(), rtol=1e-4, atol=1e-6)
-    assert encode(encoder, ["red"], "final").shape == (1, encoder.dimension)
-
-
-def test_encodings_of_a_sum_are_concatenated(models: dict[str, Path], tmp_path: Path) -> None:
-    """Each part is normalized and comes from its encoder's best layer; encoders without r use the default."""
-    names = ("poly", "multi")
-    parts = [open_encoder(str(models[name]), device="cpu") for name in names]
-    save_sum(tmp_path / "sum", SumEncoder(parts, [1, 5]))
-    encoder = open_encoder(str(tmp_path / "sum"), device="cpu")
-    texts = ["my wifi is down", "red", ""]
-    assert read_layer("auto", encoder) == "r"
-    calls: list[tuple[int, int]] = []
-    for layers in (("final", "r"), ("final", "final")):
-        joined = encode(encoder, texts, layers[1], cache=tmp_path / "c", progress=lambda *done: calls.append(done))  # type: ignore[arg-type]
-        own = [encode(part, texts, layer) for part, layer in zip(parts, layers, strict=True)]  # type: ignore[arg-type]
-        start = 0
-        for rows in own:
-            block = joined[:, start : start + rows.shape[1]]
-            np.testing.assert_allclose(block * np.linalg.norm(rows, axis=1, keepdims=True), rows, rtol=1e-5, atol=1e-6)
-            lengths = np.linalg.norm(block, axis=1)
-            assert lengths[:2] == pytest.approx(1.0)
-            assert lengths[2] == pytest.approx(1.0 if rows[2].any() else 0.0)  # an empty text has no r
-            start += rows.shape[1]
-        assert joined.shape == (3, start)
-        assert joined.dtype == np.float32
-    assert calls == [(3, 6), (6, 6), (6, 6)]  # the first encoder's second round comes from the cache
-    assert encode(encoder, []).shape[0] == 0
-    save_sum(tmp_path / "plain", SumEncoder([parts[0], open_encoder(str(models["bi"]), device="cpu")], [1, 1]))
-    assert read_layer("auto", open_encoder(str(tmp_path / "plain"), device="cpu")) == "final"
-
-
-def test_missing_layers(bi: Encoder, models: dict[str, Path]) -> None:
-    assert read_layer("auto", bi) == "final"
-    with pytest.raises(UsageError, match="only a ConveRT has a layer r"):
-        read_layer("r", bi)
-    with pytest.raises(UsageError, match="unknown layer 'pooled'; choose auto, final or r"):
-        read_layer("pooled", bi)
-    with pytest.raises(UsageError, match="has no vectors"):
-        open_encoder(str(models["cross"]))
-
-
-def test_the_cache_returns_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
-    texts = ["my wifi is down", "the light is red"]
-    calls: list[tuple[int, int]] = []
-    first = encode(bi, texts, cache=tmp_path / "c", progress=lambda done, total: calls.append((done, total)))
-    again = encode(bi, texts, cache=tmp_path / "c", progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(2, 2)]
-    assert first.tobytes() == again.tobytes()
-    encode(open_encoder(str(models["other"])), texts, cache=tmp_path / "c")
-    encode(bi, texts[::-1], cache=tmp_path / "c")
-    assert len(list((tmp_path / "c").iterdir())) == 3
 
 
 # the network
@@ -360,465 +297,6 @@ def test_training_stops_without_gain_and_keeps_the_best_epoch() -> None:
     assert longer.n_epochs == fit.n_epochs
 
 
-def test_the_grid_keeps_the_best_and_skips_diverging_settings() -> None:
-    train, dev = clusters(60, 1, spread=0.5), clusters(60, 2, spread=0.5)
-    seen: list[tuple[int, int]] = []
-    grid = Grid(hidden_dim=(8,), dropout=(0.0,), lr=(1e-4, 0.1, 1e30))
-    best, trials = search(
-        train, dev, 3, grid, seed=1, max_epochs=20, report=lambda fit, done, total: seen.append((done, total))
-    )
-    assert best.config.lr == 0.1
-    assert [trial.config.lr for trial in trials] == [1e-4, 0.1]
-    assert seen == [(1, 3), (2, 3)]
-    with pytest.raises(DivergedError, match="every point of the grid"):
-        search(train, dev, 3, replace(grid, lr=(1e30,)), seed=1)
-    with pytest.raises(ConfigError, match="the grid is empty"):
-        search(train, dev, 3, replace(grid, lr=()), seed=1)
-    for bad in ({"hidden_dim": 0}, {"dropout": 1.0}, {"lr": 0.0}, {"lr": float("nan")}):
-        with pytest.raises(ConfigError):
-            HeadConfig(**bad)  # type: ignore[arg-type]
-
-
-# the threshold and the report
-
-
-def test_a_threshold_on_known_scores() -> None:
-    scores = np.array([[9.0, 0], [8.0, 0], [0, 7.0], [3.0, 0], [0, 2.0], [1.0, 0]], np.float32)
-    labels = np.array([0, 0, 1, -1, -1, -1])
-    for aim in ("balanced", "accuracy", "f1"):
-        abstention, found = calibrate_rejection(scores, labels, aim=read_aim(aim), measure="score")
-        assert abstention == Abstention("score", 5.0)  # midway between 3 and 7
-        assert (found.in_scope_accuracy, found.recall, found.precision, found.f1, found.accuracy) == (1, 1, 1, 1, 1)
-    # one of three in-scope utterances is wrong and has a low score, so rejecting it costs nothing
-    labels[2] = 0
-    abstention, found = calibrate_rejection(scores, labels, measure="score")
-    assert abstention.threshold == 5.0
-    assert found.in_scope_accuracy == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize("aim", ["balanced", "accuracy", "f1"])
-def test_no_other_threshold_is_better(aim: str) -> None:
-    generator = np.random.Generator(np.random.PCG64(4))
-    scores = generator.normal(size=(60, 4)).astype(np.float32)
-    labels = np.where(generator.random(60) < 0.3, -1, scores.argmax(1))
-    known = read_aim(aim)
-    abstention, found = calibrate_rejection(scores, labels, aim=known)
-    assert found == evaluate_rejection(scores, labels, abstention)
-    for measure in ("score", "margin", "softmax"):
-        for threshold in np.linspace(-1, 4, 101):
-            other = evaluate_rejection(scores, labels, Abstention(measure, float(threshold)))  # type: ignore[arg-type]
-            assert other.value(known) <= found.value(known) + 1e-12
-    assert found.n_in_scope + found.n_out_of_scope == 60
-
-
-def test_a_threshold_needs_both_kinds() -> None:
-    scores = np.zeros((2, 3), np.float32)
-    with pytest.raises(DataError, match="is out of scope, and a threshold needs both"):
-        calibrate_rejection(scores, np.array([0, 1]))
-    with pytest.raises(DataError, match="is in scope, and a threshold needs both"):
-        calibrate_rejection(scores, np.array([-1, -1]))
-    with pytest.raises(UsageError, match="unknown aim of a threshold 'best'"):
-        read_aim("best")
-
-
-def test_the_report_agrees_with_counting(tmp_path: Path) -> None:
-    generator = np.random.Generator(np.random.PCG64(1))
-    labels, predictions = generator.integers(-1, 3, size=(2, 200))
-    matrix = confusion(labels, predictions, 3)
-    assert matrix.sum() == 200
-    names = ["a", "b", "c"]
-    for row in per_intent(matrix, names):
-        number = {**{name: i for i, name in enumerate(names)}, "oos": -1}[row["intent"]]
-        hits = int(((labels == number) & (predictions == number)).sum())
-        assert row["support"] == (labels == number).sum()
-        assert row["precision"] == hits / (predictions == number).sum()
-        assert row["recall"] == hits / (labels == number).sum()
-        assert row["f1"] == pytest.approx(2 / (1 / row["precision"] + 1 / row["recall"]))
-    worst = most_confused(matrix, names, n=100)
-    assert sum(row["count"] for row in worst) == (labels != predictions).sum()
-    assert worst == sorted(worst, key=lambda row: -row["count"])
-    plot_confusion(matrix, names, tmp_path / "all.svg")
-    plot_confusion(confusion(labels, labels, 300), [str(i) for i in range(300)], tmp_path / "many.png", n_shown=2)
-    plot_confusion(matrix, names, tmp_path / "again.svg")
-    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "all.svg").read_bytes()
-    assert (tmp_path / "all.svg").stat().st_size > 1000
-    assert (tmp_path / "many.png").stat().st_size > 1000
-    assert len(shown_intents(np.ones((300, 300), np.int64), 20)) == 20
-
-
-# everything together
-
-
-def outside() -> tuple[Utterance, ...]:
-    return tuple(Utterance(text, None) for text in ("restart", "did that", "restart it", "did it", "please", "that it"))
-
-
-def test_separable_data_is_learned_and_the_saved_folder_predicts_equally(
-    bi: Encoder, models: dict[str, Path], tmp_path: Path
-) -> None:
-    splits = IntentSplits(train=(*utterances(), *outside()), test=(*utterances(2), *outside()))
-    seen: list[str] = []
-    result = train_intents(
-        splits, bi, encoder_name=str(models["bi"]), grid=GRID, seeds=(1, 2),
-        report=lambda what, done, total: seen.append(what),
-    )  # fmt: skip
-    figures = result.figures
-    assert figures["accuracy"] == 1.0
-    assert figures["accuracy_std"] == 0.0
-    assert figures["interval"] == [1.0, 1.0]
-    assert (figures["n_train"], figures["n_dev"], figures["n_test"]) == (54, 6, 30)
-    assert figures["out_of_scope"]["n_out_of_scope"] == 6
-    assert len(figures["grid"]) == 2
-    assert result.matrix.sum() == 36
-    assert {"encoding train", "seeds"} <= set(seen)
-    assert json.loads(json.dumps(figures)) == figures
-
-    save_intents(tmp_path / "c", result.classifier)
-    found = load_intents(tmp_path / "c")
-    texts = [utterance.text for utterance in splits.test]
-    assert found.predict(texts) == result.classifier.predict(texts)
-    assert found.scores(texts).tobytes() == result.classifier.scores(texts).tobytes()
-    assert found.metadata == json.loads(json.dumps(result.classifier.metadata))
-    for prediction in found.predict(texts, k=2):
-        assert len(prediction.best) == 2
-        assert prediction.best[0][1] >= prediction.best[1][1]
-        assert prediction.intent in (None, prediction.best[0][0])
-    assert found.predict([]) == []
-    with pytest.raises(UsageError, match="k is 0"):
-        found.predict(texts, 0)
-
-
-def test_a_classifier_on_a_sum_stores_all_encoders(models: dict[str, Path], tmp_path: Path) -> None:
-    for name in ("bi", "convert"):
-        shutil.copytree(models[name], tmp_path / name)
-    own = [open_encoder(str(tmp_path / name), device="cpu") for name in ("bi", "convert")]
-    save_sum(tmp_path / "sum", SumEncoder(own, [1, 1]))
-    splits = IntentSplits(utterances(), utterances(1))
-    name = str(tmp_path / "sum")
-    result = train_intents(splits, open_encoder(name, device="cpu"), encoder_name=name, grid=GRID, max_epochs=20)
-    assert result.figures["layer"] == "r"
-    r = encode(own[1], ["red"], "r")
-    assert result.classifier.head.hidden.in_features == own[0].dimension + r.shape[1]
-    assert result.figures["accuracy"] == 1.0
-    save_intents(tmp_path / "c", result.classifier)
-    texts = [utterance.text for utterance in utterances(1)]
-    assert load_intents(tmp_path / "c", device="cpu").predict(texts) == result.classifier.predict(texts)
-    shutil.rmtree(tmp_path / "convert")
-    with pytest.raises(UsageError, match=r"needs the encoder .*convert, which does not exist"):
-        load_intents(tmp_path / "c")
-    shutil.copytree(models["multi"], tmp_path / "convert")
-    with pytest.raises(ArtifactError, match=r"was made with encoder .*convert is"):
-        load_intents(tmp_path / "c")
-
-
-def test_repeated_training_writes_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        result = train_intents(
-            IntentSplits(utterances()), bi, encoder_name=str(models["bi"]), grid=GRID, n_few_shot=4, max_epochs=5
-        )
-        save_intents(tmp_path / name, result.classifier)
-        assert result.figures["judged_on"] == "dev"
-        assert result.figures["n_train"] == 12
-        assert result.figures["n_dev"] == 6
-    assert (tmp_path / "a" / "intent.safetensors").read_bytes() == (tmp_path / "b" / "intent.safetensors").read_bytes()
-
-
-def test_the_first_seed_draws_the_weights_too(bi: Encoder) -> None:
-    splits = IntentSplits(utterances(), utterances(1))
-    made = [
-        train_intents(splits, bi, encoder_name="x", grid=GRID, seeds=(seed,), max_epochs=1).classifier.head
-        for seed in (1, 1, 2)
-    ]
-    first, again, other = (torch.cat([each.flatten() for each in head.parameters()]) for head in made)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_precision_calibrates_without_out_of_scope_data(bi: Encoder) -> None:
-    result = train_intents(
-        IntentSplits(utterances(), utterances(1)), bi, encoder_name="x", grid=GRID, precision=0.9, max_epochs=20
-    )
-    assert result.classifier.abstention is not None
-    assert result.figures["out_of_scope"]["n_out_of_scope"] == 0
-
-
-def test_a_precision_out_of_reach_costs_no_training(bi: Encoder) -> None:
-    dev = tuple(Utterance(text, intent) for text in ("a a", "b b") for intent in ("x", "y"))  # half right at best
-    splits = IntentSplits((*dev, *dev), dev)
-    result = train_intents(splits, bi, encoder_name="x", grid=GRID, precision=0.9, max_epochs=2)
-    assert result.classifier.abstention is None
-    assert "no threshold reaches a precision of 90.0%" in result.unreached
-    outside = IntentSplits(utterances(), (*dev, Utterance("c", None)))
-    with pytest.raises(UsageError, match=r"precision 0\.9 is set, but the development part has"):
-        train_intents(outside, bi, encoder_name="x", grid=GRID, precision=0.9)
-
-
-def test_impossible_settings_of_intents_are_refused(bi: Encoder) -> None:
-    def run(splits: IntentSplits, **options: object) -> None:
-        train_intents(splits, bi, encoder_name="x", grid=GRID, **options)  # type: ignore[arg-type]
-
-    with pytest.raises(ConfigError, match="seeds is empty"):
-        run(IntentSplits(utterances()), seeds=())
-    with pytest.raises(UsageError, match="0 utterances per intent"):
-        run(IntentSplits(utterances()), n_few_shot=0)
-    with pytest.raises(DataError, match="has 1 intents"):
-        run(IntentSplits((Utterance("hi", "greet"), Utterance("hello", "greet"))))
-    with pytest.raises(DataError, match="'fly' of the test part has no training utterance"):
-        run(IntentSplits(utterances(), test=(Utterance("up", "fly"),)))
-    with pytest.raises(DataError, match="no utterance in scope"):
-        run(IntentSplits(utterances(), dev=outside()))
-    with pytest.raises(ConfigError, match="max_epochs = 0 is below 1; give at least 1"):
-        run(IntentSplits(utterances()), max_epochs=0)
-
-
-def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
-    result = train_intents(IntentSplits(utterances()), bi, encoder_name=str(models["bi"]), grid=GRID, max_epochs=2)
-    place = tmp_path / "c"
-    save_intents(place, result.classifier)
-    with pytest.raises(ArtifactError, match="give the right encoder as `encoder`"):
-        load_intents(place, encoder=str(models["other"]))
-    with pytest.raises(UsageError, match="which does not exist; give its folder as `encoder`"):
-        load_intents(place, encoder=str(tmp_path / "gone"))
-    with pytest.raises(UsageError, match="already exists"):
-        save_intents(place, result.classifier)
-    save_intents(place, result.classifier, replace=True)
-    with pytest.raises(UsageError, match="predicts intents"):
-        open_encoder(str(place))
-    for command in (["info", str(place)], ["export", str(place), "--to", "onnx"]):
-        assert "predicts intents" in str(CliRunner().invoke(app, command).exception), command
-    with pytest.raises(ArtifactError, match="not a folder of kind 'intent'"):
-        load_intents(tmp_path)
-    for name in ("intent.json", "intent.safetensors"):
-        data = (place / name).read_bytes()
-        for i in range(0, len(data), max(1, len(data) // 40)):
-            (place / name).write_bytes(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
-            with pytest.raises(ArtifactError):
-                load_intents(place)
-        (place / name).write_bytes(data)
-    data = (place / "intent.json").read_bytes()
-    document = json.loads(data)
-    (place / "intent.json").write_text(json.dumps({**document, "format": 9}))
-    with pytest.raises(ArtifactError, match="in format 9, this version reads format 1"):
-        load_intents(place)
-    (place / "intent.json").write_bytes(data)
-    (place / "intent.safetensors").unlink()
-    with pytest.raises(ArtifactError, match="is missing"):
-        load_intents(place)
-
-
-# the commands
-
-
-def test_the_commands(models: dict[str, Path], tmp_path: Path) -> None:
-    rows = [{"text": u.text, "intent": u.intent or "none"} for u in (*utterances(), *outside())]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    grid = ("--hidden", "16", "--dropout", "0.1", "--lr", "0.3", "--out-of-scope", "none")
-    made = run(
-        "intents",
-        "train", tmp_path / "train.jsonl", "--test", tmp_path / "test.jsonl", "--encoder", models["convert"],
-        "-o", tmp_path / "c", *grid, "--seeds", "1,2", "--plot", tmp_path / "plot.svg", "--json",
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    figures = json.loads(made.stdout)
-    assert figures["layer"] == "r"
-    assert figures["n_test"] == 60
-    assert len(figures["seeds"]) == 2
-    assert "grid, " in made.stderr
-    assert (tmp_path / "plot.svg").exists()
-    piped = CliRunner().invoke(
-        app, ["intents", "predict", str(tmp_path / "c"), "-k", "2"], input="my wifi is down\n\nthe light is red\n"
-    )
-    assert piped.exit_code == 0, piped.output
-    answers = [json.loads(line) for line in piped.stdout.splitlines()]
-    assert [answer["text"] for answer in answers] == ["my wifi is down", "the light is red"]
-    want = load_intents(tmp_path / "c").predict(["my wifi is down", "the light is red"])
-    assert [answer["intent"] for answer in answers] == [prediction.intent for prediction in want]
-    assert [len(answer["intents"]) for answer in answers] == [2, 2]
-
-
-def test_a_precision_and_out_of_scope_utterances_exclude_each_other(models: dict[str, Path], tmp_path: Path) -> None:
-    for name, rows in (("train", utterances()), ("dev", (*utterances(1), Utterance("c", None)))):
-        lines = [json.dumps({"text": row.text, "intent": row.intent or "none"}) + "\n" for row in rows]
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines), "utf-8")
-    line = ["intents", "train", "train.jsonl", "--dev", "dev.jsonl", "--out-of-scope", "none", "--precision", "0.8"]
-    paths = [str(tmp_path / word) if word.endswith(".jsonl") else word for word in line]
-    found = CliRunner().invoke(app, [*paths, "-o", str(tmp_path / "c"), "--encoder", str(models["convert"])])
-    assert "precision 0.8 is set, but the development part has out-of-scope" in str(found.exception)
-
-
-def test_bad_input_leaves_with_3(tmp_path: Path) -> None:
-    (tmp_path / "bad.csv").write_text("text,intent\nhi\n")
-    bad = run("intents", "train", tmp_path / "bad.csv", "-o", tmp_path / "c")
-    assert bad.returncode == 3
-    assert "bad.csv:2: 1 cells" in bad.stderr
-    assert not (tmp_path / "c").exists()
-    assert numbers("1, 2", int, "--seeds") == [1, 2]
-    with pytest.raises(UsageError, match="--lr 'fast' is not a list of numbers"):
-        numbers("fast", float, "--lr")
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the shared data")
-@pytest.mark.parametrize(
-    ("name", "counts", "n_intents"),
-    [("banking77", (10003, 0, 3080), 77), ("clinc150", (15100, 3100, 5500), 150), ("hwu64", (9960, 0, 1076), 64)],
-)
-def test_the_published_files(name: str, counts: tuple[int, int, int], n_intents: int) -> None:
-    found = read_intents(SHARED / name)
-    assert (len(found.train), len(found.dev), len(found.test)) == counts
-    assert len({u.intent for u in found.train} - {None}) == n_intents
-    assert {u.intent for u in found.test} <= {u.intent for u in found.train}
-
-
-@pytest.mark.parametrize("damage", [b"", b"x" * 100, None])
-def test_a_damaged_cache_is_ignored(bi: Encoder, tmp_path: Path, damage: bytes | None) -> None:
-    first = encode(bi, ["hi", "my wifi is down"], cache=tmp_path / "c")
-    (place,) = (tmp_path / "c").iterdir()
-    data = place.read_bytes()
-    place.write_bytes(data[:-4] + bytes(4) if damage is None else damage)
-    np.testing.assert_array_equal(encode(bi, ["hi", "my wifi is down"], cache=tmp_path / "c"), first)
-    assert place.read_bytes() == data
-
-
-# comparison with scikit-learn, and edge cases
-
-
-def test_the_report_equals_scikit_learns() -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    generator = np.random.Generator(np.random.PCG64(2))
-    labels, predictions = generator.integers(-1, 4, size=(2, 150))
-    predictions = np.where(generator.random(150) < 0.5, labels, predictions)
-    names = ["a", "b", "c", "d"]
-    matrix = confusion(labels, predictions, 4)
-    np.testing.assert_array_equal(matrix, metrics.confusion_matrix(labels, predictions, labels=[0, 1, 2, 3, -1]))
-    values = metrics.precision_recall_fscore_support(labels, predictions, labels=[0, 1, 2, 3, -1])
-    rows = {row["intent"]: row for row in per_intent(matrix, names)}
-    for name, *want in zip([*names, "oos"], *values, strict=True):
-        assert [rows[name][key] for key in ("precision", "recall", "f1", "support")] == pytest.approx(want)
-    assert [row["f1"] for row in rows.values()] == sorted(row["f1"] for row in rows.values())
-
-
-def test_intents_that_are_only_true_or_only_predicted() -> None:
-    rows = per_intent(confusion(np.array([0, 0]), np.array([1, 1]), 3), ["a", "b", "c"])
-    assert rows == [
-        {"intent": "a", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 2},
-        {"intent": "b", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0},
-    ]
-    generator = np.random.Generator(np.random.PCG64(3))
-    matrix = generator.integers(1, 50, size=(5, 5))
-    worst = most_confused(matrix, ["a", "b", "c", "d"])
-    assert len(worst) == 10
-    names = ["a", "b", "c", "d", "oos"]
-    wrong = sorted(
-        ((int(matrix[i, j]), names[i], names[j]) for i in range(5) for j in range(5) if i != j), reverse=True
-    )
-    assert [row["count"] for row in worst] == [count for count, _, _ in wrong[:10]]
-    assert all((row["count"], row["intent"], row["taken_for"]) in wrong for row in worst)
-    assert most_confused(np.diag([3, 4]), ["a"]) == []
-    # the report counts false positives and false negatives, and lists only intents that occur
-    matrix = np.zeros((5, 5), np.int64)
-    matrix[0, 0], matrix[1, 2], matrix[2, 2], matrix[3, 0], matrix[3, 2] = 9, 3, 1, 1, 1
-    assert [shown_intents(matrix, n) for n in (1, 2, 3)] == [[2], [1, 2], [1, 2, 3]]
-    assert shown_intents(matrix, 9) == [0, 1, 2, 3]
-
-
-def test_of_equal_thresholds_the_one_that_rejects_least_is_chosen() -> None:
-    # the out-of-scope utterance lies between two wrong ones: rejecting those costs nothing and gains nothing
-    scores = np.array([[5.0, 0], [4.0, 0], [3.0, 0], [1.0, 0]], np.float32)
-    labels = np.array([0, 1, 1, -1])
-    found, figures = calibrate_rejection(scores, labels, measure="score")
-    assert (found.threshold, figures.recall, figures.in_scope_accuracy) == (2.0, 1.0, pytest.approx(1 / 3))
-    assert figures.to_dict() == {
-        "n_in_scope": 3, "n_out_of_scope": 1, "in_scope_accuracy": 1 / 3, "recall": 1.0, "precision": 1.0,
-        "accuracy": 0.5, "f1": 1.0,
-    }  # fmt: skip
-    # only a threshold above every score would help, so nothing is rejected
-    found, figures = calibrate_rejection(scores, np.array([-1, 0, 0, 0]), measure="score", aim="accuracy")
-    assert found.threshold == 1.0
-    assert (figures.recall, figures.precision, figures.f1) == (0, 1, 0)
-
-
-def test_the_more_informative_measure_is_chosen() -> None:
-    """Once only the margin separates right from wrong, once only the score."""
-    generator = np.random.Generator(np.random.PCG64(5))
-    level, lead = generator.normal(size=(2, 60)) * [[20], [0.05]]
-    labels = np.repeat([0, -1], 30)
-    by_margin = np.stack([level, level - np.where(labels < 0, 0.2, 1.0) - abs(lead)], 1).astype(np.float32)
-    found, figures = calibrate_rejection(by_margin, labels)
-    assert found.measure in ("margin", "softmax")
-    assert figures.accuracy == 1
-    by_score = np.stack([np.where(labels < 0, 1.0, 5.0) + lead, np.zeros(60)], 1).astype(np.float32)
-    by_score[:, 1] = by_score[:, 0] - 1 - generator.random(60)
-    found, figures = calibrate_rejection(by_score, labels)
-    assert (found.measure, figures.accuracy) == ("score", 1)
-
-
-def test_predictions_are_probabilities_and_confidences(bi: Encoder) -> None:
-    made = train_intents(IntentSplits(utterances(2)), bi, encoder_name="x", grid=GRID, max_epochs=4).classifier
-    texts = ["my wifi is down", "the bill", "restart"]
-    scores = made.scores(texts).astype(np.float64)
-    shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-    for measure in (None, "score", "margin", "softmax"):
-        threshold = 0.0 if measure is None else float(np.median([confidence(-np.sort(-r), measure) for r in scores]))
-        abstention = None if measure is None else Abstention(measure, threshold)
-        for row, share, found in zip(scores, shares, replace(made, abstention=abstention).predict(texts), strict=True):
-            order = np.argsort(-row)
-            assert [name for name, _ in found.best] == [made.intents[i] for i in order[:3]]
-            assert [value for _, value in found.best] == pytest.approx(share[order[:3]].tolist(), rel=1e-5)
-            want = share.max() if measure is None else confidence(row[order], measure)
-            assert found.confidence == pytest.approx(want, rel=1e-5)
-            assert found.intent == (None if measure and want < threshold - 1e-6 else made.intents[order[0]])
-
-
-def test_no_texts_have_no_predictions(models: dict[str, Path]) -> None:
-    encoder = open_encoder(str(models["convert"]), device="cpu")
-    made = train_intents(IntentSplits(utterances(2)), encoder, encoder_name="x", grid=GRID, max_epochs=1).classifier
-    assert made.layer == "r"  # which has other dimensions than the final encoding
-    assert made.predict([]) == []
-    assert made.scores([]).shape == (0, 3)
-
-
-def test_scores_thousands_apart_are_probabilities_too(bi: Encoder) -> None:
-    made = train_intents(IntentSplits(utterances(2)), bi, encoder_name="x", grid=GRID, max_epochs=1).classifier
-    with torch.no_grad():
-        for parameter in made.head.parameters():
-            parameter.mul_(1e4)
-    scores = made.scores(["my wifi is down"])[0]
-    assert np.ptp(scores) > 1e4  # exp overflows
-    (found,) = made.predict(["my wifi is down"], k=len(made.intents))
-    assert found.best[0] == (made.intents[int(scores.argmax())], pytest.approx(1.0))
-    assert sum(share for _, share in found.best) == pytest.approx(1.0)
-    assert made.intents == ("bill", "light", "wifi")
-
-
-class Counting:
-    """An Encoder with two vectors per text: its length, and a masked one."""
-
-    fingerprint, dimension = "counting", 2
-
-    def __init__(self) -> None:
-        self.calls: list[int] = []
-
-    def encode_contexts(self, contexts: list[Context]) -> tuple[np.ndarray, np.ndarray]:
-        self.calls.append(len(contexts))
-        vectors = np.array([[[len(c.turns[-1]), len(c.turns)], [99, 99]] for c in contexts], np.float32)
-        return vectors, np.tile([True, False], (len(contexts), 1))
-
-
-def test_many_texts_are_encoded_in_parts_and_in_their_order(tmp_path: Path) -> None:
-    encoder, seen = Counting(), []
-    texts: list[str | Context] = ["x" * (i % 37) for i in range(1030)]
-    found = encode(encoder, texts, cache=tmp_path, progress=lambda done, total: seen.append((done, total)))  # type: ignore[arg-type]
-    assert found.tolist() == [[i % 37, 1] for i in range(1030)]
-    assert encoder.calls == [512, 512, 6]
-    assert seen == [(512, 1030), (1024, 1030), (1030, 1030)]
-    assert encode(encoder, [], cache=tmp_path).shape == (0, 2)  # type: ignore[arg-type]
-    # turns and background are part of the cache's key
-    for context in (Context(("a", "b")), Context(("ab",)), Context(("b",), ("a",)), Context(("b",))):
-        assert encode(encoder, [context], cache=tmp_path).tolist() == [[len(context.turns[-1]), len(context.turns)]]  # type: ignore[arg-type]
-    assert len(list(tmp_path.iterdir())) == 6
-
-
 def test_patience_counts_epochs_without_a_gain() -> None:
     """Training stops ``patience`` epochs after the best one, and keeps the best."""
     train, dev = clusters(60, 1, spread=0.8), clusters(60, 2, spread=1.5)
@@ -860,28 +338,6 @@ def test_each_epoch_has_its_own_order_and_batches_of_32() -> None:
         torch.testing.assert_close(dict(fit.head.named_parameters())[name].detach(), parameter.detach())
 
 
-def test_dropout_is_on_in_training_and_off_in_evaluation() -> None:
-    data = clusters(32, 1, spread=0.8)
-    wet, dry = (
-        fit_head(data, data, 3, HeadConfig(hidden_dim=16, dropout=p, lr=0.1), seed=7, max_epochs=1) for p in (0.6, 0.0)
-    )
-    assert not torch.equal(wet.head.hidden.weight, dry.head.hidden.weight)
-    vectors = torch.from_numpy(data.vectors)
-    assert torch.equal(wet.head(vectors), wet.head(vectors))
-    assert not wet.head.training
-    assert wet.head.dropout == 0.6
-
-
-def test_impossible_sizes_are_refused_and_the_smallest_accepted() -> None:
-    assert HeadConfig() == HeadConfig(hidden_dim=512, dropout=0.3, lr=0.1)
-    assert HeadConfig(hidden_dim=1, dropout=0.0, lr=1e-9).hidden_dim == 1
-    points = list(Grid(hidden_dim=(1, 2), dropout=(0.0, 0.5), lr=(0.1, 0.2)).points())
-    assert [(p.hidden_dim, p.dropout, p.lr) for p in points] == [
-        (h, d, lr) for h in (1, 2) for d in (0.0, 0.5) for lr in (0.1, 0.2)
-    ]
-    assert len(list(Grid().points())) == 6
-
-
 def test_parts_of_a_share_stay_whole_and_are_drawn_by_their_seed() -> None:
     pool = tuple(Utterance(f"{intent} {i // 2}", intent) for intent in "ab" for i in range(40))  # each text twice
     rest, part = split_off(pool, 0.25, seed=1)
@@ -895,33 +351,276 @@ def test_parts_of_a_share_stay_whole_and_are_drawn_by_their_seed() -> None:
     assert len(set(few_shot(pool, 40, seed=1))) == 40
 
 
-def test_a_description_of_the_parts() -> None:
-    splits = IntentSplits(
-        utterances(1), (Utterance("what", None), Utterance("hi", "greet")), (Utterance("hi", "greet"),)
+# the threshold
+
+
+def test_a_threshold_has_the_best_mean_of_both_kinds() -> None:
+    scores = np.array([[9.0, 0], [8.0, 0], [0, 7.0], [3.0, 0], [0, 2.0], [1.0, 0]], np.float32)
+    assert fit_threshold(scores, np.array([0, 0, 1, -1, -1, -1])) == 5.0  # midway between 3 and 7
+    # of equally good ones the lowest: rejecting the wrong answers at 3 and 4 gains nothing
+    scores = np.array([[5.0, 0], [4.0, 0], [3.0, 0], [1.0, 0]], np.float32)
+    assert fit_threshold(scores, np.array([0, 1, 1, -1])) == 2.0
+    generator = np.random.Generator(np.random.PCG64(4))
+    scores = generator.normal(size=(60, 4)).astype(np.float32)
+    labels = np.where(generator.random(60) < 0.3, -1, scores.argmax(1))
+
+    def value(threshold: float) -> float:
+        rejected, right = scores.max(1) < threshold, scores.argmax(1) == labels
+        return float((right & ~rejected)[labels >= 0].mean() + rejected[labels < 0].mean())
+
+    chosen = fit_threshold(scores, labels)
+    assert chosen is not None
+    assert value(chosen) == pytest.approx(max(map(value, np.linspace(-1, 4, 501))), abs=1e-9)
+    for only in (np.array([0, 1]), np.array([-1, -1])):
+        assert fit_threshold(scores[:2], only) is None
+
+
+# everything together
+
+D = 6
+
+
+class Vectors(Encoder):
+    """An Encoder of numeric texts: the text determines the vector."""
+
+    fingerprint, dimension = "vectors", D
+
+    def encode_contexts(self, contexts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        vectors = np.array([json.loads(context.turns[-1]) for context in contexts], np.float32).reshape(-1, 1, D)
+        return vectors, np.ones(vectors.shape[:2], np.bool_)
+
+    def encode_candidates(self, candidates: Sequence[str]) -> np.ndarray:
+        raise NotImplementedError
+
+    def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        raise NotImplementedError
+
+
+def near(n: int, seed: int, *, spread: float = 0.8, turned: int = 0, n_outside: int = 0) -> tuple[Utterance, ...]:
+    """Utterances of three intents, each near its own direction; ``turned`` shifts the intents' names."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+
+    def text(vector: np.ndarray) -> str:
+        return json.dumps([round(float(value), 4) for value in vector])
+
+    inside = [Utterance(text(2 * np.eye(D)[i % 3] + spread * generator.normal(size=D)), "abc"[(i + turned) % 3])
+              for i in range(n)]  # fmt: skip
+    return (*inside, *(Utterance(text(spread * generator.normal(size=D)), None) for _ in range(n_outside)))
+
+
+def vectors_of(part: Sequence[Utterance]) -> np.ndarray:
+    return np.array([json.loads(utterance.text) for utterance in part], np.float32)
+
+
+def labels_of(part: Sequence[Utterance]) -> np.ndarray:
+    return np.array([-1 if u.intent is None else "abc".index(u.intent) for u in part])
+
+
+def trained(splits: IntentSplits, **options: Any) -> IntentResult:
+    grid = [HeadConfig(hidden_dim=8, dropout=0.0, lr=lr) for lr in (0.05, 0.4)]
+    return train_intents(splits, Vectors(), encoder_name="vectors", **{"grid": grid, "max_epochs": 12, **options})
+
+
+def same(a: IntentClassifier, b: IntentClassifier) -> bool:
+    weights = zip(a.head.state_dict().values(), b.head.state_dict().values(), strict=True)
+    return a.threshold == b.threshold and all(torch.equal(x, y) for x, y in weights)
+
+
+TRAIN, DEV = near(60, 1), near(45, 2, n_outside=30)
+TEST, OTHER_TEST = near(45, 3, n_outside=30), near(60, 4, spread=2.0, turned=1, n_outside=9)
+
+
+@pytest.mark.parametrize("options", [{}, {"seeds": (1, 2, 3)}, {"n_few_shot": 5, "seeds": (1, 2)}])
+def test_choices_depend_on_the_development_part_and_not_on_the_test_part(options: dict[str, Any]) -> None:
+    one, other = (trained(IntentSplits(TRAIN, DEV, test), **options) for test in (TEST, OTHER_TEST))
+    assert one.figures["accuracy"] > 0.7 > 0.4 > other.figures["accuracy"]
+    assert same(one.classifier, other.classifier)
+    assert one.figures["chosen"] == other.figures["chosen"]
+    moved = trained(IntentSplits(TRAIN, near(45, 5, spread=2.0, n_outside=9), TEST), **options)
+    assert not same(one.classifier, moved.classifier)
+    scores = one.classifier.scores_of(vectors_of(DEV))
+    if "n_few_shot" not in options:
+        assert one.classifier.threshold == fit_threshold(scores, labels_of(DEV))
+
+
+def test_only_the_training_part_scales_the_encodings() -> None:
+    found = trained(IntentSplits((*TRAIN, *DEV[-30:]), near(45, 2, spread=3, n_outside=5), TEST)).classifier.head
+    want = vectors_of(TRAIN).astype(np.float64)  # without out-of-scope utterances
+    np.testing.assert_allclose(found.mean.numpy(), want.mean(0), atol=1e-5)
+    assert float(found.scale) == pytest.approx(np.sqrt(((want - want.mean(0)) ** 2).mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("seeds", [(1,), (5, 1)])
+def test_a_development_part_that_is_split_off_is_not_trained_on(seeds: tuple[int, ...]) -> None:
+    rest, part = split_off(TRAIN, 0.1, seed=seeds[0])
+    found = trained(IntentSplits(TRAIN, test=TEST), seeds=seeds)
+    assert same(found.classifier, trained(IntentSplits(rest, part, TEST), seeds=seeds).classifier)
+    assert (found.figures["n_train"], found.figures["n_dev"]) == (54, 6)
+
+
+def test_few_shot_training_uses_only_the_drawn_utterances() -> None:
+    nine = json.dumps([9.0] * D)
+    drawn, kept = few_shot(TRAIN, 5, seed=4), few_shot(DEV, 5, seed=4)
+    garbled = tuple(u if u in drawn else Utterance(nine, u.intent) for u in TRAIN)
+    other_dev = tuple(u if u in kept or u.intent is None else Utterance(nine, u.intent) for u in DEV)
+    first, *others = (
+        trained(IntentSplits(train, dev, TEST), n_few_shot=5, seeds=(4,)).classifier
+        for train, dev in ((TRAIN, DEV), (garbled, DEV), (TRAIN, other_dev))
     )
-    assert str(splits) == (
-        "train 15 utterances of 3 intents; dev 2 utterances of 1 intents (1 out of scope); "
-        "test 1 utterances of 1 intents"
-    )
+    assert all(same(first, other) for other in others)
+    np.testing.assert_allclose(first.head.mean.numpy(), vectors_of(drawn).mean(0), atol=1e-5)
+    # all out-of-scope utterances are used for the threshold
+    fewer = trained(IntentSplits(TRAIN, DEV[:-20], TEST), n_few_shot=5, seeds=(4,))
+    assert first.threshold != fewer.classifier.threshold
 
 
-def test_an_interval_of_no_utterances_is_none(bi: Encoder) -> None:
-    splits = IntentSplits((*utterances(), *outside()), test=outside())
-    figures = train_intents(splits, bi, encoder_name="x", grid=GRID, max_epochs=3).figures
-    assert (figures["judged_on"], figures["n_test"]) == ("test", 0)
-    assert (figures["accuracy"], figures["accuracy_std"], figures["interval"]) == (0, None, [0, 0])
+def test_figures_come_from_the_test_part() -> None:
+    for n_seeds in (1, 3):
+        result = trained(IntentSplits(TRAIN, DEV, OTHER_TEST), seeds=tuple(range(n_seeds)))
+        labels, figures = labels_of(OTHER_TEST), result.figures
+        inside = labels >= 0
+        scores = result.classifier.scores_of(vectors_of(OTHER_TEST))
+        right = scores.argmax(1) == labels
+        (chosen,) = [s for s in figures["seeds"] if s["seed"] == figures["chosen"]["seed"]]
+        assert chosen["accuracy"] == pytest.approx(right[inside].mean())
+        values = [s["accuracy"] for s in figures["seeds"]]
+        assert figures["accuracy"] == pytest.approx(np.mean(values))
+        assert figures["accuracy_std"] == (pytest.approx(np.std(values, ddof=1)) if n_seeds > 1 else None)
+        assert (figures["n_train"], figures["n_dev"], figures["n_test"]) == (60, 45, 60)
+        threshold = result.classifier.threshold
+        assert threshold is not None
+        rejected = scores.max(1) < threshold
+        assert figures["out_of_scope"]["recall"] == pytest.approx(rejected[~inside].mean())
+        assert figures["out_of_scope"]["precision"] == pytest.approx((~inside)[rejected].mean())
+        assert figures["out_of_scope"]["in_scope_accuracy"] == pytest.approx((right & ~rejected)[inside].mean())
+        assert sum(row["count"] for row in figures["most_confused"]) == (~right & inside).sum()
+    alone = trained(IntentSplits(TRAIN, DEV)).figures
+    assert (alone["judged_on"], alone["n_test"], alone["accuracy"]) == ("dev", 0, alone["chosen"]["dev"])
+    nothing = trained(IntentSplits(TRAIN, DEV, DEV[-30:])).figures  # all out of scope
+    assert (nothing["accuracy"], nothing["interval"]) == (0, [0, 0])
 
 
-def test_rejection_figures_of_empty_groups() -> None:
-    """Cases: no in-scope utterance, no out-of-scope one, no rejection, no utterance."""
-    threshold = Abstention("score", 0.5)
-    yes, no = [[0.9, 0.1]], [[0.2, 0.1]]
-    for scores, labels, expected in (
-        (yes + no, [-1, -1], (0.0, 0.5, 1.0, 0.5)),
-        (yes + yes, [0, 1], (0.5, 0.0, 1.0, 0.5)),
-        (no + no, [0, -1], (0.0, 1.0, 0.5, 0.5)),
+def test_settings_that_diverge_are_left_out() -> None:
+    grid = [HeadConfig(hidden_dim=8, dropout=0.0, lr=lr) for lr in (1e-4, 0.1, 1e30)]
+    seen: list[tuple[str, int, int]] = []
+    figures = trained(IntentSplits(TRAIN, DEV), grid=grid, report=lambda *done: seen.append(done)).figures
+    assert [trial["lr"] for trial in figures["grid"]] == [1e-4, 0.1]
+    assert figures["chosen"]["lr"] == 0.1
+    assert seen[-3:] == [("grid", 1, 3), ("grid", 2, 3), ("grid", 3, 3)]
+    with pytest.raises(DivergedError, match="every point of the grid"):
+        trained(IntentSplits(TRAIN, DEV), grid=grid[2:])
+
+
+def test_impossible_settings_of_intents_are_refused() -> None:
+    for options in ({"seeds": ()}, {"n_few_shot": 0}, {"max_epochs": 0}):
+        with pytest.raises(UsageError, match="give at least one seed, one epoch, and one utterance"):
+            trained(IntentSplits(TRAIN), **options)
+    for splits, message in (
+        (IntentSplits(TRAIN[::3]), "has 1 intents"),
+        (IntentSplits(TRAIN, test=(Utterance("[]", "fly"),)), "'fly' of the test part has no training utterance"),
+        (IntentSplits(TRAIN, DEV[-3:]), "no utterance in scope"),
     ):
-        found = evaluate_rejection(np.array(scores, np.float32), np.array(labels), threshold)
-        assert (found.in_scope_accuracy, found.recall, found.precision, found.accuracy) == expected
-    nothing = evaluate_rejection(np.zeros((0, 2), np.float32), np.zeros(0, np.int64), threshold)
-    assert (nothing.in_scope_accuracy, nothing.recall, nothing.precision, nothing.accuracy) == (0.0, 0.0, 1.0, 0.0)
+        with pytest.raises(DataError, match=message):
+            trained(splits)
+
+
+def test_predictions_are_probabilities(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
+    splits = IntentSplits(utterances(2))
+    made = train_intents(splits, bi, encoder_name=str(models["bi"]), grid=GRID, max_epochs=4).classifier
+    texts = ["my wifi is down", "the bill", "restart"]
+    scores = made.scores_of(encode(bi, texts)).astype(np.float64)
+    shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    threshold = float(np.median(scores.max(1)))
+    for row, share, found in zip(scores, shares, replace(made, threshold=threshold).predict(texts), strict=True):
+        order = np.argsort(-row)
+        assert found.best == tuple((made.intents[i], pytest.approx(share[i], rel=1e-5)) for i in order)
+        assert found.intent == (None if row.max() < threshold else made.intents[order[0]])
+    with torch.no_grad():
+        made.head.output.weight.mul_(1e6)  # exp overflows
+    (found,) = made.predict(texts[:1], k=2)
+    assert len(found.best) == 2
+    assert found.best[0][1] == pytest.approx(1.0)
+    assert made.predict([]) == []
+    with pytest.raises(UsageError, match="k is 0"):
+        made.predict(texts, 0)
+
+
+def test_the_folder_predicts_equally_and_refuses_another_encoder_and_damage(
+    bi: Encoder, models: dict[str, Path], tmp_path: Path
+) -> None:
+    outside = tuple(Utterance(text, None) for text in ("restart", "did that", "restart it", "did it", "that it"))
+    splits = IntentSplits((*utterances(), *outside), test=utterances(2))
+    name, place = str(models["bi"]), tmp_path / "c"
+    results = [train_intents(splits, bi, encoder_name=name, grid=GRID, max_epochs=20) for _ in range(2)]
+    assert results[0].figures["accuracy"] == 1.0
+    assert json.loads(json.dumps(results[0].figures)) == results[0].figures
+    assert same(*(result.classifier for result in results))
+    save_intents(place, results[0].classifier)
+    texts = [utterance.text for utterance in splits.test]
+    found = load_intents(place)
+    assert found.predict(texts) == results[0].classifier.predict(texts)
+    assert found.metadata == results[0].classifier.metadata
+    with pytest.raises(ArtifactError, match="give the right encoder as `encoder`"):
+        load_intents(place, encoder=str(models["other"]))
+    with pytest.raises(UsageError, match="which does not exist; give its folder as `encoder`"):
+        load_intents(place, encoder=str(tmp_path / "gone"))
+    with pytest.raises(UsageError, match="already exists"):
+        save_intents(place, found)
+    save_intents(place, found, replace=True)
+    with pytest.raises(UsageError, match="predicts intents"):
+        load_frozen(str(place), "train on")
+    with pytest.raises(UsageError, match="has no vectors"):
+        load_frozen(str(models["cross"]), "train on")
+    for file in ("intent.json", "intent.safetensors"):
+        data = (place / file).read_bytes()
+        for i in range(0, len(data), max(1, len(data) // 40)):
+            (place / file).write_bytes(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+            with pytest.raises(ArtifactError):
+                load_intents(place)
+        (place / file).write_bytes(data)
+
+
+# the commands
+
+
+def test_the_commands(models: dict[str, Path], tmp_path: Path) -> None:
+    rows = [
+        {"text": u.text, "intent": u.intent}
+        for u in (*utterances(2), *(Utterance(f"x {i}", "oos") for i in "abcdefghij"))
+    ]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    made = run("intents", "train", tmp_path / "all.jsonl", "--encoder", models["convert"], "-o", tmp_path / "c",
+               "--seeds", "2", "--json")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    figures = json.loads(made.stdout)
+    assert (figures["n_train"], figures["n_dev"], figures["n_test"], len(figures["seeds"])) == (24, 3, 3, 2)
+    assert figures["out_of_scope"]["n_out_of_scope"] == 1
+    shown = run("intents", "train", tmp_path / "all.jsonl", "--encoder", models["convert"], "-o", tmp_path / "d")
+    assert "test accuracy" in shown.stdout
+    assert "rejecting scores below" in shown.stdout
+    piped = CliRunner().invoke(
+        app, ["intents", "predict", str(tmp_path / "c"), "-k", "2"], input="my wifi is down\n\nthe light is red\n"
+    )
+    assert piped.exit_code == 0, piped.output
+    answers = [json.loads(line) for line in piped.stdout.splitlines()]
+    assert [answer["text"] for answer in answers] == ["my wifi is down", "the light is red"]
+    want = load_intents(tmp_path / "c").predict(["my wifi is down", "the light is red"])
+    assert [answer["intent"] for answer in answers] == [prediction.intent for prediction in want]
+    assert [len(answer["intents"]) for answer in answers] == [2, 2]
+    for command in (["info", tmp_path / "c"], ["export", tmp_path / "c", "--to", "onnx"]):
+        assert "predicts intents" in str(CliRunner().invoke(app, [*map(str, command)]).exception), command
+    (tmp_path / "bad.csv").write_text("text,intent\nhi\n")
+    bad = run("intents", "train", tmp_path / "bad.csv", "-o", tmp_path / "e")
+    assert (bad.returncode, "bad.csv:2: 1 cells" in bad.stderr, (tmp_path / "e").exists()) == (3, True, False)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the shared data")
+@pytest.mark.parametrize(
+    ("name", "counts", "n_intents"),
+    [("banking77", (10003, 0, 3080), 77), ("clinc150", (15100, 3100, 5500), 150), ("hwu64", (9960, 0, 1076), 64)],
+)
+def test_the_published_files(name: str, counts: tuple[int, int, int], n_intents: int) -> None:
+    found = read_intents(SHARED / name)
+    assert (len(found.train), len(found.dev), len(found.test)) == counts
+    assert len({u.intent for u in found.train} - {None}) == n_intents
+    assert {u.intent for u in found.test} <= {u.intent for u in found.train}

@@ -1,7 +1,7 @@
 """An intent classifier (a frozen encoder, a small network on it, a threshold) and its folder."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,16 @@ import torch
 
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.models import model_exists, portable_name, resolved_name
-from polyrank.ranking.abstention import Abstention, confidence
-from polyrank.records import Context
+from polyrank.records import Context, turns_of
+from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.open import load_frozen
 from polyrank.scorers.protocols import Encoder
 from polyrank.storage.tensors import read_tensors, write_tensors
-from polyrank.tuning.intents.confusion import predict_labels
-from polyrank.tuning.intents.encoding import Floats, Layer, encode, read_layer
-from polyrank.tuning.intents.head import Head
+from polyrank.tuning.intents.head import Floats, Head
 
 KIND = "intent"
+REDUCTION = "r"
+TEXTS_AT_A_TIME = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,10 @@ class Prediction:
 
     Args:
         intent: None: out of scope.
-        confidence: by the measure of the threshold; without a threshold, the probability of the best intent.
         best: the best intents with their probabilities, best first, also if the threshold rejects them.
     """
 
     intent: str | None
-    confidence: float
     best: tuple[tuple[str, float], ...]
 
 
@@ -44,19 +42,17 @@ class IntentClassifier:
     Args:
         encoder: frozen.
         encoder_name: to open it again.
-        layer: the encoding that is used.
         head: the network.
         intents: their names, in the order of the network's outputs.
-        abstention: the threshold below which an utterance is out of scope; None: no utterance is.
+        threshold: an utterance whose best score is lower is out of scope; None: no utterance is.
         metadata: written by the training.
     """
 
     encoder: Encoder
     encoder_name: str
-    layer: Layer
     head: Head
     intents: tuple[str, ...]
-    abstention: Abstention | None = None
+    threshold: float | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def scores_of(self, vectors: Floats) -> Floats:
@@ -64,12 +60,6 @@ class IntentClassifier:
         with torch.inference_mode():
             scores: Floats = self.head(torch.from_numpy(vectors)).numpy()
         return scores
-
-    def scores(self, texts: Sequence[str | Context]) -> Floats:
-        """Raw scores ``[N, L]``, higher is better."""
-        if not len(texts):  # the number of dimensions of a layer is known only from its encodings
-            return np.zeros((0, len(self.intents)), np.float32)
-        return self.scores_of(encode(self.encoder, texts, self.layer))
 
     def predict(self, texts: Sequence[str | Context], k: int = 3) -> list[Prediction]:
         """Predict the intent of each utterance, with the best ``k``.
@@ -79,17 +69,44 @@ class IntentClassifier:
         """
         if k < 1:
             raise UsageError(f"k is {k}; give at least 1")
-        scores = self.scores(texts)
-        labels = predict_labels(scores, self.abstention)
         predictions = []
-        for row, number in zip(scores.astype(np.float64), labels.tolist(), strict=True):
-            order = np.argsort(-row, kind="stable")
+        for row in self.scores_of(encode(self.encoder, texts)).astype(np.float64) if len(texts) else ():
+            order = np.argsort(-row, kind="stable").tolist()
             shares = np.exp(row - row.max())
             shares /= shares.sum()
-            best = tuple((self.intents[i], float(shares[i])) for i in order[:k].tolist())
-            value = best[0][1] if self.abstention is None else confidence(row[order], self.abstention.measure)
-            predictions.append(Prediction(None if number < 0 else self.intents[number], value, best))
+            rejected = self.threshold is not None and row[order[0]] < self.threshold
+            best = tuple((self.intents[i], float(shares[i])) for i in order[:k])
+            predictions.append(Prediction(None if rejected else best[0][0], best))
         return predictions
+
+
+def encode(
+    encoder: Encoder,
+    texts: Sequence[str | Context],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Floats:
+    """Encode texts as contexts: ``[N, D]``, the context vector, or the mean if an encoder has several vectors.
+
+    Of a ConveRT, this is the output of its reduction, which is better in the paper (Henderson et al., ConveRT, section
+    4, "Intent Classification: Task, Data, Setup").
+
+    Args:
+        encoder: frozen.
+        texts: utterances, or contexts of several turns.
+        progress: called with the number of texts encoded and of all texts.
+    """
+    contexts = [text if isinstance(text, Context) else Context(turns_of(text)) for text in texts]
+    parts = [np.zeros((0, encoder.dimension), np.float32)] if not contexts else []
+    for start in range(0, len(contexts), TEXTS_AT_A_TIME):
+        part = contexts[start : start + TEXTS_AT_A_TIME]
+        if isinstance(encoder, EncoderScorer) and REDUCTION in encoder.inner_layers:
+            parts.append(encoder.encode_inner(REDUCTION, part))
+        else:
+            vectors, mask = encoder.encode_contexts(part)
+            weights = mask[:, :, None].astype(np.float32)
+            parts.append((vectors * weights).sum(1) / np.maximum(weights.sum(1), 1))
+        progress(start + len(part), len(contexts))
+    return np.concatenate(parts)
 
 
 def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = False) -> None:
@@ -99,16 +116,14 @@ def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = Fa
         UsageError: the path exists already.
         ResourceError: the disk is full.
     """
-    head = classifier.head
     document = {
         "encoder": portable_name(classifier.encoder_name, path),
         "encoder_fingerprint": classifier.encoder.fingerprint,
-        "layer": classifier.layer,
         "intents": list(classifier.intents),
-        "abstention": None if classifier.abstention is None else asdict(classifier.abstention),
+        "threshold": classifier.threshold,
         "metadata": classifier.metadata,
     }
-    write_tensors(path, KIND, document, head.state_dict(), replace=replace)
+    write_tensors(path, KIND, document, classifier.head.state_dict(), replace=replace)
 
 
 def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto") -> IntentClassifier:
@@ -127,30 +142,13 @@ def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto"
     name = encoder or resolved_name(document["encoder"], path)
     if not model_exists(name):
         raise UsageError(f"{path} needs the encoder {name}, which does not exist; give its folder as `encoder`")
-    opened = open_encoder(name, device=device)
+    opened = load_frozen(name, "train on", device=device)
     if opened.fingerprint != document["encoder_fingerprint"]:
         raise ArtifactError(
             f"{path} was trained on encoder {document['encoder_fingerprint'][:12]}, and {name} is"
             f" {opened.fingerprint[:12]}; give the right encoder as `encoder`, or train the classifier again"
         )
-    head = Head(tensors["hidden.weight"].shape[1], tensors["hidden.weight"].shape[0], len(document["intents"]))
+    hidden, intents = tensors["hidden.weight"], tuple(document["intents"])
+    head = Head(hidden.shape[1], hidden.shape[0], len(intents))
     head.load_state_dict(tensors)
-    rejection = document["abstention"]
-    return IntentClassifier(
-        opened,
-        name,
-        read_layer(document["layer"], opened),
-        head.eval(),
-        tuple(document["intents"]),
-        None if rejection is None else Abstention(**rejection),
-        document["metadata"],
-    )
-
-
-def open_encoder(name: str, *, device: str = "auto") -> Encoder:
-    """Open a model folder or an untuned backbone as a frozen Encoder.
-
-    Raises:
-        UsageError: the model is not an encoder.
-    """
-    return load_frozen(name, "train on", device=device)
+    return IntentClassifier(opened, name, head.eval(), intents, document["threshold"], document["metadata"])

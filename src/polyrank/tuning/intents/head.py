@@ -4,9 +4,7 @@ Shapes: N utterances, D dimensions of the encoding, H of the hidden layer, L int
 """
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import torch
@@ -14,16 +12,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from polyrank.config.checked import Count, Positive, Settings, Share
-from polyrank.errors import ConfigError, DivergedError
-from polyrank.tuning.grid import fit_grid
+from polyrank.errors import DivergedError
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadConfig(Settings):
+class HeadConfig:
     """Sizes that the grid search chooses.
 
     Args:
@@ -32,32 +28,9 @@ class HeadConfig(Settings):
         lr: of SGD.
     """
 
-    hidden_dim: Count = 512
-    dropout: Share = 0.3
-    lr: Positive = 0.1
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.dropout == 1:
-            raise ConfigError("dropout = 1.0 removes all of the hidden layer; give for example 0.3")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """The values to try, in every combination.
-
-    >>> len(list(Grid(hidden_dim=(8, 16), dropout=(0.1,), lr=(0.1, 0.3)).points()))
-    4
-    """
-
-    hidden_dim: tuple[int, ...] = (512,)
-    dropout: tuple[float, ...] = (0.3, 0.6)
-    lr: tuple[float, ...] = (0.02, 0.06, 0.2)
-
-    def points(self) -> Iterator[HeadConfig]:
-        """Every combination."""
-        for hidden_dim, dropout, lr in product(self.hidden_dim, self.dropout, self.lr):
-            yield HeadConfig(hidden_dim=hidden_dim, dropout=dropout, lr=lr)
+    hidden_dim: int = 512
+    dropout: float = 0.3
+    lr: float = 0.1
 
 
 class Head(nn.Module):
@@ -100,6 +73,18 @@ class Head(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """Encodings ``[N, D]`` and the numbers of their intents ``[N]``; -1 is out of scope."""
+
+    vectors: Floats
+    labels: Labels
+
+    def rows(self, rows: list[int]) -> "Encoded":
+        """Some of the utterances."""
+        return Encoded(self.vectors[rows], self.labels[rows])
+
+
+@dataclass(frozen=True, slots=True)
 class HeadFit:
     """The result of a training.
 
@@ -123,14 +108,6 @@ class HeadFit:
         return self.accuracy, -self.loss
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Encodings ``[N, D]`` and the numbers of their intents ``[N]``."""
-
-    vectors: Floats
-    labels: Labels
-
-
 def fit_head(
     train: Encoded,
     dev: Encoded,
@@ -147,36 +124,29 @@ def fit_head(
     Better means a higher accuracy, or the same with a lower loss. Weights, order and dropout depend only on the seed.
 
     Raises:
-        ConfigError: ``max_epochs`` is below 1.
         DivergedError: the loss is not finite.
     """
-    if max_epochs < 1:
-        raise ConfigError(f"max_epochs = {max_epochs} is below 1; give at least 1")
     vectors, labels = torch.from_numpy(train.vectors), torch.from_numpy(train.labels)
-    dev_vectors, dev_labels = torch.from_numpy(dev.vectors), torch.from_numpy(dev.labels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = Head(vectors.shape[1], config.hidden_dim, n_intents, config.dropout)
         head.fit_scale(vectors)
-        # scaled once, instead of in every step
-        inputs = (vectors - head.mean) / head.scale
-        parameters: list[Tensor] = list(head.parameters())
-        best, best_state, best_epoch = (-1.0, -math.inf), {}, 0
+        optimizer = torch.optim.SGD(head.parameters(), lr=config.lr)
+        best, best_state, best_epoch = (-1.0, -math.inf), head.state_dict(), 0
         for epoch in range(1, max_epochs + 1):
+            head.train()
             order = torch.from_numpy(np.random.Generator(np.random.PCG64([seed, epoch])).permutation(len(labels)))
             for batch in torch.split(order, batch_size):
-                hidden = F.dropout(F.relu(head.hidden(inputs[batch])), config.dropout, True)
-                loss = F.cross_entropy(head.output(hidden), labels[batch])
-                gradients = torch.autograd.grad(loss, parameters)
-                with torch.no_grad():
-                    torch._foreach_add_(parameters, gradients, alpha=-config.lr)
-            figures = _loss_and_accuracy(head, dev_vectors, dev_labels)
-            if not math.isfinite(figures[1]):
+                optimizer.zero_grad()
+                torch.autograd.backward(F.cross_entropy(head(vectors[batch]), labels[batch]))
+                optimizer.step()
+            accuracy, loss = _accuracy_and_loss(head, dev)
+            if not math.isfinite(loss):
                 raise DivergedError(
                     f"the loss is not finite after {epoch} epochs at lr {config.lr}; give a smaller learning rate"
                 )
-            if figures > best:
-                best, best_epoch = figures, epoch
+            if (accuracy, -loss) > best:
+                best, best_epoch = (accuracy, -loss), epoch
                 best_state = {name: tensor.clone() for name, tensor in head.state_dict().items()}
             elif epoch - best_epoch >= patience:
                 break
@@ -184,34 +154,8 @@ def fit_head(
     return HeadFit(head.eval(), config, best[0], -best[1], best_epoch)
 
 
-def _loss_and_accuracy(head: Head, vectors: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Accuracy and negative loss, both higher for a better head."""
-    head.eval()
-    with torch.no_grad():
-        scores = head(vectors)
-        return float((scores.argmax(1) == labels).double().mean()), -float(F.cross_entropy(scores, labels))
-
-
-def search(
-    train: Encoded,
-    dev: Encoded,
-    n_intents: int,
-    grid: Grid,
-    *,
-    seed: int,
-    patience: int = 5,
-    max_epochs: int = 200,
-    report: Callable[[HeadFit, int, int], None] = lambda fit, done, total: None,
-) -> tuple[HeadFit, list[HeadFit]]:
-    """Fit every point of the grid; returns the best fit and all fits, without points that diverge.
-
-    Raises:
-        ConfigError: the grid is empty.
-        DivergedError: every point diverged.
-    """
-
-    def fit(config: HeadConfig) -> HeadFit:
-        return fit_head(train, dev, n_intents, config, seed=seed, patience=patience, max_epochs=max_epochs)
-
-    fits = fit_grid(list(grid.points()), fit, report)
-    return max(fits, key=lambda fit: fit.rank), fits
+def _accuracy_and_loss(head: Head, part: Encoded) -> tuple[float, float]:
+    labels = torch.from_numpy(part.labels)
+    with torch.inference_mode():
+        scores = head.eval()(torch.from_numpy(part.vectors))
+        return float((scores.argmax(1) == labels).double().mean()), float(F.cross_entropy(scores, labels))

@@ -10,14 +10,11 @@ In a folder of plain files, the names are the parts: train, dev (valid, val) and
 
 import csv
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from polyrank.data import fields
 from polyrank.data.rows import numbered_lines, row_error, rows, stem, suffix
-from polyrank.data.values import Row
 from polyrank.errors import DataError
 
 OUT_OF_SCOPE = "oos"
@@ -81,12 +78,9 @@ def read_intents(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Inten
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; check the path")
     if path.is_file():
-        if path.name.endswith(".json"):
-            return _clinc150(path, out_of_scope)
-        return IntentSplits(train=read_utterances(path, out_of_scope=out_of_scope))
+        return _clinc150(path) if path.name.endswith(".json") else IntentSplits(_plain(path, out_of_scope))
     if (path / "trainset").is_dir():
-        parts = {"train": path / "trainset", "test": path / "testset"}
-        return IntentSplits(**{name: _hwu64(folder) for name, folder in parts.items() if folder.is_dir()})
+        return IntentSplits(_hwu64(path / "trainset"), test=_hwu64(path / "testset"))
     files: dict[str, Path] = {}
     for file in sorted(path.iterdir()):
         part = SPLITS.get(stem(file).lower())
@@ -95,44 +89,29 @@ def read_intents(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Inten
                 raise DataError(f"{path}: both {files[part].name} and {file.name} could be its {part} part; keep one")
             files[part] = file
     if "train" in files:
-        return IntentSplits(**{n: read_utterances(file, out_of_scope=out_of_scope) for n, file in files.items()})
-    documents = sorted(path.glob("*.json"))
-    if len(documents) == 1 or (path / "data_full.json").exists():
-        return _clinc150(documents[0] if len(documents) == 1 else path / "data_full.json", out_of_scope)
+        return IntentSplits(**{name: _plain(file, out_of_scope) for name, file in files.items()})
+    if (path / "data_full.json").exists():
+        return _clinc150(path / "data_full.json")
     raise DataError(f"{path}: holds no train.csv, train.jsonl, trainset/ or data_full.json; give one of these")
 
 
-def read_utterances(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Utterances:
-    """Read one plain file.
-
-    Args:
-        path: CSV, JSON lines (both also ``.gz``) or Parquet.
-        out_of_scope: the intent that means none.
-
-    Raises:
-        DataError: ``file:line: what is wrong; what to do``.
-    """
-    path = Path(path)
+def _plain(path: Path, out_of_scope: str) -> Utterances:
     utterances = []
     for line, row in rows(path):
         try:
-            text = fields.text(row, _first(row, TEXT_FIELDS))
-            intent = fields.text(row, _first(row, INTENT_FIELDS)).strip()
-            utterances.append(_utterance(text, intent, out_of_scope))
+            text, intent = (
+                fields.text(row, next((name for name in names if name in row), names[0]))
+                for names in (TEXT_FIELDS, INTENT_FIELDS)
+            )
+            utterances.append(_utterance(text, intent.strip(), out_of_scope))
         except ValueError as error:
             raise row_error(path, line, error) from error
     return _some(path, utterances)
 
 
-def _first(row: Row, names: tuple[str, ...]) -> str:
-    return next((name for name in names if name in row), names[0])
-
-
-def _utterance(text: str, intent: str, out_of_scope: str) -> Utterance:
-    if not text.strip():
-        raise ValueError("the text is empty; remove the row")
-    if not intent:
-        raise ValueError(f'the intent is empty; name it, or write "{out_of_scope}" for none')
+def _utterance(text: str, intent: str, out_of_scope: str = OUT_OF_SCOPE) -> Utterance:
+    if not text.strip() or not intent:
+        raise ValueError(f'the text or the intent is empty; fill both in (intent "{out_of_scope}" means none)')
     return Utterance(text, None if intent == out_of_scope else intent)
 
 
@@ -142,43 +121,30 @@ def _some(path: Path, utterances: list[Utterance]) -> Utterances:
     return tuple(utterances)
 
 
-def _clinc150(path: Path, out_of_scope: str) -> IntentSplits:
+def _clinc150(path: Path) -> IntentSplits:
     """Larson et al., An Evaluation Dataset for Intent Classification and Out-of-Scope Prediction (2019)."""
     try:
         document = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error}); download the file again") from error
-    if not isinstance(document, dict) or not isinstance(document.get("train"), list):
-        raise DataError(f'{path}: has no list "train"; give the data set\'s own data_full.json, or JSON lines')
-
-    def part(name: str) -> Utterances:
-        return (*_pairs(path, document, name, out_of_scope), *_pairs(path, document, f"oos_{name}", out_of_scope))
-
-    return IntentSplits(part("train"), part("val"), part("test"))
-
-
-def _pairs(path: Path, document: dict[str, Any], name: str, out_of_scope: str) -> Iterator[Utterance]:
-    for number, pair in enumerate(document.get(name) or [], 1):
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(value, str) for value in pair):
-            raise DataError(f"{path}: {name} item {number} is not [text, intent]; download the file again")
-        text, intent = pair
-        try:
-            yield _utterance(text, out_of_scope if name.startswith("oos_") else intent, out_of_scope)
-        except ValueError as error:
-            raise DataError(f"{path}: {name} item {number}: {error}") from error
+        train, dev, test = (
+            tuple(_utterance(text, intent) for text, intent in [*document[name], *document.get(f"oos_{name}", [])])
+            for name in ("train", "val", "test")
+        )
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}: not the data set's data_full.json ({error}); download it again, or give JSON lines"
+        ) from error
+    return IntentSplits(_some(path, [*train]), dev, test)
 
 
 def _hwu64(folder: Path) -> Utterances:
     """Liu et al., Benchmarking Natural Language Understanding Services (2019); one fold of its cross-validation."""
     utterances = []
     for path in sorted(folder.rglob("*.csv")):
-        reader = csv.reader((line for _, line in numbered_lines(path)), delimiter=";", strict=True)
+        reader = csv.DictReader((line for _, line in numbered_lines(path)), delimiter=";")
         try:
-            header = next(reader, [])
-            for cells in reader:
-                row: Row = dict(zip(header, cells, strict=True))
+            for row in reader:
                 intent = f"{fields.text(row, 'scenario')}_{fields.text(row, 'intent')}"
-                utterances.append(_utterance(fields.text(row, "answer_from_anno"), intent, ""))
+                utterances.append(_utterance(fields.text(row, "answer_from_anno"), intent))
         except (ValueError, csv.Error) as error:
             raise row_error(path, reader.line_num, f"{error}; download the file again") from error
     return _some(folder, utterances)

@@ -6,25 +6,22 @@ Shapes: N utterances, D dimensions, L intents.
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.errors import DataError, DivergedError, UsageError
 from polyrank.evaluation.tables import mean_with_interval
-from polyrank.ranking.abstention import Abstention, calibrate
 from polyrank.scorers.protocols import Encoder
-from polyrank.tuning.intents.classifier import IntentClassifier
-from polyrank.tuning.intents.confusion import confusion, most_confused, per_intent, predict_labels
-from polyrank.tuning.intents.encoding import Floats, encode, read_layer
-from polyrank.tuning.intents.head import Encoded, Grid, HeadFit, Labels, fit_head, search
-from polyrank.tuning.intents.reading import IntentSplits, Utterance, Utterances
-from polyrank.tuning.intents.rejection import Aim, calibrate_rejection, evaluate_rejection
+from polyrank.tuning.intents.classifier import IntentClassifier, encode
+from polyrank.tuning.intents.head import Encoded, Floats, HeadConfig, HeadFit, Labels, fit_head
+from polyrank.tuning.intents.reading import OUT_OF_SCOPE, IntentSplits, Utterance, Utterances
 
 DEV_SHARE = 0.1
+GRID = tuple(HeadConfig(dropout=dropout, lr=lr) for dropout in (0.3, 0.6) for lr in (0.02, 0.06, 0.2))
+"""The sizes to try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +30,12 @@ class IntentResult:
 
     Args:
         classifier: of the seed that did best on the development part.
-        figures: ready for JSON: counts, the grid, each seed, test, out of scope, per intent.
-        matrix: confusion ``[L + 1, L + 1]`` on the test part, else on the development part.
-        unreached: the reason, if no threshold reaches the requested precision; else empty.
+        figures: ready for JSON: counts, the grid, each seed, the accuracy on the test part with its 95% interval, the
+            effect of the threshold, and the most frequent mistakes.
     """
 
     classifier: IntentClassifier
     figures: dict[str, Any]
-    matrix: NDArray[np.int64]
-    unreached: str = ""
 
 
 def few_shot(utterances: Sequence[Utterance], n: int, *, seed: int) -> Utterances:
@@ -75,10 +69,24 @@ def split_off(utterances: Sequence[Utterance], share: float, *, seed: int) -> tu
             if n_groups[utterances[i].text] == 1:
                 copies.setdefault(utterances[i].text, []).append(i)
         n = max(0, min(max(1, round(share * len(copies))), len(copies) - 1))
-        firsts = [own[0] for own in copies.values()]
+        firsts = [same[0] for same in copies.values()]
         rows.update(i for first in _shuffled(firsts, seed, number)[:n] for i in copies[utterances[first].text])
     rest = tuple(utterance for i, utterance in enumerate(utterances) if i not in rows)
     return rest, tuple(utterances[i] for i in sorted(rows))
+
+
+def held_out(splits: IntentSplits, share: float = DEV_SHARE) -> IntentSplits:
+    """Split the training part in three: ``share`` for development, ``share`` for a test, the rest for training.
+
+    With 0.1, this is the 80/10/10 of ConveRT (2020), section 3. ``split_off`` draws the same parts in every run.
+
+    >>> parts = held_out(IntentSplits(tuple(Utterance(f"{i}", "x") for i in range(10))))
+    >>> len(parts.train), len(parts.dev), len(parts.test)
+    (8, 1, 1)
+    """
+    rest, test = split_off(splits.train, share, seed=0)
+    train, dev = split_off(rest, share / (1 - share), seed=1)
+    return IntentSplits(train, dev, test)
 
 
 def _by_intent(utterances: Sequence[Utterance]) -> dict[str, list[int]]:
@@ -91,12 +99,11 @@ def _by_intent(utterances: Sequence[Utterance]) -> dict[str, list[int]]:
 
 def _few_shot_rows(utterances: Sequence[Utterance], n: int, seed: int) -> list[int]:
     groups = _by_intent(utterances)
-    small = [(name, len(group)) for name, group in groups.items() if len(group) < n]
-    if small:
-        name, count = min(small, key=lambda item: item[1])
+    name, group = min(groups.items(), key=lambda item: len(item[1]))
+    if len(group) < n:
         raise DataError(
-            f"intent {name!r} has {count:,} utterances, fewer than the requested {n:,}"
-            " (without a dev part, some are split off for it first); request fewer"
+            f"intent {name!r} has {len(group):,} utterances, fewer than the requested {n:,} (without a dev part, some"
+            " are split off for it first); request fewer"
         )
     return sorted(i for number, group in enumerate(groups.values()) for i in _shuffled(group, seed, number)[:n])
 
@@ -106,54 +113,16 @@ def _shuffled(group: list[int], seed: int, number: int) -> list[int]:
     return [group[i] for i in order]
 
 
-def check_share(share: float) -> None:
-    """Check a share that will be held out twice.
-
-    Raises:
-        UsageError: the share is outside (0, 0.5).
-    """
-    if not 0 < share < 0.5:
-        raise UsageError(f"the share {share} to hold out twice is outside 0 to 0.5; give a number between")
-
-
-def held_out(splits: IntentSplits, share: float) -> IntentSplits:
-    """Split the training part in three: ``share`` for development, ``share`` for a test, the rest for training.
-
-    With 0.1, this is the 80/10/10 of ConveRT (2020), section 3. ``split_off`` draws the same parts in every run.
-
-    Args:
-        splits: with only a training part.
-        share: above 0 and below 0.5.
-
-    Raises:
-        UsageError: the data has other parts, or the share is out of range.
-
-    >>> parts = held_out(IntentSplits(tuple(Utterance(f"{i}", "x") for i in range(10))), 0.1)
-    >>> len(parts.train), len(parts.dev), len(parts.test)
-    (8, 1, 1)
-    """
-    check_share(share)
-    if splits.dev or splits.test:
-        raise UsageError("the data already has a development or test part; do not hold out a share")
-    rest, test = split_off(splits.train, share, seed=0)
-    train, dev = split_off(rest, share / (1 - share), seed=1)
-    return IntentSplits(train, dev, test)
-
-
 def train_intents(
     splits: IntentSplits,
     encoder: Encoder,
     *,
     encoder_name: str,
-    layer: str = "auto",
-    grid: Grid | None = None,
+    grid: Sequence[HeadConfig] = GRID,
     n_few_shot: int | None = None,
     seeds: Sequence[int] = (1,),
-    aim: Aim = "balanced",
-    precision: float | None = None,
     patience: int = 5,
     max_epochs: int = 200,
-    cache: Path | None = None,
     report: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> IntentResult:
     """Encode once, search the grid with the first seed, train the best sizes with every seed, evaluate on the test.
@@ -166,169 +135,152 @@ def train_intents(
         splits: the data.
         encoder: frozen.
         encoder_name: to open it again.
-        layer: see ``read_layer``.
-        grid: of sizes; None: the default grid.
+        grid: the sizes to try.
         n_few_shot: utterances per intent; None: all.
         seeds: of weights, order, dropout and few-shot samples.
-        aim: of the threshold, see ``calibrate_rejection``.
-        precision: if no development utterance is out of scope: choose the threshold so that this share of answers is
-            right; None, or if no threshold reaches it: no threshold.
         patience: epochs without an improvement on the development part.
         max_epochs: the maximum number of epochs.
-        cache: folder of encodings.
         report: called with the name of the work, the amount done, and the total.
 
     Raises:
-        ConfigError: no seeds, or a size out of range.
+        UsageError: no seeds, or a number that is too small.
         DataError: too little data, or an intent without training utterances.
         DivergedError: every learning rate diverges.
     """
-    if not seeds:
-        raise ConfigError("seeds is empty; give at least one")
-    if n_few_shot is not None and n_few_shot < 1:
-        raise UsageError(f"{n_few_shot} utterances per intent are too few; give at least 1")
+    if not seeds or min(max_epochs, 1 if n_few_shot is None else n_few_shot) < 1:
+        raise UsageError("give at least one seed, one epoch, and one utterance per intent")
     train, dev = (splits.train, splits.dev) if splits.dev else split_off(splits.train, DEV_SHARE, seed=seeds[0])
     intents = tuple(_by_intent(train))
-    if precision is not None and any(utterance.intent is None for utterance in dev):
-        raise UsageError(
-            f"precision {precision} is set, but the development part has out-of-scope utterances, which determine the"
-            " threshold; leave precision out"
-        )
     if len(intents) < 2:
         raise DataError(f"the training part has {len(intents)} intents; give at least two")
-    layer_name = read_layer(layer, encoder)
 
-    def encoded(part: Utterances, name: str) -> tuple[Floats, Labels]:
+    def encoded(name: str, part: Utterances) -> Encoded:
+        labels = _labels(part, intents, name)
         texts = [utterance.text for utterance in part]
-        vectors = encode(
-            encoder,
-            texts,
-            layer_name,
-            cache=cache,
-            progress=lambda done, total: report(f"encoding {name}", done, total),
-        )
-        return vectors, _labels(part, intents, name)
+        return Encoded(encode(encoder, texts, lambda done, total: report(f"encoding {name}", done, total)), labels)
 
-    parts = {name: encoded(part, name) for name, part in (("train", train), ("dev", dev), ("test", splits.test))}
+    vectors, dev_vectors = encoded("train", train), encoded("dev", dev)
+    drawn = {seed: _rows(train, dev, n_few_shot, seed) for seed in seeds}
+    if not all(dev_rows for _, dev_rows in drawn.values()):
+        raise DataError("the development part has no utterance in scope; give some")
+
+    def fit(config: HeadConfig, seed: int) -> HeadFit:
+        rows, dev_rows = drawn[seed]
+        own = vectors.rows(rows), dev_vectors.rows(dev_rows)
+        return fit_head(*own, len(intents), config, seed=seed, patience=patience, max_epochs=max_epochs)
+
     trials: list[HeadFit] = []
-    fits: list[tuple[int, HeadFit, tuple[list[int], list[int]]]] = []
-    for seed in seeds:
-        rows, dev_rows = _rows(train, dev, n_few_shot, seed)
-        own = _encoded_rows(parts["train"], rows), _encoded_rows(parts["dev"], dev_rows)
-        if not len(own[1].labels):
-            raise DataError("the development part has no utterance in scope; give some with `dev`")
-        if not trials:
-            best, trials = search(
-                *own,
-                len(intents),
-                grid or Grid(),
-                seed=seed,
-                patience=patience,
-                max_epochs=max_epochs,
-                report=lambda fit, done, total: report(f"grid, {fit.accuracy:.1%} at {_named(fit)}", done, total),
-            )
-        else:
-            best = fit_head(*own, len(intents), best.config, seed=seed, patience=patience, max_epochs=max_epochs)
-        fits.append((seed, best, (rows, dev_rows)))
+    for number, config in enumerate(grid, 1):
+        with suppress(DivergedError):
+            trials.append(fit(config, seeds[0]))
+        report("grid", number, len(grid))
+    if not trials:
+        raise DivergedError("every point of the grid diverged; give smaller learning rates")
+    fits = {seeds[0]: max(trials, key=lambda trial: trial.rank)}
+    for seed in seeds[1:]:
+        fits[seed] = fit(fits[seeds[0]].config, seed)
         report("seeds", len(fits), len(seeds))
-    seed, fit, (rows, dev_rows) = max(fits, key=lambda item: item[1].rank)
-    classifier = IntentClassifier(encoder, encoder_name, layer_name, fit.head, intents)
-    judges = sorted([*dev_rows, *np.flatnonzero(parts["dev"][1] < 0).tolist()])
-    abstention, unreached = None, ""
-    try:
-        abstention = _threshold(classifier, _encoded_rows(parts["dev"], judges), aim, precision)
-    except DataError as error:  # the classifier is kept without a threshold
-        unreached = str(error)
+    seed, best = max(fits.items(), key=lambda item: item[1].rank)
+    classifier = IntentClassifier(encoder, encoder_name, best.head, intents)
+    rows, dev_rows = drawn[seed]
+    outside = np.flatnonzero(dev_vectors.labels < 0).tolist()
+    if outside:
+        chosen_on = dev_vectors.rows(sorted([*dev_rows, *outside]))
+        threshold = fit_threshold(classifier.scores_of(chosen_on.vectors), chosen_on.labels)
+        classifier = replace(classifier, threshold=threshold)
     figures: dict[str, Any] = {
         "encoder": encoder_name,
-        "layer": layer_name,
         "n_intents": len(intents),
         "n_few_shot": n_few_shot,
         "n_train": len(rows),
         "n_dev": len(dev_rows),
-        "n_test": int((parts["test"][1] >= 0).sum()),
-        "grid": [{**asdict(t.config), "dev": t.accuracy, "n_epochs": t.n_epochs} for t in trials],
-        "chosen": {**asdict(fit.config), "seed": seed, "dev": fit.accuracy, "n_epochs": fit.n_epochs},
+        "n_test": sum(utterance.intent is not None for utterance in splits.test),
+        "grid": [_described(trial) for trial in trials],
+        "chosen": {**_described(best), "seed": seed},
     }
-    metadata = dict(figures)
-    classifier = replace(classifier, abstention=abstention, metadata=metadata)
-    test_figures, matrix = _figures(classifier, parts, fits)
-    return IntentResult(classifier, {**figures, **test_figures}, matrix, unreached)
+    name = "test" if splits.test else "dev"
+    found = _figures(classifier, encoded("test", splits.test) if splits.test else dev_vectors, fits)
+    return IntentResult(replace(classifier, metadata=figures), {**figures, "judged_on": name, **found})
 
 
-def _named(fit: HeadFit) -> str:
-    return f"H {fit.config.hidden_dim}, dropout {fit.config.dropout}, lr {fit.config.lr}"
+def _described(fit: HeadFit) -> dict[str, Any]:
+    return {**asdict(fit.config), "dev": fit.accuracy, "n_epochs": fit.n_epochs}
 
 
 def _labels(part: Utterances, intents: Sequence[str], name: str) -> Labels:
-    numbers = {intent: i for i, intent in enumerate(intents)}
+    numbers: dict[str | None, int] = {None: -1, **{intent: i for i, intent in enumerate(intents)}}
     for utterance in part:
-        if utterance.intent is not None and utterance.intent not in numbers:
+        if utterance.intent not in numbers:
             raise DataError(
                 f"intent {utterance.intent!r} of the {name} part has no training utterance; add one, or remove it"
             )
-    return np.array([-1 if u.intent is None else numbers[u.intent] for u in part], np.int64)
+    return np.array([numbers[utterance.intent] for utterance in part], np.int64)
 
 
 def _rows(train: Utterances, dev: Utterances, n: int | None, seed: int) -> tuple[list[int], list[int]]:
     """The rows of in-scope utterances that this seed trains on, and of those that stop it early."""
     if n is None:
-        rows, dev_rows = ([i for i, own in enumerate(part) if own.intent is not None] for part in (train, dev))
+        rows, dev_rows = ([i for i, one in enumerate(part) if one.intent is not None] for part in (train, dev))
         return rows, dev_rows
     rows = [i for number, group in enumerate(_by_intent(dev).values()) for i in _shuffled(group, seed, number)[:n]]
     return _few_shot_rows(train, n, seed), sorted(rows)
 
 
-def _encoded_rows(part: tuple[Floats, Labels], rows: list[int]) -> Encoded:
-    return Encoded(part[0][rows], part[1][rows])
+def fit_threshold(scores: Floats, labels: Labels) -> float | None:
+    """The threshold of the best score with the highest mean of the accuracy in scope and the recall out of scope.
 
+    Thresholds are midpoints between neighbouring scores; of equally good ones the lowest is chosen.
 
-def _threshold(classifier: IntentClassifier, dev: Encoded, aim: Aim, precision: float | None) -> Abstention | None:
-    scores, labels = classifier.scores_of(dev.vectors), dev.labels
-    if (labels < 0).any():
-        return calibrate_rejection(scores, labels, aim=aim)[0]
-    if precision is None:
+    Args:
+        scores: ``[N, L]``.
+        labels: ``[N]``, -1 for out of scope.
+
+    >>> fit_threshold(np.array([[3, 0], [0, 2], [1, 0]], np.float32), np.array([0, 1, -1]))
+    1.5
+    """
+    best, right, outside = scores.max(1).astype(np.float64), scores.argmax(1) == labels, labels < 0
+    if outside.all() or not outside.any():
         return None
-    ordered = -np.sort(-scores, axis=1)
-    return calibrate(list(ordered), scores.argmax(1) == labels, precision=precision)[0]
+    levels = np.unique(best)
+    thresholds = [levels[0], *(levels[1:] + levels[:-1]) / 2]
+    values = [(right & (best >= t))[~outside].mean() + (best < t)[outside].mean() for t in thresholds]
+    return float(thresholds[int(np.argmax(values))])
 
 
-def _interval(shares: NDArray[np.float64]) -> list[float]:
-    """The 95% bootstrap interval of the mean over utterances; each share is the mean over seeds."""
-    if not len(shares):
-        return [0.0, 0.0]
-    found = mean_with_interval(shares, np.arange(len(shares)))
-    return [found["low"], found["high"]]
-
-
-def _figures(
-    classifier: IntentClassifier, parts: dict[str, tuple[Floats, Labels]], fits: Sequence[tuple[int, HeadFit, Any]]
-) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """Accuracy in scope by seed; for the chosen seed also the figures of the threshold and of each intent."""
-    name = "test" if len(parts["test"][1]) else "dev"
-    vectors, labels = parts[name]
-    inside = labels >= 0
-    right = [
-        replace(classifier, head=fit.head).scores_of(vectors[inside]).argmax(1) == labels[inside] for _, fit, _ in fits
-    ]
-    values = [float(row.mean()) if len(row) else 0.0 for row in right]
-    seeds = [
-        {"seed": seed, "dev": fit.accuracy, name: value, "n_epochs": fit.n_epochs}
-        for (seed, fit, _), value in zip(fits, values, strict=True)
-    ]
-    scores = classifier.scores_of(vectors)
-    matrix = confusion(labels, predict_labels(scores, classifier.abstention), len(classifier.intents))
-    figures: dict[str, Any] = {
-        "judged_on": name,
-        "seeds": seeds,
+def _figures(classifier: IntentClassifier, part: Encoded, fits: dict[int, HeadFit]) -> dict[str, Any]:
+    """Accuracy in scope by seed; for the chosen seed also the effect of the threshold and the mistakes."""
+    labels = part.labels
+    outside = labels < 0
+    right = [replace(classifier, head=fit.head).scores_of(part.vectors).argmax(1) == labels for fit in fits.values()]
+    shares = np.mean(right, axis=0)[~outside]
+    values = [float(row[~outside].mean()) if len(shares) else 0.0 for row in right]
+    interval = mean_with_interval(shares, np.arange(len(shares))) if len(shares) else {"low": 0.0, "high": 0.0}
+    scores = classifier.scores_of(part.vectors)
+    best, correct = scores.argmax(1), scores.argmax(1) == labels
+    names = [*classifier.intents, OUT_OF_SCOPE]
+    mistakes = Counter(zip(labels[~correct].tolist(), best[~correct].tolist(), strict=True))
+    figures = {
+        "seeds": [
+            {"seed": seed, "dev": fit.accuracy, "accuracy": value, "n_epochs": fit.n_epochs}
+            for (seed, fit), value in zip(fits.items(), values, strict=True)
+        ],
         "accuracy": statistics.mean(values),
         "accuracy_std": statistics.stdev(values) if len(values) > 1 else None,
-        "interval": _interval(np.mean(right, axis=0)),
+        "interval": [interval["low"], interval["high"]],
+        "most_confused": [
+            {"intent": names[label], "classified_as": names[guess], "count": n}
+            for (label, guess), n in mistakes.most_common(10)
+            if label >= 0
+        ],
         "out_of_scope": None,
-        "per_intent": per_intent(matrix, classifier.intents),
-        "most_confused": most_confused(matrix, classifier.intents),
     }
-    if classifier.abstention is not None:
-        rejection = evaluate_rejection(scores, labels, classifier.abstention)
-        figures["out_of_scope"] = {**asdict(classifier.abstention), **rejection.to_dict()}
-    return figures, matrix
+    if classifier.threshold is not None:
+        rejected = scores.max(1) < classifier.threshold
+        figures["out_of_scope"] = {
+            "threshold": classifier.threshold,
+            "n_out_of_scope": int(outside.sum()),
+            "recall": float(rejected[outside].mean()) if outside.any() else None,
+            "precision": float(outside[rejected].mean()) if rejected.any() else None,
+            "in_scope_accuracy": float((correct & ~rejected)[~outside].mean()) if len(shares) else None,
+        }
+    return figures
