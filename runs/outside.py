@@ -1,6 +1,6 @@
 """Makes test lists of public conversations that no shipped model was trained or chosen on.
 
-    python runs/outside.py FOLDER OUTPUT
+    python runs/outside.py FOLDER OUTPUT [NAME...]
 
 FOLDER holds clones of these repositories, under their own names:
 
@@ -14,7 +14,7 @@ FOLDER holds clones of these repositories, under their own names:
     https://github.com/nbertagnolli/counsel-chat                questions to therapists
     https://github.com/deepset-ai/COVID-QA                      questions to offices of public health
 
-Writes at most 1,000 examples each. ``questions.jsonl`` holds the right answer among the others of the same hotel,
+Writes at most 1,000 examples each, of all corpora or of those with the NAMEs. ``questions.jsonl`` holds the right answer among the others of the same hotel,
 restaurant, and so on; ``counsel.jsonl`` and ``covid.jsonl`` hold questions, whose candidates are the pools
 ``counsel.pool.jsonl`` and ``covid.pool.jsonl``; the others hold the right reply among 99 other turns of the same kind
 of speaker.
@@ -165,7 +165,7 @@ def asked(pairs: Iterator[tuple[str, str]], pool: Path, rng: random.Random) -> I
         yield {"context": [question], "relevant_ids": [str(i) for i in sorted(right[question])]}
 
 
-def main(folder: Path, output: Path) -> None:
+def main(folder: Path, output: Path, *names: str) -> None:
     """Write the files that are missing."""
     output.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[random.Random], Iterator[dict[str, Any]]]] = {
@@ -181,7 +181,7 @@ def main(folder: Path, output: Path) -> None:
         "covid": lambda rng: asked(covid(folder), output / "covid.pool.jsonl", rng),
     }
     for name, make in makers.items():
-        if (output / f"{name}.jsonl").exists():
+        if (output / f"{name}.jsonl").exists() or (names and name not in names):
             continue
         rows = list(make(random.Random(name)))
         (output / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
@@ -189,4 +189,4 @@ def main(folder: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
