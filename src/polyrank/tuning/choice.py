@@ -10,7 +10,7 @@ from polyrank.errors import UsageError
 from polyrank.evaluation.tables import mean_with_interval
 from polyrank.scorers.joined import PROBE
 from polyrank.scorers.ranker import Ranker
-from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.encoder import EncoderTerm, ScorerTerm
 from polyrank.scorers.terms.protocol import Term
 from polyrank.scorers.two_stage import SHORTLIST
 from polyrank.tuning.scored import ScoredLists, Shortlists
@@ -79,7 +79,8 @@ class Choice:
         Raises:
             UsageError: none fits.
         """
-        models = [term for term in self.terms if isinstance(term, EncoderTerm)] or self.terms
+        encoders = [term for term in self.terms if isinstance(term, EncoderTerm)]
+        models = encoders or [term for term in self.terms if isinstance(term, ScorerTerm)] or self.terms
         if not (fit := [term for term in models if self.ms is None or self.durations[term] <= self.ms]):
             fastest = min(models, key=lambda term: self.durations[term])
             raise UsageError(

@@ -127,11 +127,13 @@ def tune(
     scored = ScoredLists(lists, cache, progress)
     terms = _terms(_opened(models, device), dialogues, without, scored, device)
     durations = {term: milliseconds(term, lists, catalogue, n_reranked=N_RERANKED) for term in terms}
-    searched = [term for term in terms if not isinstance(term, CrossTerm)]
-    choice = Choice(searched, scored, _fixed(searched, weights or {}), durations, ms, seed)
+    retrieves = any(isinstance(term, EncoderTerm) for term in terms)
+    rerankers = [term for term in terms if retrieves and isinstance(term, CrossTerm)]
+    others = [term for term in terms if term not in rerankers]
+    choice = Choice(others, scored, _fixed(others, weights or {}), durations, ms, seed)
     choice.start()
-    choice.add(searched)
-    choice = choice.with_rerankers([term for term in terms if isinstance(term, CrossTerm)])
+    choice.add(others)
+    choice = choice.with_rerankers(rerankers)
     gain, alone = choice.gain(), choice.alone
     measurable = max(gain[name]["low"] for name in ("log_likelihood", "MRR")) > 0
     is_better = bool(weights) or (len(choice.order) > 1 and measurable)
