@@ -27,6 +27,7 @@ from report.same_start import same_start
 from report.second import second_stage
 from report.speed import answers, million, peers, registers, scoring
 from report.stages import abstention, forms, medquad, ubuntu
+from report.tune import one_ranker
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = (
@@ -36,6 +37,7 @@ SECTIONS = (
     starting,
     two_encoders,
     general,
+    one_ranker,
     second_stage,
     weighting_from_scratch,
     post_training,

@@ -28,28 +28,31 @@ def one_ranker() -> str:
         best = max(chains, key=lambda one: one["metrics"]["R@1"]) if chains else None
         cells = [share(alone), "" if best is None else share(best)]
         for kind, fit in (("searched", "fit-searched"), ("best", "fit")):
-            terms = [each["name"] for each in (read_if_there(f"tune/{name}/{fit}") or {"terms": []})["terms"] if each["weights"]]
+            tried = (read_if_there(f"tune/{name}/{fit}") or {"terms": []})["terms"]
+            terms = [each["name"] for each in tried if each["weights"]]
             cells.append(f"{share(of[kind])}: {_short(terms)}" if kind in of else "alone")
         rows.append([f"{name} ({task})", *cells])
     if not rows:
         return ""
     return section(
         "One ranker",
-        """Does one fit replace the commands that corrected an encoder one after the other? Yes: where terms help, `polyrank tune`
-        reaches what the best order of those commands reached, and more with a re-ranker; where they do not help, it stays
-        with the encoder or within chance of it.""",
+        """Does one fit replace the commands that corrected an encoder one after the other? Where terms help, `polyrank
+        tune` reaches what the better order of those commands reached, and more with a re-ranker. Where they do not
+        help, it stays with the encoder, or within chance of it.""",
         listed(
-            """Models: `shipped:minilm`, nothing trained. `polyrank tune` tries counts and hubs of the training dialogues, words, and
-            `shipped:late`; "searched" is without that re-ranker (`--without cross`). Weights and terms are chosen on 1,000 dev
-            lists (mutual: training lists). meld, coffee and support are half of the dialogues of outside corpora, with the other half
-            for the choice, and have no training part, so no counts. star and ubuntu-irc were in the encoder's training data.""",
-            """The chains are the commands that `tune` replaced, in both orders in which their documentation recommended them: counts, sum,
-            hubs, words; and hubs, counts, sum, words; each fitted on 500 dev lists (words: 2,000). The better one is shown.""",
+            """Models: `shipped:minilm`, nothing trained. `polyrank tune` tries counts and hubs of the training
+            dialogues, words, and `shipped:late`; "searched" is without that re-ranker (`--without cross`). Terms and weights
+            are chosen on 1,000 dev lists (mutual: training lists). meld, coffee and support are outside corpora: half of
+            their dialogues are for the choice, the others for the test; they have no training part, so no counts. star
+            and ubuntu-irc were in the encoder's training data.""",
+            """The chains are the commands that `tune` replaced, in both orders that their documentation recommended:
+            counts, sum, hubs, words; and hubs, counts, sum, words. Each was fitted on 500 dev lists (words: 2,000). The
+            better one is shown.""",
             """Evaluation: R@1 of all test lists with 95% intervals over dialogues; mutual: of its dev part.""",
-            """Machine and command: int8 or bf16 as `auto` chooses on two cores of an AMD EPYC (AVX-512 with bf16);
-            `CORPORA=folder bash runs/tune.sh`; [data](../runs/results/tune.jsonl).""",
+            """Machine and command: the precision that `auto` chooses, on a busy core of an AMD EPYC (AVX-512, bf16);
+            `CORPORA=folder THREADS=1 bash runs/tune.sh`; [data](../runs/results/tune.jsonl).""",
         ),
-        table(["R@1, %", "`shipped:minilm`", "best chain", "`tune`, searched and words", "`tune`, with `shipped:late`"], rows),
+        table(["R@1, %", "`shipped:minilm`", "better chain", "`tune`, searched", "`tune`, with `shipped:late`"], rows),
     )
 
 

@@ -1,4 +1,4 @@
-"""Names: of backends, and of the models and the data that ship with polyrank."""
+"""Names: of backends and ways to search, and of the models and the data that ship with polyrank."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +8,8 @@ from polyrank.errors import UsageError
 
 Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
 """PyTorch, or a runtime that computes an exported network."""
+Mode = Literal["exact", "approximate"]
+"""How an index is searched, see ``polyrank.search.search``."""
 SHIPPED = "shipped:"
 SAMPLE = Path(__file__).parent.parent / "sample"
 """The data that ships with polyrank: a support desk."""

@@ -162,26 +162,6 @@ def resolve_encoder(name: str | Path, *, backend: Backend = "torch") -> ModelRef
     return resolve_model(name, backend=backend)
 
 
-def resolve_encoder_of_index(built_with: str, moved: Path | None = None, *, backend: Backend = "torch") -> ModelRef:
-    """Resolve the encoder of an index.
-
-    Args:
-        built_with: the name that the index recorded.
-        moved: the encoder's folder, if it has moved.
-        backend: of a model folder.
-
-    Raises:
-        UsageError: the encoder does not exist.
-    """
-    name = str(moved or built_with)
-    if not model_exists(name):
-        raise UsageError(
-            f"{name} does not exist, and the index needs its encoder (it was built with {built_with}); give the"
-            " encoder's folder as `model`"
-        )
-    return resolve_encoder(moved or built_with, backend=backend)
-
-
 def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> ModelRef:
     own: dict[str, Any] = {"name": name, "backend": backend, "lengths": lengths}
     if name in LEXICAL:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.config.pipeline import Mode
+from polyrank.config.names import Mode
 from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
 from polyrank.index.protocol import Block as IndexBlock

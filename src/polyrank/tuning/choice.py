@@ -79,8 +79,8 @@ class Choice:
         Raises:
             UsageError: none fits.
         """
-        encoders = [term for term in self.terms if isinstance(term, EncoderTerm)]
-        models = encoders or [term for term in self.terms if isinstance(term, ScorerTerm)] or self.terms
+        models: list[Term] = [term for term in self.terms if isinstance(term, EncoderTerm)] or self.terms
+        models = [term for term in models if isinstance(term, ScorerTerm)] or models
         if not (fit := [term for term in models if self.ms is None or self.durations[term] <= self.ms]):
             fastest = min(models, key=lambda term: self.durations[term])
             raise UsageError(
