@@ -15,9 +15,9 @@ FOLDER holds clones of these repositories, under their own names:
     https://github.com/deepset-ai/COVID-QA                      questions to offices of public health
 
 Writes at most 1,000 examples each, of all corpora or of those with the NAMEs. ``questions.jsonl`` holds the right
-answer among the others of the same hotel, restaurant, and so on; ``counsel.jsonl`` and ``covid.jsonl`` hold questions, whose
-candidates are the pools ``counsel.pool.jsonl`` and ``covid.pool.jsonl``; the others hold the right reply among 99 other
-turns of the same kind of speaker.
+answer among the others of the same hotel, restaurant, and so on; ``counsel.jsonl`` and ``covid.jsonl`` hold
+questions, whose candidates are the pools ``counsel.pool.jsonl`` and ``covid.pool.jsonl``; the others hold the right
+reply among 99 other turns of the same kind of speaker.
 """
 
 import csv

@@ -4,17 +4,20 @@
 # Weights are chosen on 1,000 lists of the development part; mutual, whose test answers are withheld: of the training part. Of the
 # corpora of runs/outside.py, which are lists only, half of the dialogues; they have no training part, so no counts.
 # LIMIT: of test lists; empty: all. A stopped run resumes when you start it again. CORPORA: see runs/outside.py.
-# Stores tune/SET/fit and fit-searched (what tune prints), and tune/SET/test (all rankers on the test lists), with runs/record.py.
+# KINDS: "searched" is without re-rankers, "best" with all terms.
+# Stores tune/SET/KIND-fit (what tune prints) and tune/SET/KIND (the encoder and the ranker on the test lists) with runs/record.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 THREADS=${THREADS:-2}
 SETS=${SETS:-star sgd convai2-valid ubuntu-irc self-dialogue mutual meld coffee support}
+KINDS=${KINDS:-searched best}
 LIMIT=${LIMIT:-}
 
+for kind in $KINDS; do
 for set in $SETS; do
-  python runs/record.py --has "tune/$set/test" && continue
+  python runs/record.py --has "tune/$set/$kind" && continue
   work=$PWD/runs/work/tune/$set
   mkdir -p "$work"
   dialogues=()
@@ -42,17 +45,14 @@ PY
       valid=$DATA/$set/dev.jsonl.gz test=$DATA/$set/test.jsonl.gz dialogues=(--dialogues "${data[1]#data.train=}") ;;
   esac
   [[ $set != self-dialogue ]] || dialogues+=(--speaker '*')
-  rankers=()
-  for name in best searched; do
-    without=()
-    [[ $name != searched ]] || without=(--without cross)
-    [[ -e $work/$name.json ]] ||
-      { polyrank tune shipped:minilm --valid "$valid" "${dialogues[@]}" "${without[@]}" -o "$work/$name" --overwrite \
-        --threads "$THREADS" --json >"$work/part.json" && mv "$work/part.json" "$work/$name.json"; }
-    [[ ! -e $work/$name/ranker.json ]] || rankers+=("$work/$name")
-  done
-  polyrank evaluate shipped:minilm "${rankers[@]}" "$test" ${LIMIT:+--limit "$LIMIT"} --threads "$THREADS" --json >"$work/test.json"
-  python runs/record.py "tune/$set/fit" "$work/best.json"
-  python runs/record.py "tune/$set/fit-searched" "$work/searched.json"
-  python runs/record.py "tune/$set/test" "$work/test.json"
+  without=()
+  [[ $kind != searched ]] || without=(--without cross)
+  polyrank tune shipped:minilm --valid "$valid" "${dialogues[@]}" "${without[@]}" -o "$work/$kind" --overwrite --threads "$THREADS" \
+    --json >"$work/$kind-fit.json"
+  models=(shipped:minilm)
+  [[ ! -e $work/$kind/ranker.json ]] || models+=("$work/$kind")
+  polyrank evaluate "${models[@]}" "$test" ${LIMIT:+--limit "$LIMIT"} --threads "$THREADS" --json >"$work/$kind.json"
+  python runs/record.py "tune/$set/$kind-fit" "$work/$kind-fit.json"
+  python runs/record.py "tune/$set/$kind" "$work/$kind.json"
+done
 done

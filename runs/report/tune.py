@@ -19,18 +19,18 @@ def one_ranker() -> str:
     """A row for each set: the encoder alone, the chains of single commands, and what tune chooses."""
     rows = []
     for name, task in SETS.items():
-        if not (tests := read_if_there(f"tune/{name}/test")):
+        tests = {kind: _rows(f"tune/{name}/{kind}") for kind in ("searched", "best")}
+        if not (first := tests["searched"] or tests["best"]):
             continue
-        listed_tests: list[Result] = tests if isinstance(tests, list) else [tests]
-        alone, *others = listed_tests
-        of = {one["name"].rpartition("/")[2]: one for one in others}
         chains = read_if_there(f"tune/{name}/chains")
         best = max(chains, key=lambda one: one["metrics"]["R@1"]) if chains else None
-        cells = [share(alone), "" if best is None else share(best)]
-        for kind, fit in (("searched", "fit-searched"), ("best", "fit")):
-            tried = (read_if_there(f"tune/{name}/{fit}") or {"terms": []})["terms"]
-            terms = [each["name"] for each in tried if each["weights"]]
-            cells.append(f"{share(of[kind])}: {_short(terms)}" if kind in of else "alone")
+        cells = [share(first[0]), share(best)]
+        for kind, results in tests.items():
+            tried = (read_if_there(f"tune/{name}/{kind}-fit") or {"terms": []})["terms"]
+            terms = _short([each["name"] for each in tried if each["weights"]])
+            n = results[0]["n_examples"] if results else 0
+            part = f" (of {n:,} lists)" if results and n < first[0]["n_examples"] else ""
+            cells.append(f"{share(results[1])}{part}: {terms}" if len(results) > 1 else "alone" if results else "")
         rows.append([f"{name} ({task})", *cells])
     if not rows:
         return ""
@@ -41,9 +41,9 @@ def one_ranker() -> str:
         help, it stays with the encoder, or within chance of it.""",
         listed(
             """Models: `shipped:minilm`, nothing trained. `polyrank tune` tries counts and hubs of the training
-            dialogues, words, and `shipped:late`; "searched" is without that re-ranker (`--without cross`). Terms and weights
-            are chosen on 1,000 dev lists (mutual: training lists). meld, coffee and support are outside corpora: half of
-            their dialogues are for the choice, the others for the test; they have no training part, so no counts. star
+            dialogues, words, and `shipped:late`; "searched" is without that re-ranker (`--without cross`). Terms and
+            weights are chosen on 1,000 dev lists (mutual: training lists). meld, coffee and support are outside
+            corpora: half of their dialogues are for the choice, the others for the test; they have no training part, so no counts. star
             and ubuntu-irc were in the encoder's training data.""",
             """The chains are the commands that `tune` replaced, in both orders that their documentation recommended:
             counts, sum, hubs, words; and hubs, counts, sum, words. Each was fitted on 500 dev lists (words: 2,000). The
@@ -54,6 +54,12 @@ def one_ranker() -> str:
         ),
         table(["R@1, %", "`shipped:minilm`", "better chain", "`tune`, searched", "`tune`, with `shipped:late`"], rows),
     )
+
+
+def _rows(name: str) -> list[Result]:
+    """The models of an evaluation; one model is not a list."""
+    result = read_if_there(name) or []
+    return result if isinstance(result, list) else [result]
 
 
 def _short(terms: list[str]) -> str:
