@@ -43,8 +43,8 @@ def one_ranker() -> str:
             """Models: `shipped:minilm`, nothing trained. `polyrank tune` tries counts and hubs of the training
             dialogues, words, and `shipped:late`; "searched" is without that re-ranker (`--without cross`). Terms and
             weights are chosen on 1,000 dev lists (mutual: training lists). meld, coffee and support are outside
-            corpora: half of their dialogues are for the choice, the others for the test; they have no training part, so no counts. star
-            and ubuntu-irc were in the encoder's training data.""",
+            corpora: half of their dialogues are for the choice, the others for the test; they have no
+            training part, so no counts. star and ubuntu-irc were in the encoder's training data.""",
             """The chains are the commands that `tune` replaced, in both orders that their documentation recommended:
             counts, sum, hubs, words; and hubs, counts, sum, words. Each was fitted on 500 dev lists (words: 2,000). The
             better one is shown.""",
