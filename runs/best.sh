@@ -30,9 +30,7 @@
 #   cross: a Cross-encoder from BACKBONE, listwise on given wrong answers; mutual provides these
 #   third, third-2: logq from the third pass of shipped:minilm (runs/encoder.sh); sum-third: of both and convert
 #   given: a Bi-encoder, listwise on them; given-2, given-3: with other seeds; sum-given: of the three, with equal weights
-#   both-160: bi-both with corrected frequencies, which reads 160 tokens of a context; sum-160: of third, third-2, both-160 and convert;
-#     hubs-160: that sum, corrected for hubs with 1,000 contexts of the training part
-#   average-third, average-given: the average of the weights of third and third-2, or of given, given-2 and given-3
+#   both-160: bi-both with corrected frequencies, which reads 160 tokens of a context; sum-160: of third, third-2, both-160 and convert
 # A stopped run resumes when you start it again.
 # Writes runs/work/best, and stores best/SET/MODEL with runs/record.py, over all test examples.
 set -euo pipefail
@@ -68,10 +66,17 @@ judge() { # SET MODEL SCORER AGAINST
   [[ $1 == medquad ]] && test=$DATA/medquad/test.pool.jsonl.gz pool=(--pool "$DATA/medquad/answers.jsonl.gz")
   [[ $4 && -e runs/work/best/$1/$4.scores.jsonl ]] && against=(--against "runs/work/best/$1/$4.scores.jsonl")
   polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" "${pool[@]}" \
-    "${second[@]}" --threads "$THREADS" --json >"$work.json"
+    --threads "$THREADS" --json >"$work.json"
   python runs/record.py "best/$1/$2" "$work.json"
   [[ -e $work/result.json ]] && python runs/record.py "best/$1/$2.fit" "$work/result.json"
   echo "$1 $2 $(cut -c1-200 "$work.json")"
+}
+
+counted() { # counts: the options that count the replies of the set's training dialogues
+  local one
+  training_data "$set"
+  counts=(--counts "$DATA/$set/train.dialogues.jsonl.gz")
+  for one in "${data[@]}"; do [[ $one != data.speaker=* ]] || counts+=(--speaker "${one#*=}"); done
 }
 
 for set in $SETS; do
@@ -84,7 +89,7 @@ for set in $SETS; do
     all= budget=$BUDGET
     [[ $model == *-all ]] && all=-all budget=100000000
     [[ $model == *-more ]] && all=-more
-    scorer=$work/$model/model against=bi$all second=() common=(--set train.length_window=1 --set train.dropout=0.0
+    scorer=$work/$model/model against=bi$all common=(--set train.length_window=1 --set train.dropout=0.0
       --set train.checkpoint_steps=40 --set model.normalize=false)
     mining=(--set train.negatives.n=1 --set 'train.negatives.sources=["mined"]'
       --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]')
@@ -112,14 +117,15 @@ for set in $SETS; do
           --set "data.valid=$DATA/$set/dev.jsonl.gz" --set data.max_valid=500 ;;
       counts)
         against=
-        training_data "$set"
-        counted=()
-        for one in "${data[@]}"; do [[ $one == data.speaker=* ]] && counted=(--speaker "${one#*=}"); done
-        polyrank popularity "$(realpath "$DATA/$set"/train.dialogues.jsonl.gz)" "${counted[@]}" -o "$scorer" --overwrite ;;
+        counted
+        python runs/counts.py "$DATA/$set/test.jsonl.gz" "${counts[@]}" ${LIMIT:+--limit "$LIMIT"} --scores "$work/counts.scores.jsonl" \
+          | python runs/record.py "best/$set/counts"
+        continue ;;
       sum-logq | sum-logq-all | sum-logq-more)
         scorer=$work/$model against=logq$all
-        polyrank sum "$work/logq$all/model" "$work/scratch/model" "$work/counts/model" -o "$scorer" \
-          --valid "$DATA/$set/dev.jsonl.gz" --max-valid 1000 --overwrite ;;
+        counted
+        python runs/ranker.py "$scorer" "$work/logq$all/model" "$work/scratch/model" "${counts[@]}" \
+          --valid "$DATA/$set/dev.jsonl.gz" --limit 1000 ;;
       bi-2 | bi-3)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set "train.seeds=[${model#bi-}]" ;;
@@ -132,10 +138,6 @@ for set in $SETS; do
         against=third
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set "data.train=$work/both.jsonl" "${few[@]}" \
           --set train.method.negatives_weighting=logq --set text.max_context_tokens=160 ;;
-      hubs-160)
-        scorer=$work/$model against=sum-160
-        polyrank hubs "$work/sum-160" "$DATA/$set/train.jsonl.gz" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid 2000 \
-          --overwrite ;;
       bi-wide) # four times the batch, and 1.5 times the learning rate
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set train.batch_size=256 --set train.chunk_size=64 --set train.lr=3e-4 --set train.checkpoint_steps=10 ;;
@@ -147,7 +149,7 @@ for set in $SETS; do
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-first ]] && against=$FIRST parts[0]=$work/$FIRST/model lists=1000
         [[ $model == sum-more ]] && against=sum-first parts=("$work"/{logq,logq-more,convert-all}/model) lists=1000
-        [[ $model == sum-four ]] && against=${AGAINST:-$FROM} parts=("$work"/{"$FROM",logq-more,scratch,counts}/model) lists=3000
+        [[ $model == sum-four ]] && against=${AGAINST:-$FROM} parts=("$work"/{"$FROM",logq-more,scratch}/model) lists=3000
         [[ $model == sum-both ]] && against=sum-seeds parts=("$work"/{bi,bi-2,bi-both,convert}/model) lists=2000
         [[ $model == sum-third ]] && against=third parts=("$work"/{third,third-2,convert}/model) lists=2000
         [[ $model == sum-160 ]] && against=sum-third parts=("$work"/{third,third-2,both-160,convert}/model) lists=2000
@@ -157,9 +159,12 @@ for set in $SETS; do
         [[ $model == sum-seeds ]] && parts+=("$work/bi-2/model") lists=2000
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
         [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists
-        polyrank sum "${parts[@]}" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid "$lists" --overwrite ;;
+        [[ $model == sum-four ]] && counted && parts+=("${counts[@]}")
+        python runs/ranker.py "$scorer" "${parts[@]}" --valid "$DATA/$set/dev.jsonl.gz" --limit "$lists" ;;
       sum-late)
-        scorer=$work/sum-more against=sum-more second=(--rerank "$work/late/model" --n-retrieved 25 --ensemble raw) ;;
+        scorer=$work/sum-late against=sum-more
+        python runs/ranker.py "$scorer" "$work"/{logq,logq-more,convert-all}/model --valid "$DATA/$set/dev.jsonl.gz" --limit 1000 \
+          --rerank "$work/late/model" ;;
       bi-more | poly-64) # equal learning rates for both
         more=("${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]')
         against=bi-more recipe=bi
@@ -188,19 +193,19 @@ for set in $SETS; do
         learn "$set" half bi "${common[@]}" --set "data.train=$work/first.jsonl" --set train.init_from=shipped:minilm \
           --set train.lr=1e-4 "${mining[@]}" "${lengths[@]}" ;;
       late)
-        scorer=$work/$FIRST/model against=$FIRST
-        learn "$set" late late --set "train.init_from=$scorer" --set "train.method.first_stage=$scorer" \
+        first=$work/$FIRST/model against=$FIRST scorer=$work/late-25
+        learn "$set" late late --set "train.init_from=$first" --set "train.method.first_stage=$first" \
           --set "train.max_steps=$((LATE / 16))" --set 'train.seeds=[2]' --set "train.negatives.weighting=$DRAW"
-        second=(--rerank "$work/late/model" --n-retrieved 25) ;;
+        python runs/ranker.py "$scorer" "$first" --rerank "$work/late/model" ;;
       half-late) # the wrong answers of a list are among the first stage's twelve best of all training answers
-        scorer=$work/half/model against=half
+        first=$work/half/model against=half scorer=$work/half-late-10
         zcat "$DATA/$set/train.jsonl.gz" | sed 's/.*"response": /{"text": /' >"$work/responses.jsonl"
-        [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$scorer" --pool "$work/responses.jsonl" -n 8 \
+        [[ -e $work/lists.jsonl ]] || polyrank mine "$work/second.jsonl" --from "$first" --pool "$work/responses.jsonl" -n 8 \
           --ranks 1:12 -o "$work/lists.jsonl"
-        learn "$set" half-late late --set "data.train=$work/lists.jsonl" --set "train.init_from=$scorer" --set train.epochs=1 \
-          --set "train.method.first_stage=$scorer" --set 'train.negatives.sources=["given"]' --set model.reader=context \
+        learn "$set" half-late late --set "data.train=$work/lists.jsonl" --set "train.init_from=$first" --set train.epochs=1 \
+          --set "train.method.first_stage=$first" --set 'train.negatives.sources=["given"]' --set model.reader=context \
           "${lengths[@]}"
-        second=(--rerank "$work/half-late/model" --n-retrieved 10) ;;
+        python runs/ranker.py "$scorer" "$first" --rerank "$work/half-late/model" --n-retrieved 10 ;;
       passes)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set train.epochs=3 \
           --set "data.valid=$DATA/$set/dev.jsonl.gz" ;;
@@ -221,12 +226,7 @@ for set in $SETS; do
           --set train.method.kind=listwise --set train.batch_size=16 --set train.lr=1e-4 --set "train.seeds=[$seed]" ;;
       sum-given)
         scorer=$work/sum-given against=given
-        polyrank sum "$work"/given{,-2,-3}/model -o "$scorer" --weights 1,1,1 --overwrite ;;
-      average-third | average-given)
-        one=${model#average-}
-        scorer=$work/$model against=$one parts=("$work/$one/model" "$work/$one-2/model")
-        [[ $one == given ]] && parts+=("$work/given-3/model")
-        polyrank average "${parts[@]}" -o "$scorer" --overwrite ;;
+        python runs/ranker.py "$scorer" "$work"/given{,-2,-3}/model --weights 1,1,1 ;;
       *) echo "unknown model $model; the top of $0 lists them" >&2 && exit 2 ;;
     esac
     judge "$set" "$model" "$scorer" "$against"

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 
 import numpy as np
-from polyrank.answering.calibration import is_right
+from stages import is_right
 
 import polyrank
 from polyrank.answering.diversity import (
@@ -49,10 +49,10 @@ def main() -> None:
     examples = polyrank.read_examples(arguments.examples).examples[: arguments.limit]
     with tempfile.TemporaryDirectory() as folder:
         polyrank.build_index(f"{folder}/index", arguments.model, polyrank.read_pool(arguments.replies))
-        with polyrank.open(f"{folder}/index") as pipeline:
-            best = pipeline.respond([example.query for example in examples], N_BEST)
-            stored = pipeline.vectors(list({reply.id for ranked in best for reply in ranked}))
-            n_replies = len(pipeline)
+        with polyrank.open(f"{folder}/index") as opened:
+            best = opened.respond([example.query for example in examples], N_BEST)
+            stored = opened.vectors(list({reply.id for ranked in best for reply in ranked}))
+            n_replies = len(opened)
 
     def by_vectors(ranked: Sequence[Ranked]) -> Similarity:
         return vector_similarity(np.stack([stored[reply.id] for reply in ranked]))

@@ -70,7 +70,7 @@ for set in $SETS; do
       sum)
         [[ $dev ]] || continue
         scorer=$WORK/$set/sum
-        polyrank sum shipped:minilm shipped:convert -o "$scorer" --valid "$dev" --max-valid 300 --overwrite ;;
+        python runs/ranker.py "$scorer" shipped:minilm shipped:convert --valid "$dev" --limit 300 ;;
     esac
     against=()
     [[ $model != untuned && -e $WORK/$set/untuned.jsonl ]] && against=(--against "$WORK/$set/untuned.jsonl")

@@ -54,7 +54,7 @@ for form in $FORMS; do
 done
 [[ -e $work/index ]] || polyrank index build "$first" "$DATA/medquad/answers.jsonl.gz" -o "$work/index"
 searched=("$DATA/medquad/dev.pool.jsonl.gz" --index "$work/index")
-python runs/stages.py "${searched[@]}" "${models[@]}" --precision fp32 --ensemble raw --ensemble z-score -n 10 --limit "$LIMIT" \
+python runs/stages.py "${searched[@]}" "${models[@]}" --precision fp32 --combine raw --combine z-score -n 10 --limit "$LIMIT" \
   | python runs/record.py forms/dev
-python runs/stages.py "${searched[@]}" "${networks[@]}" --precision fp32 --precision int8 --ensemble raw -n 2 -n 5 -n 10 \
+python runs/stages.py "${searched[@]}" "${networks[@]}" --precision fp32 --precision int8 --combine raw -n 2 -n 5 -n 10 \
   --limit $((LIMIT / 3)) --plot runs/results/forms.svg | python runs/record.py forms/time

@@ -71,9 +71,11 @@ weigh() { # MODEL SCORER: the weight of the second stage that is best on dev lis
   python3 runs/second_weight.py "$2" "$work/$SECOND/model" "$dev" --limit 3000 >"$work/$1-weight.json" 2>"$work/$1-weight.err"
   python3 runs/record.py "$STORED/$set/$1-weight" "$work/$1-weight.json"
 }
-judge_both() { # MODEL SCORER: its 25 best, re-ranked with that weight, which is at least 0.01
-  judge "$1-$SECOND" "$2" "$1" --rerank "$work/$SECOND/model" --n-retrieved 25 \
-    --ensemble "$(python3 -c 'import json, sys; print(round(max(json.load(open(sys.argv[1]))["weight"], 0.01), 3))' "$work/$1-weight.json")"
+judge_both() { # MODEL [OPTION ...]: the 25 best of a ranker with these options, re-ranked with that weight, which is at least 0.01
+  local weight
+  weight=$(python3 -c 'import json, sys; print(round(max(json.load(open(sys.argv[1]))["weight"], 0.01), 3))' "$work/$1-weight.json")
+  python3 runs/ranker.py "$work/$1-$SECOND" "${@:2}" --rerank "$work/$SECOND/model" --weight "$weight"
+  judge "$1-$SECOND" "$work/$1-$SECOND" "$1"
 }
 
 run() { # SET
@@ -140,13 +142,12 @@ run() { # SET
       parts+=("$work/convert/model") ;;
     *)
       go learn convert convert "$pairs" --set text.min_count=10 --set train.epochs=3 --set "data.valid=$dev" --set data.max_valid=500
-      go polyrank popularity "$pairs" --speaker "${data[1]#data.speaker=}" -o "$work/counts" --overwrite
-      parts+=("$work/convert/model" "$work/counts") ;;
+      parts+=("$work/convert/model" --counts "$pairs" --speaker "${data[1]#data.speaker=}") ;;
   esac
   cross
   ended
   measure first second all passes convert cross-first cross
-  go polyrank sum "${parts[@]}" -o "$work/sum" --valid "$dev" --overwrite
+  go python3 runs/ranker.py "$work/sum" "${parts[@]}" --valid "$dev"
   go judge all "$work/all/model" ""
   go judge passes "$work/passes/model" ""
   go weigh all "$work/all/model"
@@ -155,7 +156,7 @@ run() { # SET
   go weigh sum "$work/sum"
   go judge_both all "$work/all/model"
   ended
-  judge_both sum "$work/sum"
+  judge_both sum "${parts[@]}" --valid "$dev"
 }
 
 started=()

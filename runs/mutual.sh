@@ -88,7 +88,7 @@ for set in $SETS; do
     for tag in "" "-$TAG"; do
       polyrank index build "${folder[bi$tag]}/model" "$DATA/$set/pool.jsonl.gz" -o "$work/index$tag" --overwrite
       python runs/stages.py "$DATA/$set/test.pool.jsonl.gz" --index "$work/index$tag" --lexical --rerank "${folder[cross$tag]}/model" \
-        --ensemble none --ensemble z-score -n 10 -n 25 --limit "$MANY" | python runs/record.py "mutual/$set/stages$tag"
+        --combine none --combine z-score -n 10 -n 25 --limit "$MANY" | python runs/record.py "mutual/$set/stages$tag"
     done
   fi
   python runs/ensembles.py "$work" bi cross | python runs/record.py "mutual/$set/ensemble"

@@ -36,8 +36,8 @@ for set in $SETS; do
 
   judge() { # NAME MODEL [OPTION ...]
     [[ -e $work/$1.scores.jsonl ]] && return
-    polyrank evaluate "$2" "$DATA/$set/test.jsonl.gz" ${LIMIT:+--limit "$LIMIT"} --scores "$work/$1.scores.jsonl" \
-      --threads "$THREADS" --json "${@:3}" >/dev/null
+    POLYRANK_THREADS=$THREADS python runs/papers/evaluate.py "$2" "$DATA/$set/test.jsonl.gz" ${LIMIT:+--limit "$LIMIT"} \
+      --scores "$work/$1.scores.jsonl" "${@:3}" >/dev/null
   }
 
   learn first shipped:minilm shipped:minilm --set train.method.alpha=0
@@ -48,8 +48,7 @@ for set in $SETS; do
       learn "$name" "$work/first/retriever/model" "$work/first/reranker/model" --set "train.method.alpha=$alpha" \
         --set "train.seeds=[$((seed + 1))]"
       judge "$name-retriever" "$work/$name/retriever/model"
-      judge "$name-reranker" "$work/first/retriever/model" --rerank "$work/$name/reranker/model" --n-retrieved 25 \
-        --ensemble none
+      judge "$name-reranker" "$work/first/retriever/model" --rerank "$work/$name/reranker/model" --n-retrieved 25
     done
   done
   # shellcheck disable=SC2086  # several seeds

@@ -7,11 +7,11 @@ record=$(dirname "$0")/record.py name=$1 work=$2 test=$3
 shift 3
 python "$record" --has "$name/two" && exit
 scores=$work/${name##*/}
-judge() { # one or two [OPTION ...]
-  polyrank evaluate shipped:minilm "$test" --threads "${THREADS:-2}" --json --overwrite --scores "$scores-$1.scores.jsonl" \
-    "${@:2}" >"$scores-$1.json"
+judge() { # one or two, MODEL [OPTION ...]
+  polyrank evaluate "$2" "$test" --threads "${THREADS:-2}" --json --overwrite --scores "$scores-$1.scores.jsonl" \
+    "${@:3}" >"$scores-$1.json"
   python "$record" "$name/$1" "$scores-$1.json"
   echo "$name/$1 $(cut -c1-200 "$scores-$1.json")"
 }
-judge one "$@"
-judge two "$@" --rerank shipped:rerank --n-retrieved 25 --against "$scores-one.scores.jsonl"
+judge one shipped:minilm "$@"
+judge two shipped:rerank "$@" --against "$scores-one.scores.jsonl"

@@ -53,7 +53,7 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     from polyrank.data import read_examples
     from polyrank.loading.backbones import resolve_backbone
     from polyrank.models import new_model
-    from polyrank.ranking.ensembles import combine
+    from polyrank.ranking.ensembles import by_z_score
     from polyrank.ranking.top import top_rows
     from polyrank.scorers.encoded import score_row
     from polyrank.scorers.lexical import BM25
@@ -104,7 +104,7 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
         first = bi(i)
         best = top_rows(first, 10)
         second = cross.score([contexts[i]], [[lists[i][row] for row in best]])[0]
-        return combine(first[best], second, "z-score")
+        return by_z_score(first[best], second)
 
     runs: dict[str, tuple[Run, int]] = {
         "BM25": (whole(BM25().fit(texts)), n),
@@ -113,7 +113,7 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
         "sentence-transformers": (library(), n),
         "Bi-encoder": (bi, n),
         "Poly-encoder, 64 codes": (encoder(network(PolyConfig(n_codes=64)), vectors), n),
-        "Bi-encoder + ConveRT": (lambda i: combine(bi(i), convert(i), "z-score"), n),
+        "Bi-encoder + ConveRT": (lambda i: by_z_score(bi(i), convert(i)), n),
         "two stages, ten best by Cross-encoder": (two_stages, n_cross),
         "Cross-encoder, 64 + 32 tokens": (whole(network(CrossConfig(), short)), n_cross),
         "Cross-encoder": (whole(cross), n_cross),

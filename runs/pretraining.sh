@@ -63,8 +63,8 @@ for stage in $STAGES; do
           case $model in
             sum) # weights from 300 dev lists
               [[ $set == star ]] && ! python runs/record.py --has pretraining/post/star/sum || continue
-              polyrank sum "$WORK/post/star/contrastive/model" shipped:convert -o "$WORK/post/star/sum" \
-                --valid "$DATA/star/dev.jsonl.gz" --max-valid 300 --overwrite
+              python runs/ranker.py "$WORK/post/star/sum" "$WORK/post/star/contrastive/model" shipped:convert \
+                --valid "$DATA/star/dev.jsonl.gz" --limit 300
               judge post star sum contrastive "$WORK/post/star/sum"
               continue ;;
             plain) against= ;;

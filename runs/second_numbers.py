@@ -1,4 +1,4 @@
-"""Chooses the numbers of a general second stage on development lists of several sets, and makes its folder.
+"""Chooses the weights of a general ranker on development lists of several sets, and makes its folder.
 
     python runs/second_numbers.py DATA WORDS OUTPUT [--first shipped:minilm] [--second shipped:late] [--limit 500]
 
@@ -15,14 +15,18 @@ from pathlib import Path
 import numpy as np
 import record
 import torch
-from polyrank.scorers.repetition import NUMBERS, Repetition, Words, save_repetition
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from polyrank.data import read_examples, read_pool
 from polyrank.records import Example
 from polyrank.scorers.open import load_encoder, load_stage
-from polyrank.scorers.protocols import Encoder, Scorer
+from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.cross import CrossTerm
+from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.protocol import Term
+from polyrank.scorers.terms.words import WordCounts, Words
 from polyrank.scorers.two_stage import shortlist_of
 
 N_BEST, AT_A_TIME = 25, 100
@@ -58,19 +62,20 @@ def best(encoder: Encoder, data: Path, name: str, limit: int) -> tuple[list[Exam
     return lists, values
 
 
-def terms(encoder: Encoder, stages: list[Scorer], data: Path, name: str, limit: int) -> Values:
-    """The scores of all stages for a set."""
+def values_of(encoder: Encoder, terms: list[Term], data: Path, name: str, limit: int) -> Values:
+    """The encoder's score and the features of the terms for a set."""
     lists, first = best(encoder, data, name, limit)
     width = max(len(one.candidates) for one in lists)
-    values, right = np.full((len(lists), width, 1 + len(stages)), -1e4), np.zeros((len(lists), width), np.bool_)
+    n_features = 1 + sum(len(term.features) for term in terms)
+    values, right = np.full((len(lists), width, n_features), -1e4), np.zeros((len(lists), width), np.bool_)
     for start in range(0, len(lists), AT_A_TIME):
         some = lists[start : start + AT_A_TIME]
         queries, texts = [one.query for one in some], [one.candidates for one in some]
-        found = [stage.score(queries, texts) for stage in stages]
+        found = [term.score(queries, texts) for term in terms]
         for row, one in enumerate(some):
             n = len(one.candidates)
-            columns = [first[start + row], *(scores[row] for scores in found)]
-            values[start + row, :n] = np.stack(columns, axis=1)
+            columns = [first[start + row][:, None], *(features[row] for features in found)]
+            values[start + row, :n] = np.concatenate(columns, axis=1)
             values[start + row, n:, 1:] = 0
             right[start + row, list(one.relevant)] = True
     return torch.from_numpy(values), torch.from_numpy(right)
@@ -118,11 +123,13 @@ def main() -> None:
     options = parser.parse_args()
     encoder, late = load_encoder(options.first), load_stage(options.second)
     rows = [row for name in ("first", "second") for row in read_examples(options.words / f"{name}.jsonl.gz").examples]
-    words = Words.of(row.candidates[0] for row in rows if len(row.candidates) == 1)  # passages come with wrong ones
-    stages: list[Scorer] = [*(Repetition(words=words, **{name: 1.0}) for name in NUMBERS), late]  # type: ignore[arg-type]
-    sets = {name: terms(encoder, stages, options.data, name, options.limit) for name in SETS}
+    # passages come with wrong answers
+    counts = WordCounts.of(row.candidates[0] for row in rows if len(row.candidates) == 1)
+    words, cross = Words(counts), CrossTerm(late)
+    sets = {name: values_of(encoder, [words, cross], options.data, name, options.limit) for name in SETS}
     factors = fit([*sets.values()])
-    numbers = dict(zip((*NUMBERS, "weight"), (float(f"{value:.3g}") for value in factors[1:].tolist()), strict=True))
+    rounded = [float(f"{value:.3g}") for value in factors[1:].tolist()]
+    numbers = dict(zip((*words.features, "weight"), rounded, strict=True))
     chosen = torch.tensor([1.0, *numbers.values()], dtype=torch.float64)
     alone = torch.zeros_like(chosen)
     alone[0] = 1
@@ -138,9 +145,10 @@ def main() -> None:
         }
         for name in SETS
     }
-    stage = Repetition(**numbers, words=words, corrects=encoder.fingerprint, reranker=late)  # type: ignore[arg-type]
-    save_repetition(options.output, stage, encoder=options.first, replace=options.output.exists())
-    record.write("second/numbers", {"numbers": numbers, "n_texts": words.n_texts, "sets": figures})
+    weights = [*numbers.values()]
+    ranker = Ranker([(EncoderTerm(encoder), [1.0]), (words, weights[:-1]), (cross, weights[-1:])], n_retrieved=N_BEST)
+    ranker.save(options.output, replace=options.output.exists())
+    record.write("second/numbers", {"numbers": numbers, "n_texts": counts.n_texts, "sets": figures})
     print(json.dumps({"numbers": numbers, "sets": figures}, indent=1))
 
 

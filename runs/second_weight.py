@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from polyrank.data import read_examples
-from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.open import load, load_stage
 
 N_BEST = 25
 AT_A_TIME = 50
@@ -24,12 +24,12 @@ AT_A_TIME = 50
 
 def main(first: str, second: str, lists: Path, limit: int | None) -> dict[str, float]:
     """Score the lists by both stages, and fit a and w."""
-    encoder, reranker = load_encoder(first), load(second)
+    first_stage, reranker = load(first), load_stage(second)
     examples, both, right = read_examples(lists).examples[:limit], [], []
     for start in range(0, len(examples), AT_A_TIME):
         some = examples[start : start + AT_A_TIME]
         queries = [example.query for example in some]
-        scored = encoder.score(queries, [example.candidates for example in some])
+        scored = first_stage.score(queries, [example.candidates for example in some])
         bests = [np.argsort(-scores, kind="stable")[:N_BEST] for scores in scored]
         shown = [[example.candidates[i] for i in best] for example, best in zip(some, bests, strict=True)]
         for example, scores, best, more in zip(some, scored, bests, reranker.score(queries, shown), strict=True):
@@ -71,7 +71,7 @@ def main(first: str, second: str, lists: Path, limit: int | None) -> dict[str, f
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("first", help="an encoder")
+    parser.add_argument("first", help="an encoder, or a ranker of several")
     parser.add_argument("second", help="a re-ranker that corrects it")
     parser.add_argument("lists", type=Path, help="examples with candidates")
     parser.add_argument("--limit", type=int, help="use the first N examples only")

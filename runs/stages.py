@@ -1,7 +1,7 @@
 """Measures the benefit and cost of a second stage: hits, MRR and milliseconds against the length of the shortlist.
 
     python runs/stages.py DATA --index INDEX [--lexical] [--rerank MODEL] [--precision TYPE] [-n LENGTH]
-        [--ensemble SCALE] [--plot FILE]
+        [--combine none|raw|z-score|as-printed] [--plot FILE]
 
 prints one JSON object; most options may be repeated.
 
@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from polyrank.answering.calibration import is_right
-from polyrank.answering.pipeline import open_pipeline
 
+from polyrank.answering.replies import open_replies
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.bench.machine import describe_machine
 from polyrank.data import read_examples
@@ -32,19 +31,27 @@ from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.plots import new_figure
 from polyrank.evaluation.tables import dialogues_of, mean_with_interval
 from polyrank.index import open_index
-from polyrank.ranking.ensembles import Ensemble, combine, read_ensemble
+from polyrank.ranking.ensembles import as_printed, by_z_score
 from polyrank.ranking.metrics import Placement, hit_at, placement_of, reciprocal_rank
 from polyrank.records import Example, Ranked
 from polyrank.scorers.kept import Kept
 from polyrank.scorers.late import Inputs, LateScorer
 from polyrank.scorers.lexical import BM25
-from polyrank.scorers.open import load
+from polyrank.scorers.open import load_stage
 from polyrank.scorers.protocols import Responds, Scorer
+from polyrank.scorers.two_stage import reranker_alone
 
 Floats = NDArray[np.float32]
 KS = (1, 2, 5, 10, 50)
 DEPTH = 1000  # replies per retriever; a right answer that is not among them counts as missed
 LENGTHS = (10, 25, 50, 100)
+COMBINE = {"none": reranker_alone, "raw": np.add, "z-score": by_z_score, "as-printed": as_printed}
+"""How both stages' scores become one."""
+
+
+def is_right(example: Example, reply: Ranked) -> bool:
+    """Whether a reply is a right answer, by its id or by its text."""
+    return reply.id in example.relevant_ids or reply.text in {example.candidates[i] for i in example.relevant}
 
 
 @dataclass(slots=True)
@@ -61,7 +68,7 @@ def measure(
     examples: Sequence[Example],
     *,
     lengths: Sequence[int] = LENGTHS,
-    ensembles: Sequence[Ensemble | None] = (None,),
+    combine: Sequence[str] = ("none",),
 ) -> dict[str, Any]:
     """Answer every example by each retriever alone and by each re-ranker over its shortlist.
 
@@ -70,14 +77,14 @@ def measure(
         rerankers: second stages by name; may be empty.
         examples: their right answers are named by id or by text.
         lengths: lengths of the shortlist.
-        ensembles: how to add both stages' scores; None: the re-ranker's scores alone.
+        combine: keys of COMBINE.
 
     Returns:
-        ``machine``, and ``rows`` of ``what`` (the retriever), ``form`` ("alone", or the re-ranker and its ensemble),
-        ``n`` (length of the shortlist; 0 alone), ``n_examples``, ``ms`` (median of a case, from text to order),
-        ``hits@1`` to ``hits@50`` and ``MRR`` as fractions; a missed right answer counts as 0. Re-ranked rows have
-        ``gain``, hits@1 above the retriever alone, and ``over_first``, above the first form of re-ranking with the same
-        ``n``, each with a 95% interval.
+        ``machine``, and ``rows`` of ``what`` (the retriever), ``form`` ("alone", or the re-ranker and how both scores
+        are combined), ``n`` (length of the shortlist; 0 alone), ``n_examples``, ``ms`` (median of a case, from text
+        to order), ``hits@1`` to ``hits@50`` and ``MRR`` as fractions; a missed right answer counts as 0. Re-ranked
+        rows have ``gain``, hits@1 above the retriever alone, and ``over_first``, above the first form of re-ranking
+        with the same ``n``, each with a 95% interval.
 
     Raises:
         DataError: ``examples`` is empty, or an example has no right answer.
@@ -104,9 +111,9 @@ def measure(
             _note(measured, (name, "alone", 0), placement_of(first, right), seconds)
             for other, reranker in rerankers.items():
                 for n, second, more in _read(reranker, example, found, bounds):
-                    for ensemble in ensembles:
-                        total = second if ensemble is None else combine(first[:n], second, ensemble)
-                        form = other if ensemble is None else f"{other} + {ensemble}"
+                    for how in combine:
+                        total = COMBINE[how](first[:n], second)
+                        form = other if how == "none" else f"{other} + {how}"
                         placement = placement_of(_behind(total, first), right)
                         _note(measured, (name, form, n), placement, seconds + more)
     rows = [_row(*key, one) for key, one in measured.items()]
@@ -222,7 +229,7 @@ def main() -> None:
     parser.add_argument("--rerank", action="append", default=[], help="a model that re-ranks")
     parser.add_argument("--precision", action="append", help="of the re-rankers: fp32, bf16, int8 or auto")
     parser.add_argument("-n", type=int, action="append", help="length of the shortlist")
-    parser.add_argument("--ensemble", action="append", help="none, raw, sigmoid, z-score or softmax")
+    parser.add_argument("--combine", action="append", choices=COMBINE, help="how both scores become one")
     parser.add_argument("--limit", type=int, help="use the first N examples only")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--plot", type=Path)
@@ -231,10 +238,12 @@ def main() -> None:
     if options.lexical:
         retrievers["bm25"] = LexicalRetriever(BM25(), open_index(options.index[0]))
     for index, name in short_names(options.index, *retrievers).items():
-        retrievers[name] = open_pipeline(Path(index), device=options.device)
+        retrievers[name] = open_replies(index, device=options.device)
     precisions = options.precision or ["auto"]
     rerankers = {
-        f"{name} {precision}" if len(precisions) > 1 else name: load(model, device=options.device, precision=precision)
+        f"{name} {precision}" if len(precisions) > 1 else name: load_stage(
+            model, device=options.device, precision=precision
+        )
         for model, name in short_names(options.rerank).items()
         for precision in precisions
     }
@@ -244,7 +253,7 @@ def main() -> None:
         rerankers,
         read_examples(options.data).examples[: options.limit],
         lengths=options.n or LENGTHS,
-        ensembles=[read_ensemble(name) for name in options.ensemble or ("none",)],
+        combine=options.combine or ("none",),
     )
     if options.plot is not None:
         plot(table["rows"], options.plot)

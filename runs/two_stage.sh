@@ -25,6 +25,6 @@ for set in $SETS; do
     [[ $model == cross ]] || polyrank index build "runs/work/$set/$model/model" "$pool" -o "runs/work/$set/index/$model" --overwrite
   done
   python runs/stages.py "$DATA/$set/test.pool.jsonl.gz" --index "runs/work/$set/index/bi" --index "runs/work/$set/index/poly-64" \
-    --lexical --rerank "$reranker" --ensemble none --ensemble z-score \
+    --lexical --rerank "$reranker" --combine none --combine z-score \
     -n 10 -n 25 -n 50 --limit "$LIMIT" --plot "runs/results/$set-stages.svg" | python runs/record.py "$set/stages"
 done

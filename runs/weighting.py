@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import record
 import torch
-from polyrank.tuning.maps import Floats, Pairs, Ranking, encode_lists, encode_pairs
+from papers.response_map import Floats, Pairs, Ranking, encode_lists, encode_pairs
 
 from polyrank.config.methods import NegativesWeighting
 from polyrank.config.recipe import DataConfig
@@ -32,7 +32,8 @@ from polyrank.evaluation.tables import dialogues_of, mean_with_interval
 from polyrank.loading import Lengths, resolve_model
 from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
-from polyrank.scorers.open import open_encoder
+from polyrank.scorers.open import open_model
+from polyrank.scorers.protocols import Encoder
 from polyrank.training.data import load_data
 from polyrank.training.methods import make_weighting
 from polyrank.training.weighting import Weighting
@@ -117,13 +118,9 @@ def measure(name: str) -> None:
     if not wanted:
         return
     examples, valid, test = examples_of(name)
-    encoder = open_encoder(resolve_model(ENCODER, lengths=Lengths(max_context_tokens=CONTEXT_TOKENS)), device="cpu")
-    notify = lambda text, done, total: print(name, text, done, total, file=sys.stderr)  # noqa: E731
-    pairs, lists, tests = (
-        encode_pairs(encoder, examples, notify),
-        encode_lists(encoder, valid, notify),
-        encode_lists(encoder, test, notify),
-    )
+    encoder = open_model(resolve_model(ENCODER, lengths=Lengths(max_context_tokens=CONTEXT_TOKENS)), device="cpu")
+    assert isinstance(encoder, Encoder)
+    pairs, lists, tests = encode_pairs(encoder, examples), encode_lists(encoder, valid), encode_lists(encoder, test)
     texts = [*dict.fromkeys(example.response or "" for example in examples)]
     for value, seed in wanted:
         weighting = make_weighting(value, examples, seed)

@@ -26,9 +26,10 @@ tune() { # NAME MODEL DATA [OPTION ...]
   learn "$1" convert-tune "$3" --set "train.init_from=$OUT/$2/model" --set data.cache=none "${@:4}"
 }
 
-fit() { # NAME ENCODER DATA: a map of response vectors; it is selected on lists of 20
-  polyrank map "$FILES/$3/train.jsonl" --valid "$FILES/$3/valid.jsonl" --encoder "$2" -o "$OUT/$1-$3" --overwrite \
-    ${SMALL:+--max-train 40 --max-valid 4 --max-epochs 1 --lr 1e-3 --l2 1e-2}
+fit() { # NAME ENCODER DATA: a map of response vectors, which is selected on lists of 20, and its figures
+  python runs/papers/response_map.py "$FILES/$3/train.jsonl" --valid "$FILES/$3/valid.jsonl" --encoder "$2" -o "$OUT/$1-$3.npz" \
+    ${SMALL:+--max-train 40 --max-valid 4 --max-epochs 1}
+  evaluate "convert/$1-$3.json" "$2" "$FILES/$3/test.jsonl" --map "$OUT/$1-$3.npz" "${groups[@]}"
 }
 
 from_scratch() { # NAME [OPTION ...]
@@ -74,14 +75,12 @@ for part in $PARTS; do
       evaluate convert/single-amazonqa.json "$OUT/amazonqa-single" "$FILES/amazonqa/test.jsonl" "${groups[@]}"
       evaluate convert/untuned-amazonqa.json "$OUT/single" "$FILES/amazonqa/test.jsonl" "${groups[@]}"
       fit map "$OUT/single/model" amazonqa
-      evaluate convert/map-amazonqa.json "$OUT/map-amazonqa" "$FILES/amazonqa/test.jsonl" "${groups[@]}"
       ;;
     baselines) # Table 3
       prepare amazonqa pairs json amazonqa
       for data in reddit amazonqa; do
         evaluate "convert/tfidf-$data.json" tfidf "$FILES/$data/test.jsonl" "${groups[@]}"
         fit bert-map "untuned:$BERT" "$data"
-        evaluate "convert/bert-map-$data.json" "$OUT/bert-map-$data" "$FILES/$data/test.jsonl" "${groups[@]}"
       done
       ;;
     intents) # Table 6

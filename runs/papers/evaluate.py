@@ -1,18 +1,27 @@
 """Evaluates a model by the protocols of the papers that ``polyrank evaluate`` does not have; prints one JSON object.
 
 python runs/papers/evaluate.py MODEL DATA [--groups 100] [--probe immediate] [--last-turns 1] [--breakdown tokens]
-python runs/papers/evaluate.py FIRST DATA --rerank SECOND --n-retrieved 10 --ensemble raw
+python runs/papers/evaluate.py FIRST DATA --rerank SECOND --n-retrieved 10 --combine raw
+python runs/papers/evaluate.py ENCODER DATA --map FILE.npz     # of response_map.py
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from polyrank import evaluate_models, read_task, resolve_contestants
+import numpy as np
+from response_map import MapEncoder
+
+from polyrank import Encoder, Scorer, evaluate_models, load, read_task, resolve_contestants
 from polyrank.data import choose_speaker, draw_candidates, group_candidates, read_examples, read_pool
 from polyrank.evaluation import last_turns
 from polyrank.evaluation.scores_file import scores_files
-from polyrank.ranking.ensembles import read_ensemble
+from polyrank.loading.runs import Contestant
+from polyrank.ranking.ensembles import as_printed, by_z_score
+from polyrank.scorers.open import load_stage
+from polyrank.scorers.two_stage import SHORTLIST, TwoStageScorer, reranker_alone
+
+COMBINE = {"none": reranker_alone, "raw": np.add, "as-printed": as_printed, "z-score": by_z_score}
 
 
 def main() -> None:
@@ -30,8 +39,9 @@ def main() -> None:
     parser.add_argument("--probe", choices=("immediate", "earlier", "both"), help="one encoding of a ConveRT")
     parser.add_argument("--breakdown", choices=("turns", "words", "tokens"), help="also R@1 by the context's length")
     parser.add_argument("--rerank", help="a second stage")
-    parser.add_argument("--n-retrieved", type=int)
-    parser.add_argument("--ensemble", default="none")
+    parser.add_argument("--n-retrieved", type=int, default=SHORTLIST)
+    parser.add_argument("--combine", choices=COMBINE, default="none", help="how both stages' scores become one")
+    parser.add_argument("--map", type=Path, help="a map of response vectors, of response_map.py")
     parser.add_argument("--metric", help="R@1,R@5,MRR; the first is tested")
     parser.add_argument("--scores", type=Path)
     parser.add_argument("--against", type=Path)
@@ -51,12 +61,10 @@ def main() -> None:
         )
     if options.last_turns:
         examples = last_turns(examples, options.last_turns)
-    models = resolve_contestants(
-        [options.model],
-        rerank=options.rerank,
-        n_retrieved=options.n_retrieved,
-        ensemble=read_ensemble(options.ensemble),
-    )
+    contestants = resolve_contestants([options.model])
+    models: list[Contestant | Scorer] = [*contestants]
+    if options.rerank or options.map:
+        models = [changed(options, contestant) for contestant in contestants]
     result = evaluate_models(
         models,
         read_task(examples, pool=options.pool, limit=options.limit),
@@ -64,9 +72,23 @@ def main() -> None:
         against=options.against,
         by=("turns", *({options.breakdown} - {None, "turns"})),
         probe=options.probe,
-        scores=scores_files(options.scores, [model.member.name for model in models]),
+        scores=scores_files(options.scores, [contestant.member.name for contestant in contestants]),
     )
     print(json.dumps(result.rows[0]))
+
+
+def changed(options: argparse.Namespace, contestant: Contestant) -> Scorer:
+    """A model with its second stage or its map."""
+    first = load(contestant.member.name)
+    if options.map:
+        assert isinstance(first, Encoder), f"{options.model} has no vectors to map"
+        mapped = MapEncoder(first, np.load(options.map)["matrix"])
+        mapped.name = first.name
+        return mapped
+    second = load_stage(options.rerank)
+    both = TwoStageScorer(first, second, n_retrieved=options.n_retrieved, combine=COMBINE[options.combine])
+    both.name = first.name
+    return both
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ for part in $PARTS; do
     judge "$part" cross "" "$cross" "$test"
     judge "$part" bi-mutual bi "$first" "$test"
     judge "$part" cross-mutual cross "$second" "$test"
-    judge "$part" ensemble cross "$first" "$test" --rerank "$second" --ensemble raw # sigmoid-reranked: as Eqs. 5 and 10 are printed
+    judge "$part" ensemble cross "$first" "$test" --rerank "$second" --combine raw # as-printed: as Eqs. 5 and 10 are printed
   fi
   case $part in
     dstc7) # Table 2
@@ -46,7 +46,7 @@ for part in $PARTS; do
         --set model.projection_dim=none --set model.equal_projections=true
       judge dstc7 poly "" "$poly" "$test"
       judge dstc7 two-stage cross "$first" "$test" --rerank "$second" --n-retrieved 10
-      judge dstc7 two-stage-ensemble cross "$first" "$test" --rerank "$second" --n-retrieved 10 --ensemble raw
+      judge dstc7 two-stage-ensemble cross "$first" "$test" --rerank "$second" --n-retrieved 10 --combine raw
       speed tao/speed.json auto -n 10 -n 100 --kind Bi --kind Poly-64 --kind Cross
       ;;
     pool) # Table 3 and Figure 2
@@ -70,9 +70,9 @@ for part in $PARTS; do
       judge dstc7-pool bm25-cross-mutual "" bm25 "$test" --rerank "$second"
       judge dstc7-pool bi-cross "" "$bi/model" "$test" --rerank "$cross/model"
       judge dstc7-pool two-stage bm25-cross "$first" "$test" --rerank "$second"
-      judge dstc7-pool ensemble bm25-cross "$first" "$test" --rerank "$second" --ensemble raw
+      judge dstc7-pool ensemble bm25-cross "$first" "$test" --rerank "$second" --combine raw
       polyrank index build "$first" "$data/candidates.jsonl" -o "$OUT/index" --overwrite
-      python runs/stages.py "$test" --index "$OUT/index" --rerank "$second" --rerank "$first" --ensemble none "${lengths[@]/#/-n}" \
+      python runs/stages.py "$test" --index "$OUT/index" --rerank "$second" --rerank "$first" --combine none "${lengths[@]/#/-n}" \
         ${LIMIT:+--limit "$LIMIT"} >"$OUT/dstc7-pool/stages.json"
       ;;
   esac

@@ -46,7 +46,6 @@ MODELS = {
     "third": "Bi-encoder from the third pass of `shipped:minilm`, frequencies corrected",
     "third-2": "the same, another seed",
     "sum-third": "sum of both and ConveRT",
-    "average-third": "both as one: the average of their weights",
     "both-160": "Bi-encoder of both speakers' pairs, which reads 160 tokens, frequencies corrected",
     "sum-160": "sum of the last three Bi-encoders and ConveRT",
     "bi-more": "the Bi-encoder, trained further",
@@ -61,7 +60,6 @@ MODELS = {
     "given-2": "Bi-encoder on the given wrong answers, another seed",
     "given-3": "the same, a third seed",
     "sum-given": "sum of the three, with equal weights",
-    "average-given": "the average of the weights of the three",
     "cross": "Cross-encoder on the given wrong answers",
     "shipped": "`shipped:minilm`, not trained further",
     "unmined": "Bi-encoder, with the other answers of the batch only",
@@ -139,13 +137,12 @@ def best() -> str:
             "`SETS=sgd AGAINST=logq-more MODELS=sum-four`",
             """`SETS=self-dialogue MODELS="logq late" BUDGET=46080 LATE=8000 DRAW=as_said`, `SETS=self-dialogue
             MODELS="convert sum-first"`, then `MODELS="logq-more convert-all sum-more sum-late" MORE=24000 EPOCHS=1`""",
-            """`SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds third third-2 sum-third
-            average-third"`""",
+            """`SETS=convai2-valid MODELS="bi bi-2 convert sum-shipped sum-seeds third third-2 sum-third"`""",
             """`SETS=convai2-valid START=runs/work/encoder/average MODELS="both-160 sum-160"`""",
             """`SETS=ubuntu-irc START=runs/work/encoder/pass1 BUDGET=100000000 MODELS="bi-2 bi-3 sum-three
             sum-general"`, whose last part dev lists choose among six""",
             """`SETS=medquad LIMIT=1000 MODELS="shipped mined unmined half half-late"`""",
-            """`SETS=mutual MODELS="given given-2 given-3 sum-given average-given"`, and `SETS=mutual MODELS=cross
+            """`SETS=mutual MODELS="given given-2 given-3 sum-given"`, and `SETS=mutual MODELS=cross
             BACKBONE=runs/work/pretraining/post/run/model`""",
         ),
         table(

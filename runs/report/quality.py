@@ -24,7 +24,6 @@ COUNTS = "reply frequency alone"
 SCORERS = {
     "bm25": "BM25",
     "untuned": f"{BACKBONE}, untuned",
-    "map-untuned": f"{BACKBONE}, frozen, with a learned map (MAP)",
     "sentence-transformers-default": "sentence-transformers, its defaults",
     "sentence-transformers-matched": f"sentence-transformers, {LEFT}",
     "bi": "**Bi-encoder**",
@@ -74,10 +73,10 @@ def response_selection() -> str:
         listed(
             """Training: the trained models start from the embedded MiniLM. They train for one pass on the same 11,520
             pairs (180 steps of 64 sorted by length; convai2-valid has 5,470 pairs), with 128 + 48 tokens, no dropout
-            and one seed, in fp32. MAP is trained on 1,920 pairs with encodings computed once.""",
+            and one seed, in fp32.""",
             """Evaluation: R@1 of the first 1,000 test examples of each set with 95% bootstrap intervals. After a
             semicolon: the paired difference from the Bi-encoder of the same column, and its p value.""",
-            """Commands: `THREADS=1 bash runs/real.sh`, `bash runs/maps.sh` and `python
+            """Commands: `THREADS=1 bash runs/real.sh` and `python
             runs/peers/sentence_transformers_bi.py matched star --length-window 50`.""",
         ),
         _responses(),

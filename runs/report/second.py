@@ -66,7 +66,7 @@ def second_stage() -> str:
             self-dialogue, imitate tasks of which no corpus is in the training data: replies with facts about the
             speaker, which are the speaker's other turns, and passages of several turns with a question.""",
             f"""Score: g + {numbers["weight"]} s + {numbers["match"]} match {numbers["earlier"]:+} earlier
-            {numbers["overlap"]:+} overlap - {numbers["penalty"]} echo. The numbers are the same for all sets. Up to 500
+            {numbers["overlap"]:+} overlap {numbers["echo"]:+} echo. The numbers are the same for all sets. Up to 500
             development lists of each of the seven sets choose them by maximum likelihood, each set with the same weight
             (mutual: training lists; medquad: questions among all answers).""",
             f"""Evaluation: the first {max(examples):,} test examples, once (mutual: {min(examples):,} of its dev part),

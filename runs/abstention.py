@@ -1,0 +1,50 @@
+"""Chooses the threshold of an encoder on examples of a pool, and tests it on others; both lose some right answers.
+
+    python runs/abstention.py MODEL POOL VALID TEST [--precision 0.6] [--plot FILE]
+
+prints one JSON object; see ``polyrank.tuning.threshold.try_threshold``. Every example is answered from the whole pool.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from polyrank import Example, read_examples, read_pool
+from polyrank.evaluation import plot_coverage
+from polyrank.scorers.open import load_ranking
+from polyrank.scorers.ranker import as_ranker
+from polyrank.tuning.threshold import choose_threshold, try_threshold
+
+
+def lists(path: Path, pool: Path) -> list[Example]:
+    """The examples, each with the whole pool as its candidates."""
+    replies = read_pool(pool)
+    texts, number = tuple(reply.text for reply in replies), {reply.id: row for row, reply in enumerate(replies)}
+    return [
+        replace(one, candidates=texts, relevant=tuple(number[name] for name in one.relevant_ids), relevant_ids=())
+        for one in read_examples(path).examples
+    ]
+
+
+def main() -> None:
+    """Choose, test, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("pool", type=Path)
+    parser.add_argument("valid", type=Path)
+    parser.add_argument("test", type=Path)
+    parser.add_argument("--precision", type=float, default=0.6)
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    ranker = as_ranker(load_ranking(options.model))
+    rule, chosen = choose_threshold(ranker, lists(options.valid, options.pool), precision=options.precision)
+    ranker.abstention = rule
+    figures, curve = try_threshold(ranker, lists(options.test, options.pool))
+    if options.plot is not None:
+        plot_coverage({options.model: curve}, options.plot)
+    print(json.dumps({**figures, "threshold": rule.threshold, "measure": rule.measure, "chosen": chosen["chosen"]}))
+
+
+if __name__ == "__main__":
+    main()
