@@ -36,71 +36,25 @@ from pathlib import Path
 
 from covered import Coverage, measure
 
-from faults import PACKAGE, ROOT, Fault, all_faults
+from faults import PACKAGE, ROOT, Fault, all_faults, package_of
 
 WORK = ROOT / "runs" / "work" / "mutants"
 EQUIVALENT = ROOT / "runs" / "equivalent"
 SEEN = ROOT / "runs" / "results" / "mutants.jsonl"
 TABLE = ROOT / "runs" / "results" / "mutants.md"
 
-# test files for lines that no test ran under ``covered.py``
-TESTS: dict[str, list[str]] = {
-    "answering": ["answering/test_pipeline.py", "scorers/test_two_stage.py", "cli/test_answering.py"],
-    "bench": ["bench/test_responding.py", "search/test_profile.py"],
-    "cli": [
-        "cli/test_commands.py",
-        "scorers/test_rank.py",
-        "cli/test_evaluation_cli.py",
-        "cli/test_cli.py",
-        "cli/test_interrupts.py",
-    ],
-    "client": ["client/test_client.py", "serving/test_serving.py"],
-    "config": ["config/test_recipes.py", "config/test_paper_settings.py"],
-    "data": ["data/test_data.py", "data/test_importers.py"],
-    "devices": ["devices/test_devices.py", "training/test_ranks.py"],
-    "evaluation": ["evaluation/test_evaluation.py", "evaluation/test_compare.py"],
-    "feedback": ["feedback/test_feedback.py"],
-    "frozen": ["frozen/test_intents.py", "frozen/test_map.py"],
-    "index": ["index/test_index.py", "index/test_filters.py"],
-    "index/local": ["index/test_store.py", "index/test_store_faults.py", "index/test_index.py"],
-    "index/remote": ["index/test_remote_requests.py", "index/test_remote.py", "index/test_remote_servers.py"],
-    "integrations": [
-        "integrations/test_frameworks.py",
-        "integrations/test_ray_inside.py",
-        "integrations/test_vectors.py",
-        "client/test_clients.py",
-        "integrations/test_ray.py",
-    ],
-    "kernels": ["search/test_kernels.py"],
-    "loading": ["loading/test_loading.py", "loading/test_artifacts.py"],
-    "models": ["models/test_models.py", "models/test_convert.py", "models/test_references.py"],
-    "negatives": ["negatives/test_mining.py", "negatives/test_weighting.py"],
-    "ranking": ["ranking/test_metrics.py", "ranking/test_statistics.py"],
-    "scorers": ["scorers/test_encoding.py", "scorers/test_lexical.py"],
-    "scorers/exported": ["scorers/test_export.py"],
-    "search": ["search/test_search.py", "search/test_bounds.py"],
-    "serving": [
-        "serving/test_serving_inside.py",
-        "serving/test_serving_jobs.py",
-        "serving/test_serving.py",
-        "serving/test_serving_faults.py",
-    ],
-    "storage": ["storage/test_document.py", "storage/test_packing.py"],
-    "text": ["text/test_text.py", "text/test_convert_text.py", "text/test_budgets.py"],
-    "training": [
-        "training/test_training.py",
-        "training/test_golden.py",
-        "training/test_convert_training.py",
-        "training/test_resume.py",
-    ],
-}
-REFERENCES = (
-    "tests/project/test_docs.py::test_references_are_current",
-)  # it checks the defaults of options and recipe keys
+# it checks the defaults of options and recipe keys
+REFERENCES = ("tests/project/test_docs.py::test_references_are_current",)
 CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes longer counts as caught
 
 
 # --- selecting tests --------------------------------------------------------------------------------------------------
+
+
+def tests_of(package: str) -> list[str]:
+    """The test files of a package, for lines that no test ran under ``covered.py``."""
+    folder = ROOT / "tests" / ("search" if package == "kernels" else package.partition("/")[0])
+    return [str(path.relative_to(ROOT)) for path in sorted(folder.glob("test_*.py"))]
 
 
 class Tests:
@@ -128,7 +82,7 @@ class Tests:
 
     def of(self, fault: Fault) -> list[str]:
         """Node ids for a fault; all test files of its package if no test ran the line."""
-        files = [f"tests/{name}" for name in TESTS.get(fault.package, ()) if (ROOT / "tests" / name).exists()]
+        files = tests_of(fault.package)
         found, at_import = self.coverage.tests(fault.path, fault.line)
         by_file: dict[str, list[str]] = defaultdict(list)
         for test in filter(self.exists, found):
@@ -469,7 +423,8 @@ def _short(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["cover", "list", "run", "again", "one", "table"])
-    parser.add_argument("--package", action="append", default=[], choices=["polyrank", *TESTS])
+    packages = sorted({"kernels", *map(package_of, PACKAGE.rglob("*.py"))})
+    parser.add_argument("--package", action="append", default=[], choices=packages)
     parser.add_argument("--id", action="append", default=[], help="try only these faults, again")
     parser.add_argument("--tests", nargs="*", default=[], help="cover: test files; run: tests to run first")
     parser.add_argument("--seconds", type=float, default=60.0, help="measured seconds of the tests for one fault")
