@@ -376,7 +376,7 @@ def table(faults: list[Fault], seen: dict[str, dict[str, object]]) -> None:
     columns = ["caught", "survived", "equivalent"]
     others = [name for name in ("not tried", "does not compile") if rows["all"][name]]
     lines = ["# Faults put in one at a time", "", "Written by `python runs/mutants.py table`.", ""]
-    lines += ["| package | faults | " + " | ".join([*columns, *others]) + " | caught of those that matter |"]
+    lines += ["| package | faults | " + " | ".join([*columns, *others]) + " | caught of all but equivalent ones |"]
     lines += ["|---" * (len(columns) + len(others) + 3) + "|"]
     for package, counts in rows.items():
         if package == "all":
@@ -410,7 +410,7 @@ def table(faults: list[Fault], seen: dict[str, dict[str, object]]) -> None:
 
 
 def _row(name: str, counts: Counter[str], columns: list[str]) -> str:
-    matter = counts["caught"] + counts["survived"]
+    matter = sum(counts.values()) - counts["equivalent"]  # what was not tried counts as not caught
     share = f"{100 * counts['caught'] / matter:.1f}%" if matter else ""
     return f"| {name} | {sum(counts.values())} | " + " | ".join(str(counts[c]) for c in columns) + f" | {share} |"
 

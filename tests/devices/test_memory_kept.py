@@ -36,6 +36,7 @@ assert ("torch" in sys.modules) == (sys.argv[1] == "server")
 """
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
 def test_freed_blocks_are_kept() -> None:
     def faults(setting: str) -> list[int]:

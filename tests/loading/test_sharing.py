@@ -15,14 +15,6 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 
-LOAD = """
-import sys, polyrank
-for name in sys.argv[1:]:
-    try:
-        print(polyrank.load(name).score([["hi"]], [["thanks", "bill"]])[0].tolist())
-    except polyrank.PolyrankError as error:
-        print(f"{type(error).__name__}: {error}")
-"""
 METADATA = {"recipe": {"output": "/home/somebody/run", "data": {"train": "/home/somebody/chats.jsonl"}}, "seed": 1}
 
 
@@ -61,7 +53,22 @@ def run(hub: Hub, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[
     return run
 
 
-def test_a_pushed_model_is_loaded_by_its_name(
+BY_PYTHON = """
+import sys, polyrank
+def tried(work):
+    try:
+        print(work())
+    except polyrank.PolyrankError as error:
+        print(f"{type(error).__name__}: {error}")
+model, *names = sys.argv[1:]
+for name in (model, *names):
+    tried(lambda: polyrank.load(name).score([["hi"]], [["thanks", "bill"]])[0].tolist())
+for loaded in (polyrank.load(model), polyrank.load("bm25"), polyrank.BM25()):
+    tried(lambda: loaded.push_to_hub("me/loaded", private=True))
+"""
+
+
+def test_a_pushed_model_is_loaded_by_its_name_and_pushed_from_python(
     hub: Hub, model: Path, run: Callable[..., "subprocess.CompletedProcess[str]"]
 ) -> None:
     pushed = run("push", model, "hf:me/support", "--private")
@@ -75,40 +82,19 @@ def test_a_pushed_model_is_loaded_by_its_name(
     assert b"/home/somebody" not in b"".join(files.values())
     sent, local = (json.loads(data) for data in (files["config.json"], (model / "config.json").read_bytes()))
     assert sent["fingerprint"] == local["fingerprint"]
-    loaded = run("-c", LOAD, model, "hf:me/support", f"hf:me/support@{revision}", "hf:me/support@nosuch")
-    assert loaded.returncode == 0, loaded.stderr
-    local_scores, *others, refused = loaded.stdout.splitlines()
+    names = ["hf:me/support", f"hf:me/support@{revision}", "hf:me/support@nosuch"]
+    found = run("-c", BY_PYTHON, model, *names)
+    assert found.returncode == 0, found.stderr
+    local_scores, *others, refused, address, lexical, unnamed = found.stdout.splitlines()
     assert others == [local_scores, local_scores]
     assert refused == "UsageError: the Hub does not have revision 'nosuch' of me/support; check the revision"
-
-
-PUSH = """
-import sys, polyrank
-model, name = sys.argv[1:]
-for loaded in (polyrank.load(model), polyrank.load("bm25"), polyrank.BM25()):
-    try:
-        print(loaded.push_to_hub(name, private=True))
-    except polyrank.PolyrankError as error:
-        print(f"{type(error).__name__}: {error}")
-"""
-
-
-def test_a_loaded_model_is_pushed_as_by_the_command(
-    hub: Hub, model: Path, run: Callable[..., "subprocess.CompletedProcess[str]"]
-) -> None:
-    pushed = run("-c", PUSH, model, "me/loaded")
-    assert pushed.returncode == 0, pushed.stderr
-    address, lexical, unnamed = pushed.stdout.splitlines()
     assert address.startswith(f"{hub.url}/me/loaded/commit/")
     assert "push a trained model" in lexical
     assert unnamed == "UsageError: BM25() was not loaded from a folder; push what polyrank.load(FOLDER) returns"
     assert hub.private["me/loaded"]
-    own = hub.files("me/loaded")
-    assert run("push", model, "hf:me/command").returncode == 0
-    by_command = hub.files("me/command")
-    assert own is not None
-    assert by_command is not None
-    assert own[1] == by_command[1]
+    by_python = hub.files("me/loaded")
+    assert by_python is not None
+    assert by_python[1] == files
 
 
 REFUSED = """
