@@ -142,7 +142,7 @@ class Replies(Answering):
                 )
                 for i in top_rows(total, len(total))
             ]
-            rest = below(total.min(initial=np.inf), first[n:])
+            rest = below(total.min(initial=np.inf), first)[n:]
             ranked += [replace(reply, score=float(low)) for reply, low in zip(answer.ranked[n:], rest, strict=True)]
             results.append(replace(answer, ranked=tuple(ranked)))
         return results
