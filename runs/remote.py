@@ -30,7 +30,7 @@ from polyrank.index import Index, LocalIndex, write_index
 from polyrank.index.remote import Address, RemoteIndex, write_remote
 from polyrank.records import Candidate
 from polyrank.search import NearestSearch, Result
-from polyrank.search.remote import FIRST
+from polyrank.search.lists import FIRST
 
 K, N_CONTEXTS, SPREAD = 10, 20, 0.3
 T = TypeVar("T")

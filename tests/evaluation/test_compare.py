@@ -16,7 +16,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, paired_tests, summarise, write_scores
-from polyrank.evaluation.comparison import Scored, compare_figures, compare_models, group_by_model, read_scored
+from polyrank.evaluation.comparison import ModelScores, compare_figures, compare_models, group_by_model, read_scored
 from polyrank.evaluation.layout import comma_separated, latex, markdown, remarks
 from polyrank.loading.runs import resolve_runs
 from polyrank.ranking.metrics import Group, Placement
@@ -42,8 +42,8 @@ def drawn(seed: int, skill: float, n: int = 60) -> Evaluation:
     return ranked(np.where(generator.random(n) < skill, 1, generator.integers(2, C + 1, n)))
 
 
-def three_seeds(name: str, skill: float, first: int = 1) -> Scored:
-    return Scored(name, (1, 2, 3), tuple(drawn(first + seed, skill) for seed in range(3)))
+def three_seeds(name: str, skill: float, first: int = 1) -> ModelScores:
+    return ModelScores(name, (1, 2, 3), tuple(drawn(first + seed, skill) for seed in range(3)))
 
 
 # statistics
@@ -100,10 +100,10 @@ def test_tests_of_several_metrics_equal_the_single_ones() -> None:
 
 
 def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
-    alone = [Scored("poly", (seed,), (drawn(seed, 0.5),)) for seed in (1, 2)]
-    other = Scored("bm25", (None,), (drawn(9, 0.5),))
+    alone = [ModelScores("poly", (seed,), (drawn(seed, 0.5),)) for seed in (1, 2)]
+    other = ModelScores("bm25", (None,), (drawn(9, 0.5),))
     assert group_by_model([alone[0], other, alone[1]]) == [
-        Scored("poly", (1, 2), (*alone[0].evaluations, *alone[1].evaluations)), other,
+        ModelScores("poly", (1, 2), (*alone[0].evaluations, *alone[1].evaluations)), other,
     ]  # fmt: skip
     with pytest.raises(UsageError, match="poly has seed 1 twice; name them apart"):
         group_by_model([alone[0], alone[0]])
@@ -122,7 +122,7 @@ def test_scores_of_seeds_are_named_by_model_and_others_by_file(tmp_path: Path) -
 
 def test_a_row_holds_measurements_and_tests() -> None:
     base, better = three_seeds("base", 0.3), three_seeds("better", 0.9, 10)
-    rows = compare_models([base, better, Scored("single", (None,), (drawn(5, 0.3),))], ["MRR", "R@5"])
+    rows = compare_models([base, better, ModelScores("single", (None,), (drawn(5, 0.3),))], ["MRR", "R@5"])
     assert "against" not in rows[0]
     test = rows[1]["against"]
     assert (test["scores"], test["metric"], [each["metric"] for each in test["others"]]) == ("base", "MRR", ["R@5"])
@@ -145,8 +145,8 @@ def test_a_row_holds_measurements_and_tests() -> None:
 
 
 def test_tests_over_seeds_use_the_examples_that_both_models_have() -> None:
-    whole = Scored("whole", (1, 2), (ranked([1, 1, 2, 4]), ranked([1, 2, 2, 2])))
-    part = Scored("part", (1, 2), (ranked([1, 1]), ranked([1, 1])))
+    whole = ModelScores("whole", (1, 2), (ranked([1, 1, 2, 4]), ranked([1, 2, 2, 2])))
+    part = ModelScores("part", (1, 2), (ranked([1, 1]), ranked([1, 1])))
     for one, other, sign in ((whole, part, 1), (part, whole, -1)):
         _, row = compare_models([one, other], ["R@1"])
         assert row["against"]["difference"] == sign * 0.25
@@ -193,7 +193,7 @@ def test_figures_alone_are_paired_by_seed() -> None:
 
 @pytest.fixture
 def rows() -> list[dict[str, Any]]:
-    models = [Scored("a|b_50%", (None,), (drawn(4, 0.3),)), three_seeds("good", 0.9, 10)]
+    models = [ModelScores("a|b_50%", (None,), (drawn(4, 0.3),)), three_seeds("good", 0.9, 10)]
     return compare_models(models, ["R@1", "MRR"])
 
 

@@ -28,11 +28,11 @@ from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
 from polyrank.index import (
     Block,
+    CandidatePage,
     Index,
     IndexWriter,
     LocalIndex,
     LocalWriter,
-    Page,
     open_catalogue,
     open_index,
     open_writer,
@@ -41,8 +41,7 @@ from polyrank.index import (
     write_index,
 )
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, drop_collection, read_address, write_remote
-from polyrank.index.remote.columns import Columns
-from polyrank.index.remote.facts import condition, facts
+from polyrank.index.remote.facts import Columns, condition, facts
 from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
 from polyrank.records import Candidate
@@ -51,7 +50,7 @@ from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.search import NearestSearch
-from polyrank.search.remote import search_remote
+from polyrank.search.lists import search_remote
 from processes import run
 from servers import serving
 from test_filters import metadata_of, passes, trees, written
@@ -304,7 +303,7 @@ def test_a_page_refuses_arguments_by_name(make: Make) -> None:
                 index.page(**arguments)
         # the limits themselves, a number of NumPy and the text of a filter
         words = ["e"] * 249 + ["%" * 10_000]
-        assert index.page(after=2**63 - 1, n=2**63 - 1, words=words) == Page((), None, 3)
+        assert index.page(after=2**63 - 1, n=2**63 - 1, words=words) == CandidatePage((), None, 3)
         assert len(index.page(n=np.int64(2), filter="n < 3").candidates) == 2
 
 
@@ -574,7 +573,7 @@ def test_a_graph_index_proves_nothing_and_a_long_tail_ends_unproven(monkeypatch:
     (result,) = search_remote(context, mask, engine, 5)
     assert engine.n_asked == 100  # once
     # all products are equal, so that no list is long enough to exclude a better candidate
-    monkeypatch.setattr("polyrank.search.remote.LONGEST", 100)
+    monkeypatch.setattr("polyrank.search.lists.LONGEST", 100)
     engine = Lists(np.ones((500, 4), np.float32))
     (result,) = search_remote(context, mask, engine, 5)
     assert not result.exact

@@ -31,12 +31,10 @@ from polyrank.index.remote import (
     write_remote,
 )
 from polyrank.index.remote.address import REMOTE, write_address
-from polyrank.index.remote.collections import Found
-from polyrank.index.remote.columns import Columns
-from polyrank.index.remote.facts import condition, facts
+from polyrank.index.remote.collections import StoredCollection, check_partitions
+from polyrank.index.remote.facts import Columns, condition, facts
 from polyrank.index.remote.kinds import build_settings, read_kind
-from polyrank.index.remote.milvus import Description, MilvusCollection
-from polyrank.index.remote.probe import check_partitions
+from polyrank.index.remote.milvus import CollectionDescription, MilvusCollection
 from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
 from polyrank.records import Candidate
 from polyrank.storage.document import seal
@@ -470,10 +468,10 @@ def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
     whole = {"collection_name": "replies_1", "properties": properties, "fields": [{"name": "row"}, vector]}
     server = MilvusCollection(ADDRESS)
     script.answers["describe_collection"] = whole
-    assert server.describe() == Description("replies_1", "said", 5, 32.0)
+    assert server.describe() == CollectionDescription("replies_1", "said", 5, 32.0)
     more = {"num_shards": 4, "properties": {**properties, "collection.replica.number": "2"}}
     script.answers["describe_collection"] = whole | more
-    assert server.describe() == Description("replies_1", "said", 5, 32.0, 4, 2)
+    assert server.describe() == CollectionDescription("replies_1", "said", 5, 32.0, 4, 2)
     for less in ({"properties": None}, {"properties": {}}, {"fields": []}, {"fields": [vector, vector]}):
         script.answers["describe_collection"] = {**whole, **less}
         with pytest.raises(ArtifactError, match=f"^{ADDRESS} is not an index of polyrank"):
@@ -961,7 +959,7 @@ def test_an_index_replaces_another(script: Script, tmp_path: Path, held: dict[st
 def test_the_names_of_an_index_are_dropped_before_its_collection(script: Script, folder: Path) -> None:
     script.answers["list_aliases"] = {"aliases": ["replies", "other"]}
     script.answers["list_collections"] = ["replies_1"]
-    assert list_collections(ADDRESS) == [Found("replies_1", ("replies", "other"))]
+    assert list_collections(ADDRESS) == [StoredCollection("replies_1", ("replies", "other"))]
     script.asked.clear()
     drop_collection(ADDRESS)
     assert [(name, arguments) for name, arguments, _ in script.asked if name.startswith("drop")] == [

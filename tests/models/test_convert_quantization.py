@@ -13,10 +13,10 @@ from polyrank.models import Convert
 from polyrank.models.artifacts import load_model, read_sizes, save_model
 from polyrank.models.convert import build_convert
 from polyrank.models.convert.quantization import (
-    Embedding,
     Linear,
     Norm,
     Rounding,
+    SubwordEmbedding,
     Table,
     from_eight_bits,
     grid,
@@ -196,7 +196,12 @@ def test_other_weights_are_rounded_to_the_nearest_of_sixteen_bits(dtype: torch.d
 def rounded_parts(dtype: torch.dtype | None) -> list[tuple[str, Rounding, torch.Tensor]]:
     """One module of each kind with weights that 16 bits cannot represent, and an input for it."""
     torch.manual_seed(0)
-    linear, norm, table, embedding = Linear(4, 3, dtype), Norm(4, dtype), Table(5, 4, dtype), Embedding(6, 4, dtype)
+    linear, norm, table, embedding = (
+        Linear(4, 3, dtype),
+        Norm(4, dtype),
+        Table(5, 4, dtype),
+        SubwordEmbedding(6, 4, dtype),
+    )
     with torch.no_grad():
         for module in (linear, norm, table, embedding):
             for parameter in module.parameters():
@@ -265,7 +270,7 @@ def test_positions_beyond_a_tables_last_row_start_again() -> None:
 
 
 def test_the_range_contains_zero_and_all_earlier_values() -> None:
-    embedding = Embedding(2, 2, torch.float16)
+    embedding = SubwordEmbedding(2, 2, torch.float16)
     assert embedding.seen.tolist() == [0, 0]
     for values, range_ in (
         ([[1.0, 2.0], [0.5, 1.0]], [0, 2]),
@@ -278,7 +283,7 @@ def test_the_range_contains_zero_and_all_earlier_values() -> None:
         embedding.update_range()
         assert embedding.seen.tolist() == range_
     assert "seen" in embedding.state_dict()
-    exact = Embedding(2, 2, None)
+    exact = SubwordEmbedding(2, 2, None)
     exact.update_range()
     assert "seen" not in exact.state_dict()
 

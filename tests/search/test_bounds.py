@@ -6,7 +6,6 @@ order with the largest rounding error.
 
 from dataclasses import replace
 from math import exp, log
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from polyrank.index.protocol import Block
 from polyrank.search import kernels
 from polyrank.search.best import FIRST, Best
-from polyrank.search.bf16 import bf16_of
-from polyrank.search.blocks import norms_of
+from polyrank.search.blocks import bf16_of, norms_of
 from polyrank.search.query import Machine, Way
 from polyrank.search.scan import bounds_in_bf16, scan
 from polyrank.search.scoring import (
@@ -44,7 +43,7 @@ COMPILED_SCANS = [name for name in SCANS if WAYS[name].bits == 8 or name.endswit
 
 
 def block(vectors: Any, alive: NDArray[np.bool_] | None = None) -> Any:
-    return SimpleNamespace(vectors=vectors, rows=np.arange(len(vectors)), alive=alive)
+    return Block(vectors, np.arange(len(vectors)), alive)
 
 
 def long_scores(contexts: Any, vectors: Any) -> Long:
@@ -576,7 +575,7 @@ def test_many_candidates_at_once_are_sifted_without_loss(place: int) -> None:
     context = steps(256)[None]
     pool, at = lost_and_found(steps(256), context, 1.0)
     order = np.roll(np.arange(len(pool.rows)), place - at)
-    pool.vectors = pool.vectors[order]
+    pool = block(pool.vectors[order])
     best = Best(context, 1)
     with torch.inference_mode():
         best.offer(pool, np.arange(len(pool.rows)))

@@ -23,14 +23,14 @@ from emulated import ARM_EMULATOR, build, build_for_arm, missing, missing_for_ar
 from polyrank.bench import profile as bench
 from polyrank.bench.machine import describe_machine
 from polyrank.errors import ArtifactError, UsageError
+from polyrank.index.protocol import Block
 from polyrank.search import kernels, score_rows, search
 from polyrank.search.best import Best
-from polyrank.search.policy import Policy
 from polyrank.search.profile import Profile
 from polyrank.search.query import Machine
 from polyrank.search.scan import _limits, scan
 from polyrank.search.scoring import rounding_of_product
-from polyrank.search.ways import WAYS
+from polyrank.search.ways import WAYS, Policy
 
 Floats = NDArray[np.float32]
 AVX2, AVX512, VNNI, BF16, TILES, PERMISSION, AVX_VNNI = 1, 2, 4, 8, 16, 32, 64
@@ -650,14 +650,12 @@ def test_bounds_of_a_few_products_equal_the_formula(loops: Loops) -> None:
 # ---- search in tiles ----
 
 
-class Pool:
+def pooled(vectors: Floats) -> Block:
     """A block of live candidates."""
-
-    def __init__(self, vectors: Floats) -> None:
-        self.vectors, self.rows, self.alive = vectors, np.arange(len(vectors)), None
+    return Block(vectors, np.arange(len(vectors)))
 
 
-def scanned(way: str, contexts: list[Floats], pool: Pool, k: int) -> list[Best]:
+def scanned(way: str, contexts: list[Floats], pool: Block, k: int) -> list[Best]:
     bests = [Best(context, k) for context in contexts]
     with torch.inference_mode():
         scan([WAYS[way].query(best) for best in bests], pool, MACHINE)
@@ -677,7 +675,7 @@ def test_scans_in_tiles_find_the_best_among_near_ties(loops: Loops) -> None:
         rng = np.random.default_rng(seed)
         contexts = [rng.standard_normal((m, 64)).astype(np.float32) for m in (9, 30)]
         near = rng.standard_normal((1, 64)) * (1.0 + 1e-7 * rng.integers(0, 9, (600, 1)))
-        pool = Pool(near.astype(np.float32))
+        pool = pooled(near.astype(np.float32))
         for way in ways_of(loops):
             for context, best in zip(contexts, scanned(way, contexts, pool, 5), strict=True):
                 truth = score_rows(context, np.ones(len(context), bool), pool.vectors)
@@ -687,7 +685,7 @@ def test_scans_in_tiles_find_the_best_among_near_ties(loops: Loops) -> None:
 
 def test_scans_in_tiles_rule_out_nearly_all(loops: Loops) -> None:
     rng = np.random.default_rng(2)
-    pool = Pool(rng.standard_normal((3000, 64)).astype(np.float32))
+    pool = pooled(rng.standard_normal((3000, 64)).astype(np.float32))
     contexts = [rng.standard_normal((10, 64)).astype(np.float32) / 4 for _ in range(2)]
     for way in ways_of(loops):
         for context, best in zip(contexts, scanned(way, contexts, pool, 3), strict=True):
@@ -704,7 +702,7 @@ def test_rows_with_the_largest_splitting_error_are_found(loops: Loops) -> None:
     true = float(context[0].astype(np.float64) @ context[0].astype(np.float64))
     others = np.zeros((400, d), np.float32)
     others[:, 0] = np.float32(true / context[0, 0]) * (1.0 - np.linspace(1e-6, 2.8e-5, 400))
-    pool = Pool(np.concatenate([others, context[:1]]))
+    pool = pooled(np.concatenate([others, context[:1]]))
     [best] = scanned("plain tiles", [context], pool, 1)
     assert best.result(exact=True).rows.tolist() == [400]
 
@@ -722,7 +720,7 @@ def test_rows_with_a_large_coding_error_are_found_in_tiles(loops: Loops, of: str
         context[0], seen = (1.0 if bits == 16 else context[0]), np.floor(context) @ np.floor(target)
         others = np.zeros((300, d))
         others[:, 0] = np.linspace(seen, context @ target, 302)[1:-1] / context[0]
-        pool = Pool(np.concatenate([others, target[None]]).astype(np.float32))
+        pool = pooled(np.concatenate([others, target[None]]).astype(np.float32))
         way = "int8 tiles" if bits == 8 else "bf16 tiles"
         [best] = scanned(way, [context[None].astype(np.float32)], pool, 1)
         assert best.result(exact=True).rows.tolist() == [300]
@@ -754,7 +752,7 @@ def test_lengths_of_rows_that_tiles_support(loops: Loops) -> None:
 
 def test_search_in_tiles_equals_a_plain_scan(loops: Loops) -> None:
     rng = np.random.default_rng(6)
-    pool = Pool(rng.standard_normal((4500, 64)).astype(np.float32))
+    pool = pooled(rng.standard_normal((4500, 64)).astype(np.float32))
     contexts, mask = rng.standard_normal((3, 12, 64)).astype(np.float32), np.ones((3, 12), bool)
     mask[1, 3:] = False
     plain = search(contexts, mask, [pool], 7, ways=["plain"], compiled=False)
@@ -764,13 +762,13 @@ def test_search_in_tiles_equals_a_plain_scan(loops: Loops) -> None:
             assert one.scores.tolist() == other.scores.tolist()
     pool.vectors[4000, 3] = np.inf
     with pytest.raises(ArtifactError, match="not finite"):
-        search(contexts, mask, [Pool(pool.vectors.copy())], 7)
+        search(contexts, mask, [pooled(pool.vectors.copy())], 7)
 
 
 @by_amx
 def test_long_rows_are_bounded_in_registers_on_amx_machines(loops: Loops) -> None:
     rng = np.random.default_rng(3)
-    pool = Pool(rng.standard_normal((40, 2100)).astype(np.float32))
+    pool = pooled(rng.standard_normal((40, 2100)).astype(np.float32))
     context = rng.standard_normal((3, 2100)).astype(np.float32) / 40
     truth = np.lexsort((pool.rows, -score_rows(context, np.ones(3, bool), pool.vectors)))[:2]
     for way in ("plain tiles", "int8 tiles", "int8"):
@@ -780,7 +778,7 @@ def test_long_rows_are_bounded_in_registers_on_amx_machines(loops: Loops) -> Non
 
 def test_a_plan_reads_int8_and_scores_few(loops: Loops) -> None:
     rng = np.random.default_rng(8)
-    pool = Pool(rng.standard_normal((20_000, 64)).astype(np.float32))
+    pool = pooled(rng.standard_normal((20_000, 64)).astype(np.float32))
     best = Best(rng.standard_normal((16, 64)).astype(np.float32) / 6, 5)
     with torch.inference_mode():
         query = Policy(MACHINE, Profile()).choose(best, [pool])
@@ -800,7 +798,7 @@ def test_unknown_names_of_instructions_are_refused(loops: Loops, monkeypatch: py
 def test_a_profile_measures_the_loops_of_the_best_form(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("N", 64), ("D", 64), ("MANY", 32), ("CHUNK", 64), ("APART", 1)):
         monkeypatch.setattr(bench, name, value)
-    monkeypatch.setattr("polyrank.search.layout.REPEATS", 1)
+    monkeypatch.setattr("polyrank.search.blocks.REPEATS", 1)
     measured = bench.measure_profile()
     names = ["compiled_exp", "int8_amx" if loops.amx else "int8"]
     tiles = {32: "plain_tiles", 16: "bf16_tiles", 8: "int8_tiles"}

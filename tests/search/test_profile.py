@@ -4,16 +4,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from polyrank.index.protocol import Block
 from polyrank.search import search
 from polyrank.search.best import Best
 from polyrank.search.kernels import FORMS
-from polyrank.search.policy import Policy
 from polyrank.search.profile import (
     PROFILES,
     SHIPPED,
@@ -26,6 +25,7 @@ from polyrank.search.profile import (
     save_profile,
 )
 from polyrank.search.query import Machine
+from polyrank.search.ways import Policy
 from polyrank.storage.document import seal
 
 OTHER = Profile(plain=(1.0, 2.0), apart=3.0)
@@ -124,7 +124,7 @@ def test_a_damaged_or_foreign_profile_is_ignored_and_can_be_replaced(folder: Pat
 
 def test_the_profile_determines_the_way_but_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    pool = SimpleNamespace(vectors=rng.standard_normal((9000, 64), np.float32), rows=np.arange(9000), alive=None)
+    pool = Block(rng.standard_normal((9000, 64), np.float32), np.arange(9000))
     context = rng.standard_normal((1, 24, 64), np.float32) / 20 + rng.standard_normal((1, 1, 64), np.float32)
     profiles = [
         Profile(),
@@ -149,7 +149,7 @@ def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatc
 
     for name, value in (("N", 256), ("CHUNK", 128), ("APART", 4)):
         monkeypatch.setattr(bench, name, value)
-    monkeypatch.setattr("polyrank.search.layout.REPEATS", 1)
+    monkeypatch.setattr("polyrank.search.blocks.REPEATS", 1)
     table = bench.bench_profile()
     assert Path(table["path"]).is_file()
     measured = {row["what"]: row["measured"] for row in table["rows"]}

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,11 @@ from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index.local.ann import build_ann
+from polyrank.index.protocol import Block
 from polyrank.models.scoring import scores
 from polyrank.search import Result, kernels, score_rows, search
 from polyrank.search.best import Best
-from polyrank.search.bf16 import bf16_of
-from polyrank.search.blocks import as_tensor, norms_of
-from polyrank.search.policy import Policy
+from polyrank.search.blocks import as_tensor, bf16_of, norms_of
 from polyrank.search.profile import Profile
 from polyrank.search.query import Machine
 from polyrank.search.scan import bounds_in_bf16, scan
@@ -35,7 +33,7 @@ from polyrank.search.scoring import (
     upper_bounds,
 )
 from polyrank.search.subspace import find_subspace
-from polyrank.search.ways import WAYS
+from polyrank.search.ways import WAYS, Policy
 from polyrank.storage.quantized import PackedVectors, pack
 
 Floats = NDArray[np.float32]
@@ -49,7 +47,7 @@ def block(
     offsets: Floats | None = None,
 ) -> Any:
     rows = np.arange(first, first + len(vectors))
-    return SimpleNamespace(vectors=vectors, rows=rows, alive=alive, offsets=offsets)
+    return Block(vectors, rows, alive, offsets)
 
 
 def offsets_in(blocks: list[Any]) -> Floats:

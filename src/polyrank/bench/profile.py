@@ -12,8 +12,7 @@ from torch import Tensor
 from polyrank.bench.machine import describe_machine
 from polyrank.devices.choice import cpu_has_bf16
 from polyrank.search import kernels
-from polyrank.search.blocks import norms_of
-from polyrank.search.layout import lay_out, shortest
+from polyrank.search.blocks import lay_out, norms_of, shortest
 from polyrank.search.profile import Line, Profile, save_profile
 from polyrank.search.scoring import loose_bounds, mean_of, precise_scores
 from polyrank.search.subspace import find_subspace

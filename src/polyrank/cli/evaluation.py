@@ -25,7 +25,7 @@ from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_gro
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
-    from polyrank.evaluation.comparison import Scored
+    from polyrank.evaluation.comparison import ModelScores
 
 Metrics = Annotated[
     str | None,
@@ -151,7 +151,7 @@ def compare(
     check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
     if len(kinds) > 1:
         raise UsageError("scores files cannot be compared with run folders; give only one kind")
-    models: list[Scored] = []
+    models: list[ModelScores] = []
     if kinds == {True}:
         shown = shown or ["R@1", "MRR", "loss"]
         rows = comparison.compare_figures(runs.validation_figures(inputs), shown)
@@ -185,7 +185,9 @@ def _named(argument: str) -> tuple[str | None, Path]:
     return name, Path(path)
 
 
-def _draw(rows: list[dict[str, Any]], models: "Sequence[Scored]", metrics: Sequence[str] | None, path: Path) -> None:
+def _draw(
+    rows: list[dict[str, Any]], models: "Sequence[ModelScores]", metrics: Sequence[str] | None, path: Path
+) -> None:
     from polyrank.evaluation import plot_comparison
     from polyrank.evaluation.layout import SHOWN
 

@@ -6,13 +6,13 @@ from polyrank.evaluation.plots import plot_comparison, plot_coverage, plot_times
 from polyrank.evaluation.protocols import Evaluation, Record, against_responses, evaluate, last_turns, rankable
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import breakdown, paired_test, paired_tests, summarise
-from polyrank.evaluation.task import Task, read_task
+from polyrank.evaluation.task import RankingTask, read_task
 
 __all__ = [
     "Comparison",
     "Evaluation",
+    "RankingTask",
     "Record",
-    "Task",
     "against_responses",
     "breakdown",
     "evaluate",

@@ -19,7 +19,7 @@ from polyrank.ranking.statistics import holm, paired_t
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ModelScores:
     """The evaluations of a model, one for each seed.
 
     Args:
@@ -33,7 +33,7 @@ class Scored:
     evaluations: tuple[Evaluation, ...]
 
 
-def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[Scored]:
+def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[ModelScores]:
     """Read scores files. If a model has several seeds, its files get its name; other files get their own names.
 
     Args:
@@ -50,15 +50,16 @@ def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[Scored]:
             raise UsageError(f"{path} has neither scores files nor a model; write some with polyrank evaluate --scores")
         files += [(label, file) for file in inside]
     full = len({file.name for _, file in files}) < len({file for _, file in files})
-    scored: list[Scored] = []
+    scored: list[ModelScores] = []
     models: list[str | None] = []
     for label, file in files:
         evaluation, header = read_scores_and_header(file)
         seed = int(header["seed"]) if str(header.get("seed", "")).isdecimal() else None
         models.append(header.get("model") if label is None and seed is not None else None)
-        own = str(file) if full else file.name
-        in_folder = file not in [path for _, path in inputs]
-        scored.append(Scored(label or (str(header.get("model", own)) if in_folder else own), (seed,), (evaluation,)))
+        name = str(file) if full else file.name
+        if file not in [path for _, path in inputs]:  # it is in a folder
+            name = str(header.get("model", name))
+        scored.append(ModelScores(label or name, (seed,), (evaluation,)))
     for i, ((label, file), model) in enumerate(zip(files, models, strict=True)):
         if model is not None and models.count(model) > 1:
             scored[i] = replace(scored[i], name=model)
@@ -67,29 +68,29 @@ def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[Scored]:
     return scored
 
 
-def group_by_model(scored: Sequence[Scored]) -> list[Scored]:
+def group_by_model(scored: Sequence[ModelScores]) -> list[ModelScores]:
     """Join evaluations with the same name into one model, in order of first appearance.
 
     Raises:
         UsageError: two of them have the same seed.
     """
-    groups: dict[str, list[Scored]] = {}
+    groups: dict[str, list[ModelScores]] = {}
     for each in scored:
         groups.setdefault(each.name, []).append(each)
-    joined: list[Scored] = []
+    joined: list[ModelScores] = []
     for name, group in groups.items():
         seeds = tuple(seed for each in group for seed in each.seeds)
         known = [seed for seed in seeds if seed is not None]
         if twice := [seed for seed in known if known.count(seed) > 1]:
             raise UsageError(f"{name} has seed {twice[0]} twice; name them apart, as NAME=PATH, or leave one out")
-        joined.append(Scored(name, seeds, tuple(one for each in group for one in each.evaluations)))
+        joined.append(ModelScores(name, seeds, tuple(one for each in group for one in each.evaluations)))
     return joined
 
 
 def compare_models(
-    models: Sequence[Scored],
+    models: Sequence[ModelScores],
     metrics: Sequence[str] | None = None,
-    against: Scored | None = None,
+    against: ModelScores | None = None,
     *,
     by: Sequence[By] = (),
 ) -> list[dict[str, Any]]:
@@ -131,11 +132,11 @@ def compare_models(
     return rows
 
 
-def _ids(model: Scored) -> set[str]:
+def _ids(model: ModelScores) -> set[str]:
     return {record.id for record in model.evaluations[0].answerable}
 
 
-def _figures(model: Scored, metric: str, ids: Set[str]) -> dict[int, float]:
+def _figures(model: ModelScores, metric: str, ids: Set[str]) -> dict[int, float]:
     """A metric by seed, over the examples with these ids."""
     k = int(metric.partition("@")[2] or 1)
     return {

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.devices.distributed import is_rank_zero
-from polyrank.evaluation.comparison import Scored, compare_models, group_by_model
+from polyrank.evaluation.comparison import ModelScores, compare_models, group_by_model
 from polyrank.evaluation.protocols import Evaluation, evaluate
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import By
-from polyrank.evaluation.task import Task
+from polyrank.evaluation.task import RankingTask
 from polyrank.loading.runs import Contestant, Member
 from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
@@ -33,7 +33,7 @@ class Comparison:
     """
 
     rows: list[dict[str, Any]]
-    models: list[Scored]
+    models: list[ModelScores]
 
     def __repr__(self) -> str:
         """R@1 of each model."""
@@ -67,7 +67,7 @@ class Comparison:
 
 def evaluate_models(
     models: Sequence[Contestant | Any],
-    task: Task,
+    task: RankingTask,
     *,
     metrics: Sequence[str] | None = None,
     against: Path | None = None,
@@ -98,8 +98,8 @@ def evaluate_models(
         ArtifactError: a model is damaged.
         DataError: ``against`` is not a scores file, or has other examples.
     """
-    base = None if against is None else Scored(str(against), (None,), (read_scores(against),))
-    scored: list[Scored] = []
+    base = None if against is None else ModelScores(str(against), (None,), (read_scores(against),))
+    scored: list[ModelScores] = []
     precisions: dict[str, set[str]] = {}  # by the name of a row
     for given, file in zip(models, scores or [None] * len(models), strict=True):
         if isinstance(given, Contestant):
@@ -122,7 +122,7 @@ def evaluate_models(
             write_scores(file, result, scorer=model.name, model=model.group, data=task.source, **about)
             notify(f"wrote {file}")
         precisions.setdefault(model.group, set()).add(scorer.precision)
-        scored.append(Scored(model.group, (model.seed,), (result,)))
+        scored.append(ModelScores(model.group, (model.seed,), (result,)))
         for cut in filter(None, scorer.cut):
             remedy = "; `max_candidate_tokens` and `max_context_tokens` set the lengths" if settable else ""
             notify(f"{cut}{remedy}")
@@ -136,7 +136,7 @@ def evaluate_models(
     return Comparison(rows, joined)
 
 
-def _report_absent_answers(task: Task, result: Evaluation, notify: Callable[[str], None]) -> None:
+def _report_absent_answers(task: RankingTask, result: Evaluation, notify: Callable[[str], None]) -> None:
     """Report how many examples have no right answer in the pool; the figures leave them out."""
     pairs = zip(task.examples, result.records, strict=True)
     n_absent = sum(bool(example.relevant) and not record.relevant for example, record in pairs)

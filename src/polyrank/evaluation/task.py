@@ -18,7 +18,7 @@ RESPONSES = "responses"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RankingTask:
     """The data on which models are compared.
 
     Args:
@@ -44,7 +44,7 @@ def read_task(
     speaker: str | None = None,
     allow_echo: bool = False,
     notify: Callable[[str], None] = lambda line: None,
-) -> Task:
+) -> RankingTask:
     """Read examples and determine the candidates of each.
 
     Without ``pool`` these are its own list; for examples without lists, lists of 20 are drawn. For other lists, give
@@ -85,4 +85,4 @@ def read_task(
     ranked = rankable(shown, candidates)
     if n_left_out := len(shown) - len(ranked):
         notify(f"{n_left_out} of {len(shown)} examples left out: they have fewer than 2 candidates, or no wrong one")
-    return Task(source, ranked, candidates, n_left_out, allow_echo)
+    return RankingTask(source, ranked, candidates, n_left_out, allow_echo)

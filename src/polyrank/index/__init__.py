@@ -13,18 +13,18 @@ from polyrank.index.opening import (
     verify_index,
     write_index,
 )
-from polyrank.index.protocol import Block, Index, IndexWriter, Page, check_fingerprint
+from polyrank.index.protocol import Block, CandidatePage, Index, IndexWriter, check_fingerprint
 
 __all__ = [
     "COUNT_FIELD",
     "Block",
+    "CandidatePage",
     "Filter",
     "Index",
     "IndexWriter",
     "KnownVectors",
     "LocalIndex",
     "LocalWriter",
-    "Page",
     "as_count",
     "as_filter",
     "check_fingerprint",

@@ -13,7 +13,7 @@ from polyrank.index.local.writer import INDEX_FILES
 from polyrank.index.protocol import Index, IndexWriter, check_fingerprint
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, remote_problems, write_remote
 from polyrank.index.remote.address import FOLDER_FILES
-from polyrank.index.remote.columns import read_field
+from polyrank.index.remote.facts import read_field
 from polyrank.loading.folders import FolderKind, folder_kind
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable

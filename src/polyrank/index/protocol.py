@@ -24,6 +24,7 @@ from polyrank.storage.quantized import AnyVectors, Precision
 
 if TYPE_CHECKING:  # needs faiss
     from polyrank.index.local.ann import Ann
+    from polyrank.index.remote.reader import MilvusEngine
 
 MAX_WORDS, MAX_WORD_CHARACTERS = 250, 10_000  # of one page: SQLite limits conditions and patterns
 
@@ -46,7 +47,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class CandidatePage:
     """A part of an index.
 
     Args:
@@ -58,40 +59,6 @@ class Page:
     candidates: tuple[Candidate, ...]
     next: int | None
     n: int
-
-
-class Engine(Protocol):
-    """Lists the largest products with a vector; see ``polyrank.search.remote``."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether ``nearest`` is guaranteed to return the largest products."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """Name of the kind of engine, for reports."""
-        ...
-
-    def norm_bound(self) -> float:
-        """An upper bound on the norms of all stored vectors ``[W]``."""
-        ...
-
-    def weighing(self, vectors: Vectors, weight: float) -> Vectors:
-        """``[m, W]`` from ``[m, D]``: their products with stored vectors include ``weight * log(1 + count)``."""
-        ...
-
-    def nearest(self, vectors: Vectors, n: int) -> list[tuple[list[str], NDArray[np.float32]]]:
-        """Keys and products ``[n']`` of the largest products with each of ``[m, W]``; n' < n: the list is complete."""
-        ...
-
-    def counts(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How often the replies of fetched rows were said, ``[n]``."""
-        ...
-
-    def fetch(self, keys: Sequence[str]) -> Block:
-        """The candidates with these keys; removed ones are left out."""
-        ...
 
 
 class Hits(Protocol):
@@ -120,7 +87,7 @@ class Search(Protocol[H]):
         """
         ...
 
-    def of_engine(self, engine: Engine) -> list[H]:
+    def of_engine(self, engine: "MilvusEngine") -> list[H]:
         """The best of the candidates that an engine lists."""
         ...
 
@@ -227,7 +194,7 @@ class Index(CandidateStore):
 
     def page(
         self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | str | None = None
-    ) -> Page:
+    ) -> CandidatePage:
         """One page of candidates in row order, as of the last change.
 
         Args:
@@ -245,7 +212,7 @@ class Index(CandidateStore):
         return self._page(after, n, words, as_filter(filter))
 
     @abstractmethod
-    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> Page:
+    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> CandidatePage:
         """See ``page``, which checks the arguments."""
 
     @abstractmethod

@@ -203,7 +203,7 @@ def _base(path: Path, needed: dict[str, str]) -> Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorGroup:
     """A group of a model's stored tensors.
 
     Args:
@@ -227,7 +227,7 @@ class Sizes:
         parts: sorted by name.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TensorGroup, ...]
 
     @property
     def n_parameters(self) -> int:
@@ -266,5 +266,5 @@ def read_sizes(path: Path) -> Sizes:
     parts = []
     for name in sorted(groups):
         counts, sizes, dtypes = zip(*groups[name], strict=True)
-        parts.append(Part(name, sum(counts), sum(sizes), tuple(sorted(set(dtypes)))))
+        parts.append(TensorGroup(name, sum(counts), sum(sizes), tuple(sorted(set(dtypes)))))
     return Sizes(tuple(parts))

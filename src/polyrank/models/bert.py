@@ -92,7 +92,7 @@ class BertModel(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = _Embeddings(config)
-        self.encoder = _Encoder(config)
+        self.encoder = _Layers(config)
 
     def forward(
         self,
@@ -176,7 +176,7 @@ def _empty_table(n: int, size: int, padding: int | None = None) -> nn.Embedding:
     return nn.Embedding(n, size, padding, _weight=torch.empty(n, size), _freeze=False)
 
 
-class _Encoder(nn.Module):
+class _Layers(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.layer = nn.ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])

@@ -15,20 +15,18 @@ from numpy.typing import NDArray
 from polyrank.config.names import Mode
 from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
-from polyrank.index.protocol import Block as IndexBlock
-from polyrank.index.protocol import Counts, Engine
+from polyrank.index.protocol import Block, Counts
+from polyrank.index.remote.reader import MilvusEngine
 from polyrank.search import kernels
 from polyrank.search.best import Best, Result
-from polyrank.search.blocks import Block, Floats, derive, n_alive
+from polyrank.search.blocks import Floats, derive, n_alive
+from polyrank.search.lists import ProductIndex, search_remote, shortlist
 from polyrank.search.on_device import LEAST, device_vectors, scan_on_device
-from polyrank.search.policy import Policy
 from polyrank.search.profile import load_profile
 from polyrank.search.query import Machine
-from polyrank.search.remote import search_remote
 from polyrank.search.scan import scan
 from polyrank.search.scoring import prior_of, real_vectors, score_rows
-from polyrank.search.shortlist import ProductIndex, shortlist
-from polyrank.search.ways import WAYS
+from polyrank.search.ways import WAYS, Policy
 
 __all__ = ["Block", "Mode", "NearestSearch", "ProductIndex", "Result", "prior_of", "score_rows", "search"]
 
@@ -66,8 +64,7 @@ def search(
             supports none of the ways.
         ArtifactError: a candidate's vector is not finite.
 
-    >>> from types import SimpleNamespace
-    >>> pool = SimpleNamespace(vectors=np.eye(3, dtype=np.float32), rows=np.arange(3), alive=None)
+    >>> pool = Block(np.eye(3, dtype=np.float32), np.arange(3))
     >>> result = search(np.array([[[1.0, 3.0, 2.0]]], np.float32), np.array([[True]]), [pool], 2)[0]
     >>> result.rows.tolist(), result.scores.tolist(), result.exact, result.n_scored, result.ways
     ([1, 2], [3.0, 2.0], True, 3, ('plain',))
@@ -122,7 +119,7 @@ class NearestSearch:
     device: torch.device | str = "cpu"
 
     def of_blocks(
-        self, blocks: Sequence[IndexBlock], indexes: Sequence[ProductIndex | None], counts: Counts
+        self, blocks: Sequence[Block], indexes: Sequence[ProductIndex | None], counts: Counts
     ) -> list[Result]:
         """The k best by vectors."""
         if self.prior:
@@ -131,7 +128,7 @@ class NearestSearch:
             blocks = [replace(block, offsets=derive(name, block.rows, offsets)) for block in blocks]
         return search(self.contexts, self.mask, blocks, self.k, mode=self.mode, indexes=indexes, device=self.device)
 
-    def of_engine(self, engine: Engine) -> list[Result]:
+    def of_engine(self, engine: MilvusEngine) -> list[Result]:
         """The k best by an engine's lists of products."""
         exact = self.mode == "exact"
         return search_remote(self.contexts, self.mask, engine, self.k, prior=self.prior, exact=exact)

@@ -4,14 +4,15 @@ Every way of scanning computes upper bounds and offers candidates here in the or
 the same rows and scores; they differ in how many candidates they offer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
-from polyrank.search.blocks import Block, Floats, Rows, add_offsets, as_tensor, norms_of, offsets_of
+from polyrank.index.protocol import Block
+from polyrank.search.blocks import Floats, Rows, add_offsets, as_tensor, norms_of
 from polyrank.search.scoring import close_bounds, precise_scores, rounding_of_product
 from polyrank.search.subspace import Subspace, find_subspace
 
@@ -127,16 +128,14 @@ class Best:
         products = gathered @ self.contexts.T
         bounds = close_bounds(products, error, torch.empty_like(products)).numpy()
         n_before = self.n_scored
-        self.offer(_WithoutRemoved(block), positions, add_offsets(bounds, block, positions), close=True)
+        self.offer(replace(block, alive=None), positions, add_offsets(bounds, block, positions), close=True)
         self.n_scored = n_before + len(positions)
 
     def _take(self, block: Block, positions: NDArray[np.intp]) -> None:
         if not len(positions):
             return
-        offsets = offsets_of(block)
-        scores = precise_scores(
-            self._precise, block.vectors[positions], None if offsets is None else offsets[positions]
-        )
+        offsets = None if block.offsets is None else block.offsets[positions]
+        scores = precise_scores(self._precise, block.vectors[positions], offsets)
         if not np.isfinite(scores).all():
             raise ArtifactError("a candidate's score is not finite; its vector is damaged, so build the index again")
         self.n_scored += len(positions)
@@ -146,10 +145,3 @@ class Best:
         rows, scores = rows[order], scores[order]
         new = np.concatenate([[True], rows[1:] != rows[:-1]])  # a shortlist and a scan may offer the same
         self._rows, self._scores = rows[new][: self.k], scores[new][: self.k]
-
-
-class _WithoutRemoved:
-    """A block whose removed candidates have been skipped already."""
-
-    def __init__(self, block: Block) -> None:
-        self.vectors, self.rows, self.alive, self.offsets = block.vectors, block.rows, None, offsets_of(block)

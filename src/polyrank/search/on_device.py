@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from polyrank.devices.choice import full_products
+from polyrank.index.protocol import Block
 from polyrank.search.best import Best
-from polyrank.search.bf16 import to_bf16
-from polyrank.search.blocks import ROUNDING, SMALLEST, Block, as_tensor, derive, norms_of, offsets_of
+from polyrank.search.blocks import ROUNDING, SMALLEST, as_tensor, derive, norms_of, to_bf16
 from polyrank.search.scan import COLUMNS, LOWEST, SPENT
 from polyrank.search.scoring import loose_bounds
 from polyrank.storage.quantized import AnyVectors, PackedVectors
@@ -82,8 +82,8 @@ def scan_on_device(bests: Sequence[Best], block: Block, copy: DeviceVectors) -> 
         block: not empty.
         copy: its vectors.
     """
-    device, offsets = copy.values.device, offsets_of(block)
-    added = None if offsets is None else as_tensor(offsets).to(device)
+    device = copy.values.device
+    added = None if block.offsets is None else as_tensor(block.offsets).to(device)
     dead = None if block.alive is None else torch.from_numpy(~block.alive).to(device)
     for some in _passes(bests, len(block.rows)):
         with full_products(device):

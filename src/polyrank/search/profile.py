@@ -16,7 +16,7 @@ from polyrank.config.checked import from_dict
 from polyrank.devices.choice import cpu_has_bf16, cpu_info
 from polyrank.errors import PolyrankError
 from polyrank.search import kernels
-from polyrank.search.layout import shortest
+from polyrank.search.blocks import shortest
 from polyrank.storage.document import DocumentKind, read_document, seal
 from polyrank.storage.durable import write_file
 

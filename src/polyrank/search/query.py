@@ -1,16 +1,22 @@
-"""The types that the parts of a search share: the machine, a way of scanning, and a context prepared for it."""
+"""The types that the parts of a search share: the machine, a way of scanning, a context prepared for it, a sample."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.index.protocol import Block
 from polyrank.search import kernels
 from polyrank.search.best import Best
-from polyrank.search.blocks import Block
+from polyrank.search.blocks import as_tensor, derive, norms_of
 from polyrank.search.profile import Profile
-from polyrank.search.sample import Sample
 from polyrank.search.subspace import Subspace
+from polyrank.storage.quantized import AnyVectors
+
+SAMPLE_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,39 @@ class Size:
     n_vectors: int
     dimension: int
     few_columns: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Evenly spaced candidates of a block, on which a way of scanning is tried before it is chosen.
+
+    Args:
+        whole: the vectors of their block.
+        positions: their positions in it.
+        vectors: ``[n, D]``
+        norms: ``[n]``, never too small.
+    """
+
+    whole: AnyVectors
+    positions: NDArray[np.intp]
+    vectors: Tensor
+    norms: Tensor
+
+    @property
+    def int8_errors(self) -> Tensor:
+        """Norms ``[n]`` of the rounding errors in int8; makes the block's copy in int8."""
+        return torch.from_numpy(kernels.quantized_of(self.whole).row_errors[self.positions])
+
+
+def sample_of(vectors: AnyVectors) -> Sample:
+    """The sample of a block's vectors."""
+    positions, rows, norms = derive("sample", vectors, _take)
+    return Sample(vectors, positions, rows, norms)
+
+
+def _take(vectors: AnyVectors) -> tuple[NDArray[np.intp], Tensor, Tensor]:
+    positions = np.linspace(0, len(vectors) - 1, min(SAMPLE_SIZE, len(vectors))).astype(np.intp)
+    return positions, as_tensor(vectors[positions]), torch.from_numpy(norms_of(vectors)[positions])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.index.protocol import Block
 from polyrank.search import kernels
 from polyrank.search.best import Best
-from polyrank.search.bf16 import ROUNDING_OF_RESULT, SMALLEST, bf16_of
-from polyrank.search.blocks import ROUNDING, Block, Floats, add_offsets, as_tensor, norms_of
-from polyrank.search.layout import lay_out
+from polyrank.search.blocks import (
+    ROUNDING,
+    ROUNDING_OF_RESULT,
+    Floats,
+    add_offsets,
+    as_tensor,
+    bf16_of,
+    lay_out,
+    norms_of,
+)
 from polyrank.search.query import Machine, Query
 from polyrank.search.scoring import close_bounds, loose_bounds, rounding_of_mean, steepness
 
 COLUMNS = 512  # of one product at most, which several contexts may share
 PRODUCTS = 2**19  # of one chunk: 2 MB stay in cache
 ROWS = (1024, 32768)  # of one chunk, at least and at most
+LEAST_ERROR = 1e-30  # processors with bf16 instructions treat denormal numbers as zeros
 Scan = Callable[[Sequence[Query], Block, Machine], None]
 
 
@@ -96,7 +105,7 @@ def _error(query: Query, norms: Tensor, row_errors: Tensor) -> Tensor:
         row_errors: ``[n]``, norms of their rounding errors in int8 or bf16.
     """
     alone = query.context_error + query.best.rounding
-    return (row_errors * (query.best.norm * (1.0 + 1e-6) + alone)).add_(norms, alpha=alone).add_(SMALLEST)
+    return (row_errors * (query.best.norm * (1.0 + 1e-6) + alone)).add_(norms, alpha=alone).add_(LEAST_ERROR)
 
 
 def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 
 from polyrank.devices.choice import free_cores
+from polyrank.index import Block
 from polyrank.records import Example
 from polyrank.scorers.terms.protocol import ReplyTerm, Term
 from polyrank.search import search
@@ -37,7 +37,7 @@ def milliseconds(term: Term, lists: Sequence[Example], catalogue: int | None, *,
     wanted = catalogue or len(texts)
     generator = np.random.Generator(np.random.PCG64(0))
     vectors = generator.standard_normal((min(wanted, MAX_ROWS), encoder.dimension), np.float32)
-    block = SimpleNamespace(vectors=vectors, rows=np.arange(len(vectors)), alive=None)
+    block = Block(vectors, np.arange(len(vectors)))
     query, mask = encoder.encode_contexts(contexts[:1])
     with free_cores():
         searching = _median([lambda: search(query, mask, [block], 10)] * N_TIMED)

@@ -36,7 +36,7 @@ from polyrank.index.local.store import (
     sqlite_errors,
     transaction,
 )
-from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
+from polyrank.index.protocol import Block, CandidatePage, H, Index, Search, check_fingerprint
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath
@@ -71,7 +71,7 @@ class LocalIndex(Index):
         self._connection = connection
         self._release = weakref.finalize(self, connection.close)
 
-    def _open(self) -> "tuple[sqlite3.Connection, _State]":
+    def _open(self) -> "tuple[sqlite3.Connection, _Loaded]":
         """A new connection and the state that it shows."""
         while True:
             # before opening, so that the next refresh notices a folder that replaces this one meanwhile
@@ -187,7 +187,7 @@ class LocalIndex(Index):
         decoded = from_rows([row.vector for row in rows], self.precision) if rows else ()
         return {row.candidate.id: vector for row, vector in zip(rows, decoded, strict=True)}
 
-    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> Page:
+    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> CandidatePage:
         with self._lock, transaction(self._connection, self.path, write=False):
             return store.page(self._connection, self.path, after, n, words, filter)
 
@@ -248,7 +248,7 @@ class LocalIndex(Index):
         with sqlite_errors(self.path):
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _load(self, connection: sqlite3.Connection, previous: "_State | None") -> "_State":
+    def _load(self, connection: sqlite3.Connection, previous: "_Loaded | None") -> "_Loaded":
         """The state as of the last change, derived from the previous state where possible."""
         try:
             return self._load_once(connection, previous, rebuild=False)
@@ -256,7 +256,7 @@ class LocalIndex(Index):
             # a writer replaced the matrix meanwhile; if it is missing now too, read the vectors from SQLite
             return self._load_once(connection, previous, rebuild=True)
 
-    def _load_once(self, connection: sqlite3.Connection, previous: "_State | None", *, rebuild: bool) -> "_State":
+    def _load_once(self, connection: sqlite3.Connection, previous: "_Loaded | None", *, rebuild: bool) -> "_Loaded":
         version = self._version(connection)
         expected = acknowledged_change(self.path)
         with transaction(connection, self.path, write=False):
@@ -265,14 +265,14 @@ class LocalIndex(Index):
             if previous is not None and (previous.meta.change, previous.matrix) == (meta.change, meta.matrix):
                 return replace(previous, meta=meta, version=version)
             if not self._searched:
-                return _State(meta, meta.matrix, ((), ()), version, FilteredViews(self.path), RowCounts(self.path))
+                return _Loaded(meta, meta.matrix, ((), ()), version, FilteredViews(self.path), RowCounts(self.path))
             view = self._loaded_blocks(meta, previous, rebuild)
             view.update(connection, self.path, meta)
         indexes = (view.ann, *(None for _ in view.blocks[1:])) if view.blocks else ()
         views = tuple(view.blocks), indexes
-        return _State(meta, view.matrix, views, version, FilteredViews(self.path), RowCounts(self.path))
+        return _Loaded(meta, view.matrix, views, version, FilteredViews(self.path), RowCounts(self.path))
 
-    def _loaded_blocks(self, meta: Meta, previous: "_State | None", rebuild: bool) -> BlockUpdate:
+    def _loaded_blocks(self, meta: Meta, previous: "_Loaded | None", rebuild: bool) -> BlockUpdate:
         """The blocks to update: those of a matrix that was written since the previous state, otherwise its own."""
         if previous is None or previous.meta.change < meta.matrix_change:  # removals since then are not listed
             self._verification = None
@@ -311,7 +311,7 @@ class LocalIndex(Index):
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _Loaded:
     """All that an index has loaded, from one change; replaced as a whole.
 
     Args:

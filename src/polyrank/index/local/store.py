@@ -19,7 +19,7 @@ from polyrank._version import __version__
 from polyrank.errors import ArtifactError
 from polyrank.index.checks import Vectors, metadata_json, row_digest
 from polyrank.index.filters import Filter
-from polyrank.index.protocol import Page
+from polyrank.index.protocol import CandidatePage
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.storage import sqlite
@@ -273,13 +273,13 @@ def find(connection: sqlite3.Connection, path: Path, ids: Sequence[str]) -> dict
 
 def page(
     connection: sqlite3.Connection, path: Path, after: int, n: int, words: Sequence[str], filter: Filter | None
-) -> Page:
+) -> CandidatePage:
     """See ``polyrank.index.Index.page``; inside the caller's transaction."""
     n_live = read_meta(connection, path).n
     try:
         sought = [word for word in words if word.encode()]
     except UnicodeEncodeError:  # no stored text contains a lone surrogate
-        return Page((), None, n_live)
+        return CandidatePage((), None, n_live)
     holds = "(instr(lower(text), lower(?)) OR instr(lower(id), lower(?)))"  # LIKE reads a text up to its first NUL
     condition = " AND ".join(["row > ?", *(holds for _ in sought)])
     values = [after, *(word for word in sought for _ in range(2))]
@@ -292,7 +292,7 @@ def page(
     before = accumulate((n_bytes for _, n_bytes in found), initial=0)
     rows = [row for (row, _), n_bytes in zip(found, before, strict=False) if n_bytes < PAGE_BYTES][:n]
     candidates = tuple(row.candidate for row in read_rows(connection, path, rows))
-    return Page(candidates, rows[-1] if len(rows) < len(found) else None, n_live)
+    return CandidatePage(candidates, rows[-1] if len(rows) < len(found) else None, n_live)
 
 
 def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:

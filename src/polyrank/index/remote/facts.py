@@ -9,8 +9,10 @@ which the server only looks up:
 - ``n...`` and ``t...``: numbers, or texts, exist at a path; ``...l`` holds the least of them and ``...h`` the largest,
   encoded as digits in the order of the values: some element is above 5 if the largest one is.
 
+If a field divides the collection, a row also has a partition, and a filter that demands values of this field reads
+their partitions only.
+
 A hash names each fact, and bounds are digits, so a condition never contains text that a user wrote. No torch.
->>> from polyrank.index.filters import read_filter
 >>> condition(read_filter('exists lang').tree) == f'(exists facts["{fact_name("e", ["lang"])}"])'
 True
 >>> sorted(facts({"tier": 2}))[0] == fact_name("e", ["tier"])
@@ -21,12 +23,16 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from polyrank.index.filters import Tree, value_kind
+from polyrank.errors import UsageError
+from polyrank.index.filters import Tree, read_filter, value_kind
 
 Facts: TypeAlias = dict[str, str | bool]
 COLUMN = "facts"
+PARTITION = "partition"
+REST = "-"  # the partition of rows without a single value of the field
 
 
 def facts(metadata: Mapping[str, Any]) -> Facts:
@@ -112,3 +118,70 @@ def _ordered(value: str | int | float) -> tuple[str, str]:
     (bits,) = struct.unpack(">q", struct.pack(">d", near))
     rest = value - int(near) if isinstance(value, int) else 0  # difference from the nearest double: at most 512
     return "n", f"{(bits if bits >= 0 else ~bits ^ -(2**63)) + 2**63:016x}{rest + 1024:04x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How a collection stores what filters need.
+
+    Args:
+        field: the path of the field that divides the rows; empty: nothing does.
+    """
+
+    field: tuple[str, ...] = ()
+
+    def of(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a row's columns.
+
+        Args:
+            metadata: of the candidate, as the JSON parser returns them.
+
+        >>> Columns(("lang",)).of({"lang": ["en", "de"]})["partition"]
+        '-'
+        """
+        row: dict[str, Any] = {COLUMN: facts(metadata)}
+        if self.field:
+            value = dict(paths_of(metadata)).get(self.field, [])
+            row[PARTITION] = REST if isinstance(value, list | dict) else fact_name("v", self.field, value)
+        return row
+
+    def condition(self, tree: Tree) -> str:
+        """A filter as a Milvus expression that names the partitions to read, if it demands values of the field."""
+        passes, read = condition(tree), self.partitions(tree)
+        return passes if read is None else f"{PARTITION} in {json.dumps(sorted(read))} and {passes}"
+
+    def partitions(self, tree: Tree) -> frozenset[str] | None:
+        """Partitions that hold all candidates that pass a filter; None: any may.
+
+        >>> def n_read(text): return len(Columns(("lang",)).partitions(read_filter(text).tree) or ())
+        >>> n_read('lang = "en"'), n_read('lang in ("en", "de") and tier > 1'), n_read('lang = "en" or tier > 1')
+        (2, 3, 0)
+        """
+        kind, *rest = tree
+        if kind == "in" and self.field and tuple(rest[0]) == self.field:  # an array may hold the value
+            return frozenset([REST, *(fact_name("v", self.field, one) for one in rest[1])])
+        if kind not in ("and", "or"):
+            return None
+        parts = [self.partitions(part) for part in rest]
+        known = [part for part in parts if part is not None]
+        if kind == "and":
+            return frozenset.intersection(*known) if known else None
+        return frozenset.union(*known) if len(known) == len(parts) else None
+
+
+def read_field(text: str) -> tuple[str, ...]:
+    """The path of a field, written as in a filter; empty if the text is.
+
+    Raises:
+        UsageError: the text is not the name of a field.
+
+    >>> read_field("customer.tier"), read_field("")
+    (('customer', 'tier'), ())
+    """
+    try:
+        kind, *rest = read_filter(f"exists {text}").tree if text else ("exists", ())
+    except UsageError:
+        kind = ""
+    if kind != "exists":
+        raise UsageError(f'a collection cannot be divided by {text!r}; name one field, such as lang or "first seen"')
+    return tuple(rest[0])

@@ -13,9 +13,8 @@ from typing import Any
 from polyrank.errors import ArtifactError, ResourceError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.remote.address import Address
-from polyrank.index.remote.columns import PARTITION
 from polyrank.index.remote.connection import TIMEOUT_S, Connection
-from polyrank.index.remote.facts import COLUMN
+from polyrank.index.remote.facts import COLUMN, PARTITION
 from polyrank.index.remote.kinds import OF_LITE, search_settings
 from polyrank.storage.time_limit import check_time_left
 
@@ -30,7 +29,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class CollectionDescription:
     """A collection that polyrank made, as a server describes it.
 
     Args:
@@ -102,7 +101,7 @@ class MilvusCollection:
             settings: of this kind.
             info: the index's description of itself.
             norm_exponent: see ``allow_norms``.
-            shards, replicas: see ``Description``.
+            shards, replicas: see ``CollectionDescription``.
             divided: whether rows name the partition that they belong to.
 
         Raises:
@@ -147,7 +146,7 @@ class MilvusCollection:
         """
         self._call("alter_collection_properties", collection, properties=_norm_property(exponent))
 
-    def describe(self) -> Description:
+    def describe(self) -> CollectionDescription:
         """The server's description of the collection.
 
         Raises:
@@ -160,12 +159,12 @@ class MilvusCollection:
             )
         return description
 
-    def collections(self) -> list[Description]:
+    def collections(self) -> list[CollectionDescription]:
         """All collections of the database that polyrank made, by name."""
         every = map(self._describe, sorted(self._call("list_collections")))
         return [description for description in every if description is not None]
 
-    def _describe(self, name: str) -> Description | None:
+    def _describe(self, name: str) -> CollectionDescription | None:
         found = self._call("describe_collection", name)
         properties = dict(found.get("properties") or {})
         norms = [float(value) for key, value in properties.items() if key.startswith(NORM)]
@@ -174,7 +173,7 @@ class MilvusCollection:
             return None
         info, norm = str(properties[PROPERTY]), max(norms, default=inf)
         shards, replicas = int(found.get("num_shards", 1)), int(properties.get(REPLICAS, 1))
-        return Description(str(found["collection_name"]), info, widths[0], norm, shards, replicas)
+        return CollectionDescription(str(found["collection_name"]), info, widths[0], norm, shards, replicas)
 
     def kind(self) -> str:
         """Type of the vectors' index, such as FLAT; empty if it has no index of inner products."""

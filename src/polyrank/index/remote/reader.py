@@ -13,11 +13,11 @@ from polyrank._version import __version__
 from polyrank.errors import ArtifactError, PolyrankError
 from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter
-from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
+from polyrank.index.protocol import Block, CandidatePage, H, Index, Search, check_fingerprint
 from polyrank.index.remote.address import Address, read_address
-from polyrank.index.remote.columns import Columns, read_field
 from polyrank.index.remote.connection import TIMEOUT_S
-from polyrank.index.remote.milvus import KEY, Description, MilvusCollection
+from polyrank.index.remote.facts import Columns, read_field
+from polyrank.index.remote.milvus import KEY, CollectionDescription, MilvusCollection
 from polyrank.index.remote.rows import (
     FIELDS,
     ROWS_AT_A_TIME,
@@ -81,7 +81,7 @@ class RemoteIndex(Index):
     fingerprint = model = collection = ""
     dimension = change = 0
     kind = ""
-    _description: Description
+    _description: CollectionDescription
     precision: Precision = "fp32"
 
     def __init__(self, path: AnyPath, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -164,7 +164,7 @@ class RemoteIndex(Index):
                 result.append((number, candidate, vector[: self.dimension]))
         return result
 
-    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> Page:
+    def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> CandidatePage:
         """See ``Index.page``. Fetches every candidate that passes the filter."""
         with limited_search():
             pairs = [
@@ -173,7 +173,7 @@ class RemoteIndex(Index):
                 if row > after and all(_contains(candidate, word) for word in words)
             ]
         shown = tuple(candidate for _, candidate in pairs[:n])
-        return Page(shown, pairs[n - 1][0] if len(pairs) > n else None, len(self))
+        return CandidatePage(shown, pairs[n - 1][0] if len(pairs) > n else None, len(self))
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
         """See ``Index``. Each request shows one range of keys at its moment."""
@@ -193,33 +193,29 @@ class RemoteIndex(Index):
 
 
 class MilvusEngine:
-    """An ``Engine``: a remote index through a filter. Remembers the candidates that it fetched.
+    """Lists the largest products of a remote index with a vector, through a filter; see ``polyrank.search.lists``.
 
     Args:
         index: the index.
         condition: Milvus's expression; empty: all candidates.
+
+    Attributes:
+        exact: whether ``nearest`` is guaranteed to return the largest products.
+        kind: of the vectors' index, for reports.
+        candidates: those fetched so far, by row.
     """
 
     def __init__(self, index: RemoteIndex, condition: str) -> None:
         self._index, self._condition = index, condition
-        self.candidates: dict[int, Candidate] = {}  # by row
-
-    @property
-    def exact(self) -> bool:
-        """Whether the lists are guaranteed to hold the largest products."""
-        return self._index.exact
-
-    @property
-    def kind(self) -> str:
-        """Kind of the vectors' index."""
-        return self._index.kind.lower()
+        self.exact, self.kind = index.exact, index.kind.lower()
+        self.candidates: dict[int, Candidate] = {}
 
     def norm_bound(self) -> float:
-        """An upper bound on the norms of all stored vectors."""
+        """An upper bound on the norms of all stored vectors ``[W]``."""
         return self._index.norm_bound()
 
     def weighing(self, vectors: Vectors, weight: float) -> Vectors:
-        """See ``Engine``."""
+        """``[m, W]`` from ``[m, D]``: their products with stored vectors include ``weight * log(1 + count)``."""
         return weighing_vectors(vectors, weight, self._index.width)
 
     def counts(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -227,12 +223,12 @@ class MilvusEngine:
         return counts_of([self.candidates[row] for row in rows.tolist()])
 
     def nearest(self, vectors: Vectors, n: int) -> list[tuple[list[str], NDArray[np.float32]]]:
-        """Keys and products ``[n']`` of the largest products with each of ``[m, W]``, best first."""
+        """Keys and products ``[n']`` of the largest products with each of ``[m, W]``; n' < n: the list is complete."""
         lists = self._index.server.nearest(vectors, n, self._condition, kind=self._index.kind)
         return [([key for key, _ in hits], np.array([product for _, product in hits], np.float32)) for hits in lists]
 
     def fetch(self, keys: Sequence[str]) -> Block:
-        """Rows and vectors of these keys; removed ones are left out."""
+        """The candidates with these keys; removed ones are left out."""
         rows = sorted(self._index.get(keys), key=lambda row: row[0])
         self.candidates |= {row: candidate for row, candidate, _ in rows}
         vectors = np.stack([vector for _, _, vector in rows]) if rows else np.empty((0, self._index.dimension), "<f4")

@@ -16,8 +16,7 @@ from polyrank.errors import ArtifactError
 from polyrank.index.checks import Faults, Vectors, metadata_json, row_digest
 from polyrank.index.counts import COUNT_FIELD, as_count
 from polyrank.index.remote.address import Address
-from polyrank.index.remote.columns import Columns
-from polyrank.index.remote.facts import COLUMN
+from polyrank.index.remote.facts import COLUMN, Columns
 from polyrank.index.remote.milvus import KEY, MAX_STRING, Row
 from polyrank.records import Candidate
 

@@ -22,11 +22,11 @@ from polyrank.index.checks import (
 )
 from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.index.remote.address import FOLDER_FILES, LOCK, Address, read_address, write_address
-from polyrank.index.remote.columns import Columns, read_field
+from polyrank.index.remote.collections import check_partitions
 from polyrank.index.remote.connection import TIMEOUT_S
+from polyrank.index.remote.facts import Columns, read_field
 from polyrank.index.remote.kinds import KINDS, build_settings, read_kind
 from polyrank.index.remote.milvus import MilvusCollection
-from polyrank.index.remote.probe import check_partitions
 from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
 from polyrank.index.remote.rows import (
     ROWS_AT_A_TIME,

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from polyrank.models.convert.layers import Layer, Reduction, SideNetwork, unit
 from polyrank.models.convert.quantization import (
-    Embedding,
     Linear,
     Norm,
     Rounding,
+    SubwordEmbedding,
     Table,
     from_eight_bits,
     to_eight_bits,
@@ -106,7 +106,7 @@ class Convert(EncoderNetwork):
         self.final_scale = math.sqrt(output_dim)
         self.subword_scale = math.sqrt(embedding_dim) if scale_embeddings else 1.0
         self.register_buffer("scale", torch.tensor(self.final_scale))
-        self.subwords = Embedding(n_subwords, embedding_dim, dtype)
+        self.subwords = SubwordEmbedding(n_subwords, embedding_dim, dtype)
         self.positions = nn.ModuleList(Table(period, embedding_dim, dtype) for period in position_periods)
         self.layers = nn.ModuleList(
             Layer(
@@ -257,7 +257,7 @@ class Convert(EncoderNetwork):
             elif isinstance(module, Norm):
                 nn.init.ones_(module.weight)
                 nn.init.zeros_(module.bias)
-            elif isinstance(module, Embedding | Table):
+            elif isinstance(module, SubwordEmbedding | Table):
                 nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
         for layer in self.layers:
             if isinstance(layer, Layer) and layer.bias is not None:

@@ -127,7 +127,7 @@ class Table(Rounding):
         return self.rounded(F.embedding(positions % self.n_rows, self.weight))
 
 
-class Embedding(Rounding):
+class SubwordEmbedding(Rounding):
     """Subword embeddings, rounded to 8 bits; only the rows that are looked up are rounded.
 
     Args:

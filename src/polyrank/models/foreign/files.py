@@ -27,7 +27,7 @@ POOLINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class HeadLayer:
     """A module after the transformer.
 
     Args:
@@ -58,7 +58,7 @@ class Description:
 
     transformer: Path
     kind: Literal["sentences", "pairs"]
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[HeadLayer, ...] = ()
     output: str
     max_tokens: int | None = None
     max_context_tokens: int | None = None
@@ -123,7 +123,7 @@ def _describe_modules(folder: Path, modules: Any) -> Description:
         )
     transformer = parts[0][0]
     layers = tuple(
-        Layer(kind, path, _read_object(path / "config.json", missing=None if kind in ("Pooling", "Dense") else {}))
+        HeadLayer(kind, path, _read_object(path / "config.json", missing=None if kind in ("Pooling", "Dense") else {}))
         for path, kind in parts[1:]
     )
     model = _read_object(folder / "config_sentence_transformers.json", missing={})
@@ -174,7 +174,7 @@ def _check_reading(folder: Path, reading: dict[str, Any], config: dict[str, Any]
         raise _unsupported(folder, f"holds an encoder-decoder ({config.get('model_type')})", "choose an encoder")
 
 
-def _prompts(folder: Path, model: dict[str, Any], layers: tuple[Layer, ...], kind: str) -> tuple[str, str]:
+def _prompts(folder: Path, model: dict[str, Any], layers: tuple[HeadLayer, ...], kind: str) -> tuple[str, str]:
     """The prefixes that the library puts before queries and documents; for pairs, the default prompt."""
     saved = model.get("prompts") or {}
     if kind == "pairs":
@@ -188,7 +188,7 @@ def _prompts(folder: Path, model: dict[str, Any], layers: tuple[Layer, ...], kin
     return prompts
 
 
-def poolings(layer: Layer) -> tuple[str, ...]:
+def poolings(layer: HeadLayer) -> tuple[str, ...]:
     """The modes of a Pooling; the vectors of several modes are concatenated."""
     modes = layer.settings.get("pooling_mode")
     if modes is None:  # the format of older versions of the library

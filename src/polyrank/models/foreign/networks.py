@@ -15,7 +15,7 @@ from polyrank.devices.choice import full_precision
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone
-from polyrank.models.foreign.files import Description, Layer, poolings
+from polyrank.models.foreign.files import Description, HeadLayer, poolings
 from polyrank.models.hugging_face import load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.network import Mixture, TwoSides
@@ -131,7 +131,7 @@ class Layers(nn.Module):
         dimension: H.
     """
 
-    def __init__(self, descriptions: Sequence[Layer], dimension: int) -> None:
+    def __init__(self, descriptions: Sequence[HeadLayer], dimension: int) -> None:
         super().__init__()
         pooling, *others = [layer for layer in descriptions if layer.kind != "Dropout"]
         if pooling.kind != "Pooling":
@@ -179,7 +179,7 @@ class Layers(nn.Module):
 class Dense(nn.Module):
     """A linear layer with an activation and an optional skip connection."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: HeadLayer) -> None:
         super().__init__()
         check_weights(layer.folder)
         try:
