@@ -1,9 +1,9 @@
 """Small models with random weights, saved by ParlAI's own code, and the scores that it gives them.
 
-    PYTHONPATH=ParlAI python runs/peers/released.py tests/models/parlai
+    PYTHONPATH=ParlAI python runs/peers/released.py tests/runs/parlai
 
 Writes a Bi-, a Poly- and a Cross-encoder in the form of ParlAI's files, and expected.json with token ids and scores.
-tests/models/test_parlai.py compares them with those of the imported models. Needs subword-nmt and a checkout of
+tests/runs/test_parlai.py compares them with those of the imported models. Needs subword-nmt and a checkout of
 https://github.com/facebookresearch/ParlAI.
 """
 

@@ -8,7 +8,6 @@ from typer import Argument, Context, Option
 from polyrank.cli.console import notify
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import JsonLines, Overwrite, SkipBad
-from polyrank.cli.parlai import parlai
 from polyrank.cli.replies import replies
 from polyrank.errors import UsageError
 
@@ -44,7 +43,6 @@ add_command(
     "replies.csv -o replies.jsonl --text answer",
     "chats.jsonl -o replies.jsonl --from-dialogues --min-count 5",
 )(replies)
-add_command(import_app, "parlai", "model -o model-folder")(parlai)
 
 
 @add_command(

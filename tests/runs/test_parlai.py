@@ -1,11 +1,13 @@
 """Imported models of ParlAI: ids and scores equal those of ParlAI's own code.
 
-tests/models/parlai holds models with random weights, and ParlAI's results for them (runs/peers/released.py).
+tests/runs/parlai holds models with random weights, and ParlAI's results for them (runs/peers/released.py).
 """
 
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import polyrank
-from polyrank.cli import app
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.models.artifacts import load_model
-from polyrank.models.foreign import import_parlai
 from polyrank.records import Context
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "runs" / "papers"))
+
+from from_parlai import import_parlai
 
 SAVED = Path(__file__).parent / "parlai"
 EXPECTED = json.loads((SAVED / "expected.json").read_text("utf-8"))
@@ -231,10 +234,10 @@ def test_a_missing_file_is_named(changed: Callable[..., Path], tmp_path: Path, e
         import_parlai(model, tmp_path / "out")
 
 
-def test_the_command_imports_and_the_model_answers(tmp_path: Path) -> None:
-    run = CliRunner().invoke(app, ["import", "parlai", str(SAVED / "poly"), "-o", str(tmp_path / "poly")])
-    assert run.exit_code == 0, run.output
-    assert "a Poly-encoder" in run.stderr
+def test_the_script_imports_and_the_model_answers(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "runs" / "papers" / "from_parlai.py"
+    command = [sys.executable, str(script), str(SAVED / "poly"), str(tmp_path / "poly")]
+    assert "poly, " in subprocess.run(command, check=True, capture_output=True, text=True).stdout
     with pytest.raises(UsageError, match="exists"):
         import_parlai(SAVED / "poly", tmp_path / "poly")
     polyrank.build_index(tmp_path / "index", polyrank.load(tmp_path / "poly"), EXPECTED["candidates"])

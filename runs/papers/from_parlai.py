@@ -1,4 +1,6 @@
-"""Import Bi-, Poly- and Cross-encoders that ParlAI saved as model folders with the same scores.
+"""Imports Bi-, Poly- and Cross-encoders that ParlAI saved as model folders with the same scores.
+
+python runs/papers/from_parlai.py MODEL FOLDER
 
 ParlAI's transformer of variant "xlm" equals BERT with other names of its tensors: it normalizes the embeddings, and
 the output of each sublayer after adding its input. A model consists of four files: MODEL holds the weights, MODEL.opt
@@ -12,11 +14,13 @@ Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4 and 5; https://parl
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from byte_pairs import read_byte_pairs
 from torch import Tensor
 
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
@@ -27,7 +31,6 @@ from polyrank.models.backbone import empty_backbone
 from polyrank.models.build import BackboneConfig, build_model
 from polyrank.storage.durable import check_replaceable
 from polyrank.text import BackboneTexts, Subwords
-from polyrank.text.byte_pairs import read_byte_pairs
 
 EPSILON = 1e-5  # of ParlAI's layer normalization
 NEWLINE = "__newln__"  # ParlAI's tokenizer replaces a line break by this word
@@ -286,3 +289,10 @@ def _transformer(
         for part in ("weight", "bias"):
             state[f"{own}.{part}"] = weights[f"{side}.{theirs}.{part}"]
     return {f"{place}.network.{name}": tensor for name, tensor in state.items()}
+
+
+if __name__ == "__main__":
+    imported = import_parlai(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(f"{sys.argv[2]}: {imported.kind}, {imported.n_parameters:,} parameters")
+    if imported.random_codes:
+        print("The file has no codes, so they are random; train the model before you use it.")
