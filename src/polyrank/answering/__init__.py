@@ -1,1 +1,1 @@
-"""A context in, ranked replies out: retrievers, two stages, pipelines and their calibration."""
+"""A context in, ranked replies out: an index under a ranker, and retrievers and two stages as in the papers."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @process_group()
 def mine(
     data: Annotated[Path, Argument(help="Examples with right answers, to mine negatives for.")],
-    retriever: Annotated[str, Option("--from", help="bm25, tfidf, a model folder, an index or a pipeline folder.")],
+    retriever: Annotated[str, Option("--from", help="bm25, tfidf, a model, a ranker or an index.")],
     output: Annotated[Path, Option("-o", "--output", help="JSON lines to write; .gz compresses.")],
     pool: Annotated[
         Path | None, Option(help="Candidates to choose from. Default: those of the index, or the data's responses.")

@@ -105,15 +105,17 @@ def _weights(given: list[str]) -> dict[str, float]:
 
 def _show(tuning: "Tuning") -> None:
     """Print the terms with their gains, and the curve."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     out = make_console()
-    table = Table("term", "weight", "R@1 with it", "MRR with it", "R@1 without it", "MRR without it", "ms")
+    gains = [Column(f"R@1, MRR {when} it", no_wrap=True) for when in ("with", "without")]
+    table = Table(Column("term", overflow="fold"), "weight", *gains, Column("ms", justify="right"))
     for row in tuning.rows:
-        gains = [_points(row.get(when, {}).get(name)) for when in ("with", "without") for name in ("R@1", "MRR")]
+        differences = [row.get(when) for when in ("with", "without")]
+        cells = [one and "\n".join(_points(one[name]) for name in ("R@1", "MRR")) for one in differences]
         weights = row["weights"]
-        shown = ", ".join(f"{w:.3g}" if len(weights) == 1 else f"{name} {w:.3g}" for name, w in weights.items())
-        table.add_row(row["name"], shown or "not chosen", *gains, f"{row['milliseconds']:.1f}")
+        shown = "\n".join(f"{w:.3g}" if len(weights) == 1 else f"{name} {w:.3g}" for name, w in weights.items())
+        table.add_row(row["name"], shown or "not chosen", *cells, f"{row['milliseconds']:.1f}")
     out.print(table)
     curve = Table("terms", "ms", "R@1", "MRR")
     for point in tuning.curve:
@@ -125,9 +127,7 @@ def _show(tuning: "Tuning") -> None:
     out.print(curve)
 
 
-def _points(figure: dict[str, Any] | None) -> str:
+def _points(figure: dict[str, Any]) -> str:
     """A difference in points with its interval."""
-    if figure is None:
-        return ""
     mean, low, high = (100 * figure[name] for name in ("mean", "low", "high"))
     return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"

@@ -1,1 +1,1 @@
-"""Settings as frozen dataclasses, with strict parsing: models, text, recipes, pipelines and the server."""
+"""Settings as frozen dataclasses, with strict parsing: models, text, recipes and the server."""

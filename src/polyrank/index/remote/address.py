@@ -1,7 +1,7 @@
 """The address of a remote index: a folder with one small document that names a server and a collection. No torch.
 
-Every function that accepts the path of an index accepts such a folder, and pipelines can refer to it. The folder holds
-no secret: polyrank reads the token from POLYRANK_MILVUS_TOKEN.
+Every function that accepts the path of an index accepts such a folder. The folder holds no secret:
+polyrank reads the token from POLYRANK_MILVUS_TOKEN.
 """
 
 import re
