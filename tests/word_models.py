@@ -14,7 +14,8 @@ from polyrank.scorers.protocols import Encoder, Floats, Scorer
 def word_vector(word: str, seed: int, dimension: int) -> NDArray[np.float64]:
     """Random numbers that a word and a seed determine."""
     vector: NDArray[np.float64] = np.random.default_rng([seed, *word.encode()]).normal(size=dimension)
-    return vector / np.sqrt(dimension)
+    vector /= np.sqrt(dimension)
+    return vector
 
 
 def text_vector(text: str, seed: int, dimension: int) -> Floats:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.errors import UsageError
-from polyrank.loading.models import resolve_model, shipped_rerankers
+from polyrank.loading.models import SHIPPED_RERANKERS, resolve_model, shipped_rerankers
 from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
 from polyrank.ranking.weights import fit_weights
@@ -175,8 +175,11 @@ def _terms(
     """The terms to try: encoders first, then what the other kinds offer.
 
     Raises:
-        UsageError: none is left.
+        UsageError: none is left, or no kind, model or re-ranker has the name of one that is not tried.
     """
+    names = [*term_kinds(), *(model.name for model in models), *SHIPPED_RERANKERS]
+    if unknown := [name for name in without if name not in names]:
+        raise UsageError(f"no term is called {unknown[0]!r}; leave out one of {', '.join(filter(None, names))}")
     models = [model for model in models if model.name not in without]
     known = {network.fingerprint for model in models for network in model.networks}
     shipped = [] if CrossTerm.kind in without else shipped_rerankers(known)

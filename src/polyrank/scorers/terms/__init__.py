@@ -36,7 +36,7 @@ def term_kind(name: str) -> type[Term]:
     kinds = term_kinds()
     if name not in kinds:
         raise ArtifactError(
-            f"a term of kind {name!r} is unknown here, only {', '.join(sorted(kinds))}; install the version or the module that"
-            " wrote the ranker"
+            f"a term of kind {name!r} is unknown here, only {', '.join(sorted(kinds))}; install the version or the"
+            " module that wrote the ranker"
         )
     return kinds[name]
