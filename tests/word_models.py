@@ -26,7 +26,7 @@ def text_vector(text: str, seed: int, dimension: int) -> Floats:
 
 
 class WordEncoder(Encoder):
-    """A context is the sum of its words; with ``several``, each turn has a vector of its own.
+    """A context is the sum of its words; with ``several``, each turn has its own vector.
 
     Args:
         name: with which a ranker stores it.

@@ -30,7 +30,9 @@ def one_ranker() -> str:
             terms = _short([each["name"] for each in tried if each["weights"]])
             n = results[0]["n_examples"] if results else 0
             part = f" (of {n:,} lists)" if results and n < first[0]["n_examples"] else ""
-            cells.append(f"{share(results[1])}{part}: {terms}" if len(results) > 1 else "alone" if results else "")
+            cells.append(
+                f"{share(results[1])}{part}: {terms}" if terms and len(results) > 1 else "alone" if results else ""
+            )
         rows.append([f"{name} ({task})", *cells])
     if not rows:
         return ""

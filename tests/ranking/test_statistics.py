@@ -106,7 +106,7 @@ def dialogues(generator: np.random.Generator, n: int, shared: float = 0.7) -> Ev
 
 
 def apart(evaluation: Evaluation) -> Evaluation:
-    """The same outcomes, each of its own dialogue."""
+    """The same outcomes, each of another dialogue."""
     return replace(evaluation, records=tuple(replace(one, id=f"e{i}") for i, one in enumerate(evaluation.records)))
 
 

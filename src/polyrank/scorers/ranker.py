@@ -69,7 +69,7 @@ class Ranker(Scorer):
         figures: of the fit, ready for JSON.
 
     Raises:
-        UsageError: there is no term, or a weight is not a finite number.
+        UsageError: a term is missing, or a weight is not a finite number.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Ranker(Scorer):
         """
         parts = []
         for number, each in enumerate(self.terms, 1):
-            alone = len(each.weights) == 1  # then its weight is shown beside the score without it
+            alone = len(each.weights) == 1  # then its weight is shown next to the score without it
             weight, weights = (each.weights[0], (1.0,)) if alone else (1.0, each.weights)
             if count is not None and isinstance(each.term, Counts):
                 part = of_candidate(context, candidate, math.log1p(count), each.term.kind)

@@ -90,7 +90,7 @@ class RespondAnswer(BaseModel):
     request_id: RequestId
     model: Served
     results: list[RespondReply] = Field(description="Best first.")
-    abstained: bool = Field(description="Whether there is no good answer.")
+    abstained: bool = Field(description="Whether no reply is good enough.")
     confidence: float | None = Field(
         None,
         description="The value that is compared with the threshold; null: no threshold, or too few replies.",

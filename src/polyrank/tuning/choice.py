@@ -129,7 +129,7 @@ class Choice:
         return second if len(second.order) > len(self.order) else self
 
     def held_out(self, terms: Sequence[Term]) -> HeldOut:
-        """What some terms reach."""
+        """The figures of some terms together."""
         return self.selection.held_out(self._numbers(terms))
 
     def weights(self, terms: Sequence[Term]) -> dict[Term, tuple[float, ...]]:

@@ -1,4 +1,4 @@
-"""How long a term takes for an answer on this machine: encoding one context, searching a catalogue, re-ranking."""
+"""The milliseconds of a term in an answer on this machine: encoding one context, searching a catalogue, re-ranking."""
 
 import time
 from collections.abc import Callable, Sequence

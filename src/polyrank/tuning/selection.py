@@ -34,7 +34,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What a choice of terms reaches on dialogues that its weights have not seen, for each list ``[L]``.
+    """The figures of a choice of terms on dialogues that its weights have not seen, for each list ``[L]``.
 
     Every dialogue is ranked with weights of the other folds; the numbers are means over several random partitions.
 
@@ -110,7 +110,7 @@ class Selection:
         return {b: tuple(float(values[column]) for column in self.blocks[b].columns) for b in sorted(chosen)}
 
     def held_out(self, chosen: Sequence[int]) -> HeldOut:
-        """What a choice reaches, see HeldOut."""
+        """The figures of a choice; see HeldOut."""
         key = tuple(sorted(chosen))
         if key not in self._known:
             self._known[key] = self._held_out(key)

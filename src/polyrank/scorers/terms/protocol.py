@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # counts and words need no torch
     from polyrank.text.cut import Cut
 
 State = dict[str, Any]
-"""What a term needs to be made again, ready for JSON; under "model" the name of a model."""
+"""The values from which a term is made again, ready for JSON; under "model" the name of a model."""
 LoadModel = Callable[[str], Scorer]
 """Opens a model by the name that a state holds; the same object for the same name."""
 
