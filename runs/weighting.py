@@ -23,17 +23,16 @@ from pathlib import Path
 import numpy as np
 import record
 import torch
-from papers.response_map import Floats, Pairs, Ranking, encode_lists, encode_pairs
+from papers.response_map import Pairs, Remembered, encode_pairs, hits
 
 from polyrank.config.methods import NegativesWeighting
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
 from polyrank.evaluation.tables import dialogues_of, mean_with_interval
-from polyrank.loading import Lengths, resolve_model
 from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
-from polyrank.scorers.open import open_model
-from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.open import load
+from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.training.data import load_data
 from polyrank.training.methods import make_weighting
 from polyrank.training.weighting import Weighting
@@ -71,7 +70,8 @@ def shortened(example: Example) -> Example:
 def fit(
     pairs: Pairs,
     texts: Sequence[str],
-    valid: Ranking,
+    encoder: Encoder,
+    valid: Sequence[Example],
     weighting: Weighting | None,
     seed: int,
 ) -> tuple[float, int, Floats]:
@@ -79,10 +79,7 @@ def fit(
 
     Returns the best epoch's validation R@1, its number, and its W.
     """
-    contexts, responses = torch.from_numpy(pairs.contexts[:, 0]), torch.from_numpy(pairs.responses)
-    right = np.unique(
-        pairs.groups * len(responses) + pairs.keys
-    )  # all known responses to a context; none of them is a negative
+    contexts, responses = pairs.contexts, pairs.responses
     identity = torch.eye(responses.shape[1])
     change = torch.zeros_like(identity, requires_grad=True)
     size = float(contexts.norm(dim=1).mean() * responses.norm(dim=1).mean())
@@ -94,8 +91,7 @@ def fit(
         for rows in np.split(order[: len(order) // BATCH * BATCH], len(order) // BATCH):
             own = responses[pairs.keys[rows]]
             values = contexts[rows] @ (log_scale.exp() * (own + own @ change.T)).T
-            cells = pairs.groups[rows][:, None] * len(responses) + pairs.keys[rows]
-            allowed = torch.from_numpy(right[np.searchsorted(right, cells).clip(max=len(right) - 1)] != cells)
+            allowed = pairs.wrong(rows)
             if weighting is not None:
                 values, allowed = weighting(values, allowed, [texts[key] for key in pairs.keys[rows]], number)
             loss = cross_entropy(values, torch.arange(len(rows)), allowed) + DECAY * change.square().sum()
@@ -104,7 +100,7 @@ def fit(
             optimizer.step()
             number += 1
         matrix: Floats = (log_scale.exp() * (identity + change)).detach().numpy()
-        accuracy = valid.accuracy(matrix)
+        accuracy = float(np.mean(hits(encoder, matrix, valid)))
         if accuracy > best[0]:
             best = accuracy, epoch, matrix
         elif epoch - best[1] >= PATIENCE:
@@ -118,18 +114,17 @@ def measure(name: str) -> None:
     if not wanted:
         return
     examples, valid, test = examples_of(name)
-    encoder = open_model(resolve_model(ENCODER, lengths=Lengths(max_context_tokens=CONTEXT_TOKENS)), device="cpu")
-    assert isinstance(encoder, Encoder)
-    pairs, lists, tests = encode_pairs(encoder, examples), encode_lists(encoder, valid), encode_lists(encoder, test)
+    encoder = Remembered(load(ENCODER, max_context_tokens=CONTEXT_TOKENS, device="cpu"))  # type: ignore[arg-type]
+    pairs = encode_pairs(encoder, examples)
     texts = [*dict.fromkeys(example.response or "" for example in examples)]
     for value, seed in wanted:
         weighting = make_weighting(value, examples, seed)
-        accuracy, epochs, matrix = fit(pairs, texts, lists, weighting, seed)
-        hits = tests.hits(matrix)
+        accuracy, epochs, matrix = fit(pairs, texts, encoder, valid, weighting, seed)
+        found = hits(encoder, matrix, test)
         WORK.mkdir(parents=True, exist_ok=True)
-        rows = [{"id": example.id, "R@1": hit} for example, hit in zip(test, hits, strict=True)]
+        rows = [{"id": example.id, "R@1": hit} for example, hit in zip(test, found, strict=True)]
         (WORK / f"{name}-{value}-{seed}.json").write_text(json.dumps(rows))
-        figures = {"R@1": float(np.mean(hits)), "valid R@1": accuracy, "epochs": epochs}
+        figures = {"R@1": float(np.mean(found)), "valid R@1": accuracy, "epochs": epochs}
         sizes = {
             "n_train": len(pairs.keys),
             "n_responses": len(texts),

@@ -1,245 +1,163 @@
-"""MAP: a frozen encoder with a learned linear map of its response vectors, ``score = h_c . W h_r``.
+"""MAP of ConveRT's tables: a frozen encoder whose response vectors pass through a linear map.
 
     python runs/papers/response_map.py TRAIN --valid LISTS --encoder NAME -o FILE.npz
 
-fits the map and writes it; `python runs/papers/evaluate.py NAME DATA --map FILE.npz` evaluates it.
+fits the map, writes it and prints figures; `python runs/papers/evaluate.py NAME DATA --map FILE.npz` evaluates it.
+``score = h_c . W h_r`` with ``W = s (I + A)``, fitted by ``-log softmax_r(h_c . W h_r) + l2 |A|^2`` over the responses
+of a batch, of which no right answer to c is a negative. A starts at zero; the epoch, learning rate and decay with the
+best R@1 on validation lists are kept.
 
-Shapes: N pairs, U distinct responses, V validation contexts, M vectors per context, D dimensions, B pairs of a batch.
-
-Source: Henderson et al., ConveRT (2020), section 3.1, "Baselines"; Henderson et al., A Repository of Conversational
-Datasets (2019), section 4.2.
+Source: Henderson et al., ConveRT (2020), section 3.1; A Repository of Conversational Datasets (2019), section 4.2.
 """
 
 import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from polyrank.tuning.grid import fit_grid
 
-from polyrank import Encoder, Example, load
+from polyrank import Encoder, evaluate, load
 from polyrank.config.recipe import DataConfig
-from polyrank.errors import DivergedError
-from polyrank.evaluation.protocols import rankable
 from polyrank.models.losses import cross_entropy
-from polyrank.models.scoring import scores
-from polyrank.ranking.metrics import hit_at, placement_of, with_duplicates
-from polyrank.records import Context, ContextLike
-from polyrank.scorers.encoded import score_row
+from polyrank.ranking.metrics import hit_at
+from polyrank.records import Example
 from polyrank.training.data import load_data
 
-Floats = NDArray[np.float32]
-TEXTS_AT_A_TIME = 256
-SELF_SCORE = 20.0  # scores start in the range of cosine x 20, in which a softmax over a batch learns well
-RATES, DECAYS = (3e-3, 1e-3, 3e-4), (1e-2, 3e-3)
+GRID = tuple(product((3e-3, 1e-3, 3e-4), (1e-2, 3e-3)))  # learning rates of Adam, decays
+BATCH, PATIENCE, SELF_SCORE = 256, 8, 20.0  # scores start in the range of cosine x 20
 
 
 class MapEncoder(Encoder):
-    """Contexts as the frozen encoder encodes them, candidates mapped by ``W``, ``[D, D]``."""
+    """A frozen encoder of one vector per context, with candidate vectors mapped by ``W``."""
 
-    def __init__(self, encoder: Encoder, matrix: Floats) -> None:
+    def __init__(self, encoder: Encoder, matrix: np.ndarray) -> None:
         self.encoder, self.matrix, self.dimension = encoder, matrix, encoder.dimension
 
-    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
-        """Those of the encoder, ``[B, M, D]`` and a mask ``[B, M]``."""
+    def encode_contexts(self, contexts: Sequence[Any]) -> Any:
+        """Those of the frozen encoder."""
         return self.encoder.encode_contexts(contexts)
 
-    def encode_candidates(self, candidates: Sequence[str]) -> Floats:
-        """Mapped vectors ``[N, D]``."""
-        vectors: Floats = self.encoder.encode_candidates(candidates) @ self.matrix.T
-        return vectors
+    def encode_candidates(self, candidates: Sequence[str]) -> np.ndarray:
+        """``W h_r`` for each."""
+        return self.encoder.encode_candidates(candidates) @ self.matrix.T
 
 
-@dataclass(frozen=True, slots=True)
+class Remembered(Encoder):
+    """An encoder that encodes each text once."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder, self.dimension = encoder, encoder.dimension
+        self.vectors: dict[Any, np.ndarray] = {}
+
+    def _of(self, items: Sequence[Any], encode: Any) -> np.ndarray:
+        new = sorted({item for item in items if item not in self.vectors}, key=lambda item: len(str(item)))
+        for start in range(0, len(new), 256):  # texts of similar length together
+            self.vectors |= dict(zip(new[start : start + 256], encode(new[start : start + 256]), strict=True))
+        return np.stack([self.vectors[item] for item in items])
+
+    def encode_contexts(self, contexts: Sequence[Any]) -> Any:
+        """``[B, 1, D]`` and a mask of ones."""
+        vectors = self._of(contexts, lambda part: self.encoder.encode_contexts(part)[0][:, 0])
+        return vectors[:, None], np.ones((len(vectors), 1), np.bool_)
+
+    def encode_candidates(self, candidates: Sequence[str]) -> np.ndarray:
+        """``[N, D]``."""
+        return self._of(candidates, self.encoder.encode_candidates)
+
+
+@dataclass(frozen=True)
 class Pairs:
-    """Encoded training pairs.
+    """Encoded pairs: contexts ``[N, D]``, distinct responses ``[U, D]``, and for each pair the row of its response.
 
     Args:
-        contexts: ``[N, M, D]``.
-        mask: ``[N, M]``.
-        responses: the distinct ones, ``[U, D]``.
-        keys: ``[N]``, the row of each context's response.
-        groups: ``[N]``, a number per context, the same for equal contexts.
-        also_right: ``[R, 2]``: a context's group and the row of one of its right answers, for those of which an example
-            has several.
+        groups: ``[N]``, the same number for equal contexts.
+        right: sorted ``group * U + row`` of each right answer of the data.
     """
 
-    contexts: Floats
-    mask: NDArray[np.bool_]
-    responses: Floats
-    keys: NDArray[np.int64]
-    groups: NDArray[np.int64]
-    also_right: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
-    _right: NDArray[np.int64] = field(init=False, repr=False)  # a number for each context and right answer, sorted
+    contexts: torch.Tensor
+    responses: torch.Tensor
+    keys: np.ndarray
+    groups: np.ndarray
+    right: np.ndarray
 
-    def __post_init__(self) -> None:
-        groups, keys = np.concatenate([np.stack([self.groups, self.keys], 1), self.also_right]).T
-        object.__setattr__(self, "_right", np.unique(groups * len(self.responses) + keys))
-
-    def wrong(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def wrong(self, rows: np.ndarray) -> torch.Tensor:
         """Which responses of a batch ``[B]`` are negatives of which contexts: ``[B, B]``."""
-        asked = self.groups[rows][:, None] * len(self.responses) + self.keys[rows][None]
-        places = np.minimum(np.searchsorted(self._right, asked), len(self._right) - 1)
-        wrong: NDArray[np.bool_] = self._right[places] != asked
-        return wrong
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Encoded validation lists.
-
-    Args:
-        contexts: ``[V, M, D]``.
-        mask: ``[V, M]``.
-        candidates: the distinct ones, ``[U, D]``.
-        rows: for each context, the rows of its candidates.
-        relevant: for each context, the positions of the right ones in its list.
-    """
-
-    contexts: Floats
-    mask: NDArray[np.bool_]
-    candidates: Floats
-    rows: tuple[NDArray[np.int64], ...]
-    relevant: tuple[tuple[int, ...], ...]
-
-    def hits(self, matrix: Floats) -> list[float]:
-        """R@1 of each context, with candidates mapped by ``matrix``."""
-        candidates = self.candidates @ matrix.T
-        return [
-            hit_at(placement_of(score_row(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
-            for i, (rows, right) in enumerate(zip(self.rows, self.relevant, strict=True))
-        ]
-
-    def accuracy(self, matrix: Floats) -> float:
-        """R@1 with candidates mapped by ``matrix``."""
-        return float(np.mean(self.hits(matrix)))
-
-
-def fit_map(
-    pairs: Pairs,
-    valid: Ranking,
-    *,
-    rates: Sequence[float] = RATES,
-    decays: Sequence[float] = DECAYS,
-    max_epochs: int = 40,
-    batch_size: int = 256,
-    patience: int = 8,
-) -> tuple[Floats, float, float]:
-    """Fit ``W = s (I + A)`` so that responses score above the others of their batch.
-
-    ``loss = -log softmax_r(h_c . W h_r) + l2 |A|^2``, where no right answer to c is a negative. A starts at zero, so
-    the first ranking is plain similarity. If no map ranks better than that, A stays zero.
-
-    Returns:
-        W, and R@1 of the validation lists with it and without.
-    """
-    identity = np.eye(pairs.responses.shape[1], dtype=np.float32)
-    similarity, start = valid.accuracy(identity), 1.0
-    if pairs.contexts.shape[1] == 1:  # with several vectors per context, attention depends on the size of scores
-        size = np.linalg.norm(pairs.contexts[:, 0], axis=1).mean() * np.linalg.norm(pairs.responses, axis=1).mean()
-        start = SELF_SCORE / max(float(size), 1e-12)
-
-    def fit(point: tuple[float, float]) -> tuple[float, Floats]:
-        return _fit_one(pairs, valid, *point, start, max_epochs=max_epochs, batch_size=batch_size, patience=patience)
-
-    fits = fit_grid(list(product(rates, decays)), fit, lambda *_: None)
-    accuracy, matrix = max(fits, key=lambda one: one[0])
-    return matrix if accuracy > similarity else start * identity, max(accuracy, similarity), similarity
-
-
-def _fit_one(
-    pairs: Pairs,
-    valid: Ranking,
-    rate: float,
-    l2: float,
-    start: float,
-    *,
-    max_epochs: int,
-    batch_size: int,
-    patience: int,
-) -> tuple[float, Floats]:
-    """R@1 and W of the best epoch of one learning rate and one decay."""
-    contexts, mask = torch.from_numpy(pairs.contexts), torch.from_numpy(pairs.mask)
-    responses, keys = torch.from_numpy(pairs.responses), torch.from_numpy(pairs.keys)
-    identity = torch.eye(responses.shape[1])
-    change = torch.zeros_like(identity, requires_grad=True)  # A
-    log_scale = torch.tensor(math.log(start), requires_grad=True)
-    optimizer = torch.optim.Adam([change, log_scale], lr=rate)
-    best, best_epoch, best_matrix = -1.0, 0, (start * identity).numpy()
-    for epoch in range(1, max_epochs + 1):
-        order = np.random.Generator(np.random.PCG64([1, epoch])).permutation(len(keys))
-        for batch in torch.split(torch.from_numpy(order), batch_size):
-            if len(batch) < 2:
-                continue
-            candidates = responses[keys[batch]] @ (log_scale.exp() * (identity + change)).T
-            values = scores(contexts[batch], candidates[None], mask[batch])
-            loss = cross_entropy(values, torch.arange(len(batch)), torch.from_numpy(pairs.wrong(batch.numpy())))
-            optimizer.zero_grad()
-            (loss + l2 * change.square().sum()).backward()
-            optimizer.step()
-        matrix: Floats = (log_scale.exp() * (identity + change)).detach().numpy()
-        if not np.isfinite(matrix).all():
-            raise DivergedError(f"the map at lr {rate} and l2 {l2} is not finite after {epoch} epochs")
-        if (accuracy := valid.accuracy(matrix)) > best:
-            best, best_epoch, best_matrix = accuracy, epoch, matrix
-        elif epoch - best_epoch >= patience:
-            break
-    return best, best_matrix
+        asked = self.groups[rows][:, None] * len(self.responses) + self.keys[rows]
+        return torch.from_numpy(self.right[np.searchsorted(self.right, asked).clip(max=len(self.right) - 1)] != asked)
 
 
 def encode_pairs(encoder: Encoder, examples: Sequence[Example]) -> Pairs:
     """Encode each context and each distinct response once."""
-    texts = [example.candidates[example.relevant[0]] for example in examples]
-    rows = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    numbers = {query: i for i, query in enumerate(dict.fromkeys(example.query for example in examples))}
-    keys, groups = [rows[text] for text in texts], [numbers[example.query] for example in examples]
-    more = [
-        (group, rows[text])
-        for example, group in zip(examples, groups, strict=True)
-        for text in (example.candidates[i] for i in example.relevant[1:])
-        if text in rows
-    ]
-    also_right = np.array(more, np.int64).reshape(-1, 2)
-    contexts, mask = _encode_contexts(encoder, [example.query for example in examples])
-    responses = encoder.encode_candidates(list(rows))
-    return Pairs(contexts, mask, responses, np.array(keys, np.int64), np.array(groups, np.int64), also_right)
-
-
-def encode_lists(encoder: Encoder, examples: Sequence[Example]) -> Ranking:
-    """Encode each context and each distinct candidate of lists that can be ranked, once."""
-    examples = rankable(examples)
-    rows = {text: i for i, text in enumerate(dict.fromkeys(t for e in examples for t in e.candidates))}
-    contexts, mask = _encode_contexts(encoder, [example.query for example in examples])
-    return Ranking(
-        contexts,
-        mask,
-        encoder.encode_candidates(list(rows)),
-        tuple(np.array([rows[text] for text in e.candidates], np.int64) for e in examples),
-        tuple(with_duplicates(e.candidates, e.relevant) for e in examples),
+    keys = {text: key for key, text in enumerate(dict.fromkeys(example.response or "" for example in examples))}
+    groups = {query: group for group, query in enumerate(dict.fromkeys(example.query for example in examples))}
+    right = {
+        groups[example.query] * len(keys) + keys[text]
+        for example in examples
+        for text in (example.candidates[i] for i in example.relevant)
+        if text in keys
+    }
+    return Pairs(
+        torch.from_numpy(encoder.encode_contexts([example.query for example in examples])[0][:, 0]),
+        torch.from_numpy(encoder.encode_candidates(list(keys))),
+        np.array([keys[example.response or ""] for example in examples]),
+        np.array([groups[example.query] for example in examples]),
+        np.array(sorted(right)),
     )
 
 
-def _encode_contexts(encoder: Encoder, contexts: Sequence[Context]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Contexts of similar length are encoded together: the longest one of a part decides its padding."""
-    order = sorted(range(len(contexts)), key=lambda i: sum(map(len, contexts[i].turns)))
-    parts = [order[start : start + TEXTS_AT_A_TIME] for start in range(0, len(order), TEXTS_AT_A_TIME)]
-    encoded = [encoder.encode_contexts([contexts[i] for i in rows]) for rows in parts]
-    width = max(vectors.shape[1] for vectors, _ in encoded)
-    result = np.zeros((len(contexts), width, encoder.dimension), np.float32)
-    mask = np.zeros((len(contexts), width), np.bool_)
-    for rows, (vectors, real) in zip(parts, encoded, strict=True):
-        result[rows, : vectors.shape[1]], mask[rows, : vectors.shape[1]] = vectors, real
-    return result, mask
+def hits(encoder: Encoder, matrix: np.ndarray, lists: Sequence[Example]) -> list[float]:
+    """R@1 of each list."""
+    return [hit_at(record.placement, 1) for record in evaluate(MapEncoder(encoder, matrix), lists).records]
+
+
+def fit_map(
+    encoder: Encoder,
+    train: Sequence[Example],
+    valid: Sequence[Example],
+    *,
+    grid: Sequence[tuple[float, float]] = GRID,
+    max_epochs: int = 40,
+    batch: int = BATCH,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """The best ``W`` on validation lists, and figures; a scaled identity if no map is better than none."""
+    pairs = encode_pairs(encoder, train)
+    identity = torch.eye(pairs.responses.shape[1])
+    start = SELF_SCORE / float(pairs.contexts.norm(dim=1).mean() * pairs.responses.norm(dim=1).mean())
+    plain = float(np.mean(hits(encoder, identity.numpy(), valid)))
+    best, trials = (plain, (start * identity).numpy()), []
+    for lr, l2 in grid:
+        change = torch.zeros_like(identity, requires_grad=True)
+        log_scale = torch.tensor(math.log(start), requires_grad=True)
+        optimizer = torch.optim.Adam([change, log_scale], lr=lr)
+        reached, at = -1.0, 0
+        for epoch in range(1, max_epochs + 1):
+            order = np.random.Generator(np.random.PCG64([1, epoch])).permutation(len(train))
+            for rows in (order[first : first + batch] for first in range(0, len(order) - 1, batch)):
+                mapped = pairs.responses[pairs.keys[rows]] @ (log_scale.exp() * (identity + change)).T
+                loss = cross_entropy(pairs.contexts[rows] @ mapped.T, torch.arange(len(rows)), pairs.wrong(rows))
+                optimizer.zero_grad()
+                torch.autograd.backward(loss + l2 * change.square().sum())
+                optimizer.step()
+            matrix = (log_scale.exp() * (identity + change)).detach().numpy()
+            found = float(np.mean(hits(encoder, matrix, valid))) if np.isfinite(matrix).all() else -1.0
+            if found > reached:
+                reached, at = found, epoch
+                best = max(best, (reached, matrix), key=lambda one: one[0])
+            elif epoch - at >= PATIENCE:
+                break
+        trials.append({"lr": lr, "l2": l2, "n_epochs": at, "R@1": reached})
+    figures = {"n_train": len(train), "n_valid": len(valid), "similarity": plain, "map": best[0], "trials": trials}
+    return best[1], figures
 
 
 def main() -> None:
-    """Encode, fit, write."""
+    """Fit, write and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("train")
     parser.add_argument("--valid", required=True, help="candidate lists")
@@ -249,16 +167,14 @@ def main() -> None:
     parser.add_argument("--max-valid", type=int, default=500)
     parser.add_argument("--max-epochs", type=int, default=40)
     options = parser.parse_args()
+    sizes = {"max_train": options.max_train, "max_valid": options.max_valid}
+    examples, valid = load_data(DataConfig(train=options.train, valid=options.valid, **sizes))
     encoder = load(options.encoder)
     assert isinstance(encoder, Encoder), f"{options.encoder} has no vectors to map"
-    data = DataConfig(
-        train=options.train, valid=options.valid, max_train=options.max_train, max_valid=options.max_valid
-    )
-    examples, valid = load_data(data)
-    pairs = encode_pairs(encoder, [example for example in examples if example.relevant])
-    matrix, accuracy, similarity = fit_map(pairs, encode_lists(encoder, valid), max_epochs=options.max_epochs)
+    train = [example for example in examples if example.relevant]
+    matrix, figures = fit_map(Remembered(encoder), train, valid, max_epochs=options.max_epochs)
     np.savez(options.output, matrix=matrix)
-    print(json.dumps({"n_train": len(pairs.keys), "map": accuracy, "similarity": similarity}))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -160,16 +160,6 @@ def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatc
         assert getattr(found, name) != getattr(Profile(), name)
 
 
-def test_the_plain_form_of_the_benchmark_uses_no_other_way() -> None:
-    from polyrank.bench import bench_scoring
-
-    save_profile(Profile(plain=(1e6, 1e6), plain_tiles=(1e6, 1e6), apart=1e-4, subspace=(1e-4, 1e-4)))
-    rows = bench_scoring(n=9000, d=64, vectors=(24,), regimes=("trained",), growth=(), repeats=1)["rows"]
-    ways = {row["form"]: row["ways"] for row in rows}
-    assert ways["plain"] in ("plain", "plain tiles")
-    assert ways["exact"] not in ("plain", "plain tiles")
-
-
 def test_costs_are_milliseconds_of_100_000_candidates() -> None:
     from polyrank.bench.profile import _unit
 
