@@ -1,7 +1,7 @@
 """Turn exports of chats into rows of dialogues: tables, JSON of conversations, exports of messengers and help desks.
 
-The import has four steps: list and open the files (``members``, ``files``), read their messages (``reading``, and a
-module for each form), determine speakers and times (``roles``, ``times``), and build dialogues (``dialogues``). The
+The import has four steps: list and open the files (``files``), read their messages (``reading``, and a module of
+``forms`` for each form), determine speakers and times (``roles``, ``times``), and build dialogues (``dialogues``). The
 report lists every guess.
 
 >>> import tempfile

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from polyrank_chats.errors import ChatsError, DataError, UsageError
+from polyrank_chats.files.unpacking import MAX_BYTES
 from polyrank_chats.importer import GAP_HOURS, import_chats
 from polyrank_chats.output import check_output, write_dialogues
-from polyrank_chats.unpacking import MAX_BYTES
 
 SHOWN_TURNS, SHOWN_LETTERS = 8, 200
 DESCRIPTION = """\

@@ -10,99 +10,12 @@ from dataclasses import dataclass
 
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.messages import ReadOptions
+from polyrank_chats.names import NAMES
 from polyrank_chats.profiles import Profile, profile
 from polyrank_chats.values import Row
 
-
-def words(text: str) -> tuple[str, ...]:
-    """The words of a text."""
-    return tuple(text.split())
-
-
-# usual names, normalized as by ``normal``; earlier names are preferred
-CONVERSATION = words(
-    """
-    conversationid conversation convid conv dialogueid dialogid dialogue dialog sessionid session threadid threadts
-    thread ticketid ticketnumber ticket caseid casenumber case chatid chat chatname discussionid interactionid callid
-    roomid room channelid channel groupid conversationname konversation konversationsid topicid unterhaltung gespraech
-    gesprachsid gesprach vorgang ticketnummer conversacion idconversacion conversacionid conversazione idconversation
-    """
-)
-TIME = words(
-    """
-    timestamp timestampms datetime time createdat created creationtime createtime createdtime sentat sent senttime
-    sendtime messagetime messagedate messagetimestamp eventtime dateunixtime unixtime epoch date ts when createdon
-    postedat zeit zeitstempel zeitpunkt datum uhrzeit fecha fechahora hora horodatage heure data dataora dataehora
-    orario
-    """
-)
-SAID_AT = words(
-    """
-    created sent sending posted said written erstellt gesendet geschrieben creado enviado creation envoi creato inviato
-    """
-)
-TIMED = words(
-    """
-    time timestamp datetime date ts utc epoch at when received arrived zeit datum uhrzeit fecha hora heure data ora
-    eingegangen empfangen
-    """
-)
-LATER = words(
-    """
-    updated modified edited changed deleted closed resolved solved read seen due expires birth birthday joined login
-    assigned last aktualisiert bearbeitet geändert gelöscht geschlossen modifié actualizado
-    """
-)
-LASTS = words("duration handle wait waiting response elapsed offset length zone timezone spent seconds minutes hours")
-CHANNEL = words("channel channelid channelname room roomid group groupid")
-PEOPLE = words(
-    "sender commenter author from by speaker who user name nick member person agent absender von wer autor de"
-)
 MIN_ROWS = 4
 """Rows that are necessary to detect a column by its values."""
-SENDER = words(
-    """
-    sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
-    authoremail authorid from fromname fromuserdisplayname creatorname creatoremail username userdisplayname user userid
-    participant participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name
-    absender von sprecher autor remitente emisor expediteur auteur mittente autore remetente handle nick nickname agent
-    party
-    """
-)
-SENDER_ID = words("senderid authorid userid fromid speakerid participantid")
-ROLE = words(
-    """
-    role authorrole authortype senderrole sendertype userrole usertype speakerrole speakertype participantrole
-    participanttype fromtype actortype direction rolle rol
-    """
-)
-TEXT = words(
-    """
-    plainbody bodytext bodyplain textplain text messagetext messagebody message msg content contentparts messagecontent
-    body bodycontent contenttext contentbody textbody utterance utterancetext transcript value reply htmlbody bodyhtml
-    html nachricht nachrichtentext texto mensaje mensagem texte messaggio testo inhalt
-    """
-)
-KIND = words("type messagetype msgtype kind parttype eventtype subtype contenttype")
-ID = words("id messageid tweetid msgid commentid postid uuid")
-REPLY_TO = words("inreplyto inreplytoid inresponseto inresponsetotweetid replyto replytoid parentid replytomessageid")
-PRIVATE = words("private isprivate internal isinternal internalnote")
-PUBLIC = words("public ispublic")
-DELETED = words("deleted isdeleted deletedat")
-FILES = words("attachments attachment files file photo photos media image images sticker audio video document")
-FROM_CUSTOMER = words("incoming isincoming inbound isinbound fromcustomer iscustomer")
-FROM_AGENT = words("fromagent isagent isstaff isadmin outgoing isoutgoing outbound isoutbound fromme isfromme")
-QUESTION = words(
-    """
-    question questions questiontext q query prompt instruction userquestion customerquestion frage fragen pregunta
-    domanda pergunta title
-    """
-)
-ANSWER = words(
-    """
-    answer answers answertext a reply response completion output antwort antworten respuesta reponse risposta resposta
-    """
-)
 
 
 def normal(name: str) -> str:
@@ -132,12 +45,12 @@ def keys_of(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
-def usual(keys: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The columns with one of these names, in the order of the names."""
+def usual(keys: Iterable[str], *kinds: str) -> list[str]:
+    """The columns with a usual name of one of the kinds, in the order of ``NAMES``."""
     by_name: dict[str, str] = {}
     for key in keys:
         by_name.setdefault(normal(key), key)
-    return [by_name[name] for name in names if name in by_name]
+    return [by_name[name] for kind in kinds for name in NAMES[kind] if name in by_name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +95,13 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
     named = {options.conversation, *options.time, options.sender, options.text}
     profiles = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
     free = [profiles[key] for key in keys if key not in named]
-    role = usual((each.key for each in free), ROLE)
+    role = usual((each.key for each in free), "role")
     time = list(options.time) or time_columns(free, options)
     free = [each for each in free if each.key not in time]
     text = [options.text] if options.text else _text(free)
     senders = [options.sender] if options.sender else _sender(free, text, len(rows)) or role
     by_name = [options.conversation] if options.conversation else _conversation(free, options)
-    flags = usual(keys, [*FROM_CUSTOMER, *FROM_AGENT])
+    flags = usual(keys, "from_customer", "from_agent")
     senders = senders or flags[:1]
     if not options.sender and all(profiles[key].n_distinct < 2 for key in senders):
         others = [each for each in free if each.key not in (*text, *by_name)]
@@ -214,17 +127,17 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         time=tuple(time),
         sender=tuple(senders),
         text=tuple(text),
-        sender_ids=tuple(usual(rest, SENDER_ID)),
+        sender_ids=tuple(usual(rest, "sender_id")),
         role=tuple(role),
-        from_customer=tuple(usual(flags, FROM_CUSTOMER)),
-        from_agent=tuple(usual(flags, FROM_AGENT)),
-        kind=tuple(usual(rest, KIND)),
-        private=tuple(usual(rest, PRIVATE)),
-        public=tuple(usual(rest, PUBLIC)),
-        deleted=tuple(usual(rest, DELETED)),
-        files=tuple(usual(rest, FILES)),
-        ids=tuple(usual(rest, ID)),
-        reply_to=tuple(usual(rest, REPLY_TO)),
+        from_customer=tuple(usual(flags, "from_customer")),
+        from_agent=tuple(usual(flags, "from_agent")),
+        kind=tuple(usual(rest, "kind")),
+        private=tuple(usual(rest, "private")),
+        public=tuple(usual(rest, "public")),
+        deleted=tuple(usual(rest, "deleted")),
+        files=tuple(usual(rest, "files")),
+        ids=tuple(usual(rest, "id")),
+        reply_to=tuple(usual(rest, "reply_to")),
     )
 
 
@@ -240,16 +153,11 @@ def check_columns(keys: Collection[str], named: Iterable[str | None], where: obj
 
 
 def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stream: bool) -> None:
-    usual_names = {
-        "conversation": CONVERSATION,
-        "time": TIME,
-        "sender": [*SENDER, *ROLE, *FROM_CUSTOMER, *FROM_AGENT],
-        "text": TEXT,
-    }
     guesses: dict[str, list[str]] = {"name": [], "values": []}
     for what, keys in chosen.items():
         if keys and not getattr(options, what, None):
-            by_name = what == "role" or usual(keys, usual_names[what])
+            kinds = ("sender", "role", "from_customer", "from_agent") if what == "sender" else (what,)
+            by_name = what == "role" or usual(keys, *kinds)
             shown = " and ".join(map(repr, keys if what == "time" else keys[:1]))
             guesses["name" if by_name else "values"].append(f"{what} in {shown}")
     if parts := [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]:
@@ -258,30 +166,31 @@ def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stre
         options.report.note(f"{chosen['conversation'][0]!r} names channels, which are divided at long pauses")
 
 
-def hinted(key: str, hints: Collection[str]) -> bool:
-    """Whether a word of the column name is a hint, or the name contains a hint of five or more letters.
+def hinted(key: str, *kinds: str) -> bool:
+    """Whether a word of the column name is a hint of one of the kinds, or the name contains a long one.
 
-    >>> hinted("dateSent", SAID_AT), hinted("Erstellt am", SAID_AT), hinted("state", SAID_AT)
+    >>> hinted("dateSent", "said_at"), hinted("Erstellt am", "said_at"), hinted("state", "said_at")
     (True, True, False)
     """
     split = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", key).casefold()))
-    return bool(split & set(hints)) or any(len(hint) > 4 and hint in normal(key) for hint in hints)
+    hints = {hint for kind in kinds for hint in NAMES[kind]}
+    return bool(split & hints) or any(len(hint) > 4 and hint in normal(key) for hint in hints)
 
 
 def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     """The column of times, by its name and values; if it holds only dates, also a column of times of day."""
-    exact = {key: rank for rank, key in enumerate(usual((each.key for each in free), TIME))}
+    exact = {key: rank for rank, key in enumerate(usual((each.key for each in free), "time"))}
 
     def is_time(each: Profile) -> bool:
-        hint = each.key in exact or (hinted(each.key, (*SAID_AT, *TIMED)) and not hinted(each.key, LASTS))
+        hint = each.key in exact or (hinted(each.key, "said_at", "timed") and not hinted(each.key, "lasts"))
         return (each.key in exact or each.filled >= 0.5) and (
             each.times >= 0.8 or (hint and each.maybe_times >= 0.8) or (each.key in exact and each.maybe_times > 0)
         )
 
     def rank(each: Profile) -> tuple[float, ...]:
-        later = hinted(each.key, LATER)
-        name = 4 if later else 0 if each.key in exact else 1 if hinted(each.key, SAID_AT) else 2
-        name = 3 if name == 2 and not hinted(each.key, TIMED) else name
+        later = hinted(each.key, "later")
+        name = 4 if later else 0 if each.key in exact else 1 if hinted(each.key, "said_at") else 2
+        name = 3 if name == 2 and not hinted(each.key, "timed") else name
         return name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
 
     found = sorted(filter(is_time, free), key=rank)
@@ -304,7 +213,7 @@ def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
 def _text(free: Sequence[Profile]) -> list[str]:
     """The columns of texts: those with a usual name and texts, else the one with the longest texts."""
     by_key = {each.key: each for each in free}
-    names = usual(by_key, TEXT)
+    names = usual(by_key, "text")
     good = [key for key in names if by_key[key].is_text]
     long = [each for each in free if each.is_long_text and len(each.values) >= MIN_ROWS]
     longest = max(long, key=lambda each: each.words, default=None)
@@ -314,13 +223,13 @@ def _text(free: Sequence[Profile]) -> list[str]:
 def _sender(free: Sequence[Profile], text: Sequence[str], n_rows: int) -> list[str]:
     """The columns with a usual name; those with several senders come first."""
     by_key = {each.key: each for each in free if each.key not in text and (each.is_name or not each.n_distinct)}
-    return sorted(usual(by_key, SENDER), key=lambda key: n_rows > 1 and by_key[key].n_distinct < 2)
+    return sorted(usual(by_key, "sender"), key=lambda key: n_rows > 1 and by_key[key].n_distinct < 2)
 
 
 def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     """A column with a usual name; columns with repeated values are preferred."""
     by_key = {each.key: each for each in free}
-    names = usual(by_key, CONVERSATION)
+    names = usual(by_key, "conversation")
     for key in [key for key in names if by_key[key].filled < 0.5]:
         options.report.note(f"{key!r} is not the column of conversations, because it is empty in most rows")
         names.remove(key)
@@ -345,7 +254,9 @@ def _sender_by_values(
         and 2 <= each.n_distinct <= max(2, n // 2)
         and each.changes(groups) >= 0.3
     ]
-    return [each.key for each in sorted(found, key=lambda each: (not hinted(each.key, PEOPLE), each.numbers > 0.5))[:1]]
+    return [
+        each.key for each in sorted(found, key=lambda each: (not hinted(each.key, "people"), each.numbers > 0.5))[:1]
+    ]
 
 
 def _conversation_by_values(
@@ -376,7 +287,7 @@ def _conversation_by_values(
 
 def _is_stream(column: Profile, time: Sequence[str]) -> bool:
     """Whether the column names channels instead of conversations: each value has many messages."""
-    return bool(time and usual([column.key], CHANNEL)) and len(column.values) > 30 * max(1, column.n_distinct)
+    return bool(time and usual([column.key], "channel")) and len(column.values) > 30 * max(1, column.n_distinct)
 
 
 def listed(keys: Iterable[str]) -> str:

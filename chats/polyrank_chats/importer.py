@@ -8,6 +8,7 @@ from typing import get_args
 
 from polyrank_chats.dialogues import DatedMessage, dialogues
 from polyrank_chats.errors import DataError, UsageError
+from polyrank_chats.files.unpacking import MAX_BYTES
 from polyrank_chats.messages import DateOrder, Message, ReadOptions
 from polyrank_chats.reading import READERS, read
 from polyrank_chats.redact import Redactor, links
@@ -15,7 +16,6 @@ from polyrank_chats.report import Chats, Report
 from polyrank_chats.roles import AGENT, is_system, speakers
 from polyrank_chats.threads import threaded
 from polyrank_chats.times import order_of_dates, read_time
-from polyrank_chats.unpacking import MAX_BYTES
 from polyrank_chats.values import Row
 from polyrank_chats.wording import counted
 

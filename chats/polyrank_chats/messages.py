@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyrank_chats.errors import DataError
+from polyrank_chats.files.unpacking import MAX_BYTES
 from polyrank_chats.report import Report
-from polyrank_chats.unpacking import MAX_BYTES
 from polyrank_chats.values import Row
 
 DateOrder = Literal["day", "month", "year"]

@@ -3,9 +3,7 @@
 import gzip
 import json
 import os
-import stat
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from polyrank_chats.errors import UsageError, row_error
@@ -57,21 +55,15 @@ def write_dialogues(path: Path | str, dialogues: Iterable[Row]) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Create or replace a file by renaming a synced sibling over it. A replaced file keeps its permissions."""
+    """Create or replace a file by renaming a synced sibling over it."""
     check_output(path, overwrite=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         with temporary.open("xb") as stream:
-            if path.exists():
-                temporary.chmod(stat.S_IMODE(path.stat().st_mode))
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)  # it still exists after an error or an interrupt
-    with suppress(PermissionError):  # Windows cannot open folders
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)

@@ -3,24 +3,24 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from polyrank_chats.chat_logs import chat_log
-from polyrank_chats.discord import discord
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.files import File
-from polyrank_chats.line_kakaotalk import line_kakaotalk
-from polyrank_chats.mail import mail
-from polyrank_chats.mattermost import mattermost
-from polyrank_chats.members import Members, members
+from polyrank_chats.files.file import File
+from polyrank_chats.files.members import Members, members
+from polyrank_chats.forms.chat_logs import chat_log
+from polyrank_chats.forms.conversations import conversations
+from polyrank_chats.forms.discord import discord
+from polyrank_chats.forms.line_kakaotalk import line_kakaotalk
+from polyrank_chats.forms.mail import mail
+from polyrank_chats.forms.mattermost import mattermost
+from polyrank_chats.forms.slack import slack
+from polyrank_chats.forms.tables import questions, table
+from polyrank_chats.forms.teams import teams
+from polyrank_chats.forms.telegram import telegram
+from polyrank_chats.forms.transcript_tables import transcripts
+from polyrank_chats.forms.transcripts import transcript
+from polyrank_chats.forms.webvtt import webvtt
+from polyrank_chats.forms.whatsapp import whatsapp
 from polyrank_chats.messages import Message, Messages, ReadOptions
-from polyrank_chats.nested import conversations
-from polyrank_chats.slack import slack
-from polyrank_chats.tables import questions, table
-from polyrank_chats.teams import teams
-from polyrank_chats.telegram import telegram
-from polyrank_chats.transcript_tables import transcripts
-from polyrank_chats.transcripts import transcript
-from polyrank_chats.webvtt import webvtt
-from polyrank_chats.whatsapp import whatsapp
 
 Reader = Callable[[File], Messages | None]
 """Returns the messages of a file, or None if the file has another form; ``options.form`` is the user's choice."""

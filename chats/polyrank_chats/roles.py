@@ -5,25 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from polyrank_chats.columns import listed, words
+from polyrank_chats.columns import listed
 from polyrank_chats.errors import DataError
 from polyrank_chats.messages import Message
+from polyrank_chats.names import NAMES
 
 AGENT, CUSTOMER, BOT = "agent", "customer", "bot"
-AGENT_WORDS = words(
-    """
-    agent agents assistant support supporter operator admin administrator staff representative rep csr advisor adviser
-    employee helpdesk desk care gpt chatgpt model outbound outgoing company business seller technician service wizard
-    mitarbeiter mitarbeiterin berater beraterin kundenservice kundendienst agente conseiller operatore soporte
-    """
-)
-CUSTOMER_WORDS = words(
-    """
-    customer client user human visitor guest requester contact lead consumer buyer patient inbound incoming caller
-    enduser prompter kunde kundin cliente klant usuario utilisateur utente
-    """
-)
-BOT_WORDS = words("bot chatbot botagent virtual automation workflow")
 SYSTEM_WORDS = {"system", "developer", "tool", "function", "service message", "notification", "event", "observation"}
 
 
@@ -35,11 +22,11 @@ def part_of(word: str) -> str | None:
     ('agent', 'customer', 'agent', 'agent', None)
     """
     found = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", word).casefold()))
-    if found.intersection(BOT_WORDS):
+    if found.intersection(NAMES["bots"]):
         return BOT
-    if found.intersection(AGENT_WORDS):  # before CUSTOMER, for "customer service"
+    if found.intersection(NAMES["agents"]):  # before CUSTOMER, for "customer service"
         return AGENT
-    return CUSTOMER if found.intersection(CUSTOMER_WORDS) else None
+    return CUSTOMER if found.intersection(NAMES["customers"]) else None
 
 
 def is_system(message: Message) -> bool:

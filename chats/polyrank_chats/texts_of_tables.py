@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from polyrank_chats.columns import ANSWER, TEXT, check_columns, keys_of, listed, usual
+from polyrank_chats.columns import check_columns, keys_of, listed, usual
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.files import File
-from polyrank_chats.members import members
+from polyrank_chats.files.file import File
+from polyrank_chats.files.members import members
 from polyrank_chats.messages import ReadOptions, Rows
 from polyrank_chats.profiles import profile
 from polyrank_chats.report import Report
@@ -82,7 +82,7 @@ def _text_column(path: Path, rows: Rows, column: str | None, notify: Callable[[s
         raise UsageError(
             f"{path} holds dialogues; collect their frequent replies with: polyrank import replies --from-dialogues"
         )
-    names = keys if len(keys) < 2 else usual(keys, ("text", "cannedresponse", "template", *ANSWER, *TEXT))
+    names = keys if len(keys) < 2 else usual(keys, "reply", "answer", "text")
     if not names:
         raise DataError(
             f"{path}: no column has a usual name among {listed(keys)}; name the column of texts with `column`"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from polyrank_chats import Chats, import_chats, write_dialogues
 from polyrank_chats.errors import DataError, MissingLibraryError, UsageError
-from polyrank_chats.mail import unquoted
+from polyrank_chats.forms.mail import unquoted
 from polyrank_chats.messages import Message
 from polyrank_chats.threads import threaded
 from polyrank_chats.times import order_of_dates, read_time

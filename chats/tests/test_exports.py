@@ -16,7 +16,7 @@ import pytest
 
 from polyrank_chats import Chats, import_chats
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.mail import unquoted
+from polyrank_chats.forms.mail import unquoted
 from polyrank_chats.profiles import kind_of_time
 from polyrank_chats.redact import Redactor
 

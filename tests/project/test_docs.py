@@ -60,7 +60,7 @@ def test_the_reference_describes_every_public_name() -> None:
 def test_quoted_messages_exist() -> None:
     """The first column of each table in messages.md is a part of a message in the package."""
     strings = []
-    for path in [*(ROOT / "src/polyrank").rglob("*.py"), *(ROOT / "chats/polyrank_chats").glob("*.py")]:
+    for path in [*(ROOT / "src/polyrank").rglob("*.py"), *(ROOT / "chats/polyrank_chats").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             strings.append("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts))

@@ -9,17 +9,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from polyrank_chats.columns import FROM_CUSTOMER, ROLE, SENDER_ID, TEXT, TIME, columns, flat, listed, usual, words
+from polyrank_chats.columns import columns, flat, listed, usual
 from polyrank_chats.errors import DataError, row_error
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
+from polyrank_chats.forms.tables import first_rows, message, some_rows
+from polyrank_chats.forms.wrapping import is_message, messages_in, people_of, unwrapped
 from polyrank_chats.messages import REPEATED, Messages, ReadOptions, Rows
-from polyrank_chats.tables import first_rows, message, some_rows
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row, object_of
-from polyrank_chats.wrapping import is_message, messages_in, people_of, unwrapped
 
-IDS = words("id conversationid ticketid chatid threadid dialogueid dialogid sessionid uuid number key ticketnumber")
-ASKED_BY = words("requesterid customerid")
 OWN = "(conversation)"
 TAWK = {"v": "customer", "a": "agent", "s": "system"}
 PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|\S.{0,60}) sent an attachment\.")
@@ -65,7 +63,8 @@ def _all_messages(file: File, rows: Rows, people: dict[str, Row], bad: Sequence[
 
 
 def _id(row: Row, options: ReadOptions) -> str | None:
-    found = _first(row, [options.conversation] if options.conversation in row else usual(row, IDS), str | int)
+    keys = [options.conversation] if options.conversation in row else usual(row, "conversation_id")
+    found = _first(row, keys, str | int)
     return None if found is None else str(found)
 
 
@@ -77,18 +76,18 @@ def _first(row: Row, keys: Iterable[str], kind: Any) -> Any:
 def _messages(row: Row, held: list[Row], people: dict[str, Row]) -> Iterator[Row]:
     """The messages of a conversation as flat rows, with senders and times that the conversation records."""
     people = people | people_of(row)
-    asked_by = _first(row, usual(row, ASKED_BY), str | int)
-    began = _first(row, usual(row, TIME), str | int | float)
+    asked_by = _first(row, usual(row, "asked_by"), str | int)
+    began = _first(row, usual(row, "time"), str | int | float)
     for position, item in enumerate((*_opening(row, held, asked_by), *held)):
         values = flat(item)
-        sender_id = next((values[key] for key in usual(values, SENDER_ID)), None)
+        sender_id = next((values[key] for key in usual(values, "sender_id")), None)
         person = people.get(str(sender_id))
         if person is not None:
             named = {"name": person.get("name"), "role": person.get("role") or person.get("type")}
             values |= {f"author.{key}": value for key, value in named.items() if isinstance(value, str)}
-        elif asked_by is not None and sender_id is not None and not usual(values, [*ROLE, *FROM_CUSTOMER]):
+        elif asked_by is not None and sender_id is not None and not usual(values, "role", "from_customer"):
             values["role"] = "customer" if sender_id == asked_by else "agent"
-        if began is not None and not position and not usual(values, TIME):
+        if began is not None and not position and not usual(values, "time"):
             values["time"] = began
         if "timestamp_ms" in values and "sender_name" in values:
             values = _of_facebook(values)
@@ -107,7 +106,7 @@ def _opening(row: Row, held: list[Row], asked_by: object) -> list[Row]:
         return [began | source]
     text = plain(row.get("description_text") or row.get("description")) if asked_by is not None else ""
     first = flat(held[0])
-    said = {" ".join(plain(first[key]).split()) for key in usual(first, TEXT)}
+    said = {" ".join(plain(first[key]).split()) for key in usual(first, "text")}
     if not text or " ".join(text.split()) in said:
         return []
     return [began | {"text": text, "author_id": asked_by, "role": "customer"}]

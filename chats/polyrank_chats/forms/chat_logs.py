@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import SYSTEM, Message, Messages
 from polyrank_chats.times import read_time
 

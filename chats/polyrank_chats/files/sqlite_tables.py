@@ -4,9 +4,9 @@ import sqlite3
 from contextlib import closing
 
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.members import Member
+from polyrank_chats.files.members import Member
+from polyrank_chats.files.unpacking import check_size
 from polyrank_chats.messages import ReadOptions, Rows
-from polyrank_chats.unpacking import check_size
 from polyrank_chats.values import CELL_BYTES
 
 MAGIC = b"SQLite format 3\0"

@@ -5,8 +5,8 @@ import re
 from functools import lru_cache
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.files import File
-from polyrank_chats.members import Members
+from polyrank_chats.files.file import File
+from polyrank_chats.files.members import Members
 from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadOptions
 from polyrank_chats.report import Report
 from polyrank_chats.values import Row, object_of, text_of

@@ -1,12 +1,12 @@
 """Tables with a conversation in each row, as a transcript in one cell: lines such as ``Agent: hello``."""
 
-from polyrank_chats.columns import CONVERSATION, keys_of, time_columns, usual
+from polyrank_chats.columns import keys_of, time_columns, usual
 from polyrank_chats.errors import row_error
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
+from polyrank_chats.forms.tables import first_rows, some_rows, time_of
+from polyrank_chats.forms.transcripts import is_transcript, spoken
 from polyrank_chats.messages import Message, Messages
 from polyrank_chats.profiles import profile
-from polyrank_chats.tables import first_rows, some_rows, time_of
-from polyrank_chats.transcripts import is_transcript, spoken
 from polyrank_chats.values import text_of
 
 
@@ -26,7 +26,7 @@ def transcripts(file: File) -> Messages | None:
 def _messages(file: File, text: str) -> Messages:
     options, rows = file.options, first_rows(file.rows)
     keys = [key for key in keys_of(rows) if key != text]
-    names = [options.conversation] if options.conversation else usual(keys, [*CONVERSATION, "id"])
+    names = [options.conversation] if options.conversation else usual(keys, "conversation", "id")
     time = options.time or time_columns([profile(key, (row.get(key) for row in rows)) for key in keys], options)
     options.report.note(f"each row is a conversation, with its transcript in {text!r}")
     for number, row in file.rows:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row, object_of, objects_in

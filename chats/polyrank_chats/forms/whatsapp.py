@@ -8,7 +8,7 @@ import unicodedata
 from itertools import islice
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages
 from polyrank_chats.times import HALVES
 

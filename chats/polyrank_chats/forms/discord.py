@@ -1,6 +1,6 @@
 """Discord's JSON: files of DiscordChatExporter, and lists of messages of Discord's API."""
 
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank_chats.values import Row, object_of, objects_in
 

@@ -11,7 +11,7 @@ from email.utils import parseaddr
 from itertools import dropwhile
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank_chats.texts import from_html
 

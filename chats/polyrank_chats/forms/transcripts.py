@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from polyrank_chats.errors import row_error
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import Message, Messages
 
 LINE = re.compile(r"(?:[\[(][\d:., APMapm]+[\])] *)?(?P<name>[^\W\d_][^:\n,;\t]{0,39}?) ?: +(?P<text>\S.*)")

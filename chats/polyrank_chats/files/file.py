@@ -8,43 +8,32 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from polyrank_chats import sqlite_tables
-from polyrank_chats.csv_records import csv_rows
-from polyrank_chats.encodings import decoded
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.json_files import json_rows
-from polyrank_chats.members import Member, Members
+from polyrank_chats.files import sqlite_tables
+from polyrank_chats.files.csv_records import csv_rows
+from polyrank_chats.files.encodings import decoded
+from polyrank_chats.files.json_files import json_rows
+from polyrank_chats.files.members import Member, Members
+from polyrank_chats.files.parquet import parquet_rows
+from polyrank_chats.files.workbooks import sheet_rows
 from polyrank_chats.messages import ReadOptions, Rows
-from polyrank_chats.parquet import parquet_rows
-from polyrank_chats.workbooks import sheet_rows
 
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
 EXPORT = "export the chats as JSON, CSV, a sheet or text"
-REFUSED = {
-    b"%PDF": f"a PDF; {EXPORT}",
-    b"Rar!": "a RAR archive; unpack it",
-    b"7z\xbc\xaf": "a 7-Zip archive; unpack it",
-    b"BZh": "packed by bzip2; unpack it",
-    b"\xfd7zXZ": "packed by xz; unpack it",
-    b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it",
-    b"!BDN": "an Outlook data file (.pst); export the mails as .eml or mbox",
-    b"{\\rtf": f"an RTF document; {EXPORT}",
-    b"BEGIN:VCARD": "a file of contacts; give the file of messages",
-    b"BEGIN:VCALENDAR": "a calendar; give the file of messages",
-    b"bplist": f"a property list; {EXPORT}",
-    b"\x89PNG": f"a picture; {EXPORT}",
-    b"\xff\xd8\xff": f"a picture; {EXPORT}",
-    b"GIF8": f"a picture; {EXPORT}",
-    b"OggS": "a sound; transcribe it to text",
-    b"ID3": "a sound; transcribe it to text",
-    b"RIFF": "a sound or a film; transcribe it to text",
-    b"\x7fELF": "a program; give the file of messages",
+ARCHIVES = (b"Rar!", b"7z\xbc\xaf", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # RAR, 7-Zip, bzip2, xz, zstd
+OTHERS = {
+    b"%PDF": "a PDF",
+    b"{\\rtf": "an RTF document",
+    b"!BDN": "an Outlook data file (.pst)",
+    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff", b"GIF8"), "a picture"),
+    **dict.fromkeys((b"OggS", b"ID3", b"RIFF"), "a sound or a film"),
+    **dict.fromkeys((b"BEGIN:VCARD", b"BEGIN:VCALENDAR"), "a file of contacts or dates"),
 }
 INSIDE = {  # other files with the same first bytes as workbooks
-    b"word/document.xml": f"a Word document; {EXPORT}",
-    b"ppt/presentation.xml": f"a presentation; {EXPORT}",
-    "__substg1.0_".encode("utf-16-le"): "an Outlook message (.msg); export the mails as .eml or mbox",
-    "WordDocument".encode("utf-16-le"): f"a Word document; {EXPORT}",
+    b"word/document.xml": "a Word document",
+    b"ppt/presentation.xml": "a presentation",
+    "__substg1.0_".encode("utf-16-le"): "an Outlook message (.msg)",
+    "WordDocument".encode("utf-16-le"): "a Word document",
 }
 
 
@@ -80,10 +69,13 @@ class File:
             DataError: the file cannot be read, or its format is not supported.
         """
         data = self.member.read()
-        inside = INSIDE if data.startswith(SHEETS) else {}
-        known = [what for magic, what in REFUSED.items() if data.startswith(magic)]
-        if known := known or [what for mark, what in inside.items() if mark in data]:
-            raise DataError(f"{self.path}: is {known[0]}")
+        if data.startswith(ARCHIVES):
+            raise DataError(f"{self.path}: is an archive of another format than zip; unpack it and give the folder")
+        kinds = [kind for magic, kind in OTHERS.items() if data.startswith(magic)]
+        if data.startswith(SHEETS):
+            kinds += [kind for mark, kind in INSIDE.items() if mark in data]
+        if kinds:
+            raise DataError(f"{self.path}: is {kinds[0]}; {EXPORT}")
         return data
 
     @cached_property

@@ -4,7 +4,7 @@ import codecs
 from typing import Any
 
 from polyrank_chats.errors import DataError, UsageError, row_error
-from polyrank_chats.members import Member
+from polyrank_chats.files.members import Member
 from polyrank_chats.messages import ReadOptions
 from polyrank_chats.wording import counted
 

@@ -4,9 +4,9 @@ import io
 from typing import Any, cast
 
 from polyrank_chats.errors import DataError, MissingLibraryError, row_error
-from polyrank_chats.members import Member
+from polyrank_chats.files.members import Member
+from polyrank_chats.files.unpacking import check_size
 from polyrank_chats.messages import ReadOptions, Rows
-from polyrank_chats.unpacking import check_size
 from polyrank_chats.values import CELL_BYTES, Row
 
 

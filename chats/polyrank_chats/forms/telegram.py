@@ -3,7 +3,7 @@
 from collections import Counter
 
 from polyrank_chats.errors import DataError, row_error
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row, object_of, objects_in, text_of

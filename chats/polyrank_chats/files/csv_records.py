@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from polyrank_chats.errors import DataError, row_error
-from polyrank_chats.members import Member
+from polyrank_chats.files.members import Member
 from polyrank_chats.messages import Rows
 from polyrank_chats.report import Report
 from polyrank_chats.wording import counted

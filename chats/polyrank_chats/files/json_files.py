@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polyrank_chats.errors import DataError, row_error
-from polyrank_chats.members import Member
+from polyrank_chats.files.members import Member
 from polyrank_chats.messages import Rows
 from polyrank_chats.values import Row, in_object, items_of, type_name
 

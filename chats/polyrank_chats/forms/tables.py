@@ -5,8 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from polyrank_chats.columns import (
-    ANSWER,
-    QUESTION,
     Columns,
     check_columns,
     columns,
@@ -15,10 +13,10 @@ from polyrank_chats.columns import (
     listed,
     time_columns,
     usual,
-    words,
 )
 from polyrank_chats.errors import DataError, UsageError, row_error
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
+from polyrank_chats.forms.wrapping import N_LOOKED_AT, unwrapped
 from polyrank_chats.messages import (
     ATTACHMENT,
     DELETED,
@@ -31,17 +29,15 @@ from polyrank_chats.messages import (
     ReadOptions,
     Rows,
 )
+from polyrank_chats.names import NAMES
 from polyrank_chats.profiles import falls, profile
 from polyrank_chats.report import Report
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
 from polyrank_chats.wording import counted
-from polyrank_chats.wrapping import N_LOOKED_AT, unwrapped
 
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
-SYSTEM_KINDS = {*words("system service event notification info join leave joined left status call system_message")}
 SYSTEM_GROUPS = ("event/", "threadactivity/")  # Skype's
-FILE_KINDS = {"image", "photo", "video", "audio", "voice", "file", "document", "sticker", "location", "media", "gif"}
 NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
 
 
@@ -127,12 +123,16 @@ def message(row: Row, chosen: Columns, where: str, stream: str) -> Message | str
         return NOTE
     if _is_deleted(row, chosen.deleted):
         return DELETED
-    if kinds & SYSTEM_KINDS or any(kind.startswith(SYSTEM_GROUPS) for kind in kinds) or ("rid" in row and row.get("t")):
+    if (
+        kinds.intersection(NAMES["system_kinds"])
+        or any(kind.startswith(SYSTEM_GROUPS) for kind in kinds)
+        or ("rid" in row and row.get("t"))
+    ):
         return SYSTEM  # the last is Rocket.Chat's
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text
-        with_file = parts or kinds & FILE_KINDS or any(row.get(key) for key in chosen.files)
+        with_file = parts or kinds.intersection(NAMES["file_kinds"]) or any(row.get(key) for key in chosen.files)
         return ATTACHMENT if with_file else EMPTY
     sender = _scalar(row, chosen.sender)
     role = _role(row, chosen)
@@ -207,8 +207,8 @@ def questions(file: File) -> Messages | None:
     wanted = options.form or options.question or options.answer
     if not wanted and (options.sender or options.text or options.conversation):
         return None
-    answers = [options.answer] if options.answer else usual(keys, ANSWER)
-    asked = [options.question] if options.question else usual([key for key in keys if key not in answers], QUESTION)
+    answers = [options.answer] if options.answer else usual(keys, "answer")
+    asked = [options.question] if options.question else usual([key for key in keys if key not in answers], "question")
     if asked and answers:
         return _exchanges(file, rows, bad, (asked[0], answers[0]))
     if wanted:
@@ -231,7 +231,7 @@ def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[s
             )
     if not (options.question and options.answer):
         options.report.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
-    ids = [options.conversation] if options.conversation else usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
+    ids = [options.conversation] if options.conversation else usual(keys, "question_id")[:1]
     times = options.time or _guessed_time(rows, [key for key in keys if key not in (*chosen, *ids)], options)
     for number, row in rows:
         texts = [plain(row.get(key)) for key in chosen]

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.unpacking import GZIP_MAGIC, MAX_BYTES, check_archive, check_size, gunzipped
+from polyrank_chats.files.unpacking import GZIP_MAGIC, MAX_BYTES, check_archive, check_size, gunzipped
 from polyrank_chats.wording import counted
 
 TEXTS = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".vtt", ".srt", ".eml", ".mbox", ".mbx", ".log")

@@ -3,36 +3,23 @@
 from typing import Any
 
 from polyrank_chats.columns import (
-    ANSWER,
-    CONVERSATION,
-    QUESTION,
-    ROLE,
-    SENDER,
-    TEXT,
     flat,
     keys_of,
     normal,
     usual,
-    words,
 )
 from polyrank_chats.errors import DataError
 from polyrank_chats.messages import Rows
+from polyrank_chats.names import NAMES
 from polyrank_chats.values import Row, in_object, object_of, objects_in, text_of, type_name
 
 N_LOOKED_AT = 200  # rows from which columns are detected
-MESSAGES = words(
-    """
-    messages messagelist turns comments conversations conversation conversationparts dialogue dialog utterances replies
-    history chat posts parts entries events notes items transcript log thread data mapping
-    """
-)
-PEOPLE = words("users participants members agents profiles contacts")
 
 
 def is_message(row: Row) -> bool:
     """Whether the object has a text and a sender."""
     keys = list(flat(row))
-    return bool(usual(keys, TEXT) and usual(keys, [*SENDER, *ROLE]))
+    return bool(usual(keys, "text") and usual(keys, "sender", "role"))
 
 
 def messages_in(row: Row) -> list[Row] | None:
@@ -42,7 +29,7 @@ def messages_in(row: Row) -> list[Row] | None:
     [{'speaker': 'a', 'text': 'hi'}]
     """
     by_name = {normal(key): value for key, value in row.items()}
-    for name in MESSAGES:
+    for name in NAMES["messages"]:
         value = by_name.get(name)
         if isinstance(value, dict):
             if name == "mapping":
@@ -58,7 +45,7 @@ def people_of(row: Row) -> dict[str, Row]:
     return {
         str(person["id"]): person
         for key, value in row.items()
-        if normal(key) in PEOPLE
+        if normal(key) in NAMES["users"]
         for person in objects_in(value)
         if "id" in person
     }
@@ -102,8 +89,8 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
     bad: list[DataError] = []
     for value in outer.values():
         objects = objects_in(value)
-        of_a_table = any(map(is_message, objects)) and usual(keys_of(map(flat, objects[:N_LOOKED_AT])), CONVERSATION)
-        of_questions = not inside and any(usual(item, QUESTION) and usual(item, ANSWER) for item in objects)
+        of_a_table = any(map(is_message, objects)) and usual(keys_of(map(flat, objects[:N_LOOKED_AT])), "conversation")
+        of_questions = not inside and any(usual(item, "question") and usual(item, "answer") for item in objects)
         if of_a_table or of_questions or any(messages_in(item) for item in objects):
             for number, item in enumerate(value, 1 + len(good) + len(bad)):
                 if isinstance(item, dict):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, zip_longest
 
 from polyrank_chats.errors import row_error
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import Message, Messages
 
 CUE = re.compile(r"^(?:\d+:)?\d\d:\d\d[.,]\d{3} --> ", re.MULTILINE)

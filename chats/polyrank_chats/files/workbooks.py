@@ -7,12 +7,12 @@ from typing import Any
 
 from python_calamine import CalamineWorkbook, PasswordError
 
-from polyrank_chats.csv_records import Record, below_header, n_filled
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.members import Member
+from polyrank_chats.files.csv_records import Record, below_header, n_filled
+from polyrank_chats.files.members import Member
+from polyrank_chats.files.unpacking import check_archive
 from polyrank_chats.messages import ReadOptions, Rows
 from polyrank_chats.report import Report
-from polyrank_chats.unpacking import check_archive
 
 ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 

@@ -5,9 +5,9 @@ Lines of KakaoTalk's mobile app have full dates; ``whatsapp`` reads them.
 
 import re
 
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
+from polyrank_chats.forms.whatsapp import CLOCK
 from polyrank_chats.messages import ATTACHMENT, SYSTEM, Message, Messages
-from polyrank_chats.whatsapp import CLOCK
 
 LINES = (
     re.compile(rf"(?P<clock>{CLOCK})\t(?P<name>[^\t]*)(?:\t(?P<text>.*))?"),  # LINE: 10:15<TAB>Ann<TAB>hello

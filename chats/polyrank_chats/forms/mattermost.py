@@ -1,6 +1,6 @@
 """Mattermost's bulk export: JSON lines of posts and direct posts, each with its replies."""
 
-from polyrank_chats.files import File
+from polyrank_chats.files.file import File
 from polyrank_chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank_chats.values import Row, object_of, objects_in
 
