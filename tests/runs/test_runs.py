@@ -1,5 +1,7 @@
-"""Results of runs: runs/record.py."""
+"""The scripts of runs/: results by record.py, and imports."""
 
+import ast
+import importlib.util
 import json
 import os
 import subprocess
@@ -7,7 +9,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-RECORD = Path(__file__).parents[2] / "runs" / "record.py"
+import pytest
+
+RUNS = Path(__file__).parents[2] / "runs"
+RECORD = RUNS / "record.py"
 
 
 def record(results: Path, *words: str | Path, said: str = "") -> subprocess.CompletedProcess[str]:
@@ -44,3 +49,12 @@ def test_scripts_that_store_results_concurrently_lose_none(tmp_path: Path) -> No
         list(pool.map(lambda i: record(tmp_path, f"best/star/{i:02}", said=str(i)), range(12)))
     lines = map(json.loads, (tmp_path / "best.jsonl").read_text("utf-8").splitlines())
     assert [(line["name"], line["result"]) for line in lines] == [(f"best/star/{i:02}", i) for i in range(12)]
+
+
+@pytest.mark.parametrize("path", sorted(RUNS.rglob("*.py")), ids=lambda path: path.name)
+def test_scripts_import_names_that_exist(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("polyrank."):
+            module = importlib.import_module(str(node.module))
+            missing = [one.name for one in node.names if not hasattr(module, one.name)]
+            assert not [name for name in missing if importlib.util.find_spec(f"{node.module}.{name}") is None], missing
