@@ -7,11 +7,13 @@ prints one JSON object; see ``polyrank.tuning.threshold.try_threshold``. Every e
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from polyrank import Example, read_examples, read_pool
-from polyrank.evaluation import plot_coverage
+from polyrank.evaluation.plots import new_figure, save
+from polyrank.ranking.abstention import Point
 from polyrank.scorers.open import load_ranking
 from polyrank.scorers.ranker import as_ranker
 from polyrank.tuning.threshold import choose_threshold, try_threshold
@@ -25,6 +27,17 @@ def lists(path: Path, pool: Path) -> list[Example]:
         replace(one, candidates=texts, relevant=tuple(number[name] for name in one.relevant_ids), relevant_ids=())
         for one in read_examples(path).examples
     ]
+
+
+def draw(curve: Sequence[Point], path: Path) -> None:
+    """Precision against coverage, with the lower end of its 95% interval."""
+    figure = new_figure()
+    axes = figure.subplots()
+    coverage = [100 * point.coverage for point in curve]
+    (line,) = axes.plot(coverage, [100 * point.precision for point in curve])
+    axes.plot(coverage, [100 * point.low for point in curve], color=line.get_color(), alpha=0.4, linewidth=0.8)
+    axes.set(xlabel="contexts answered (%)", ylabel="answers that are right (%)", ylim=(0, 101), title="thin: 95% low")
+    save(figure, path)
 
 
 def main() -> None:
@@ -42,7 +55,7 @@ def main() -> None:
     ranker.abstention = rule
     figures, curve = try_threshold(ranker, lists(options.test, options.pool))
     if options.plot is not None:
-        plot_coverage({options.model: curve}, options.plot)
+        draw(curve, options.plot)
     print(json.dumps({**figures, "threshold": rule.threshold, "measure": rule.measure, "chosen": chosen["chosen"]}))
 
 

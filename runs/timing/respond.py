@@ -9,6 +9,7 @@ all in fp32, with attention weights and attended vectors. Prints one JSON object
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,8 +31,8 @@ from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.names import SAMPLE
 from polyrank.data import read_pool
 from polyrank.devices.choice import set_threads
+from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import CrossEncoder, new_model
-from polyrank.models.backbone import save_random_base
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
@@ -54,6 +55,21 @@ KINDS: dict[str, BiConfig | PolyConfig | CrossConfig] = {
 }
 USUAL = ("Bi", "Poly-16", "Poly-64", "Poly-360", "Cross")
 PAPERS = ", papers"
+
+
+def save_random_base(folder: Path) -> str:
+    """Save a network of BERT-base's size with random weights and the embedded vocabulary, for measuring speed.
+
+    Returns:
+        Its name for a model's settings.
+    """
+    from transformers import BertConfig, BertModel
+
+    embedded = resolve_backbone("embedded").folder
+    for file in {*embedded.glob("*token*"), embedded / "vocab.txt"}:
+        shutil.copy(file, folder)
+    BertModel(BertConfig()).save_pretrained(folder)
+    return str(folder)
 
 
 def bench_responding(

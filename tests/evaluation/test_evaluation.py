@@ -28,8 +28,6 @@ from polyrank.evaluation import (
     last_turns,
     paired_test,
     plot_comparison,
-    plot_coverage,
-    plot_times,
     rankable,
     read_scores,
     read_task,
@@ -39,7 +37,6 @@ from polyrank.evaluation import (
 )
 from polyrank.evaluation.curves import Check, plot_curves, read_curves
 from polyrank.evaluation.layout import markdown
-from polyrank.ranking.abstention import Point
 from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.lexical import BM25
@@ -671,33 +668,6 @@ def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], 
         np.testing.assert_allclose(ends, [[100 * end for end in row["intervals"]["R@1"]] for row in rows])
     assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<?xml")
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("turns in the context", "R@1 (%)")
-
-
-def test_coverage_is_drawn_in_percent(figures: list[Any], tmp_path: Path) -> None:
-    curve = [Point(0.9, 0.25, 1.0, 0.5), Point(0.2, 1.0, 0.75, 0.7)]
-    plot_coverage({"a": curve, "b": curve[:1]}, tmp_path / "x.png")
-    (axes,) = figures[0].axes
-    drawn = [line.get_xydata().tolist() for line in axes.get_lines()]
-    assert drawn == [[[25, 100], [100, 75]], [[25, 50], [100, 70]], [[25, 100]], [[25, 50]]]
-    assert legend_of(axes) == ["a", "b"]
-    colors = [line.get_color() for line in axes.get_lines()]
-    assert colors[0] == colors[1] != colors[2] == colors[3]
-    assert axes.get_ylim() == (0, 101)
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("contexts answered (%)", "answers that are right (%)")
-    assert (tmp_path / "x.png").stat().st_size > 1000
-
-
-def test_times_are_drawn_against_a_column(figures: list[Any], tmp_path: Path) -> None:
-    rows = [{"what": "bi", "form": "torch", "n": n, "ms": ms} for n, ms in ((100, 5.0), (10, 1.0))]
-    rows.append({"what": "bi", "form": "onnx", "n": 10, "ms": 0.5})
-    plot_times(rows, "n", tmp_path / "x.svg")
-    (axes,) = figures[0].axes
-    assert lines_of(axes) == {"bi, torch": [(10, 1), (100, 5)], "bi, onnx": [(10, 0.5)]}
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale(), axes.get_yscale()) == (
-        "candidates (n)", "time (ms)", "log", "log",
-    )  # fmt: skip
-    assert set(legend_of(axes)) == {"bi, torch", "bi, onnx"}
-    assert (tmp_path / "x.svg").stat().st_size > 1000
 
 
 def written(path: Path, *records: dict[str, Any]) -> Path:

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 
 from polyrank.cli.console import check_plot_path
 from polyrank.errors import DataError, MissingExtraError, UsageError
-from polyrank.evaluation import plot_comparison, plot_times
+from polyrank.evaluation import plot_comparison
 from polyrank.evaluation.curves import Check, plot_curves, read_curves
 from polyrank.evaluation.plots import LINES, MARKERS, style
 
@@ -112,26 +112,6 @@ def test_a_file_that_is_no_record_of_a_training(tmp_path: Path) -> None:
 def test_a_comparison_without_figures_is_refused(tmp_path: Path, rows: list[Any]) -> None:
     with pytest.raises(UsageError, match="no model has R@50 to draw; choose R@k with a lower k, or MRR"):
         plot_comparison(rows, {}, tmp_path / "x.svg", metrics=["R@50"])
-
-
-def test_times_that_grow_are_lines_and_others_are_points(figures: list[Any], tmp_path: Path) -> None:
-    grows = [{"what": "growth", "form": form, "n": n, "m": 64, "ms": n / 7} for form in "ab" for n in (10, 1000)]
-    alone = [{"what": "trained", "form": form, "n": 500, "m": 16, "ms": 3.0} for form in "ab"]
-    plot_times([*alone, *grows], "m", tmp_path / "x.svg")
-    points, lines = figures[0].axes
-    assert [label.get_text() for label in points.get_yticklabels()] == ["trained, a", "trained, b"]
-    assert {text.get_text() for text in points.texts} == {"3"}
-    assert lines.get_xlabel() == "candidates (n)"
-    assert [label.get_text() for label in lines.get_xticklabels()] == ["10", "1,000"]
-    assert names(lines) == ["growth, a", "growth, b"]
-
-
-DRAW = """
-from pathlib import Path
-from polyrank.evaluation import plot_comparison
-for ending in {endings!r}:
-    plot_comparison({rows!r}, {{}}, Path("b." + ending), metrics=["R@1", "MRR"])
-"""
 
 
 def test_equal_figures_have_equal_bytes(tmp_path: Path, rows: list[Any]) -> None:

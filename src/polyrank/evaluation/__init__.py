@@ -2,7 +2,7 @@
 
 from polyrank.evaluation.layout import table
 from polyrank.evaluation.models import Comparison, evaluate_models
-from polyrank.evaluation.plots import plot_comparison, plot_coverage, plot_times
+from polyrank.evaluation.plots import plot_comparison
 from polyrank.evaluation.protocols import Evaluation, Record, against_responses, evaluate, last_turns, rankable
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import breakdown, paired_test, paired_tests, summarise
@@ -21,8 +21,6 @@ __all__ = [
     "paired_test",
     "paired_tests",
     "plot_comparison",
-    "plot_coverage",
-    "plot_times",
     "rankable",
     "read_scores",
     "read_task",

@@ -7,7 +7,7 @@ percent; CSV has fractions with all digits.
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rich.markup import escape
@@ -36,68 +36,55 @@ def table(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> Table:
 
 def markdown(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
     """A GitHub Markdown table; the best of each column is bold."""
-    headings, best = _headings(rows), _best(rows, metrics)
-    lines = [[*headings, *metrics], [":--", *("--:" for _ in (*headings, *metrics)[1:])]]
+    headings = [*_headings(rows), *metrics]
+    lines = [headings, [":--", *("--:" for _ in headings[1:])]]
     for number, row in enumerate(rows):
-        cells = [_about_cell(row, heading).replace("|", "\\|") for heading in headings]
-        for name in metrics:
-            text = _figure_cell(row, name) + _interval(row, name, " ({}-{})")
-            cells.append((f"**{text}**" if number in best[name] else text) + _mark(row, name))
-        lines.append(cells)
+        about = [_about_cell(row, heading).replace("|", "\\|") for heading in _headings(rows)]
+        figures = [
+            (f"**{text}**" if best else text) + _mark(row, name)
+            for name, best in _best(rows, metrics, number)
+            for text in [_figure_cell(row, name) + _interval(row, name, " ({}-{})")]
+        ]
+        lines.append(about + figures)
     notes = [f"\n{note}" for note in (_units(rows), *notes_of(rows))]
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + notes)
 
 
 def latex(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
     """A ``tabular`` with booktabs rules; the best of each column is bold."""
-    headings, best = _headings(rows), _best(rows, metrics)
-    lines = [
-        "% needs \\usepackage{booktabs}",
-        f"\\begin{{tabular}}{{l{'r' * (len(headings) + len(metrics) - 1)}}}",
-        "\\toprule",
-        " & ".join(map(_latex, (*headings, *metrics))) + r" \\",
-        "\\midrule",
-    ]
+    headings = [*_headings(rows), *metrics]
+    lines = ["% needs \\usepackage{booktabs}", f"\\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", "\\toprule"]
+    lines += [" & ".join(map(_latex, headings)) + r" \\", "\\midrule"]
     for number, row in enumerate(rows):
-        cells = [_latex(_about_cell(row, heading)) for heading in headings]
-        for name in metrics:
-            text = _figure_cell(row, name).replace(" ± ", r" $\pm$ ")
-            bold = rf"\textbf{{{text}}}" if number in best[name] else text
-            mark = r"$^{\dagger}$" if _mark(row, name) else ""
-            cells.append(bold + mark + _interval(row, name, r" {{\scriptsize [{}, {}]}}"))
-        lines.append(" & ".join(cells) + r" \\")
-    return "\n".join(
-        [*lines, "\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in (_units(rows), *notes_of(rows)))]
-    )
+        about = [_latex(_about_cell(row, heading)) for heading in _headings(rows)]
+        figures = [
+            (rf"\textbf{{{text}}}" if best else text)
+            + (r"$^{\dagger}$" if _mark(row, name) else "")
+            + _interval(row, name, r" {{\scriptsize [{}, {}]}}")
+            for name, best in _best(rows, metrics, number)
+            for text in [_figure_cell(row, name).replace(" ± ", r" $\pm$ ")]
+        ]
+        lines.append(" & ".join(about + figures) + r" \\")
+    notes = [f"% {note}" for note in (_units(rows), *notes_of(rows))]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *notes])
 
 
 def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
     """CSV for other programs: each figure, interval and test in its own column, with all digits."""
-    about = [heading for heading in _headings(rows) if heading != "seeds"]
     flat: list[dict[str, Any]] = []
     for row in rows:
-        cells: dict[str, Any] = {heading: _about_cell(row, heading).replace(",", "") for heading in about[1:]}
-        cells = {"scorer": row["name"], "seeds": " ".join(map(str, row.get("seeds", ()))), **cells}
-        tests = _tests(row)
+        cells = {"scorer": row["name"], "seeds": " ".join(map(str, row.get("seeds", ())))}
+        cells |= {name: _about_cell(row, name).replace(",", "") for name in _headings(rows) if name in ("n", "C")}
         for name in metrics:
-            if name in row["metrics"]:
-                cells[name] = row["metrics"][name]
-            if name in row.get("std", {}):
-                cells[f"{name} std"] = row["std"][name]
-            if name in row.get("intervals", {}):
-                cells[f"{name} low"], cells[f"{name} high"] = row["intervals"][name]
-            for key in ("difference", "p", "p_adjusted"):
-                if key in tests.get(name, {}):
-                    cells[f"{name} {key}"] = tests[name][key]
+            low, high = row.get("intervals", {}).get(name, ("", ""))
+            test = _tests(row).get(name, {})
+            cells |= {name: row["metrics"].get(name, ""), f"{name} std": row.get("std", {}).get(name, "")}
+            cells |= {f"{name} low": low, f"{name} high": high}
+            cells |= {f"{name} {key}": test.get(key, "") for key in ("difference", "p", "p_adjusted")}
         flat.append(cells)
-    columns = dict.fromkeys(["scorer", "seeds", *about[1:]])
-    for name in metrics:  # the columns of a metric next to each other
-        columns |= dict.fromkeys(
-            key for ending in ("", " std", " low", " high", " difference", " p", " p_adjusted")
-            if any((key := name + ending) in cells for cells in flat)
-        )  # fmt: skip
+    columns = [name for name in flat[0] if name in ("scorer", "seeds") or any(cells[name] != "" for cells in flat)]
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
+    writer = csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     return stream.getvalue().rstrip("\n")
@@ -220,14 +207,12 @@ def _mark(row: Row, name: str) -> str:
     return f" {MARK}" if test.get("p_adjusted", test["p"]) < LEVEL else ""
 
 
-def _best(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, set[int]]:
-    """The numbers of the best rows by each metric, if at least two rows have it."""
-    best: dict[str, set[int]] = {}
+def _best(rows: Sequence[Row], metrics: Sequence[str], number: int) -> Iterator[tuple[str, bool]]:
+    """Each metric, and whether the row of this number is the best by it; at least two rows must have it."""
     for name in metrics:
-        values = {i: row["metrics"][name] for i, row in enumerate(rows) if name in row["metrics"]}
-        top = (min if name == LOSS else max)(values.values(), default=0.0)
-        best[name] = {i for i, value in values.items() if value == top} if len(values) > 1 else set()
-    return best
+        values = [row["metrics"][name] for row in rows if name in row["metrics"]]
+        top = (min if name == LOSS else max)(values, default=0.0)
+        yield name, len(values) > 1 and rows[number]["metrics"].get(name) == top
 
 
 def _latex(text: str) -> str:

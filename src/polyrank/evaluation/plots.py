@@ -13,7 +13,6 @@ from polyrank.data.values import items_of
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation.layout import percent
 from polyrank.evaluation.tables import Evaluations, breakdown
-from polyrank.ranking.abstention import Point
 from polyrank.storage.durable import write_file
 
 # Okabe and Ito, Color Universal Design (2008), without yellow, which is hard to see on white
@@ -22,7 +21,6 @@ LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")
 NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 INCHES_PER_LABEL = 0.2
-COLUMNS = {"n": "candidates", "m": "context vectors", "d": "dimensions", "k": "results"}
 
 
 def new_figure(width: float = 7.5, height: float = 4) -> Any:
@@ -166,73 +164,3 @@ def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]])
     axes.set(xlabel="turns in the context", ylabel="R@1 (%)")
     axes.grid(axis="y", color="0.9")
     name_lines(axes)
-
-
-def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
-    """Plot milliseconds of a speed table, one line for each form, on logarithmic axes.
-
-    Args:
-        rows: with ``what``, ``form``, ``ms`` and sizes.
-        by: the size on the x axis. Measurements with only one value of it get their own panel, with ``n`` or ``m`` on
-            the x axis if they have several values of that, or else as points.
-        path: .svg, .png or .pdf.
-    """
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for row in rows:
-        same = [other for other in rows if other["what"] == row["what"]]
-        column = next((name for name in (by, "n", "m") if len({other[name] for other in same}) > 1), "")
-        lines = panels.setdefault(column, {})
-        lines.setdefault(f"{row['what']}, {row['form']}", []).append((row[column or by], row["ms"]))
-    figure = new_figure(7.5 * len(panels), height_for(max(map(len, panels.values()))))
-    for axes, (column, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        if column:
-            _draw_times(axes, column, lines)
-        else:
-            _draw_points(axes, {name: points[0][1] for name, points in lines.items()})
-    save(figure, path)
-
-
-def _draw_times(axes: Any, column: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    for number, (name, points) in enumerate(lines.items()):
-        axes.plot(*zip(*sorted(points), strict=True), label=name, **style(number))
-    axes.set(xlabel=f"{COLUMNS.get(column, column)} ({column})", ylabel="time (ms)", xscale="log", yscale="log")
-    sizes = sorted({x for points in lines.values() for x, _ in points})
-    axes.set_xticks(sizes, [f"{size:,g}" for size in sizes])
-    axes.set_xticks([], minor=True)
-    _label_plainly(axes.yaxis)
-    axes.grid(color="0.9", which="both", axis="y")
-    name_lines(axes)
-
-
-def _draw_points(axes: Any, times: Mapping[str, float]) -> None:
-    axes.plot(list(times.values()), range(len(times)), "o", color=COLORS[0])
-    for number, ms in enumerate(times.values()):
-        axes.annotate(f"{ms:,.3g}", (ms, number), (8, 0), textcoords="offset points", va="center", fontsize="small")
-    axes.set_yticks(range(len(times)), list(times))
-    axes.set(xlabel="time (ms)", xscale="log", xlim=(min(times.values()) / 1.5, 2 * max(times.values())))
-    axes.set_ylim(len(times) - 0.5, -0.5)
-    _label_plainly(axes.xaxis)
-    axes.grid(color="0.9", which="both", axis="x")
-
-
-def _label_plainly(axis: Any) -> None:
-    """Tick labels 1, 2, 5, 10 on a logarithmic axis with few powers of ten."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:,g}")
-    axis.set_minor_formatter(NullFormatter())
-
-
-def plot_coverage(curves: Mapping[str, Sequence[Point]], path: Path) -> None:
-    """Plot precision against coverage, one line for each scorer, with the lower end of its 95% interval."""
-    figure = new_figure(height=height_for(len(curves)))
-    axes = figure.subplots()
-    for number, (name, curve) in enumerate(curves.items()):
-        coverage, look = [100 * point.coverage for point in curve], style(number)
-        look.pop("marker")
-        (line,) = axes.plot(coverage, [100 * point.precision for point in curve], label=name, **look)
-        axes.plot(coverage, [100 * point.low for point in curve], color=line.get_color(), alpha=0.4, linewidth=0.8)
-    axes.set(xlabel="contexts answered (%)", ylabel="answers that are right (%)", ylim=(0, 101))
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), title="thin: 95% low", fontsize="small")
-    save(figure, path)

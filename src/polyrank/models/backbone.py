@@ -3,7 +3,6 @@
 Tokens ``[B, T]`` in, outputs ``[B, T, D]`` out. Weights come from safetensors only. A model's code is never run.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.errors import ConfigError
-from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
 from polyrank.models.hugging_face import load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.narrow_linear import narrow_weights
@@ -172,18 +170,3 @@ def empty_backbone(config: dict[str, Any], dropout: float | None = None) -> Back
     known = AutoConfig.for_model(values.pop("model_type"), **values)
     _set_dropout(known, dropout)
     return Backbone(AutoModel.from_config(known).float())
-
-
-def save_random_base(folder: Path) -> str:
-    """Save a network of BERT-base's size with random weights and the embedded vocabulary, for measuring speed.
-
-    Returns:
-        Its name for a model's settings.
-    """
-    from transformers import BertConfig, BertModel
-
-    embedded = resolve_backbone("embedded").folder
-    for file in {*embedded.glob("*token*"), embedded / "vocab.txt"}:
-        shutil.copy(file, folder)
-    BertModel(BertConfig()).save_pretrained(folder)
-    return str(folder)
