@@ -6,6 +6,7 @@ from report.best import summed
 from report.convert import MODELS
 from report.figures import (
     BACKBONE,
+    Result,
     change,
     compared,
     machine,
@@ -25,6 +26,7 @@ from report.quality import COUNTS, SETS
 from report.scaling import growth, paper_costs, streamed
 from report.second import second_table
 from report.serving import comparison, load
+from report.tune import tuned
 
 
 def quality() -> str:
@@ -41,7 +43,11 @@ def quality() -> str:
         "its 25 best, re-ranked by [`shipped:rerank`](docs/results.md#a-general-second-stage)": "second/{}/two",
         "Bi-encoder, trained from `shipped:minilm` on more pairs": "best/{}/bi",
     }
-    results = {title: [read_if_there(file.format(name)) for name in SETS] for title, file in rows.items()}
+    results: dict[str, list[Result | None]] = {}
+    for title, file in rows.items():
+        results[title] = [read_if_there(file.format(name)) for name in SETS]
+        if file.startswith("second/") and any(chosen := [*map(tuned, SETS)]):
+            results["MiniLM, shipped, with [what `polyrank tune` adds](docs/results.md#one-ranker)"] = chosen
     results["the same over all pairs, with dropout and [several passes](docs/results.md#both-stages-on-all-pairs)"] = [
         *map(passes, SETS)
     ]
@@ -168,8 +174,13 @@ def without_training() -> str:
             "its 25 best, re-ranked by `shipped:rerank`; not trained on sgd",
             *(read_if_there(f"second/{name}/two") for name in sets),
         ],
+        ["MiniLM, shipped, with [what `polyrank tune` adds](results.md#one-ranker)", *map(tuned, sets)],
     ]
-    cells = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in results)] for title, *results in rows]
+    cells = [
+        [title, *(percent(one["metrics"]["R@1"]) if one else "" for one in results)]
+        for title, *results in rows
+        if any(results)
+    ]
     return table(["R@1 of 100, %", *sets], cells, range(1, 5))
 
 

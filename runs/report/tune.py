@@ -58,6 +58,12 @@ def one_ranker() -> str:
     )
 
 
+def tuned(name: str) -> Result | None:
+    """The ranker that tune chose for a set: with the re-ranker if that was measured."""
+    results = _rows(f"tune/{name}/best") or _rows(f"tune/{name}/searched")
+    return results[-1] if results else None
+
+
 def _rows(name: str) -> list[Result]:
     """The models of an evaluation; one model is not a list."""
     result = read_if_there(name) or []
