@@ -114,6 +114,14 @@ def test_a_comparison_without_figures_is_refused(tmp_path: Path, rows: list[Any]
         plot_comparison(rows, {}, tmp_path / "x.svg", metrics=["R@50"])
 
 
+DRAW = """
+from pathlib import Path
+from polyrank.evaluation import plot_comparison
+for ending in {endings!r}:
+    plot_comparison({rows!r}, {{}}, Path("b." + ending), metrics=["R@1", "MRR"])
+"""
+
+
 def test_equal_figures_have_equal_bytes(tmp_path: Path, rows: list[Any]) -> None:
     endings = ["svg", "png", "pdf"]
     code = DRAW.format(endings=endings, rows=rows)
