@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 def drawn_lists(
     seed: int, n: int, weights: Sequence[float], scales: Sequence[float]
-) -> tuple[list[Array], list[tuple[int, ...]]]:
+) -> tuple[list[Array], list[tuple[int]]]:
     """Random features of lists of different lengths, whose right candidate is drawn with these weights."""
     generator = np.random.default_rng(seed)
     features = [generator.normal(size=(generator.integers(2, 7), len(weights))) * scales for _ in range(n)]

@@ -11,7 +11,7 @@ from polyrank.tuning.selection import Block, Selection, standard_error
 Array = NDArray[np.float64]
 
 
-def drawn(seed: int, n: int, weights: list[float], k: int = 6) -> tuple[list[Array], list[tuple[int, ...]]]:
+def drawn(seed: int, n: int, weights: list[float], k: int = 6) -> tuple[list[Array], list[tuple[int]]]:
     """Lists of ``k`` whose right candidate is drawn with these weights of random features."""
     generator = np.random.default_rng(seed)
     features = [generator.normal(size=(k, len(weights))) for _ in range(n)]

@@ -189,7 +189,7 @@ def _terms(
     encoders = list(EncoderTerm.offered(offer))
     scales = tuple(fit_weights(scored.features(term), scored.relevant)[0] for term in encoders)
     offer = replace(offer, scales=scales)
-    kinds = [kind for name, kind in sorted(term_kinds().items()) if name not in without and kind is not EncoderTerm]
+    kinds = [kind for name, kind in term_kinds().items() if name not in without and kind is not EncoderTerm]
     terms: list[Term] = [*encoders, *(term for kind in kinds for term in kind.offered(offer))]
     terms = [term for term in terms if term.name not in without]
     if not terms:

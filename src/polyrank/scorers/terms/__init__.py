@@ -15,7 +15,7 @@ from polyrank.scorers.terms.protocol import Term
 def term_kinds() -> dict[str, type[Term]]:
     """The classes of all terms, by kind.
 
-    >>> sorted(term_kinds())
+    >>> [*term_kinds()]
     ['counts', 'cross', 'encoder', 'hubs', 'lexical', 'words']
     """
     names = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "protocol"]
@@ -24,7 +24,7 @@ def term_kinds() -> dict[str, type[Term]]:
     classes: list[type[Term]] = [*Term.__subclasses__()]
     for parent in classes:  # grows while it is read
         classes += parent.__subclasses__()
-    return {kind.kind: kind for kind in classes if vars(kind).get("kind")}
+    return dict(sorted((kind.kind, kind) for kind in classes if vars(kind).get("kind")))
 
 
 def term_kind(name: str) -> type[Term]:
@@ -36,7 +36,7 @@ def term_kind(name: str) -> type[Term]:
     kinds = term_kinds()
     if name not in kinds:
         raise ArtifactError(
-            f"a term of kind {name!r} is unknown here, only {', '.join(sorted(kinds))}; install the version or the"
-            " module that wrote the ranker"
+            f"a term of kind {name!r} is unknown here, only {', '.join(kinds)}; install the version or the module that"
+            " wrote the ranker"
         )
     return kinds[name]

@@ -1,0 +1,77 @@
+"""``polyrank tune`` on the sample that ships with polyrank: its table, JSON, folder and refusals."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import polyrank
+from polyrank.cli.commands import app
+from polyrank.config.names import SAMPLE
+from polyrank.errors import PolyrankError
+
+Tune = Callable[..., Any]
+
+
+@pytest.fixture
+def tune(tmp_path: Path) -> Tune:
+    """Run the command on a few lists of the sample."""
+    lists = (SAMPLE / "valid.jsonl").read_text("utf-8").splitlines()[:24]
+    (tmp_path / "valid.jsonl").write_text("\n".join(lists), "utf-8")
+
+    def run(*arguments: str | Path) -> Any:
+        words = ["tune", *arguments, "--valid", tmp_path / "valid.jsonl", "-o", tmp_path / "best"]
+        return CliRunner().invoke(app, [*map(str, words)])
+
+    return run
+
+
+def test_a_ranker_is_chosen_printed_and_written(tune: Tune, tmp_path: Path) -> None:
+    done = tune("shipped:convert", "bm25", "--dialogues", SAMPLE / "train.jsonl", "--weight", "counts=0.2", "--json")
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert {row["kind"] for row in figures["terms"]} == {"encoder", "lexical", "counts", "hubs", "words"}
+    ranker = polyrank.load(tmp_path / "best")
+    assert isinstance(ranker, polyrank.Ranker)
+    assert ranker.prior == 0.2
+    assert ranker.figures == figures
+    assert not (tmp_path / "best.scores").exists()
+    assert "already exists" in str(tune("shipped:convert").exception)
+    polyrank.build_index(tmp_path / "index", tmp_path / "best", SAMPLE / "replies.jsonl")
+    with polyrank.open(tmp_path / "index") as replies:
+        assert len(replies.answer("my wifi is slow", 3).ranked) == 3
+
+
+def test_a_model_alone_is_best_if_no_term_helps(tune: Tune, tmp_path: Path) -> None:
+    done = tune("shipped:convert", "--without", "words", "--without", "hubs")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stderr.split())
+    assert "shipped:convert alone is best: no measurable difference on 24 lists" in said
+    assert repr(polyrank.load(tmp_path / "best")) == "Ranker(1 shipped:convert)"
+    for word in ("term", "weight", "R@1, MRR w", "ms", "shipped:convert"):
+        assert word in done.stdout
+    done = tune("shipped:convert", "--without", "words", "--without", "hubs", "--precision", "0.3", "--overwrite")
+    assert done.exit_code == 0, done.output
+    assert polyrank.load(tmp_path / "best").abstention is not None  # type: ignore[attr-defined]  # a ranker
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("shipped:other", "shipped:other does not ship with polyrank"),
+        ("shipped:convert --without hub", "no term is called 'hub'; leave out one of counts, cross"),
+        ("shipped:convert --weight counts", "--weight 'counts' is not TERM=WEIGHT; write for example"),
+        ("shipped:convert --weight counts=a", "--weight 'counts=a' is not TERM=WEIGHT; write for example"),
+        ("shipped:convert --weight nobody=1", "no term is called 'nobody'; fix the weight of one of shipped:convert"),
+        ("shipped:convert --ms 0.000001", "no model answers in 1e-06 ms: shipped:convert, the fastest"),
+        ("shipped:convert --dialogues nowhere", "nowhere"),
+    ],
+)
+def test_wrong_arguments_are_refused(tune: Tune, tmp_path: Path, arguments: str, reason: str) -> None:
+    done = tune(*arguments.split())
+    assert isinstance(done.exception, PolyrankError)
+    assert reason in str(done.exception)
+    assert not (tmp_path / "best").exists()

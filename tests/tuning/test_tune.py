@@ -1,0 +1,320 @@
+"""``polyrank.tune``: what it chooses from simulated answers, its bounds and options, its cache, and users' objects."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyrank
+from polyrank import Example, Replies, build_index
+from polyrank.errors import DataError, UsageError
+from polyrank.index import open_index
+from polyrank.records import Context
+from polyrank.scorers.protocols import Scorer
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.counts import Counts
+from polyrank.scorers.terms.cross import CrossTerm
+from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.protocol import Term
+from polyrank.scorers.terms.words import WordCounts, Words
+from polyrank.tuning.choice import Choice
+from polyrank.tuning.durations import milliseconds
+from polyrank.tuning.scored import ScoredLists
+from word_models import PairScorer, WordEncoder
+
+SAID = [f"w{n}" for n in range(30)]
+WITHOUT = ["words", "counts", "hubs"]
+
+
+def simulated(n: int, true: Scorer, seed: int = 1, k: int = 6, noise: float = 1.0) -> list[Example]:
+    """Random lists, two of each dialogue, whose right reply is drawn from the softmax of a model's scores."""
+    generator, lists = np.random.default_rng(seed), []
+
+    def text() -> str:
+        return " ".join(generator.choice(SAID, generator.integers(1, 4)))
+
+    for number in range(n):
+        turns, texts = tuple(text() for _ in range(2)), list(dict.fromkeys(text() for _ in range(k)))
+        scores = true.score([turns], [texts])[0].astype(np.float64) + noise * generator.gumbel(size=len(texts))
+        lists.append(Example(turns, tuple(texts), (int(scores.argmax()),), f"d{number // 2}#{number}"))
+    return lists
+
+
+def truth(*parts: tuple[Term, Sequence[float]]) -> Ranker:
+    return Ranker(parts)
+
+
+BI, OTHER = WordEncoder("bi", 1), WordEncoder("other", 2)
+EXAMPLE_LISTS = simulated(80, truth((EncoderTerm(BI), (3.0,))))
+
+
+def kinds_of(tuning: polyrank.Tuning) -> list[str]:
+    return [each.term.kind for each in tuning.ranker.terms]
+
+
+def test_the_terms_that_made_the_answers_are_chosen_with_their_weights() -> None:
+    true = truth((EncoderTerm(BI), (2.0,)), (EncoderTerm(OTHER), (1.0,)))
+    tuning = polyrank.tune([BI, OTHER, WordEncoder("noise", 8)], simulated(300, true), without=WITHOUT)
+    assert tuning.is_better
+    assert tuning.alone == "bi"
+    assert {each.term.name: each.weights for each in tuning.ranker.terms} == {
+        "bi": (1.0,), "other": (pytest.approx(0.5, abs=0.2),),
+    }  # fmt: skip
+    assert tuning.ranker.scale == pytest.approx(2.0, rel=0.25)
+    rows = {row["name"]: row for row in tuning.rows}
+    assert rows["noise"]["weights"] == {}
+    assert rows["other"]["with"]["MRR"]["low"] > 0 > rows["other"]["without"]["MRR"]["high"]
+    assert tuning.gain["log_likelihood"]["low"] > 0
+    assert [point["terms"] for point in tuning.curve] == [["bi"], ["bi", "other"]]
+    assert tuning.curve[1]["R@1"]["mean"] - tuning.curve[0]["R@1"]["mean"] == pytest.approx(tuning.gain["R@1"]["mean"])
+    assert tuning.ranker.figures["n_lists"] == tuning.n_lists == 300
+
+
+def test_counts_and_words_of_the_dialogues_are_chosen_if_they_help() -> None:
+    said = ["w1", "w1", "w1", "w1 w2", "w2", "w3"] * 40
+    dialogues = [Example(("hi",), (text,), (0,), f"t{n}") for n, text in enumerate(said)]
+    counts = Counts.of({"w1": 120, "w1 w2": 40, "w2": 40, "w3": 40})
+    generator = np.random.default_rng(3)
+    lists = []
+    for n in range(200):
+        texts = tuple(generator.permutation(["w1", "w1 w2", "w2", "w4", "w5", "w6 w7"]).tolist())
+        scores = counts.score(["hi"], [texts])[0][:, 0] + BI.score([f"w{n % 30}"], [texts])[0]
+        lists.append(Example((f"w{n % 30}",), texts, (int((scores + generator.gumbel(size=6)).argmax()),), str(n)))
+    tuning = polyrank.tune([BI], lists, dialogues=dialogues)
+    assert "counts" in kinds_of(tuning)
+    assert "counts" not in [row["kind"] for row in polyrank.tune([BI], lists).rows]  # there are no dialogues
+    echoes = truth((EncoderTerm(BI), (1.0,)), (Words(WordCounts.of(SAID)), (1.0, 0.0, 0.0, 0.0)))
+    assert "words" in kinds_of(polyrank.tune([BI], simulated(200, echoes)))
+
+
+def test_noise_is_no_ranker_of_several_terms() -> None:
+    """Random models beside a useful one: nearly always the useful one alone is best."""
+    better = 0
+    for seed in range(20):
+        noise = [WordEncoder(f"noise {n}", 50 + 3 * seed + n) for n in range(2)]
+        lists = simulated(40, truth((EncoderTerm(BI), (3.0,))), seed)
+        tuning = polyrank.tune([BI, *noise], lists, without=WITHOUT, seed=seed)
+        better += tuning.is_better
+        if not tuning.is_better:
+            assert repr(tuning.ranker) == "Ranker(1 bi)"
+    assert better <= 2
+
+
+def test_the_choice_depends_only_on_the_lists_and_the_seed() -> None:
+    one, same = (polyrank.tune([BI, OTHER], EXAMPLE_LISTS, seed=5) for _ in range(2))
+    assert one.gain == same.gain
+    assert one.ranker.fingerprint == same.ranker.fingerprint
+    more = [*EXAMPLE_LISTS, *simulated(30, BI, 9)]
+    assert polyrank.tune([BI, OTHER], more, seed=5, max_lists=80).gain == one.gain
+    silent = [Example(("hi",), ("a", "b"), ()), Example(("hi",), ("a", "a"), (0,))]  # they tell nothing
+    assert polyrank.tune([BI, OTHER], [*silent, *EXAMPLE_LISTS], seed=5).gain == one.gain
+
+
+# re-rankers
+
+
+def cross_choice(lists: Sequence[Example], terms: Sequence[Term], ms: float | None = None, **times: float) -> Choice:
+    durations = {term: times.get(term.kind, 1.0) for term in terms}
+    return Choice(terms, ScoredLists(lists, None, lambda _, batches: batches), {}, durations, ms, 0)
+
+
+def test_a_reranker_is_tried_on_shortlists_which_equal_whole_lists_if_they_hold_all() -> None:
+    terms: list[Term] = [EncoderTerm(BI), CrossTerm(PairScorer())]
+    lists = simulated(100, truth((terms[0], (1.0,)), (terms[1], (2.0,))))
+    searched = cross_choice(lists, terms[:1])
+    searched.start()
+    both = searched.with_rerankers(terms[1:])
+    whole = cross_choice(lists, terms).held_out(terms)
+    assert both.order == terms
+    for name in ("log_likelihood", "reciprocal_rank", "hit"):
+        np.testing.assert_allclose(getattr(both.steps[-1], name), getattr(whole, name), atol=1e-6)
+    first, second = both.ranker().terms
+    (wanted,) = (w for t, w in cross_choice(lists, terms).weights(terms).items() if t is terms[1])
+    assert second.weights[0] / first.weights[0] == pytest.approx(2.0, rel=0.4)
+    assert second.weights[0] * both.ranker().scale == pytest.approx(wanted[0], rel=1e-2)
+
+
+def test_a_reranker_of_long_lists_scores_only_their_best() -> None:
+    pairs = PairScorer()
+    lists = simulated(30, truth((EncoderTerm(BI), (1.0,)), (CrossTerm(pairs), (3.0,))), k=40)
+    n_before = pairs.n_scored
+    searched = cross_choice(lists, [EncoderTerm(BI)])
+    searched.start()
+    both = searched.with_rerankers([CrossTerm(pairs)])
+    assert pairs.n_scored - n_before == 25 * 30
+    assert len(both.order) == 2
+    assert both.ranker().n_retrieved == 25
+    assert np.isfinite(both.steps[-1].log_likelihood).all()
+
+
+def test_no_answer_takes_longer_than_the_bound() -> None:
+    terms: list[Term] = [EncoderTerm(BI), EncoderTerm(OTHER), CrossTerm(PairScorer())]
+    true = truth(*((term, (1.5,)) for term in terms))
+    lists = simulated(150, true)
+    for ms, n_searched, n_all in ((None, 2, 3), (100, 2, 3), (50, 2, 2), (19, 1, 1)):
+        choice = cross_choice(lists, terms[:2], ms, encoder=10.0)
+        choice.durations = {**choice.durations, terms[2]: 40.0}
+        choice.start()
+        choice.add(terms[:2])
+        assert len(choice.order) == n_searched
+        both = choice.with_rerankers(terms[2:])
+        assert len(both.order) == n_all
+        assert both.curve()[-1]["milliseconds"] == sum(choice.durations[term] for term in both.order) <= (ms or 1e9)
+    with pytest.raises(UsageError, match=r"no model answers in 9 ms: bi, the fastest, takes 10\.0; permit more"):
+        cross_choice(lists, terms[:2], 9, encoder=10.0).start()
+
+
+def test_times_are_of_one_answer() -> None:
+    lists = EXAMPLE_LISTS[:12]
+    assert milliseconds(Counts.of({"w1": 1}), lists, None, n_reranked=25) == 0
+    assert milliseconds(CrossTerm(PairScorer()), lists, None, n_reranked=25) > 0
+    assert milliseconds(EncoderTerm(BI), lists, 10**8, n_reranked=25) > milliseconds(
+        EncoderTerm(BI), lists, 10, n_reranked=25
+    )
+    with pytest.raises(UsageError, match=r"no model answers in 1e-06 ms: bi, the fastest"):
+        polyrank.tune([BI], lists, ms=1e-6)
+
+
+# options
+
+
+def test_terms_that_are_left_out_are_not_tried() -> None:
+    every = {row["kind"] for row in polyrank.tune([BI, "bm25"], EXAMPLE_LISTS, dialogues=EXAMPLE_LISTS).rows}
+    assert every == {"encoder", "counts", "hubs", "words", "lexical"}
+    for name, others in (
+        ("hubs", every - {"hubs"}),
+        ("lexical", every - {"lexical"}),
+        ("bi", {"counts", "words", "lexical"}),
+    ):
+        tuning = polyrank.tune([BI, "bm25"], EXAMPLE_LISTS, dialogues=EXAMPLE_LISTS, without=[name])
+        assert {row["kind"] for row in tuning.rows} == others
+    with pytest.raises(UsageError, match="no term is called 'hub'; leave out one of counts, cross, encoder, hubs"):
+        polyrank.tune([BI], EXAMPLE_LISTS, without=["hub"])
+    with pytest.raises(UsageError, match="no term is left without bi, words; leave one of them in"):
+        polyrank.tune([BI], EXAMPLE_LISTS, without=["bi", "words"])
+
+
+def test_a_fixed_weight_is_kept() -> None:
+    for weight in (0.0, 0.25, 2.0):
+        tuning = polyrank.tune([BI, OTHER], EXAMPLE_LISTS, dialogues=EXAMPLE_LISTS, weights={"counts": weight})
+        assert tuning.is_better  # the user wants it
+        fixed = [each.weights for each in tuning.ranker.terms if each.term.kind == "counts"]
+        assert fixed == ([(weight,)] if weight else [])
+        assert tuning.ranker.terms[0].weights == (1.0,)
+    for weights, reason in (
+        ({"count": 1.0}, "no term is called 'count'; fix the weight of one of bi, "),
+        ({"words": 1.0}, "words has 4 weights, so 1 cannot be fixed"),
+        ({"bi": 2.0}, "bi is the unit of the weights, so 2 cannot be fixed"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            polyrank.tune([BI, OTHER], EXAMPLE_LISTS, weights=weights)
+
+
+def test_rankers_count_as_their_models() -> None:
+    one = polyrank.tune([BI, OTHER], EXAMPLE_LISTS)
+    both = Ranker([(EncoderTerm(BI), (1.0,)), (EncoderTerm(OTHER), (3.0,)), (Counts.of({"w1": 1}), (1.0,))])
+    assert polyrank.tune([both, OTHER], EXAMPLE_LISTS).gain == one.gain
+    with pytest.raises(UsageError, match="0 models to combine; name at least one"):
+        polyrank.tune([], EXAMPLE_LISTS)
+
+
+@pytest.mark.parametrize("lists", [[], [Example(("hi",), ("a", "b"), ())], [Example(("hi",), ("a", "a"), (1,))]])
+def test_lists_that_choose_nothing_are_refused(lists: list[Example]) -> None:
+    with pytest.raises(DataError, match="no example has a right answer among candidates; tune on candidate lists"):
+        polyrank.tune([BI], lists)
+
+
+def test_a_score_that_is_not_finite_names_its_term() -> None:
+    class Broken:
+        def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[list[float]]:
+            return [[math.nan] * len(texts) for texts in candidates]
+
+    with pytest.raises(DataError, match="Broken gives a score that is not finite"):
+        polyrank.tune([BI, Broken()], EXAMPLE_LISTS)
+
+
+def test_a_second_call_scores_nothing_again(tmp_path: Path) -> None:
+    scored: list[str] = []
+
+    def progress(name: str, batches: list[range]) -> Iterable[range]:
+        scored.append(name)
+        return batches
+
+    def call(lists: Sequence[Example] = EXAMPLE_LISTS) -> polyrank.Tuning:
+        scored.clear()
+        models = [WordEncoder("bi", 1), PairScorer(), "bm25"]
+        return polyrank.tune(models, lists, dialogues=EXAMPLE_LISTS, cache=tmp_path / "cache", progress=progress)
+
+    first = call()
+    assert sorted(scored) == ["bi", "bm25", "counts", "hubs of bi", "pairs", "words"]
+    second = call()
+    assert scored == []
+    assert second.gain == first.gain
+    call(EXAMPLE_LISTS[:40])  # other lists
+    assert len(scored) == 6
+
+
+# objects of users
+
+
+class Overlap:
+    """Words in common; a user's class with ``score`` alone."""
+
+    name = "overlap"
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[list[int]]:
+        said = [set(" ".join(context.turns).split()) for context in contexts]
+        return [[len(own & set(text.split())) for text in texts] for own, texts in zip(said, candidates, strict=True)]
+
+
+class Vectors:
+    """A user's class with vectors of both sides: which words a text has."""
+
+    dimension, fingerprint = len(SAID), "f" * 64
+
+    def encode_contexts(self, contexts: Sequence[Context]) -> np.ndarray:
+        return self.encode_candidates([context.turns[-1] for context in contexts])
+
+    def encode_candidates(self, texts: Sequence[str]) -> np.ndarray:
+        return np.array([[word in text.split() for word in SAID] for text in texts], np.float32)
+
+
+def test_objects_of_users_are_tuned_evaluated_and_indexed(tmp_path: Path) -> None:
+    true = truth((EncoderTerm(BI), (1.5,)), (CrossTerm(polyrank.scorers.own.as_scorer(Overlap())), (1.5,)))
+    lists = simulated(150, true)
+    tuning = polyrank.tune([BI, Overlap()], lists, without=["words", "hubs"])
+    assert {each.term.name for each in tuning.ranker.terms} == {"bi", "overlap"}
+    rows = polyrank.evaluate_models(
+        [Overlap(), Vectors(), tuning.ranker], polyrank.read_task(lists_of_rows(lists))
+    ).rows
+    assert [row["name"] for row in rows] == ["overlap", "Vectors", "Ranker"]
+    assert rows[2]["metrics"]["R@1"] > rows[0]["metrics"]["R@1"]
+    mine: Any = Vectors()
+    build_index(tmp_path / "index", mine, ["w1 w2", "w3", "w4"], name="mine")
+    with polyrank.open(tmp_path / "index", model=mine) as replies:
+        assert replies.answer("w3 w9", 1, allow_echo=True).text == "w3"
+    searched = polyrank.tune([Vectors(), Overlap()], lists, without=["words", "hubs"]).ranker
+    assert searched.encoder is not None
+    with Replies(searched, open_index(tmp_path / "index")) as ranked:
+        assert ranked.answer("w3 w9", 1, allow_echo=True).text == "w3"
+    with pytest.raises(UsageError, match="was not loaded by a name, so the ranker could not load it again"):
+        Ranker([(CrossTerm(polyrank.scorers.own.as_scorer(Overlap())), (1.0,))]).save(tmp_path / "ranker")
+
+
+def lists_of_rows(lists: Sequence[Example]) -> list[dict[str, Any]]:
+    return [{"context": [*e.context], "candidates": [*e.candidates], "relevant": [*e.relevant]} for e in lists]
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: polyrank.tune([object()], EXAMPLE_LISTS), "give an object with score, or with dimension"),
+        (lambda: polyrank.tune(["nosuch"], EXAMPLE_LISTS), "nosuch is not a model folder"),
+    ],
+)
+def test_objects_that_do_not_score_are_refused(make: Callable[[], object], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        make()
