@@ -73,7 +73,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def measure(*arguments: str) -> list[dict[str, Any]]:
     """Rows for everything, for each file and for each test, slowest first."""
     with tempfile.TemporaryDirectory() as folder:
-        variables = {"DURATIONS": folder, "PYTHONPATH": str(ROOT / "runs"), "OMP_NUM_THREADS": "1"}  # as in a worker
+        paths = os.pathsep.join(filter(None, [str(ROOT / "runs"), os.environ.get("PYTHONPATH")]))
+        variables = {"DURATIONS": folder, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}  # as in a worker
         command = [sys.executable, "-m", "pytest", "-p", "durations", "--durations=0", *arguments]
         code = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
         if code not in (0, 1):
