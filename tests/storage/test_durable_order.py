@@ -176,32 +176,33 @@ def test_new_folders_have_durable_names(log: Log) -> None:
     assert disk.find(log.root / "folders" / "x" / "y" / "z") is not None
 
 
-@preloads
-def test_a_power_loss_keeps_acknowledged_changes_of_an_index(log: Log, tmp_path: Path) -> None:
-    ids = "".join(str(i) for i in range(len(REPLIES)))
-    wanted = [ids, ids + "new", ids.replace("1", "") + "new", ids.replace("1", "") + "new"]
-    for number, (disk, changes) in enumerate(steps(log, "store")):
+def after_each_step(log: Log, name: str, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """The number of each step of a workload, and a folder as a power loss after the step leaves it."""
+    for number, (disk, changes) in enumerate(steps(log, name)):
         for change in changes:
             disk.apply(change)
         folder = tmp_path / str(number)
         folder.mkdir()
         disk.leave(folder, None)
+        yield number, folder / name
+
+
+@preloads
+def test_a_power_loss_keeps_acknowledged_changes_of_an_index(log: Log, tmp_path: Path) -> None:
+    ids = "".join(str(i) for i in range(len(REPLIES)))
+    wanted = [ids, ids + "new", ids.replace("1", "") + "new", ids.replace("1", "") + "new"]
+    for number, folder in after_each_step(log, "store", tmp_path):
         for place in ["index", "copies/snapshot"][: 1 + (number == 3)]:
-            with open_index(folder / "store" / place) as index:
+            with open_index(folder / place) as index:
                 assert "".join(c.id for _, c in index.iter_candidates()) == wanted[number]
-            assert verify_index(folder / "store" / place) == []
+            assert verify_index(folder / place) == []
 
 
 @preloads
 def test_a_power_loss_keeps_the_teachers_scores(log: Log, tmp_path: Path) -> None:
     """This includes a training that has not closed the file: the first step leaves it open."""
-    for number, (disk, changes) in enumerate(steps(log, "teacher")):
-        for change in changes:
-            disk.apply(change)
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        disk.leave(folder, None)
-        teacher = CachedScorer(folder / "teacher" / "scores.db", BM25().fit(REPLIES), "f")
+    for number, folder in after_each_step(log, "teacher", tmp_path):
+        teacher = CachedScorer(folder / "scores.db", BM25().fit(REPLIES), "f")
         teacher.score([Context((f"my wifi {turn}",)) for turn in (1, 2)[: number + 1]], [REPLIES] * (number + 1))
         teacher.close()
         assert teacher.n_scored == 0
