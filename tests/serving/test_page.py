@@ -21,7 +21,7 @@ from servers import Running, serving
 
 api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
+pytestmark = [pytest.mark.deep, pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")]
 
 SWITCHES = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
