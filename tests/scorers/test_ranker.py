@@ -390,11 +390,9 @@ def reply_length(tmp_path: Path) -> Iterator[None]:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "reply_length.py").write_text(MODULE, "utf-8")
     kinds_of_terms.__path__.append(str(tmp_path / "more"))
-    kinds_of_terms.term_kinds.cache_clear()
     yield
     kinds_of_terms.__path__.remove(str(tmp_path / "more"))
     del sys.modules[f"{kinds_of_terms.__name__}.reply_length"], kinds_of_terms.reply_length  # type: ignore[attr-defined]
-    kinds_of_terms.term_kinds.cache_clear()
     gc.collect()  # classes refer to themselves
     assert "reply_length" not in kinds_of_terms.term_kinds()
 

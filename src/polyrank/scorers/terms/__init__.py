@@ -4,34 +4,32 @@ A module ``NAME.py`` defines a subclass of ``Term`` whose ``kind`` is ``"NAME"``
 """
 
 import pkgutil
-from functools import cache
 from importlib import import_module
 
 from polyrank.errors import ArtifactError
 from polyrank.scorers.terms.protocol import Term
 
 
-@cache
 def term_kinds() -> dict[str, type[Term]]:
-    """The classes of all terms, by kind.
+    """The classes of all terms by kind, also of those that a program defines.
 
     >>> [*term_kinds()]
     ['counts', 'cross', 'encoder', 'hubs', 'lexical', 'words']
     """
-    names = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "protocol"]
-    for name in names:
-        import_module(f"{__name__}.{name}")
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
     classes: list[type[Term]] = [*Term.__subclasses__()]
     for parent in classes:  # grows while it is read
         classes += parent.__subclasses__()
-    return dict(sorted((kind.kind, kind) for kind in classes if vars(kind).get("kind")))
+    named = [kind for kind in classes if vars(kind).get("kind")]
+    return {kind.kind: kind for kind in sorted(named, key=lambda kind: kind.kind)}  # of one name, the newest
 
 
 def term_kind(name: str) -> type[Term]:
     """The class of a kind of term.
 
     Raises:
-        ArtifactError: no module of this package defines the kind.
+        ArtifactError: neither a module of this package nor the program defines the kind.
     """
     kinds = term_kinds()
     if name not in kinds:
