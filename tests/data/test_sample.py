@@ -57,8 +57,8 @@ def test_the_first_lines_of_python_print_what_the_readme_shows(
 @pytest.mark.parametrize(
     ("start", "tuned", "beaten", "factor"),
     [
-        ("shipped:convert", "tuned ConveRT", ["shipped:convert, untuned"], 1.3),  # needs no extra
-        ("embedded", "tuned Bi-encoder", ["untuned backbone", "BM25"], 1),
+        ("shipped:convert", "trained ConveRT", ["shipped:convert, untuned"], 1.3),  # needs no extra
+        ("embedded", "trained Bi-encoder", ["untuned backbone", "BM25"], 1),
     ],
 )
 def test_quickstart_improves_on_its_initial_model(
@@ -75,5 +75,6 @@ def test_quickstart_improves_on_its_initial_model(
     assert json.loads((folder / "run" / "result.json").read_text("utf-8"))["n_steps"] == 12
     by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result["summaries"]}
     assert all(by_name[tuned] > factor * by_name[name] for name in beaten)
+    assert (folder / "best" / "ranker.json").is_file()
     assert (folder / "quickstart.svg").read_text("utf-8").startswith("<?xml")
     assert all(len(answer["ranked"]) == 3 for answer in result["answers"])

@@ -1,17 +1,8 @@
-"""A display for several concurrent tasks, and options that hold lists of numbers."""
+"""A display for several concurrent tasks."""
 
 from typing import Any
 
 from polyrank.cli.console import ProgressDisplay, console, notify
-from polyrank.errors import UsageError
-
-
-def numbers(text: str, kind: Any, option: str) -> list[Any]:
-    """Parse comma-separated numbers."""
-    try:
-        return [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise UsageError(f"{option} {text!r} is not a list of numbers; separate them by commas") from error
 
 
 class WorkDisplay(ProgressDisplay):

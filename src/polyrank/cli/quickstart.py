@@ -1,4 +1,4 @@
-"""The whole workflow on the shipped sample: train, evaluate, index, answer.
+"""The whole workflow on the shipped sample: train, tune, evaluate, index, answer.
 
 The sample is small and was written for this package: the support desk of a fictional internet provider.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from polyrank.answering.build import build_index
 from polyrank.answering.protocol import Answer
-from polyrank.answering.replies import Replies
+from polyrank.answering.replies import open_replies
 from polyrank.config.names import SAMPLE
 from polyrank.config.recipe import DataConfig
 from polyrank.config.starter_recipe import RECIPES, Start, best_start
@@ -19,12 +19,13 @@ from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import Evaluation, evaluate, plot_comparison, summarise
 from polyrank.evaluation.layout import SHOWN
-from polyrank.index import check_target, open_index
+from polyrank.index import check_target
 from polyrank.loading.recipes import load_recipe
 from polyrank.scorers.lexical import corpus_of
-from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Scorer
 from polyrank.training import train
+from polyrank.tuning import tune
 
 QUESTIONS = (
     ("hi, internet keeps dropping every evening", "Sorry to hear that. Is it wifi only, or wired too?", "both i think"),
@@ -63,10 +64,10 @@ def quickstart(
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> Quickstart:
-    """Fine-tune a model on the sample, compare it with its starting point, index the replies, and answer.
+    """Fine-tune a model on the sample, tune a ranker, compare both with their start, index the replies, and answer.
 
     Args:
-        output: folder for run and index.
+        output: folder for run, ranker and index.
         start: a shipped encoder, or the embedded backbone. None: the best that is installed.
         overwrite: replace an earlier quickstart there.
         max_steps: of training; None: 2 epochs, or 10 for the ConveRT, whose steps are cheap.
@@ -93,7 +94,12 @@ def quickstart(
         [f"train.max_steps={max_steps or 'none'}"],
     )
     model = train(recipe, overwrite=overwrite, report=report, notify=notify)[0].model
-    test = read_examples(SAMPLE / "test.jsonl").examples
+    valid, test = (read_examples(SAMPLE / f"{part}.jsonl").examples for part in ("valid", "test"))
+    notify("tuning a ranker: the model, how often replies were said, and other terms, on the validation lists")
+    dialogues = read_examples(SAMPLE / "train.jsonl", speaker="agent").examples
+    tuning = tune([model.resolve()], valid, dialogues=dialogues)
+    best = output / "best"
+    tuning.ranker.save(best, replace=overwrite)
     replies = read_pool(SAMPLE / "replies.jsonl")
     notify(f"ranking the catalogue of {len(replies)} replies for {len(test)} held-out contexts")
     scorers: dict[str, Scorer] = {"BM25": load("bm25", corpus=corpus_of(pool=replies))}
@@ -101,14 +107,15 @@ def quickstart(
         scorers["untuned backbone"] = load("untuned:embedded", max_context_tokens=128, max_candidate_tokens=48)
     else:
         scorers[f"{start}, untuned"] = load(start)
-    scorers["tuned ConveRT" if start == "shipped:convert" else "tuned Bi-encoder"] = load(model)
+    scorers["trained ConveRT" if start == "shipped:convert" else "trained Bi-encoder"] = load(model)
+    if tuning.is_better:
+        scorers[f"tuned: {len(tuning.ranker.terms)} terms"] = tuning.ranker
     evaluations = {name: evaluate(scorer, test, pool=replies) for name, scorer in scorers.items()}
     summaries = [{"name": name, **summarise(evaluation)} for name, evaluation in evaluations.items()]
     picture = _picture(summaries, evaluations, output / "quickstart.svg")
-    encoder = load_encoder(model)
-    build_index(index, encoder, replies, name=str(model.resolve()), overwrite=overwrite)
-    with open_index(index) as candidates:
-        answers = Replies(encoder, candidates).answer_all(QUESTIONS, k=3)
+    build_index(index, best, replies, overwrite=overwrite)
+    with open_replies(index) as catalogue:
+        answers = catalogue.answer_all(QUESTIONS, k=3)
     more = WITHOUT_TRAINING if start == "shipped:minilm" else ""
     return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, picture=picture) + more)
 
