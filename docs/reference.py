@@ -63,8 +63,8 @@ def recipe() -> str:
     parts += [f"Training {title}: {', '.join(_changes(train))}." for title, train in starts]
     own = ", ".join(f"`{key}`" for key in field_types(NetworkTraining))
     parts.append(
-        '## `[reranker]`\n\nThe second network of `train.method.kind = "mutual"` has the keys of a `[model]`. Tables'
-        f" `[reranker.text]` and `[reranker.train]` set the keys that differ; of `train`, {own}."
+        '## `[reranker]`\n\nThe second network of `train.method.kind = "mutual"` has the keys of a `[model]` with a'
+        f" backbone. The table `[reranker.train]` sets the keys that differ: {own}."
     )
     parts.append(
         "# Pre-training recipe keys\n\nA TOML file for `polyrank pretrain`, with different tables. It needs"

@@ -92,7 +92,7 @@ for set in $SETS; do
     scorer=$work/$model/model against=bi$all common=(--set train.length_window=1 --set train.dropout=0.0
       --set train.checkpoint_steps=40 --set model.normalize=false)
     mining=(--set train.negatives.n=1 --set 'train.negatives.sources=["mined"]'
-      --set train.negatives.remine_epochs=1 --set 'train.negatives.remine_ranks=[2, 20]')
+      --set 'train.negatives.remine_ranks=[2, 20]')
     lengths=(--set text.max_context_tokens=64 --set text.max_candidate_tokens=128)
     given=(--set 'train.negatives.sources=["given"]' --set train.negatives.n=3 --set text.max_candidate_tokens=32
       --set train.dropout=0.0 --set train.checkpoint_steps=40)

@@ -8,7 +8,7 @@
 #   cross, cross-3: every layer reads both sides; all six layers, and every second one
 #   alone: late, trained to rank the same lists alone
 #   random: alone, with 31 wrong answers drawn at random
-#   margin, kl: alone, distilled from the first stage by the differences of its scores, and by its probabilities
+#   kl: alone, distilled from the first stage by its probabilities
 # A stopped run resumes when you start it again.
 # Writes runs/work/forms, stores forms/fit.FORM, forms/dev and forms/time with runs/record.py, and draws runs/results/forms.svg.
 set -euo pipefail
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 THREADS=${THREADS:-2}
 LIMIT=${LIMIT:-600}
-FORMS=${FORMS:-late late-1 late-first late-learnt cross cross-3 alone random margin kl}
+FORMS=${FORMS:-late late-1 late-first late-learnt cross cross-3 alone random kl}
 best=$PWD/runs/work/best/medquad
 first=$best/half/model
 work=$PWD/runs/work/forms
@@ -38,7 +38,6 @@ for form in $FORMS; do
     cross-3) kind=cross steps=88 start=$work/half ;;
     alone) method='{kind = "listwise"}' ;;
     random) method='{kind = "listwise"}' steps=120 negatives=31 sources='["random"]' ;;
-    margin) method="{kind = \"distill\", teacher = \"$first\", imitation = \"margin_mse\"}" ;;
     kl) method="{kind = \"distill\", teacher = \"$first\"}" ;;
     *) echo "unknown form $form; the top of $0 lists them" >&2 && exit 2 ;;
   esac

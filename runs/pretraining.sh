@@ -70,7 +70,6 @@ for stage in $STAGES; do
             plain) against= ;;
             contrastive) options=(--set "train.init_from=$START" --set model.normalize=false) ;;
             unsorted) options+=(--set train.length_window=1) ;; # the recipe has 50
-            queue) against=unsorted options+=(--set train.length_window=1 --set train.method.queue=512) ;;
             post)
               pretrain post runs/recipes/post-train.toml star sgd ubuntu-irc
               backbone=$WORK/post/run/model ;;

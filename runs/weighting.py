@@ -15,6 +15,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -34,8 +35,8 @@ from polyrank.records import Example
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.training.data import load_data
-from polyrank.training.methods import make_weighting
-from polyrank.training.weighting import Weighting
+from polyrank.training.inputs import response_of
+from polyrank.training.weighting import LogQ
 
 DATA = Path(os.environ.get("DATA", "../shared/data"))
 WORK = Path("runs/work/weighting")
@@ -45,7 +46,7 @@ N_TRAIN, N_LISTS, N_CANDIDATES = (
 )
 CONTEXT_TOKENS, BATCH, MAX_EPOCHS, PATIENCE = 64, 32, 15, 3
 RATE, DECAY, SEEDS = 1e-3, 1e-3, (1, 2, 3)
-VALUES: tuple[NegativesWeighting, ...] = ("as_said", "logq", "uniform")
+VALUES: tuple[NegativesWeighting, ...] = ("as_said", "logq")
 SPEAKERS = {"star": "agent", "sgd": "agent", "self-dialogue": "*"}
 
 
@@ -72,7 +73,7 @@ def fit(
     texts: Sequence[str],
     encoder: Encoder,
     valid: Sequence[Example],
-    weighting: Weighting | None,
+    weighting: LogQ | None,
     seed: int,
 ) -> tuple[float, int, Floats]:
     """Fit ``W = s (I + A)`` by ``-log softmax(h_c . W h_r) + DECAY |A|^2``.
@@ -85,7 +86,7 @@ def fit(
     size = float(contexts.norm(dim=1).mean() * responses.norm(dim=1).mean())
     log_scale = torch.tensor(math.log(20.0 / size), requires_grad=True)
     optimizer = torch.optim.Adam([change, log_scale], lr=RATE)
-    best, number = (-1.0, 0, identity.numpy()), 0
+    best = (-1.0, 0, identity.numpy())
     for epoch in range(1, MAX_EPOCHS + 1):
         order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(len(pairs.keys))
         for rows in np.split(order[: len(order) // BATCH * BATCH], len(order) // BATCH):
@@ -93,12 +94,11 @@ def fit(
             values = contexts[rows] @ (log_scale.exp() * (own + own @ change.T)).T
             allowed = pairs.wrong(rows)
             if weighting is not None:
-                values, allowed = weighting(values, allowed, [texts[key] for key in pairs.keys[rows]], number)
+                values = weighting(values, [texts[key] for key in pairs.keys[rows]])
             loss = cross_entropy(values, torch.arange(len(rows)), allowed) + DECAY * change.square().sum()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            number += 1
         matrix: Floats = (log_scale.exp() * (identity + change)).detach().numpy()
         accuracy = float(np.mean(hits(encoder, matrix, valid)))
         if accuracy > best[0]:
@@ -118,7 +118,7 @@ def measure(name: str) -> None:
     pairs = encode_pairs(encoder, examples)
     texts = [*dict.fromkeys(example.response or "" for example in examples)]
     for value, seed in wanted:
-        weighting = make_weighting(value, examples, seed)
+        weighting = LogQ(Counter(map(response_of, examples))) if value == "logq" else None
         accuracy, epochs, matrix = fit(pairs, texts, encoder, valid, weighting, seed)
         found = hits(encoder, matrix, test)
         WORK.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares the values of negatives_weighting on a small ConveRT, trained from scratch on all pairs of a corpus.
-#   DATA=folder SETS="star sgd ubuntu-irc self-dialogue" VALUES="as_said logq uniform then-as_said then-logq" SEEDS="1 2 3" \
+#   DATA=folder SETS="star sgd ubuntu-irc self-dialogue" VALUES="as_said logq then-as_said then-logq" SEEDS="1 2 3" \
 #     EPOCHS=3 THREADS=1 bash runs/weighting_training.sh
 # "then-as_said" and "then-logq" train the model of "as_said" for one more pass, with the defaults of fine-tuning.
 # The version with the best R@1 on 500 dev lists is judged once on all test lists; the others against as_said of the same seed.
@@ -18,7 +18,7 @@ MAX_TRAIN=${MAX_TRAIN:-} # pairs
 for seed in ${SEEDS:-1}; do
   for set in ${SETS:-star sgd ubuntu-irc self-dialogue}; do
     training_data "$set"
-    for value in ${VALUES:-as_said logq uniform then-as_said then-logq}; do
+    for value in ${VALUES:-as_said logq then-as_said then-logq}; do
       name=weighting/$set/convert/$value/$seed
       python runs/record.py --has "$name" && continue
       work=$PWD/runs/work/weighting/convert

@@ -1,6 +1,7 @@
 """Small ConveRTs for tests, one per ablation and setting."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.models import Convert, new_model
+from polyrank.models.losses import cross_entropy
 from polyrank.records import Context, Example
 from polyrank.text import ConvertTexts
 from polyrank.training.convert_step import ConvertStep
@@ -80,5 +82,5 @@ BATCH = [
 
 
 def step_of(model: Convert, texts: ConvertTexts, **changes: Any) -> ConvertStep:
-    settings: dict[str, Any] = {"smoothing": 0.2, "scale_steps": 4, "loss_weights": (1.0, 1.0, 1.0), "range_steps": 2}
-    return ConvertStep(model, texts, CPU, **{**settings, **changes})
+    loss = partial(cross_entropy, smoothing=changes.pop("smoothing", 0.2))
+    return ConvertStep(model, texts, CPU, loss, **{"scale_steps": 4, "range_steps": 2, **changes})

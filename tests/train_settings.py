@@ -10,7 +10,7 @@ from polyrank.config.checked import field_types, from_dict, kinds
 from polyrank.config.methods import Method
 from polyrank.config.schedules import ScheduleConfig
 from polyrank.config.training import TrainConfig
-from polyrank.training.learner import TrainState, next_loss
+from polyrank.training.learner import Loss, TrainState
 
 PLACES = {
     **{key: f"method.{key}" for kind in kinds(Method).values() for key in field_types(kind)},
@@ -26,6 +26,8 @@ def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig
     """A TrainConfig with each key in its table; drops negatives if the method has none."""
     start = TrainConfig() if start is None else start
     tables: dict[str, Any] = {}
+    if values.get("remine_epochs") and "negatives.sources" not in values:
+        values = {**values, "negatives.sources": ["mined", "given", "random"]}
     for key, value in values.items():
         table, dot, name = PLACES.get(key, key).partition(".")
         if dot:
@@ -48,11 +50,17 @@ def bi_tables(task: Mapping[str, Path], backbone: Path, output: Path, **train: A
     }
 
 
-def update(state: TrainState, loss: Tensor, n_contexts: int | None = None) -> float:
+def update(state: TrainState, loss: Tensor, n_contexts: int = 1) -> float:
     """Make one update of a network with a loss; returns its record for metrics.jsonl."""
-    return state.update(next_loss(iter([loss]), n_contexts))["loss"]
+    return state.update(iter([Loss(loss, n_contexts)]))["loss"]
 
 
-def losses_of(step: Any, batch: Any) -> Iterator[Tensor]:
-    """The losses of a step for several networks on a batch."""
-    yield from step.losses(step.prepare(batch, 0), 0)
+def loss_of(step: Any, batch: Any, epoch: int = 0, number: int = 0) -> Tensor:
+    """The mean loss of a batch, by a step for one network."""
+    return next(losses_of(step, batch, epoch, number))
+
+
+def losses_of(step: Any, batch: Any, epoch: int = 0, number: int = 0) -> Iterator[Tensor]:
+    """The mean losses of a step for several networks on a batch."""
+    for loss in step.losses(step.prepare(batch, epoch), number):
+        yield loss.mean

@@ -23,12 +23,12 @@ import torch
 from byte_pairs import read_byte_pairs
 from torch import Tensor
 
-from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BackboneConfig, BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.data.values import is_number
 from polyrank.errors import ArtifactError
 from polyrank.models.artifacts import MODEL_FILES, save_model
 from polyrank.models.backbone import empty_backbone
-from polyrank.models.build import BackboneConfig, build_model
+from polyrank.models.build import build_model
 from polyrank.storage.durable import check_replaceable
 from polyrank.text import BackboneTexts, Subwords
 

@@ -33,7 +33,7 @@ from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import EncoderNetwork, new_model
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder
-from polyrank.training.learner import Learner, TrainState, next_loss
+from polyrank.training.learner import Learner, TrainState
 from polyrank.training.steps import InBatchStep
 
 POLICY = TextPolicy(max_context_tokens=128, max_candidate_tokens=128)
@@ -202,6 +202,6 @@ def _start(
     trainee = TrainState(learner, 1, place, choose_dtype("auto", place))
 
     def update(batch: Sequence[int]) -> None:
-        trainee.update(next_loss(step([(i, examples[i]) for i in part], 0) for part in (batch,)))
+        trainee.update(step.losses(step.prepare([(i, examples[i]) for i in batch], 0), 0))
 
-    return [step.length(example) for example in examples], update
+    return [len(texts.context_ids(example.query)) for example in examples], update

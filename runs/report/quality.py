@@ -193,7 +193,7 @@ def two_encoders() -> str:
         data.""",
         f"""The encoders are the Bi-encoder of 11,520 pairs and the included ConveRT. The sum adds their z-scores, a
         scale chosen on {both["n_validation"]} validation lists. R@1 is among 100 candidates, of
-        {both["n_examples"]:,} test examples. Command: the first step of `bash runs/mutual_encoders.sh`. For your own
+        {both["n_examples"]:,} test examples. Command: `bash runs/mutual_encoders.sh`. For your own
         data, `polyrank tune my-run/model shipped:convert` fits the weights.""",
         table(
             ["scorer", "R@1", "MRR"],

@@ -14,6 +14,7 @@ from torch import nn
 
 from polyrank.cli import main
 from polyrank.config.checked import field_types, kinds, to_dict
+from polyrank.config.effects import without_effect
 from polyrank.config.methods import ConvertMethod, DistillMethod, InBatchMethod, ListwiseMethod, Method, MutualMethod
 from polyrank.config.models import (
     BiConfig,
@@ -42,16 +43,11 @@ from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer
 
 DATA = DataConfig(train="train.jsonl")
 OTHER_METHODS: dict[str, dict[str, Any]] = {  # a second value of each key
-    "in_batch": {"smoothing": 0.3, "queue": 5, "negatives_weighting": "logq"},
-    "convert": {
-        "smoothing": 0.3, "scale_steps": 7, "loss_weights": (1.0, 2.0, 3.0), "range_steps": 3, "queue": 5,
-        "negatives_weighting": "logq",
-    },
+    "in_batch": {"smoothing": 0.3, "negatives_weighting": "logq"},
+    "convert": {"smoothing": 0.3, "scale_steps": 7, "negatives_weighting": "logq"},
     "listwise": {"sigmoid": True},
-    "distill": {
-        "imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "teacher": "other",
-    },
-    "mutual": {"imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "sigmoid": True},
+    "distill": {"alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "teacher": "other"},
+    "mutual": {"alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "sigmoid": True},
     "rerank": {"first_stage": "other"},
 }  # fmt: skip
 NEEDED = {"distill": {"teacher": "somewhere"}, "rerank": {"first_stage": "somewhere"}}
@@ -107,7 +103,6 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         "MinedNegatives",
         "GivenNegatives",
         "MixedNegatives",
-        "make_queue",
     )
     for name in names:
         monkeypatch.setattr(methods, name, Recorder)
@@ -147,7 +142,7 @@ def test_a_method_reads_each_of_its_keys(built: Any, kind: str, key: str) -> Non
 @pytest.mark.parametrize("kind", ["listwise", "distill", "mutual", "rerank"])
 @pytest.mark.parametrize("key", OTHER_NEGATIVES)
 def test_methods_that_rank_lists_read_each_key_of_the_negatives(built: Any, kind: str, key: str) -> None:
-    usual = NegativesConfig(remine_epochs=1) if key.startswith("remine") else NegativesConfig()
+    usual = NegativesConfig(sources=("mined", "random")) if key.startswith("remine") else NegativesConfig()
     changed = dataclasses.replace(usual, **{key: OTHER_NEGATIVES[key]})
     found = [built(TrainConfig(method=method_of(kind), negatives=negatives)) for negatives in (usual, changed)]
     assert found[0] != found[1]
@@ -237,10 +232,6 @@ def test_inverse_sqrt_equals_its_formula() -> None:
         ({"method": {"smothing": 0.1}}, 'did you mean "train.method.smoothing"'),
         ({"schedule": {"kind": "linear", "final_lr": 0.1}}, 'train.schedule.final_lr is a key of kind "cosine"'),
         ({"schedule": {"warmup": 1}}, 'did you mean "train.schedule.warmup_steps"'),
-        (
-            {"method": {"kind": "listwise"}, "negatives": {"sources": ["given"], "weighting": "as_said"}},
-            "weighting = 'as_said' applies to random negatives, and sources = ['given'] has none; add \"random\"",
-        ),
         ({"negatives": {"sources": ["drawn"]}}, "sources = 'drawn' is not one of 'given', 'random', 'mined'"),
         ({"negatives": {"sources": "drawn"}}, "sources = 'drawn' is not one of 'given', 'random', 'mined'"),
         ({"method": {"kind": "listwise"}, "negatives": {"remine": 3}}, 'did you mean "train.negatives.remine_'),
@@ -260,70 +251,80 @@ def test_a_foreign_key_is_refused_with_its_place(table: dict[str, Any], message:
     assert message in str(caught.value)
 
 
-NOTHING_NEW = "has no effect, because this model has no new codes, projections or heads; leave it out"
-NO_PROJECTION = "has no effect, because this model has no projections or heads; set dropout instead"
-FROZEN = 'does not train the word embeddings; set "all", or leave it out'
+NOTHING_NEW = "has no effect: this model has no new codes, projections or heads"
+NO_PROJECTION = "has no effect: this model has no projections or heads; dropout applies to the others"
+MUTUAL = {"kind": "mutual"}
+LISTS = {"kind": "listwise"}
 
 
 @pytest.mark.parametrize(
-    ("model", "change", "message"),
+    ("model", "train", "lines"),
     [
-        ({"kind": "convert"}, {"new_lr": 0.1}, f"new_lr = 0.1 {NOTHING_NEW}"),
-        ({"kind": "bi"}, {"new_lr": 0.0}, f"new_lr = 0.0 {NOTHING_NEW}"),
-        ({"kind": "poly", "codes": "last"}, {"new_lr": 0.1}, f"new_lr = 0.1 {NOTHING_NEW}"),
-        ({"kind": "convert"}, {"decay_new": True}, f"decay_new = true {NOTHING_NEW}"),
-        ({"kind": "bi"}, {"decay_new": True}, f"decay_new = true {NOTHING_NEW}"),
-        ({"kind": "convert"}, {"new_dropout": 0.1}, f"new_dropout = 0.1 {NO_PROJECTION}"),
-        ({"kind": "bi"}, {"new_dropout": 0.1}, f"new_dropout = 0.1 {NO_PROJECTION}"),
-        ({"kind": "poly"}, {"new_dropout": 0.1}, f"new_dropout = 0.1 {NO_PROJECTION}"),
-        ({"kind": "bi"}, {"clip_embeddings_norm": 2.0}, f'because train_layers = "all_but_embeddings" {FROZEN}'),
-        ({"kind": "convert"}, {"clip_embeddings_norm": 2.0, "train_layers": "top-1"}, f'= "top-1" {FROZEN}'),
+        ({"kind": "convert"}, {"new_lr": 0.1}, [f"train.new_lr = 0.1 {NOTHING_NEW}"]),
+        ({"kind": "bi"}, {"new_lr": 0.0}, [f"train.new_lr = 0.0 {NOTHING_NEW}"]),
+        ({"kind": "poly", "codes": "last"}, {"decay_new": True}, [f"train.decay_new = true {NOTHING_NEW}"]),
+        ({"kind": "poly"}, {"new_dropout": 0.1}, [f"train.new_dropout = 0.1 {NO_PROJECTION}"]),
         (
-            {"kind": "late"}, {"clip_embeddings_norm": 2.0, "method": {"kind": "listwise"}},
-            "a late Cross-encoder does not train the word embeddings; leave it out",
+            {"kind": "bi"}, {"clip_embeddings_norm": 2.0},
+            ["train.clip_embeddings_norm = 2.0 has no effect: the word embeddings are not trained"],
         ),
+        (
+            {"kind": "late"}, {"train_layers": "all", "method": LISTS},
+            ["train.train_layers = 'all' has no effect: model.joined_layers decides which layers of a late"
+             " Cross-encoder are trained"],
+        ),
+        (
+            {"kind": "poly"}, {"decay_new": True, "optimizer": "adamax"},
+            ["train.decay_new = true has no effect: weight_decay is 0"],
+        ),
+        (
+            {"kind": "bi"}, {"betas": [0.5, 0.9], "optimizer": "adadelta"},
+            ["train.betas = (0.5, 0.9) has no effect: they are of adamw and adamax"],
+        ),
+        (
+            {"kind": "bi"}, {"method": LISTS | {"sigmoid": True}},
+            ["train.method.sigmoid = true has no effect: it is for Cross-encoders"],
+        ),
+        (
+            {"kind": "bi"}, {"negatives": {"sources": ["given"], "weighting": "as_said", "remine_epochs": 2}},
+            ["train.negatives.weighting = 'as_said' has no effect: no negatives are random",
+             "train.negatives.remine_epochs = 2 has no effect: no negatives are mined"],
+        ),
+        (
+            {"kind": "bi"}, {"negatives": {"sources": ["mined"], "redraw": False}},
+            ["train.negatives.redraw = false has no effect: it is for given and random negatives"],
+        ),
+        ({"kind": "bi", "projection_dim": 4}, {"new_lr": 0.1, "decay_new": True, "new_dropout": 0.1}, []),
+        ({"kind": "poly"}, {"new_lr": 0.1, "decay_new": True}, []),
+        ({"kind": "bi"}, {"clip_embeddings_norm": 2.0, "train_layers": "all"}, []),
+        ({"kind": "convert"}, {"clip_embeddings_norm": None, "train_layers": "top-1"}, []),
+        ({"kind": "bi"}, {"negatives": {"sources": ["mined"], "remine_epochs": 2}}, []),
     ],
 )  # fmt: skip
-def test_a_setting_without_effect_on_the_model_is_refused(
-    model: dict[str, Any], change: dict[str, Any], message: str
+def test_settings_without_effect_are_named_with_the_reason(
+    model: dict[str, Any], train: dict[str, Any], lines: list[str]
 ) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        recipe_from_dict(values(change, model=model))
+    assert without_effect(recipe_from_dict(values(train, model=model))) == lines
 
 
-@pytest.mark.parametrize(
-    ("model", "change"),
-    [
-        ({"kind": "bi", "projection_dim": 4}, {"new_lr": 0.1, "decay_new": True}),
-        ({"kind": "poly"}, {"new_lr": 0.1, "decay_new": True}),
-        ({"kind": "bi"}, {"clip_embeddings_norm": 2.0, "train_layers": "all"}),
-        ({"kind": "convert"}, {"train_layers": "top-1"}),
-        ({"kind": "convert"}, {"clip_embeddings_norm": None}),
-    ],
-)
-def test_a_setting_with_effect_on_the_model_is_accepted(model: dict[str, Any], change: dict[str, Any]) -> None:
-    recipe_from_dict(values(change, model=model))
+def test_a_recipe_without_validation_names_the_settings_that_need_one() -> None:
+    train = {"early_stopping": 2, "schedule": {"kind": "plateau", "factor": 0.5}}
+    found = without_effect(recipe_from_dict(values(train)), validated=False)
+    reason = "has no effect: it needs validation examples"
+    assert found == [f"train.early_stopping = 2 {reason}", f"train.schedule.factor = 0.5 {reason}"]
+    assert without_effect(recipe_from_dict(values(train))) == []
 
 
 def test_a_network_inherits_a_setting_that_only_the_other_uses() -> None:
-    own = {"method": {"kind": "mutual"}, "new_lr": 0.1, "decay_new": True, "new_dropout": 0.1}
+    own = {"method": MUTUAL, "new_lr": 0.1, "decay_new": True, "new_dropout": 0.1}
     for first, second in (("bi", "cross"), ("cross", "bi")):
         found = recipe_from_dict(values(own, model={"kind": first}, reranker={"kind": second}))
         assert found.reranker is not None
         assert (found.reranker.train.new_lr, found.reranker.train.decay_new) == (0.1, True)
-    with pytest.raises(ConfigError, match=r"reranker\.train\.new_lr = 0\.2 has no effect"):
-        recipe_from_dict(values(own, model={"kind": "cross"}, reranker={"kind": "bi", "train": {"new_lr": 0.2}}))
-
-
-def test_early_stopping_of_one_of_two_networks_is_refused() -> None:
-    """A ConveRT does not inherit it from a network with another kind of text, so training would never stop early."""
-    own = {"method": {"kind": "mutual"}, "early_stopping": 3}
-    with pytest.raises(ConfigError, match=r"early_stopping = 3 of .*; set reranker\.train\.early_stopping too"):
-        recipe_from_dict(values(own, model={"kind": "bi"}, reranker={"kind": "convert"}))
-    second = {"kind": "cross", "train": {"early_stopping": 2}}
-    with pytest.raises(ConfigError, match=r"early_stopping = 2 of .*; set train\.early_stopping too"):
-        recipe_from_dict(values({"method": {"kind": "mutual"}}, model={"kind": "bi"}, reranker=second))
-    recipe_from_dict(values(own, model={"kind": "bi"}, reranker=second))
+        assert without_effect(found) == []
+    second = {"kind": "bi", "train": {"new_lr": 0.2}}
+    found = recipe_from_dict(values(own, model={"kind": "cross"}, reranker=second))
+    assert without_effect(found) == [f"reranker.train.new_lr = 0.2 {NOTHING_NEW}"]
 
 
 def test_the_command_line_refuses_and_sets(
@@ -356,16 +357,10 @@ def test_the_command_line_refuses_and_sets(
         (TrainConfig, {"batch_size": 1, "method": ConvertMethod()}, "batch_size = 1 has no other responses"),
         (DataConfig, {"train": "x", "valid_candidates": 1}, "valid_candidates = 1 must be at least 2"),
         (NetworkTraining, {"lr": math.nan}, "lr = nan is not finite"),
-        (NetworkTraining, {"decay_new": True, "weight_decay": 0.0}, "decay_new = true has no effect without weight"),
-        (NetworkTraining, {"decay_new": True, "optimizer": "adamax"}, "leave it out, or set weight_decay"),
         (NetworkTraining, {"dropout": 1.5}, "dropout = 1.5 is outside 0 to 1"),
         (NetworkTraining, {"optimizer": "sgd"}, "is not one of 'adamw', 'adamax', 'adadelta'"),
         (InBatchMethod, {"smoothing": 1.5}, "smoothing = 1.5 is outside 0 to 1"),
-        (ConvertMethod, {"loss_weights": (1.0, 1.0)}, "has 2 numbers; give 3"),
-        (ConvertMethod, {"loss_weights": (0.0, 0.0, 0.0)}, "are all zero"),
-        (ConvertMethod, {"loss_weights": (1.0, -1.0, 0.0)}, "loss_weights = -1.0 must be at least 0"),
         (MutualMethod, {"temperature": 0.0}, "temperature = 0.0 must be above 0"),
-        (MutualMethod, {"imitation": "margin_mse", "temperature": 1.0}, 'applies to imitation = "kl"'),
         (DistillMethod, {"teacher": "x", "alpha": -1.0}, "alpha = -1.0 must be at least 0"),
         (MutualMethod, {"alpha": 0.0, "label_weight": 0.0}, "label_weight = 0.0 leave no loss; give one above 0"),
         (CosineSchedule, {"final_lr": -1.0}, "final_lr = -1.0 must be at least 0"),
@@ -373,13 +368,9 @@ def test_the_command_line_refuses_and_sets(
         (LinearSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
         (ConstantSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
         (NegativesConfig, {"n": 0}, "n = 0 must be at least 1"),
-        (NegativesConfig, {"remine_epochs": 1, "remine_ranks": (9, 2)}, "is an empty range"),
-        (NegativesConfig, {"remine_ranks": (2, 9)}, "give remine_epochs too"),
+        (NegativesConfig, {"remine_ranks": (9, 2)}, "is an empty range"),
         (NegativesConfig, {"sources": ()}, "is empty or repeats a source"),
         (NegativesConfig, {"sources": ("given", "given")}, "is empty or repeats a source"),
-        (NegativesConfig, {"sources": ("mined",)}, '"mined" and remine_epochs, or neither'),
-        (NegativesConfig, {"sources": ("random",), "remine_epochs": 1}, '"mined" and remine_epochs, or neither'),
-        (NegativesConfig, {"sources": ("mined",), "remine_epochs": 1, "redraw": False}, "redraw = false applies"),
         (BiConfig, {"projection_dim": 0}, "projection_dim = 0 must be at least 1"),
         (ConvertConfig, {"spans": (3, -1)}, "spans = -1 must be at least 0"),
         (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),
@@ -393,7 +384,7 @@ def test_ranges_are_refused_by_the_settings_themselves(kind: Any, values: dict[s
 
 
 def test_contradictory_recipes_are_refused() -> None:
-    lists = TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(remine_epochs=1))
+    lists = TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(sources=("mined",)))
     for changes, message in (
         ({"model": CrossConfig()}, "no in-batch negatives"),
         ({"model": CrossConfig(), "train": lists}, "needs a network that encodes"),
@@ -404,14 +395,15 @@ def test_contradictory_recipes_are_refused() -> None:
             {
                 "model": ConvertConfig(),
                 "text": ConvertText(),
-                "train": TrainConfig(method=ConvertMethod(loss_weights=(1.0, 1.0, 2.0))),
+                "train": TrainConfig(method=MutualMethod()),
+                "reranker": Partner(model=CrossConfig(), train=NetworkTraining()),
             },
-            "apply to model.multi_context = true",
+            "is for networks with a backbone",
         ),
     ):
         with pytest.raises(ConfigError, match=message):
             Recipe(data=DATA, output="run", **changes)
-    partner = Partner(model=CrossConfig(), text=TextPolicy(), train=NetworkTraining())
+    partner = Partner(model=CrossConfig(), train=NetworkTraining())
     with pytest.raises(ConfigError, match=r"\[reranker\]"):
         Recipe(model=BiConfig(), data=DATA, output="run", reranker=partner)
 
@@ -430,7 +422,7 @@ PLANS = {
         train=TrainConfig(
             method=DistillMethod(teacher="t"),
             schedule=CosineSchedule(final_lr=1e-6),
-            negatives=NegativesConfig(remine_epochs=2, remine_ranks=(2, 9)),
+            negatives=NegativesConfig(sources=("mined",), remine_epochs=2, remine_ranks=(2, 9)),
             seeds=(1, 2),
         ),
     ),
@@ -439,7 +431,7 @@ PLANS = {
         data=DATA,
         output="run",
         train=TrainConfig(method=MutualMethod(alpha=2.0), schedule=InverseSqrtSchedule()),
-        reranker=Partner(model=ConvertConfig(), text=ConvertText(), train=ConvertConfig.tuning.of_one_network()),
+        reranker=Partner(model=CrossConfig(), train=NetworkTraining(lr=0.1)),
     ),
 }
 
@@ -476,7 +468,7 @@ def test_none_is_a_value_only_of_optional_keys() -> None:
 
 def test_dictionaries_of_methods_contain_their_kind() -> None:
     assert to_dict(LinearSchedule(warmup_steps=3)) == {"kind": "linear", "warmup_steps": 3}
-    method = {"kind": "in_batch", "smoothing": 0.0, "queue": 0, "negatives_weighting": "as_said"}
+    method = {"kind": "in_batch", "smoothing": 0.0, "negatives_weighting": "as_said"}
     assert to_dict(TrainConfig())["method"] == method
 
 
@@ -549,18 +541,18 @@ def test_a_recipe_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
         ("seeds", "(3, 4)", "[3, 4]"),
         ("seeds", "7", "[7]"),
         ("seeds", "one", "one such as [1, 2]"),
-        ("method.loss_weights", "1,0.5,2", "[1.0, 0.5, 2.0]"),
+        ("betas", "0.5,0.9", "[0.5, 0.9]"),
     ],
 )
 def test_the_suggested_text_for_a_list_is_valid(tmp_path: Path, key: str, given: str, write: str) -> None:
     recipe = tmp_path / "recipe.toml"
-    tables = '[model]\nkind = "convert"\nmulti_context = true\n[data]\ntrain = "x.jsonl"\n'
+    tables = '[model]\nkind = "bi"\n[data]\ntrain = "x.jsonl"\n'
     recipe.write_text(f'output = "run"\n{tables}', "utf-8")
     with pytest.raises(ConfigError, match=re.escape(f"is not a list; write {write}")):
         load_recipe(recipe, (f"train.{key}={given}",))
     wanted = write.removeprefix("one such as ")
     train = load_recipe(recipe, (f"train.{key}={wanted}",)).train
-    assert list(train.seeds if key == "seeds" else train.method.loss_weights) == json.loads(wanted)  # type: ignore[union-attr]
+    assert list(train.seeds if key == "seeds" else train.betas) == json.loads(wanted)  # type: ignore[union-attr]
 
 
 def test_tables_are_read_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

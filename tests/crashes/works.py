@@ -139,7 +139,7 @@ def _run(folder: Path, *, resume: bool) -> None:
     settings: dict[str, Any] = {
         "batch_size": 2, "epochs": 3, "lr": 3e-3, "precision": "fp32", "dropout": 0.0, "checkpoint_steps": 2,
         "method": {"kind": "listwise"}, "schedule": {"kind": "linear"},
-        "negatives": {"n": 2, "remine_epochs": 1, "remine_ranks": (1, 3)},
+        "negatives": {"n": 2, "sources": ["mined", "random"], "remine_ranks": (1, 3)},
     }  # fmt: skip
     plan = Recipe(
         model=BiConfig(backbone=_backbone(), shared_towers=True, reduction="mean"),

@@ -262,7 +262,7 @@ def test_answers_of_an_index_come_from_the_device(device: SimulatedDevice, free:
             assert answer.ways == ("device",)
 
 
-QUEUE = "bi, queue and chunks"
+QUEUE = "bi, chunks"
 
 
 def test_each_model_process_of_a_server_opens_models_on_its_gpu(
@@ -277,7 +277,7 @@ def test_each_model_process_of_a_server_opens_models_on_its_gpu(
 
 # per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait;
 # of a late Cross-encoder, what the frozen layers compute of each side is kept in host memory
-WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 5, "late": 3}
+WAITS = {"mutual": 4, "distilled": 3, "bi, chunks": 5, "late": 3}
 
 
 @pytest.mark.parametrize("name", ["poly", *(pytest.param(name, marks=pytest.mark.deep) for name in [*KINDS][1:])])

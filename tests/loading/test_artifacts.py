@@ -22,11 +22,11 @@ from polyrank.answering.build import build_index
 from polyrank.answering.replies import Replies
 from polyrank.config.checked import (
     Count,
+    Fraction,
     Limits,
     NonNegativeFloat,
     Positive,
     Settings,
-    Share,
     from_dict,
     parse_value,
     read_choice,
@@ -545,7 +545,7 @@ class Given(Settings):
     """A setting of each type."""
 
     n: Count = 1
-    share: Share = 0.5
+    share: Fraction = 0.5
     rate: Positive = 0.1
     weight: NonNegativeFloat = 0.0
     plain: float = 1.0

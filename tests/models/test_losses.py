@@ -5,13 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax, rel_entr, softmax
 from torch import Tensor
 
-from polyrank.models.losses import cross_entropy, distinct, imitation, margin_mse
+from polyrank.models.losses import cross_entropy, imitation
 
 Array = NDArray[np.float64]
 
@@ -95,13 +93,6 @@ def test_a_context_without_a_wrong_candidate_has_no_loss_and_counts_in_the_mean(
     assert scores.grad[1].tolist() == pytest.approx([(0.5 - (1 - smoothing)) / 2, (0.5 - smoothing) / 2])
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
-def test_a_column_may_be_wrong_for_a_context_where_its_text_differs(keys: list[int], data: st.DataObject) -> None:
-    n_contexts = data.draw(st.integers(1, len(keys)))
-    found = distinct(torch.tensor(keys), n_contexts)
-    assert found.tolist() == [[key != own for key in keys] for own in keys[:n_contexts]]
-
-
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_imitation_equals_scipys_divergence_of_the_allowed_columns(seed: int, temperature: float) -> None:
@@ -130,45 +121,10 @@ def test_imitation_equals_torchs_divergence_of_the_student_from_the_teacher() ->
     assert float(torch.distributions.kl_divergence(p, q).mean()) != pytest.approx(float(wanted), rel=0.01)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_margin_mse_and_its_gradient_by_loops(seed: int) -> None:
-    student, teacher, target, allowed = lists(seed)
-    student.requires_grad_(True)
-    loss = margin_mse(student, teacher, target, allowed)
-    loss.backward()
-    s, t = student.detach().double().numpy(), teacher.double().numpy()
-    errors, gradient = [], np.zeros(student.shape)
-    pairs = [
-        (row, int(right), wrong)
-        for row, right in enumerate(target)
-        for wrong in range(student.shape[1])
-        if allowed[row, wrong] and wrong != int(right)
-    ]
-    for row, right, wrong in pairs:
-        error = (s[row, right] - s[row, wrong]) - (t[row, right] - t[row, wrong])
-        errors.append(error**2)
-        gradient[row, right] += 2 * error / len(pairs)
-        gradient[row, wrong] -= 2 * error / len(pairs)
-    assert float(loss.detach()) == pytest.approx(float(np.mean(errors)), rel=1e-5)
-    assert student.grad is not None
-    np.testing.assert_allclose(student.grad.numpy(), gradient, atol=1e-5)
-
-
-def test_margin_mse_is_a_mean_over_pairs_and_not_over_contexts() -> None:
-    """One pair with error 3 and two with error 0: 9 / 3; and zero without any pair."""
-    student, teacher = torch.tensor([[3.0, 0.0, 9.0], [1.0, 1.0, 1.0]]), torch.zeros(2, 3)
-    allowed = torch.tensor([[True, True, False], [True, True, True]])
-    right = torch.tensor([0, 0])
-    assert float(margin_mse(student, teacher, right, allowed)) == pytest.approx(3.0)
-    nobody = torch.zeros(2, 3, dtype=torch.bool)
-    assert float(margin_mse(student, teacher, right, nobody)) == 0.0
-
-
-def test_no_gradient_reaches_the_teacher_of_either_loss() -> None:
-    student, teacher, target, allowed = lists(2)
+def test_no_gradient_reaches_the_teacher() -> None:
+    student, teacher, _, allowed = lists(2)
     teacher.requires_grad_(True)
-    for loss in (imitation(student, teacher, allowed, 2.0), margin_mse(student, teacher, target, allowed)):
-        assert not loss.requires_grad
+    assert not imitation(student, teacher, allowed, 2.0).requires_grad
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -178,7 +134,6 @@ def test_scores_in_bf16_have_the_loss_of_the_same_numbers_in_fp32(smoothing: flo
     for found, wanted in (
         (cross_entropy(low, target, allowed, smoothing), cross_entropy(low.float(), target, allowed, smoothing)),
         (imitation(low, other, allowed, 3.0), imitation(low.float(), other.float(), allowed, 3.0)),
-        (margin_mse(low, other, target, allowed), margin_mse(low.float(), other.float(), target, allowed)),
     ):
         assert found.dtype == torch.float32
         assert float(found) == float(wanted)

@@ -43,7 +43,7 @@ from polyrank.training import ListwiseStep, train
 from polyrank.training.batches import BatchOrder
 from polyrank.training.methods import make_negatives
 from polyrank.training.ranker import Ranker
-from train_settings import train_config
+from train_settings import loss_of, train_config
 
 POOL = [
     "wifi is down",
@@ -300,8 +300,8 @@ def test_mining_in_bf16_keeps_every_weights_gradient(
     scorer = EncoderScorer(model, texts, dtype=torch.bfloat16)
     negatives = MinedNegatives(examples, scorer, pool, HardNegatives(n_negatives=2), every=1, folder=tmp_path)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = ListwiseStep(model, texts, torch.device("cpu"), negatives)(list(enumerate(examples[:4])), 0)
-    loss.backward()  # type: ignore[no-untyped-call]
+        loss = loss_of(ListwiseStep(model, texts, torch.device("cpu"), negatives), list(enumerate(examples[:4])))
+    loss.backward()
     without = [n for n, p in model.named_parameters() if p.ndim == 2 and "pooler" not in n and p.grad is None]
     assert without == []
 
@@ -320,7 +320,7 @@ def test_too_few_mined_negatives_are_filled_up(tiny_backbone: Path, task: dict[s
 def test_training_on_mined_negatives_repeats_itself(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     losses: list[list[float]] = []
     for name in ("a", "b", "drawn"):
-        changes: dict[str, Any] = {"remine_epochs": None, "remine_ranks": (1, 50)} if name == "drawn" else {}
+        changes: dict[str, Any] = {"negatives.sources": ("given", "random")} if name == "drawn" else {}
         train(recipe(task, tiny_backbone, tmp_path / name, **changes))
         lines = (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()
         losses.append([r["loss"] for r in map(json.loads, lines) if "loss" in r])

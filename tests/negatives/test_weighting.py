@@ -1,11 +1,9 @@
 """Frequent responses are frequent negatives; `negatives_weighting` removes that effect from the loss."""
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,15 +12,16 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.models import BiEncoder, new_model
-from polyrank.models.losses import cross_entropy, distinct
+from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.records import Context, Example
 from polyrank.scorers.load import make_scorer
 from polyrank.text import BackboneTexts
-from polyrank.training.methods import make_step, make_weighting
+from polyrank.training.methods import make_step
 from polyrank.training.ranker import Ranker
 from polyrank.training.steps import InBatchStep
-from polyrank.training.weighting import LogQ, UniformDraws
+from polyrank.training.weighting import LogQ
+from train_settings import loss_of
 
 CPU = torch.device("cpu")
 POLICY = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
@@ -46,14 +45,14 @@ def all_scores(model: BiEncoder, texts: BackboneTexts, contexts: list[str], repl
     return scores(vectors, model.encode_candidates(texts.candidates(replies))[None], mask)
 
 
-def next_loss(kind: Any, backbone: Path, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def next_loss(kind: Any, backbone: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """The step's loss on the batch, and the raw scores of its contexts and responses."""
     model, texts = tiny(backbone)
     ranker = Ranker(model, texts, make_scorer(model, texts), save=lambda path, metadata: None)
     config = TrainConfig(method=InBatchMethod(negatives_weighting=kind))
     step = make_step([ranker], config, DATA, device=CPU, seed=1, folder=Path())
     values = all_scores(model, texts, ["thanks 0", "thanks 1", "too high 0", "restart it 0"], REPLIES)
-    return step(BATCH, 0, number), values  # type: ignore[operator]
+    return loss_of(step, BATCH), values
 
 
 def by_hand(values: torch.Tensor, wrong: list[list[int]]) -> torch.Tensor:
@@ -68,63 +67,13 @@ def test_logq_equals_its_formula(tiny_backbone: Path) -> None:
     torch.testing.assert_close(loss, by_hand(corrected, WRONG), atol=1e-5, rtol=1e-5)
 
 
-def test_uniform_equals_cross_entropy_over_the_kept_ones(tiny_backbone: Path) -> None:
-    draws = UniformDraws(SAID, seed=1)
-    losses = []
-    for number in range(6):
-        loss, values = next_loss("uniform", tiny_backbone, number)
-        stays = draws(values, torch.ones(1, 4, dtype=torch.bool), REPLIES, number)[1][0]
-        left = [[i for i in others if stays[i]] for others in WRONG]
-        assert stays[3], "the rarest response must always stay"
-        torch.testing.assert_close(loss, by_hand(values, left), atol=1e-5, rtol=1e-5)
-        losses.append(round(loss.item(), 5))
-    assert len(set(losses)) > 1, "each update must draw again"
-    assert round(next_loss("uniform", tiny_backbone, 3)[0].item(), 5) == losses[3], "a resumed run must draw the same"
-
-
-def test_an_update_does_not_visit_all_counts() -> None:
-    """Data may have millions of distinct responses; an update needs those of its batch."""
-
-    class Counts(dict[str, int]):
-        n_visits = 0
-
-        def values(self) -> Any:
-            self.n_visits += 1
-            return super().values()
-
-    counts = Counts(SAID)
-    draws = UniformDraws(counts, seed=1)
-    for number in range(3):
-        draws(torch.zeros(1, 4), torch.ones(1, 4, dtype=torch.bool), REPLIES, number)
-    assert counts.n_visits == 1
-
-
-def test_large_seeds_draw_too() -> None:
-    allowed = torch.ones(1, 4, dtype=torch.bool)
-    draws = [UniformDraws(SAID, seed)(torch.zeros(1, 4), allowed, REPLIES, 3)[1] for seed in (2**31, 2**33, 2**62)]
-    assert all(mask[0, 3] for mask in draws)
-
-
-def test_kept_responses_are_uniform_over_distinct_ones() -> None:
-    """In 20,000 updates all distinct responses stay equally often, within five standard deviations."""
-    said = [text for text, n in SAID.items() for _ in range(n)]
-    draws, random, stayed = UniformDraws(SAID, seed=5), np.random.Generator(np.random.PCG64(2)), Counter[str]()
-    for number in range(2_000):
-        texts = [said[i] for i in random.choice(len(said), 10)]
-        mask = draws(torch.zeros(1, 10), torch.ones(1, 10, dtype=torch.bool), texts, number)[1][0]
-        stayed.update(text for text, stays in zip(texts, mask.tolist(), strict=True) if stays)
-    expected = 20_000 * 2 / 20  # a share of min(counts) / n per text
-    assert all(abs(stayed[text] - expected) < 5 * expected**0.5 for text in SAID)
-
-
-@pytest.mark.parametrize("kind", ["logq", "uniform"])
-def test_weighting_has_no_effect_without_repeated_responses(kind: Any, tiny_backbone: Path) -> None:
+def test_weighting_has_no_effect_without_repeated_responses(tiny_backbone: Path) -> None:
     model, texts = tiny(tiny_backbone)
     examples = [Example((f"hi {text}",), (text,), (0,)) for text in SAID]
     batch = list(enumerate(examples))
     plain, corrected = (
-        InBatchStep(model, texts, CPU, weighting=weighting)(batch, 0)
-        for weighting in (None, make_weighting(kind, examples, seed=1))
+        loss_of(InBatchStep(model, texts, CPU, weighting=weighting), batch)
+        for weighting in (None, LogQ(dict.fromkeys(SAID, 1)))
     )
     torch.testing.assert_close(corrected, plain, atol=1e-5, rtol=1e-5)
 
@@ -134,7 +83,6 @@ def test_weighting_has_no_effect_without_repeated_responses(kind: Any, tiny_back
     [
         (lambda counts: None, -0.05, 0.05),
         (LogQ, 0.97, 1.03),
-        (lambda counts: UniformDraws(counts, seed=1), 0.97, 1.03),
     ],
 )
 def test_the_loss_is_minimal_at_the_right_slope(make: Callable[[Any], Any], least: float, most: float) -> None:
@@ -150,10 +98,10 @@ def test_the_loss_is_minimal_at_the_right_slope(make: Callable[[Any], Any], leas
 
     def slope_of_loss(a: float) -> float:
         share = torch.tensor(a, requires_grad=True)
-        for number, drawn in enumerate(batches):
-            values, allowed = (share * logs[drawn])[None].expand(256, 256), distinct(drawn, 256)
+        for drawn in batches:
+            values, allowed = (share * logs[drawn])[None].expand(256, 256), drawn[:, None] != drawn
             if weighting is not None:
-                values, allowed = weighting(values, allowed, [names[i] for i in drawn.tolist()], number)
+                values = weighting(values, [names[i] for i in drawn.tolist()])
             cross_entropy(values, torch.arange(256), allowed).backward()  # type: ignore[no-untyped-call]
         assert share.grad is not None
         return share.grad.item()
@@ -161,17 +109,7 @@ def test_the_loss_is_minimal_at_the_right_slope(make: Callable[[Any], Any], leas
     assert slope_of_loss(least) < 0 < slope_of_loss(most)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: InBatchMethod(negatives_weighting="logq", queue=4), "queue = 4 adds candidates"),
-        (lambda: ConvertMethod(negatives_weighting="uniform", queue=4), "queue = 4 adds candidates"),
-        (
-            lambda: TrainConfig(method=InBatchMethod(negatives_weighting="uniform"), negatives=NegativesConfig(n=2)),
-            "^method.negatives_weighting = .uniform. corrects",
-        ),
-    ],
-)
-def test_weighting_applies_only_to_the_batch(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make()
+@pytest.mark.parametrize("method", [InBatchMethod, ConvertMethod])
+def test_weighting_applies_only_to_the_batch(method: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^method.negatives_weighting = .logq. corrects"):
+        TrainConfig(method=method(negatives_weighting="logq"), negatives=NegativesConfig(n=2))

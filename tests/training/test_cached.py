@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import new_model
+from polyrank.models.losses import cross_entropy
 from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.records import Example
@@ -28,7 +30,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.fitting import too_large
 from polyrank.training.learner import explain_out_of_memory
 from polyrank.training.mutual import Imitation
-from train_settings import losses_of, train_config
+from train_settings import loss_of, losses_of, train_config
 
 CPU = torch.device("cpu")
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
@@ -42,6 +44,7 @@ DATA = [
     Example(("is",), (REPLIES[7], "my wifi is down", REPLIES[0]), (0, 2)),
 ]
 BATCH = list(enumerate(DATA))
+SMOOTHED = partial(cross_entropy, smoothing=0.2)
 Start = Callable[[Path, float], tuple[Any, nn.Module]]
 """Makes a step and its network from a backbone's folder and a dropout rate."""
 
@@ -74,9 +77,8 @@ def convert(multi_context: bool) -> Start:
         model.dropout = dropout
         for layer in model.layers:
             layer.dropout = dropout  # type: ignore[assignment]
-        weights, given = (1.0, 0.5, 2.0), GivenNegatives(9, 1)
-        step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=4, loss_weights=weights, range_steps=2,
-                           rights=collect_right_answers(DATA), negatives=given)  # fmt: skip
+        rights, given = collect_right_answers(DATA), GivenNegatives(9, 1)
+        step = ConvertStep(model, texts, CPU, SMOOTHED, 4, range_steps=2, rights=rights, negatives=given)
         return step, model.train()
 
     return start
@@ -84,7 +86,7 @@ def convert(multi_context: bool) -> Start:
 
 STEPS: dict[str, Start] = {
     "Bi": in_batch(BiConfig(reduction="mean")),
-    "Bi, one tower": in_batch(BiConfig(reduction="mean", shared_towers=True), smoothing=0.1),
+    "Bi, one tower": in_batch(BiConfig(reduction="mean", shared_towers=True), loss=SMOOTHED),
     "Bi, given negatives": in_batch(BiConfig(reduction="first", projection_dim=8), negatives=GivenNegatives(9, 1)),
     "Poly": in_batch(PolyConfig(n_codes=4, code_init="normal", reduction="mean")),
     "Poly, last outputs": in_batch(PolyConfig(n_codes=9, codes="last", reduction="mean")),
@@ -119,10 +121,10 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 def test_loss_and_gradients_equal_those_of_the_whole_batch(start: Start, tiny_backbone: Path) -> None:
     step, model = start(tiny_backbone, 0.0)
     model.double()
-    plain = step(BATCH, 0, 0)
+    plain = loss_of(step, BATCH)
     expected = gradients_of(model, plain)
     for size in (1, 3, 7):
-        cached = dataclasses.replace(step, chunk_size=size)(BATCH, 0, 0)
+        cached = loss_of(dataclasses.replace(step, chunk_size=size), BATCH)
         torch.testing.assert_close(cached, plain, rtol=1e-13, atol=0, msg=f"in chunks of {size}")
         assert difference(gradients_of(model, cached), expected) < 1e-12, size
 
@@ -147,7 +149,7 @@ def test_three_updates_equal_those_of_plain_steps(start: Start, tiny_backbone: P
 @pytest.mark.parametrize("name", ["Bi", "Bi, one tower"])
 def test_in_fp32_only_the_last_bits_differ(name: str, tiny_backbone: Path) -> None:
     step, model = STEPS[name](tiny_backbone, 0.0)
-    plain, cached = step(BATCH, 0, 0), dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0)
+    plain, cached = loss_of(step, BATCH), loss_of(dataclasses.replace(step, chunk_size=3), BATCH)
     torch.testing.assert_close(cached, plain, rtol=1e-6, atol=0)
     expected = gradients_of(model, plain)
     assert difference(gradients_of(model, cached), expected) < 1e-6
@@ -157,9 +159,9 @@ def test_in_fp32_only_the_last_bits_differ(name: str, tiny_backbone: Path) -> No
 def test_a_batch_that_fits_into_a_chunk_equals_a_plain_one(start: Start, tiny_backbone: Path) -> None:
     step, model = start(tiny_backbone, 0.3)
     torch.manual_seed(5)
-    plain = gradients_of(model, step(BATCH, 0, 0))
+    plain = gradients_of(model, loss_of(step, BATCH))
     torch.manual_seed(5)
-    cached = gradients_of(model, dataclasses.replace(step, chunk_size=40)(BATCH, 0, 0))
+    cached = gradients_of(model, loss_of(dataclasses.replace(step, chunk_size=40), BATCH))
     assert all(torch.equal(cached[name], plain[name]) for name in plain)
 
 
@@ -194,7 +196,7 @@ def test_with_dropout_the_gradient_belongs_to_the_drawn_loss(start: Start, tiny_
 def test_the_second_pass_does_not_change_later_random_numbers(tiny_backbone: Path) -> None:
     step, model = STEPS["Bi"](tiny_backbone, 0.3)
     torch.manual_seed(5)
-    loss = dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0)
+    loss = loss_of(dataclasses.replace(step, chunk_size=3), BATCH)
     state = torch.get_rng_state()
     gradients_of(model, loss)
     assert torch.equal(torch.get_rng_state(), state)
@@ -206,10 +208,10 @@ def test_in_bf16_both_passes_use_bf16_with_equal_accuracy(size: int, tiny_backbo
     step, model = in_batch(BiConfig(reduction="mean", shared_towers=True), negatives=GivenNegatives(9, 1))(
         tiny_backbone, 0.0
     )
-    exact = gradients_of(model, step(BATCH[:5], 0, 0))
+    exact = gradients_of(model, loss_of(step, BATCH[:5]))
     with torch.autocast("cpu", torch.bfloat16):
-        plain = step(BATCH[:5], 0, 0)
-        cached = dataclasses.replace(step, chunk_size=size)(BATCH[:5], 0, 0)
+        plain = loss_of(step, BATCH[:5])
+        cached = loss_of(dataclasses.replace(step, chunk_size=size), BATCH[:5])
     error = difference(gradients_of(model, plain), exact)
     assert error > 1e-3
     assert 0.5 * error < difference(gradients_of(model, cached), exact) < 1.5 * error
@@ -218,8 +220,8 @@ def test_in_bf16_both_passes_use_bf16_with_equal_accuracy(size: int, tiny_backbo
 def test_a_frozen_side_stays_without_gradients(tiny_backbone: Path) -> None:
     step, model = STEPS["Bi"](tiny_backbone, 0.0)
     model.candidate_tower.requires_grad_(False)  # type: ignore[union-attr, operator]
-    expected = gradients_of(model, step(BATCH, 0, 0))
-    gradients = gradients_of(model, dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0))
+    expected = gradients_of(model, loss_of(step, BATCH))
+    gradients = gradients_of(model, loss_of(dataclasses.replace(step, chunk_size=3), BATCH))
     assert all(name.startswith("context_tower") for name in gradients)
     assert difference(gradients, expected) < 1e-5
 
@@ -227,7 +229,7 @@ def test_a_frozen_side_stays_without_gradients(tiny_backbone: Path) -> None:
 def test_without_a_graph_only_the_result_is_computed(tiny_backbone: Path) -> None:
     step, _ = STEPS["Poly, last outputs"](tiny_backbone, 0.0)
     with torch.no_grad():
-        assert not dataclasses.replace(step, chunk_size=2)(BATCH, 0, 0).requires_grad
+        assert not loss_of(dataclasses.replace(step, chunk_size=2), BATCH).requires_grad
 
 
 def test_chunks_hold_texts_of_similar_length_in_the_original_order() -> None:
@@ -268,9 +270,9 @@ def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -
 def peak_of(step: Any, model: nn.Module, n: int) -> int:
     """Peak bytes of torch's allocator in an update of n pairs of full length."""
     pairs = [Example((" ".join([f"{i}", *WORDS * 2]),), (f"reply {i} {' '.join(WORDS)}",), (0,)) for i in range(n)]
-    step(list(enumerate(pairs)), 0, 0).backward()  # allocates the gradients
+    loss_of(step, list(enumerate(pairs))).backward()  # allocates the gradients
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        step(list(enumerate(pairs)), 0, 0).backward()
+        loss_of(step, list(enumerate(pairs))).backward()
     recorded: Any = record.profiler
     events = [event for event in recorded.kineto_results.events() if event.name() == "[memory]"]
     assert events

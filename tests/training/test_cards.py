@@ -17,7 +17,6 @@ from polyrank.data import read_examples
 from polyrank.devices.choice import cpu_has_int8
 from polyrank.models.artifacts import load_model, sign_card, signed
 from polyrank.scorers.in_int8 import check_int8, read_record
-from polyrank.storage.document import SEAL
 from polyrank.training import RunResult, train
 from polyrank.training.card import describe_part, licence
 from train_settings import train_config
@@ -97,22 +96,6 @@ def test_a_new_training_replaces_its_own_card_and_keeps_an_edited_one(
     assert load_model(second.model).fingerprint  # the card is not verified
 
 
-def test_an_earlier_finished_run_gets_a_card(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
-    plan = recipe(task, tiny_backbone, tmp_path / "run")
-    (own,) = train(plan)
-    before = card(own)
-    (own.model / "README.md").unlink()
-    result = tmp_path / "run" / "result.json"
-    document = json.loads(result.read_bytes())
-    for key in ("finished", *SEAL):
-        document.pop(key)
-    result.write_text(json.dumps(document), "utf-8")
-    assert load_model(own.model).fingerprint
-    (again,) = train(plan, resume=True)
-    assert card(again) == before
-    assert again.fit.finished
-
-
 def test_an_outdated_card_that_nobody_edited_is_written_again(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -129,7 +112,6 @@ def test_both_networks_of_a_mutual_training_have_cards(
 ) -> None:
     partner = Partner(
         model=CrossConfig(backbone=str(tiny_backbone)),
-        text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
         train=NetworkTraining(),
     )
     changes = {"method": "mutual", "n_negatives": 2}

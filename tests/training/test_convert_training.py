@@ -32,7 +32,7 @@ from polyrank.text import ConvertTexts
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 from polyrank.training.optimizer import freeze, make_optimizer
-from train_settings import train_config
+from train_settings import loss_of, train_config
 
 
 def test_another_right_answer_to_the_context_is_not_a_negative() -> None:
@@ -44,9 +44,11 @@ def test_another_right_answer_to_the_context_is_not_a_negative() -> None:
     )
     everything = collect_right_answers([example for _, example in BATCH])  # no context has two
     with torch.no_grad():
-        assert float(with_rights(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # no negative is left
-        assert float(without_rights(batch, 0, 9)) > 0.01
-        assert step_of(model, texts, rights=everything)(BATCH, 0, 9) == step_of(model, texts)(BATCH, 0, 9)
+        assert float(loss_of(with_rights, batch, number=9)) == pytest.approx(0.0, abs=1e-6)  # no negative is left
+        assert float(loss_of(without_rights, batch, number=9)) > 0.01
+        assert loss_of(step_of(model, texts, rights=everything), BATCH, number=9) == loss_of(
+            step_of(model, texts), BATCH, number=9
+        )
 
 
 @pytest.mark.parametrize("combination", ["mean", "feed_forward"])
@@ -57,7 +59,7 @@ def test_an_empty_text_does_not_blow_up_the_gradient_of_a_new_network(combinatio
     assert isinstance(model, Convert)
     assert isinstance(texts, ConvertTexts)
     empty = [(3, Example((" ",), ("please restart it",), (0,))), (4, Example(("hi",), ("",), (0,)))]
-    step_of(model, texts)([*BATCH, *empty], 0, 0).backward()
+    loss_of(step_of(model, texts), [*BATCH, *empty]).backward()
     assert max(weight.grad.norm() for weight in model.parameters() if weight.grad is not None) < 10
 
 
@@ -81,20 +83,19 @@ def test_the_loss_is_the_papers() -> None:
         for number, scale in ((0, 1.0), (2, 1 + (final - 1) / 2), (9, final)):
             parts = [loss(found.immediate, [0, 1, 2], scale), loss(found.earlier, [0, 1], scale)]
             parts.append(loss(found.both, [0, 1, 2], scale))
-            for weights in ((1.0, 1.0, 1.0), (0.5, 0.0, 2.0)):
-                step = step_of(model, texts, loss_weights=weights)
-                wanted = sum(weight * part for weight, part in zip(weights, parts, strict=True))
-                assert float(step(BATCH, 0, number)) == pytest.approx(wanted, rel=1e-5)
-                summed = step_of(model, texts, loss_weights=weights, loss="sum")  # the loop multiplies by B = 3
-                over_rows = sum(n * weight * part for n, weight, part in zip((3, 2, 3), weights, parts, strict=True))
-                assert 3 * float(summed(BATCH, 0, number)) == pytest.approx(over_rows, rel=1e-5)
+            assert float(loss_of(step_of(model, texts), BATCH, number=number)) == pytest.approx(sum(parts), rel=1e-5)
+            summed = loss_of(step_of(model, texts, summed=True), BATCH, number=number)  # the loop multiplies by B = 3
+            over_rows = sum(n * part for n, part in zip((3, 2, 3), parts, strict=True))
+            assert 3 * float(summed) == pytest.approx(over_rows, rel=1e-5)
     single, texts, _ = make(multi_context=False)
     rows = [0, 1, 2]
     with torch.no_grad():
         single.eval()
         found = single.context_encodings(texts.contexts([e.query for e in examples]))
         y = single.encode_candidates(texts.candidates([e.candidates[0] for e in examples])).double()
-        assert float(step_of(single, texts)(BATCH, 0, 9)) == pytest.approx(loss(found.immediate, rows, final), rel=1e-5)
+        assert float(loss_of(step_of(single, texts), BATCH, number=9)) == pytest.approx(
+            loss(found.immediate, rows, final), rel=1e-5
+        )
 
 
 def test_equal_responses_are_not_negatives_but_given_ones_are() -> None:
@@ -102,10 +103,15 @@ def test_equal_responses_are_not_negatives_but_given_ones_are() -> None:
     model.eval()
     twice = [BATCH[0], (1, Example(("no light",), ("please restart it",), (0,)))]
     with torch.no_grad():
-        assert float(step_of(model, texts, smoothing=0.0)(twice, 0, 9)) == pytest.approx(0.0, abs=1e-6)
+        plain = step_of(model, texts, smoothing=0.0)
+        assert float(loss_of(plain, twice, number=9)) == pytest.approx(0.0, abs=1e-6)
         given = [BATCH[0], (1, Example(("no light",), ("thanks!", "please restart it"), (1,)))]
-        assert float(step_of(model, texts, smoothing=0.0)(given, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # left out
-        assert float(step_of(model, texts, smoothing=0.0, negatives=GivenNegatives(9, 1))(given, 0, 9)) > 0.01
+        assert float(loss_of(step_of(model, texts, smoothing=0.0), given, number=9)) == pytest.approx(
+            0.0, abs=1e-6
+        )  # left out
+        assert (
+            float(loss_of(step_of(model, texts, smoothing=0.0, negatives=GivenNegatives(9, 1)), given, number=9)) > 0.01
+        )
 
 
 def test_no_right_answer_from_any_source_is_a_negative() -> None:
@@ -121,7 +127,7 @@ def test_no_right_answer_from_any_source_is_a_negative() -> None:
     wrong = [["thanks!", "it is red"], ["please restart it"] * 2 + ["thanks!", "it is red"], columns[1:2] + columns[3:]]
     with torch.no_grad():
         step = step_of(model, texts, smoothing=0.3, negatives=GivenNegatives(9, 1))
-        loss = step(list(enumerate(examples)), 0, 9)
+        loss = loss_of(step, list(enumerate(examples)), number=9)
         h = model.context_encodings(texts.contexts([e.query for e in examples])).immediate.double()
         y = dict(zip(columns, model.encode_candidates(texts.candidates(columns)).double(), strict=True))
     total = 0.0
@@ -140,11 +146,6 @@ def test_no_right_answer_from_any_source_is_a_negative() -> None:
         ({"smoothing": -0.1}, False),
         ({"scale_steps": 0}, True),
         ({"scale_steps": -1}, False),
-        ({"range_steps": 1}, True),
-        ({"range_steps": 0}, False),
-        ({"loss_weights": (0.0, 0.0, 1.0)}, True),
-        ({"loss_weights": (0.0, 0.0, 0.0)}, False),
-        ({"loss_weights": (1.0, 1.0, -0.1)}, False),
     ],
 )
 def test_settings_at_their_limits_are_accepted_and_beyond_refused(changes: dict[str, Any], fits: bool) -> None:
@@ -166,10 +167,10 @@ def test_the_range_is_checked_at_an_interval() -> None:
     with torch.no_grad():
         for number in range(7):
             model.subwords.weight[0, 0] = float(10 + number)
-            step(BATCH, 0, number)
+            loss_of(step, BATCH, number=number)
             ranges.append(float(model.subwords.seen[1]))
         model.subwords.weight.mul_(0.1)
-        step(BATCH, 0, 9)
+        loss_of(step, BATCH, number=9)
     assert ranges == [10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 16.0]
     assert float(model.subwords.seen[1]) == 16.0
 
@@ -195,7 +196,6 @@ def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
         "optimizer": "adamw",
         "lr": 0.01,
         "scale_steps": 5,
-        "range_steps": 3,
         "precision": "fp32",
         **changes,
     }
@@ -232,7 +232,7 @@ def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, opt
     """The 8-bit range has changed, changes later, and is not checked in the first update after the resume."""
 
     def plan(name: str) -> Recipe:
-        changes: dict[str, Any] = {"lr": rate, "range_steps": 2, "scale_steps": 20, "checkpoint_steps": 1}
+        changes: dict[str, Any] = {"lr": rate, "scale_steps": 20, "checkpoint_steps": 1}
         return recipe(task, tmp_path / name, optimizer=optimizer, dropout=0.1, **changes)
 
     train(plan("whole"), device="cpu")
@@ -326,9 +326,6 @@ def test_the_papers_training_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss_weights": (1.0, 1.0)}, "has 2 numbers; give 3"),
-        ({"loss_weights": (1.0, -1.0, 1.0)}, "loss_weights"),
-        ({"range_steps": 0}, "method.range_steps = 0"),
         ({"smoothing": 1.5}, "method.smoothing = 1.5"),
         ({"train_layers": "top-9"}, "top-9"),
         ({"init_from": "nowhere"}, "nowhere"),

@@ -24,7 +24,7 @@ from train_settings import bi_tables
 CPU = torch.device("cpu")
 MUTUAL = {
     "reranker": {"kind": "cross"},
-    "train": {"method": {"kind": "mutual"}, "negatives": {"n": 3, "remine_epochs": 1}},
+    "train": {"method": {"kind": "mutual"}, "negatives": {"n": 3, "sources": ["mined", "random"]}},
 }
 
 
@@ -32,7 +32,7 @@ def tables(task: dict[str, Path], backbone: Path, output: Path, **train: Any) ->
     """9 steps an epoch, validated twice an epoch on 12 lists of 12 candidates."""
     usual = {
         "batch_size": 8, "epochs": 5, "dropout": 0.3, "schedule": {"kind": "constant", "warmup_steps": 0},
-        "method": {"kind": "in_batch", "queue": 8},
+        "method": {"kind": "in_batch"},
     }  # fmt: skip
     return bi_tables(task, backbone, output, **usual | train)
 

@@ -83,7 +83,7 @@ def test_an_extended_run_equals_one_that_was_longer_from_the_start(
 def test_two_networks_are_extended_together(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     def plan(name: str, epochs: int) -> Recipe:
         own = NetworkTraining(lr=1e-3, schedule=ConstantSchedule(warmup_steps=3), dropout=0.1)
-        partner = Partner(model=CrossConfig(backbone=str(tiny_backbone)), text=POLICY, train=own)
+        partner = Partner(model=CrossConfig(backbone=str(tiny_backbone)), train=own)
         options = {"epochs": epochs, "method": "mutual", "n_negatives": 2}
         return recipe(task, tiny_backbone, tmp_path / name, partner, **options)
 

@@ -47,9 +47,7 @@ def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path) -> Re
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
         train=settings,
         output=str(output),
-        reranker=Partner(model=cross, text=policy, train=settings.of_one_network())
-        if settings.method.kind == "mutual"
-        else None,
+        reranker=Partner(model=cross, train=settings.of_one_network()) if settings.method.kind == "mutual" else None,
     )
 
 

@@ -18,27 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.config.methods import MutualMethod
-from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.errors import ArtifactError, ConfigError, ResourceError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
-from polyrank.models.losses import imitation, margin_mse
+from polyrank.models.losses import cross_entropy, imitation
 from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train
-from polyrank.training.steps import listwise_loss
 from polyrank.training.teacher import CachedScorer
 from processes import files_open_in, start
-from train_settings import losses_of, train_config
+from train_settings import loss_of, losses_of, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
-TINY_CONVERT = ConvertConfig(
-    embedding_dim=16, attention_dim=8, ffn_dim=32, side_dim=32, output_dim=16, spans=(3, 5), position_periods=(7, 3)
-)
-NARROW_CONVERT = ConvertText(min_count=1, n_buckets=10)
 
 
 def recipe(
@@ -51,15 +46,12 @@ def recipe(
     }  # fmt: skip
 
     def placed(config: Any) -> Any:
-        return config if isinstance(config, ConvertConfig) else dataclasses.replace(config, backbone=str(backbone))
-
-    def text(config: Any) -> Any:
-        return NARROW_CONVERT if isinstance(config, ConvertConfig) else POLICY
+        return dataclasses.replace(config, backbone=str(backbone))
 
     train_settings = train_config(**values)
     return Recipe(
         model=placed(model),
-        text=text(model),
+        text=POLICY,
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
         train=train_settings,
         output=str(output),
@@ -67,7 +59,6 @@ def recipe(
         if partner is None
         else Partner(
             model=placed(partner),
-            text=text(partner),
             train=dataclasses.replace(train_settings.of_one_network(), init_from=None),
         ),
     )
@@ -108,22 +99,18 @@ def test_no_gradient_reaches_a_teacher_or_a_masked_column() -> None:
     torch.manual_seed(0)
     student, teacher = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
     allowed = torch.arange(4).expand(3, 4) < torch.tensor([[4], [2], [3]])
-    right = torch.zeros(3, dtype=torch.int64)
-    for loss in (imitation(student, teacher, allowed, 2.0), margin_mse(student, teacher, right, allowed)):
-        student.grad = None
-        loss.backward()
-        assert student.grad is not None
-        assert torch.isfinite(student.grad).all()
-        assert teacher.grad is None
-        assert (student.grad[~allowed] == 0).all()
-        assert (student.grad[allowed] != 0).any()
+    imitation(student, teacher, allowed, 2.0).backward()
+    assert student.grad is not None
+    assert torch.isfinite(student.grad).all()
+    assert teacher.grad is None
+    assert (student.grad[~allowed] == 0).all()
+    assert (student.grad[allowed] != 0).any()
 
 
 def test_losses_are_fp32_for_scores_of_any_type() -> None:
     scores = torch.randn(2, 3).to(torch.bfloat16)
     everyone = torch.ones(2, 3, dtype=torch.bool)
     assert imitation(scores, scores + 1, everyone, 3.0).dtype == torch.float32
-    assert margin_mse(scores, scores, torch.tensor([0, 1]), everyone).dtype == torch.float32
 
 
 def test_a_gradient_shrinks_with_the_square_of_a_high_temperature() -> None:
@@ -156,14 +143,11 @@ BATCH = list(
 @pytest.mark.parametrize(
     ("first", "second"), [(BI, CROSS), (CROSS, BI), (BI, PolyConfig(n_codes=2, code_init="normal"))]
 )
-@pytest.mark.parametrize("kind", ["kl", "margin_mse"])
-def test_phases_equal_their_formula_and_reach_only_their_network(
-    tiny_backbone: Path, first: Any, second: Any, kind: Any
-) -> None:
+def test_phases_equal_their_formula_and_reach_only_their_network(tiny_backbone: Path, first: Any, second: Any) -> None:
     a, b = make(tiny_backbone, first), make(tiny_backbone, second, seed=2)
     for step in (a, b):
         step.model.train()
-    how = Imitation(kind, alpha=0.7, temperature=2.0)
+    how = Imitation(alpha=0.7, temperature=2.0)
     own, others = (step.inputs(BATCH, a.lists(BATCH, 0)) for step in (a, b))
     phases = losses_of(MutualStep(a, b, how), BATCH)
     optimizer = torch.optim.SGD(a.model.parameters(), lr=0.05)
@@ -213,36 +197,30 @@ def test_a_network_predicts_for_the_other_without_dropout_and_learns_with_it(tin
 
 
 def test_imitation_by_hand_in_its_parts() -> None:
-    """Scores ln 3 and 0 against 0 and 0, all at T = 1: labels ln 4/3, divergence ln(2 / sqrt 3), margin (ln 3)^2."""
+    """Scores ln 3 and 0 against 0 and 0, all at T = 1: labels ln 4/3, divergence ln(2 / sqrt 3)."""
     values, teacher = torch.tensor([[np.log(3.0), 0.0, 7.0]]), torch.tensor([[0.0, 0.0, -5.0]])
     allowed = torch.tensor([[True, True, False]])
-    labels, divergence, margin = np.log(4 / 3), np.log(2 / np.sqrt(3)), np.log(3) ** 2
-    for kind, other in (("kl", divergence), ("margin_mse", margin)):
-        for alpha, weight in ((1.0, 1.0), (0.5, 2.0), (0.0, 3.0), (2.0, 0.0)):
-            how = Imitation(kind, alpha=alpha, temperature=1.0, label_weight=weight)  # type: ignore[arg-type]
-            assert float(how.loss(values, teacher, allowed)) == pytest.approx(weight * labels + alpha * other, rel=1e-5)
+    labels, other = np.log(4 / 3), np.log(2 / np.sqrt(3))
+    for alpha, weight in ((1.0, 1.0), (0.5, 2.0), (0.0, 3.0), (2.0, 0.0)):
+        how = Imitation(alpha=alpha, temperature=1.0, label_weight=weight)
+        assert float(how.loss(values, teacher, allowed)) == pytest.approx(weight * labels + alpha * other, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "gradient"), [("kl", [0.5, -0.5, 0.0]), ("margin_mse", [8 * np.log(3), -8 * np.log(3), 0.0])]
-)
-def test_the_first_network_imitates_the_second(kind: Any, gradient: list[float]) -> None:
-    """As above, with twice the imitation alone: 2 (p - q) with p = 3/4 and q = 1/2, and 2 * 2 * (2 ln 3 off)."""
+def test_the_first_network_imitates_the_second() -> None:
+    """As above, with twice the imitation alone: 2 (p - q) with p = 3/4 and q = 1/2."""
     values = torch.tensor([[np.log(3.0), 0.0, 7.0]], dtype=torch.float32, requires_grad=True)
-    teacher = torch.tensor(
-        [[0.0 if kind == "kl" else -np.log(3.0), 0.0, -5.0]], dtype=torch.float32, requires_grad=True
-    )
-    how = Imitation(kind, alpha=2.0, temperature=1.0, label_weight=0.0)
+    teacher = torch.tensor([[0.0, 0.0, -5.0]], requires_grad=True)
+    how = Imitation(alpha=2.0, temperature=1.0, label_weight=0.0)
     how.loss(values, teacher, torch.tensor([[True, True, False]])).backward()
     assert values.grad is not None
-    assert values.grad[0].tolist() == pytest.approx(gradient, rel=1e-5)
+    assert values.grad[0].tolist() == pytest.approx([0.5, -0.5, 0.0], rel=1e-5)
     assert teacher.grad is None
 
 
 def test_imitation_has_the_defaults_of_a_recipe() -> None:
     plan = MutualMethod()
-    assert Imitation() == Imitation(plan.imitation, plan.alpha, plan.temperature, plan.label_weight)
-    assert Imitation() == Imitation("kl", 1.0, 3.0, 1.0)
+    assert Imitation() == Imitation(plan.alpha, plan.temperature, plan.label_weight)
+    assert Imitation() == Imitation(1.0, 3.0, 1.0)
 
 
 def test_every_candidate_of_a_batch_is_encoded_once(tiny_backbone: Path) -> None:
@@ -332,7 +310,6 @@ def test_a_frozen_partner_is_exactly_distillation(tiny_backbone: Path, task: dic
     [
         (PolyConfig(n_codes=2, code_init="normal"), CROSS),
         (BI, PolyConfig(n_codes=2, code_init="normal")),
-        (TINY_CONVERT, CROSS),
     ],
 )
 def test_any_two_kinds(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, model: Any, partner: Any) -> None:
@@ -506,16 +483,15 @@ def test_distillation_scores_each_pair_once(tiny_backbone: Path, task: dict[str,
     assert n_scores(str(tmp_path / "a" / file)) == 72 * 4
     (tmp_path / "b").mkdir()
     shutil.copy(tmp_path / "a" / file, tmp_path / "b")
-    mse = recipe(
+    alone = recipe(
         task,
         tiny_backbone,
         tmp_path / "b",
         model=BI,
-        imitation="margin_mse",
         label_weight=0.0,
         **changes,
     )
-    train(mse)
+    train(alone)
     assert n_scores(str(tmp_path / "b" / file)) == 72 * 4
     assert curve(tmp_path / "a")[0][1] != curve(tmp_path / "b")[0][1]
 
@@ -525,11 +501,10 @@ def test_with_a_label_weight_of_zero_only_the_teacher_counts(tiny_backbone: Path
     lists = step.lists(BATCH, 0)
     values, allowed = step.values(step.inputs(BATCH, lists))
     teacher = torch.tensor([[len(text) / 3 for text in row] for row in lists])
-    loss = DistillStep(step, Lengths(), Imitation("margin_mse", label_weight=0.0))(BATCH, 0)
-    target = torch.zeros(2, dtype=torch.int64)
-    torch.testing.assert_close(loss, margin_mse(values, teacher, target, allowed))
-    plain = DistillStep(step, Lengths(), Imitation(alpha=0.0))(BATCH, 0)
-    torch.testing.assert_close(plain, listwise_loss(values, allowed))
+    loss = loss_of(DistillStep(step, Lengths(), Imitation(label_weight=0.0)), BATCH)
+    torch.testing.assert_close(loss, imitation(values, teacher, allowed, 3.0))
+    plain = loss_of(DistillStep(step, Lengths(), Imitation(alpha=0.0)), BATCH)
+    torch.testing.assert_close(plain, cross_entropy(values, torch.zeros(2, dtype=torch.int64), allowed))
 
 
 # recipes
@@ -539,8 +514,7 @@ def write_recipe(folder: Path, **changes: str) -> Path:
     parts = {
         "train": 'method.kind = "mutual"\nlr = 1e-3\nweight_decay = 0.5',
         "reranker": 'kind = "cross"\nhead = "mlp"',
-        "reranker.text": "max_context_tokens = 90",
-        "reranker.train": 'lr = 1e-4\ninit_from = "shipped:convert"',
+        "reranker.train": "lr = 1e-4",
         "text": "max_candidate_tokens = 30",
         **changes,
     }
@@ -555,22 +529,8 @@ def test_the_second_network_has_its_own_settings(tmp_path: Path) -> None:
     partner = plan.reranker
     assert partner is not None
     assert partner.model == CrossConfig(head="mlp")
-    assert partner.text == TextPolicy(max_context_tokens=90, max_candidate_tokens=30)
-    assert partner.train == dataclasses.replace(
-        plan.train.of_one_network(), lr=1e-4, init_from="shipped:convert", dropout=0.3
-    )
-    assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
-
-
-def test_a_transformer_trained_with_a_convert_keeps_its_optimiser(tmp_path: Path) -> None:
-    path = write_recipe(tmp_path, text="max_earlier_turns = 3", train='method.kind = "mutual"\nbatch_size = 7')
-    path.write_text(path.read_text("utf-8").replace('kind = "bi"', 'kind = "convert"'), "utf-8")
-    plan = load_recipe(path)
-    assert plan.reranker is not None
-    assert plan.train.optimizer == "adadelta"
-    assert plan.reranker.train.optimizer == "adamw"
-    assert plan.train.batch_size == 7
-    assert plan.reranker.text == TextPolicy(max_context_tokens=90)
+    assert plan.text == TextPolicy(max_candidate_tokens=30)
+    assert partner.train == dataclasses.replace(plan.train.of_one_network(), lr=1e-4, dropout=0.3)
     assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
 
 
@@ -581,8 +541,7 @@ def test_a_transformer_trained_with_a_convert_keeps_its_optimiser(tmp_path: Path
         ({"reranker.train": "learning_rate = 3"}, 'unknown key "reranker.train.learning_rate"'),
         ({"reranker": 'kind = "crss"'}, "reranker.kind = 'crss' is not one of bi, poly, cross"),
         ({"reranker": 'kind = "cross"\nhaed = "mlp"'}, 'did you mean "reranker.head"'),
-        ({"reranker.text": "max_context_token = 3"}, 'did you mean "reranker.text.max_context_tokens"'),
-        ({"reranker": 'kind = "cross"\ntext = 3', "reranker.text": "none"}, "reranker.text = 3 is not a table"),
+        ({"reranker": 'kind = "convert"'}, "reranker.kind = 'convert' is not one of bi, poly, cross"),
         ({"train": 'method.kind = "mutul"'}, "train.method.kind = 'mutul' is not one of"),
     ],
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 from convert_models import make
 from polyrank.config.training import NetworkTraining
 from polyrank.devices.choice import choose_dtype, fast_products
-from polyrank.training.learner import CPU, Learner, TrainState, next_loss
+from polyrank.training.learner import CPU, Learner, Loss, TrainState
 from test_resume import CrashError, read, run, write
 from train_settings import update
 
@@ -94,9 +94,9 @@ def test_products_are_in_tf32_during_updates_in_fp32(
 
         def losses(loss: Tensor = loss) -> Any:
             seen.append(settings.fp32_precision)
-            yield loss
+            yield Loss(loss)
 
-        trained.state.update(next_loss(losses()))
+        trained.state.update(losses())
     assert seen == [inside or before] * 2 + [before] * 2
     assert settings.fp32_precision == before != "tf32"
     with pytest.raises(KeyError), fast_products(torch.device("cuda")):

@@ -4,15 +4,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from polyrank.config.training import TrainConfig
 from polyrank.devices.pipeline import AHEAD, prefetched
 from polyrank.records import Example
-from polyrank.training import phased
-from polyrank.training.fitting import ExampleBatches
+from polyrank.training.fitting import ExampleOrder
 from train_settings import train_config
 
 
@@ -104,27 +102,18 @@ def test_without_a_lead_batches_are_made_by_the_caller() -> None:
     assert made == [(0, threading.get_ident()), (1, threading.get_ident())]
 
 
-class Lengths:
-    """A step that counts calls of ``length``."""
-
-    n = 0
-
-    def length(self, example: Example) -> int:
-        self.n += 1
-        return len(example.context[0])
-
-    def __call__(self, batch: Any, epoch: int, number: int) -> Any:
-        raise AssertionError("no batch is trained on")
-
-
 @pytest.mark.parametrize(("window", "n_lengths"), [(1, 0), (2, 7)])
 def test_lengths_are_read_only_for_sorting(window: int, n_lengths: int) -> None:
-    step, examples = Lengths(), [Example((f"turn {i}",), (f"reply {i}",), (0,)) for i in range(7)]
-    settings = TrainConfig(batch_size=2, epochs=1, length_window=window)
-    batches = ExampleBatches(examples, phased(step), settings, seed=1)
-    rows = [at for number in range(4) for at, _ in batches.batch(number).prepared[0]]
-    assert sorted(rows) == [*range(7)]
-    assert step.n == n_lengths
+    examples = [Example((f"turn {i}",), (f"reply {i}",), (0,)) for i in range(7)]
+    measured: list[Example] = []
+
+    def length(example: Example) -> int:
+        measured.append(example)
+        return len(example.context[0])
+
+    order = ExampleOrder(examples, length, TrainConfig(batch_size=2, epochs=1, length_window=window), seed=1)
+    assert sorted(at for number in range(4) for at, _ in order.rows(number)[0]) == [*range(7)]
+    assert len(measured) == n_lengths
 
 
 def test_only_mining_prevents_preparing_ahead(tmp_path: Path) -> None:
@@ -132,4 +121,4 @@ def test_only_mining_prevents_preparing_ahead(tmp_path: Path) -> None:
     for sources, ahead in ((["given", "random"], True), (["mined", "random"], False)):
         remine = {} if ahead else {"remine_epochs": 1}
         settings = train_config(**{"method": "listwise", "negatives.sources": sources, **remine})
-        assert ExampleBatches(examples, phased(Lengths()), settings, seed=1).ahead == ahead
+        assert ExampleOrder(examples, lambda example: 1, settings, seed=1).ahead == ahead

@@ -34,8 +34,8 @@ from polyrank.training.optimizer import make_optimizer
 from polyrank.training.pretraining import PretrainFit, pretrain
 from polyrank.training.pretraining.batches import (
     NO_TARGET,
-    Batch,
     Batches,
+    MaskedPairs,
     Masking,
     epoch_order,
     make_batch,
@@ -368,7 +368,7 @@ def network_of(backbone: Path) -> PretrainingNetwork:
     return pretraining_network(load_backbone(backbone), 1).eval()
 
 
-def batches_of(pairs: Pairs, subwords: Subwords, *changes: str) -> list[Batch]:
+def batches_of(pairs: Pairs, subwords: Subwords, *changes: str) -> list[MaskedPairs]:
     return reading(pairs, subwords, "train.objectives=joint", *changes).batch(0)[1]
 
 
@@ -428,7 +428,8 @@ def test_micro_batches_change_no_gradient(
     pairs: Pairs, subwords: Subwords, tiny_backbone: Path, objectives: str
 ) -> None:
     """Also if one of the parts has no masked word."""
-    names, (batch,) = reading(pairs, subwords, f"train.objectives={objectives}").batch(0)
+    source = reading(pairs, subwords, f"train.objectives={objectives}")
+    names, (batch,) = PretrainStep(network_of(tiny_backbone), CPU, source).prepare(*source.rows(0))
     batch.targets[0] = NO_TARGET
     several = batch.parts(batch.tokens.mask.sum(1).numpy(), 1)
     assert len(several) > 1
@@ -436,8 +437,8 @@ def test_micro_batches_change_no_gradient(
     gradients = []
     for parts in ([batch], several):
         network = network_of(tiny_backbone)
-        for loss in next(PretrainStep(network, CPU).losses(PairBatch(names, parts), 0)):
-            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        for loss in PretrainStep(network, CPU, source).losses(PairBatch(names, parts), 0):
+            loss.mean.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         gradients.append({name: p.grad for name, p in network.named_parameters() if p.grad is not None})
     whole, summed = gradients
     assert whole.keys() == summed.keys()
@@ -467,7 +468,7 @@ def test_out_of_memory_suggests_half_of_the_tokens(
     network.transform.register_forward_pre_hook(lambda *_: torch.empty(2**60))
     learner = Learner(model=network, settings=NetworkTraining(), folder=tmp_path, save_best=lambda _: None)
     with pytest.raises(ResourceError, match=r"tokens do not fit into memory; try train\.micro_batch_tokens=150, "):
-        fit([learner], PretrainStep(network, CPU), source, PretrainFit, seed=1, folder=tmp_path, device=CPU)
+        fit([learner], PretrainStep(network, CPU, source), source, PretrainFit, seed=1, folder=tmp_path, device=CPU)
 
 
 def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:

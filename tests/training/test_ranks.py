@@ -35,11 +35,11 @@ from polyrank.training.inputs import InBatch, Lists
 from polyrank.training.pretraining import pretrain
 from polyrank.training.run_document import read_run_recipe
 from polyrank.training.shares import Share, deal
-from polyrank.training.steps import listwise_loss
+from polyrank.training.steps import first_is_right
 from processes import run, run_together, work_together
 from test_golden import CONVERT
 from test_pretraining import corpus
-from train_settings import losses_of, train_config
+from train_settings import loss_of, losses_of, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 
@@ -72,7 +72,7 @@ def write_gradients(backbone: Path, folder: Path) -> None:
             model.double()
             for n, size in cases:
                 model.zero_grad()
-                loss = dataclasses.replace(step, chunk_size=size)(test_cached.BATCH[:n], 0, 0)
+                loss = loss_of(dataclasses.replace(step, chunk_size=size), test_cached.BATCH[:n])
                 keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{distributed.rank()}")
         pair = [test_cached.STEPS[name](backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
         both = torch.nn.ModuleList(model.double() for _, model in pair)
@@ -133,7 +133,7 @@ def write_losses(backbone: Path, folder: Path) -> None:
     with distributed.process_group():
         for name in LOSSES:
             step, _ = test_cached.STEPS[name](backbone, 0.0)
-            loss = step(test_cached.BATCH, 0, 0).detach()
+            loss = loss_of(step, test_cached.BATCH).detach()
             if distributed.is_rank_zero():
                 safetensors.torch.save_file({"loss": loss}, folder / name)
 
@@ -181,7 +181,7 @@ def in_lists(model: Any, batch: Lists) -> tuple[Tensor, Tensor]:
         values = in_order(
             [(own, scores(vectors, candidates[batch.keys[own]], mask)) for own, (vectors, mask) in contexts]
         )
-    return listwise_loss(values, batch.allowed), values.abs().max()
+    return first_is_right(cross_entropy, values, batch.allowed), values.abs().max()
 
 
 @pytest.mark.deep
@@ -203,7 +203,7 @@ def test_losses_differ_from_those_of_one_process_only_by_the_shapes_of_products(
 BI = BiConfig(reduction="mean", shared_towers=True)
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "poly": (PolyConfig(n_codes=4, codes="last_h1"), {}),
-    "bi, queue and chunks": (BI, {"queue": 20, "chunk_size": 4}),
+    "bi, chunks": (BI, {"chunk_size": 4}),
     "bi, mined": (BI, {"method": "listwise", "remine_epochs": 1, "remine_ranks": (1, 3)}),
     "cross": (CrossConfig(), {"method": "listwise"}),
     "late": (LateConfig(joined_layers=1), {"method": "listwise", "train_layers": "all_but_embeddings"}),
@@ -234,7 +234,7 @@ def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path, **cha
         train=settings,
         output=str(output),
         reranker=Partner(
-            model=CrossConfig(backbone=str(backbone)), text=POLICY, train=settings.of_one_network()
+            model=CrossConfig(backbone=str(backbone)), train=settings.of_one_network()
         ) if values.get("method") == "mutual" else None,
     )  # fmt: skip
 

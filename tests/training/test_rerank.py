@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import polyrank
 from polyrank import train
 from polyrank.cli import app
-from polyrank.config.models import MODEL
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.loading import resolve_model
@@ -26,8 +25,6 @@ from polyrank.scorers.open import load_stage
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import REMEMBERED, Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
-from polyrank.storage.document import seal
-from polyrank.training.fitting import ExampleBatch, ExampleStep
 from polyrank.training.methods import make_ranker, make_step
 from polyrank.training.ranker import validation_figures
 from polyrank.training.rerank import RerankStep
@@ -77,8 +74,7 @@ def test_the_first_step_ranks_as_the_first_stage(
     lists = read_examples(task["valid"]).examples
     cross, first = load_stage(result.model), polyrank.load(encoders["poly"])
     assert all((scores == 0).all() for scores in cross.score([e.query for e in lists], [e.candidates for e in lists]))
-    both = TwoStageScorer(first, cross, n_retrieved=4)
-    assert both.ensemble == "raw"
+    both = TwoStageScorer(first, cross, n_retrieved=4, combine=np.add)
     for own, alone in zip(
         both.score([e.query for e in lists], [e.candidates for e in lists]),
         first.score([e.query for e in lists], [e.candidates for e in lists]),
@@ -96,14 +92,14 @@ def test_training_improves_on_the_first_stage(trained: dict[str, Any], encoders:
     assert begin["first_stage_loss"] == pytest.approx(begin["loss"])  # the network starts with scores of zero
     assert end["loss"] < end["first_stage_loss"]
     assert 0 < end["n_found"] <= len(trained["examples"])
-    both = TwoStageScorer(first, cross, n_retrieved=4)
+    both = TwoStageScorer(first, cross, n_retrieved=4, combine=np.add)
     reached = validation_figures(both, trained["lists"])
     assert reached["MRR"] > alone["MRR"]
     # the figures of the run are those of both stages
     best = trained["result"].fit.best
     assert best == pytest.approx(reached)
     assert trained["result"].test["metrics"]["R@1"] == pytest.approx(
-        validation_figures(TwoStageScorer(first, cross), trained["lists"])["R@1"]
+        validation_figures(TwoStageScorer(first, cross, combine=np.add), trained["lists"])["R@1"]
     )
 
 
@@ -147,15 +143,15 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
         if generator is not None:
             with torch.no_grad():
                 head.weight.normal_(generator=generator)
-        ((loss, figures, n_contexts),) = step.losses(step.prepare(batch, 0), 0)
-        assert loss.item() == pytest.approx(expected(batch, scorer), abs=1e-5)
+        ((loss, n_contexts, figures, _),) = step.losses(step.prepare(batch, 0), 0)
+        assert figures is not None
+        assert loss.item() == figures["loss"] == pytest.approx(expected(batch, scorer), abs=1e-5)
         assert figures["n_found"] == n_contexts == sum(found)
-        summed = ExampleStep(step, "sum").losses(ExampleBatch(len(batch), step.prepare(batch, 0)), 0)
-        assert next(next(summed)).item() == pytest.approx(sum(found) * loss.item())
         if generator is None:
             alone = loss.item()  # a head of zeros adds nothing
         assert float(figures["first_stage_loss"]) == pytest.approx(alone)
-    ((loss, figures, _),) = step.losses(step.prepare([batch[found.index(False)]], 0), 0)
+    ((loss, _, figures, _),) = step.losses(step.prepare([batch[found.index(False)]], 0), 0)
+    assert figures is not None
     assert (loss.item(), figures["n_found"]) == (0, 0)
     loss.backward()
     assert not head.weight.grad.any()
@@ -238,22 +234,6 @@ def test_the_first_stage_is_found_from_any_working_directory(
     first, second = resolve_model(trained["result"].model).stages()
     assert (Path(first.name), second.corrects) == (Path(encoders["bi"]), first.fingerprint)
     assert not Path(read_config(trained["result"].model)["metadata"]["first_stage_name"]).is_absolute()
-
-
-def test_an_average_of_re_rankers_names_their_first_stage(
-    trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
-) -> None:
-    one = trained["result"].model
-    average, other = tmp_path / "average", tmp_path / "other"
-    shutil.copytree(one, other)
-    config = read_config(other)
-    config["metadata"].pop("recipe")  # as those of different seeds
-    (other / "config.json").write_bytes(seal(config, MODEL))
-    done = CliRunner().invoke(app, ["average", str(one), str(other), "-o", str(average)])
-    assert done.exit_code == 0, done.output
-    assert "recipe" not in read_config(average)["metadata"]
-    first, _ = resolve_model(average).stages()
-    assert Path(first.name) == Path(encoders["bi"])
 
 
 def test_the_card_names_the_first_stage(trained: dict[str, Any]) -> None:

@@ -5,9 +5,10 @@ import json
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from polyrank.errors import ArtifactError, ConfigError, DivergedError
 from polyrank.loading.recipes import resolve_recipe
 from polyrank.models import Convert, new_model
 from polyrank.models.artifacts import save_model
+from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
 from polyrank.storage.document import seal
 from polyrank.storage.durable import write_file
@@ -32,8 +34,8 @@ from polyrank.training import FitResult, fit_together
 from polyrank.training.batches import BatchOrder
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
-from polyrank.training.fitting import phased
-from polyrank.training.learner import Learner
+from polyrank.training.inputs import InBatch, Positions
+from polyrank.training.learner import Learner, Loss
 from polyrank.training.run import TRAINING
 from polyrank.training.run_document import RECIPE, run_document
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
@@ -68,18 +70,19 @@ class Watched:
         self.drawn: list[float] = []
         self.modes: list[bool] = []
 
-    def length(self, example: Example) -> int:
-        return self.step.length(example)
+    def prepare(self, rows: Positions, epoch: int) -> tuple[list[int], int, InBatch]:
+        return [position for position, _ in rows], epoch, self.step.prepare(rows, epoch)
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
-        self.given.append(([position for position, _ in batch], epoch, number))
+    def losses(self, batch: tuple[list[int], int, InBatch], number: int) -> Iterator[Loss]:
+        positions, epoch, prepared = batch
+        self.given.append((positions, epoch, number))
         self.modes.append(self.step.model.training)
         self.drawn.append(float(torch.rand(1)))
         if number == self.stop_in:
             signal.raise_signal(signal.SIGTERM)
-        loss = self.step(batch, epoch, number)
+        (loss,) = self.step.losses(prepared, number)
         self.scales.append(float(self.step.model.scale))
-        return loss * torch.nan if number in self.bad else loss
+        yield loss._replace(mean=loss.mean * torch.nan) if number in self.bad else loss
 
     def figures(self) -> Mapping[str, float]:
         loss, recall = FIGURES.get(self.given[-1][2] + 1, LATER)
@@ -111,6 +114,10 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
+def last_turn(example: Example) -> int:
+    return len(example.context[-1])
+
+
 def fresh(seed: int = 1) -> tuple[Convert, ConvertTexts]:
     model, texts, _ = new_model(SMALL, POLICY, seed=seed, sample=(), corpus=CORPUS, dropout=0.1)
     assert isinstance(model, Convert)
@@ -139,7 +146,7 @@ def run(
         "checkpoint_steps": 1, "length_window": 50, **changes,
     }  # fmt: skip
     model, texts = fresh()
-    step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=15, loss_weights=(1.0, 1.0, 1.0), range_steps=5)
+    step = ConvertStep(model, texts, CPU, partial(cross_entropy, smoothing=0.2), scale_steps=15, range_steps=5)
     watched = Watched(step, bad, stop_in)
 
     def report(record: dict[str, Any]) -> None:
@@ -153,7 +160,7 @@ def run(
             evaluate=watched.figures if validate else None, report=report,
         )  # fmt: skip
         result: FitResult = fit_together(
-            [learner], phased(watched), EXAMPLES, settings, seed=seed, folder=folder, device=CPU,
+            [learner], watched, EXAMPLES, settings, length=last_turn, seed=seed, folder=folder, device=CPU,
             max_bad_steps=max_bad_steps, resume=resume,
         )[0]  # fmt: skip
     finally:
@@ -254,25 +261,23 @@ def test_other_examples_are_not_resumed(tmp_path: Path, change: str) -> None:
         polyrank.train(recipe, other, resume=True)
 
 
-@pytest.mark.parametrize("kind", ["convert", "sum"])
 @pytest.mark.parametrize(
     ("train_layers", "change", "mixes"),
     [("all_but_embeddings", "weights", True), ("all", "weights", False), ("all", "words", True)],
 )
 def test_a_run_does_not_mix_two_models_that_it_starts_from(
-    tmp_path: Path, kind: str, train_layers: str, change: str, mixes: bool
+    tmp_path: Path, train_layers: str, change: str, mixes: bool
 ) -> None:
     def put(name: str, seed: int, corpus: Sequence[str] = CORPUS) -> Path:
         save_model(tmp_path / name, *new_model(SMALL, POLICY, seed=seed, sample=(), corpus=corpus), replace=True)
         return tmp_path / name
 
     def document(resumed: Path | None = None) -> dict[str, Any]:
-        model = {"kind": "sum", "parts": [str(first), str(start)]} if kind == "sum" else {"kind": "convert"}
-        train = {"train_layers": train_layers} | ({} if kind == "sum" else {"init_from": str(start)})
-        plan = resolve_recipe({"model": model, "output": str(tmp_path / "run"), "train": train})
+        train = {"train_layers": train_layers, "init_from": str(start)}
+        plan = resolve_recipe({"model": {"kind": "convert"}, "output": str(tmp_path / "run"), "train": train})
         return run_document(plan, examples, resumed=resumed)
 
-    first, start, examples = put("first", 1), put("start", 2), [example for _, example in BATCH]
+    start, examples = put("start", 2), [example for _, example in BATCH]
     write_file(tmp_path / "run" / RECIPE.file, seal(document(), RECIPE))
     put("start", 3, ("entirely other words",) * 9) if change == "words" else put("start", 3)
     refusal = pytest.raises(ConfigError, match=rf"{start} is now another model .* than .*run was started with")
@@ -338,14 +343,6 @@ def test_the_clock_continues_from_the_checkpoint(story: Story, tmp_path: Path) -
     clock = [row["seconds"] for row in map(json.loads, lines) if "seconds" in row]
     assert clock == sorted(clock)
     assert [seconds > 7200 for seconds in clock] == [False] * 9 + [True] * 3
-
-
-def test_a_checkpoint_without_a_clock_is_resumed(story: Story, tmp_path: Path) -> None:
-    shutil.copytree(story.broken, tmp_path / "run")
-    tensors, progress = read(tmp_path / "run")
-    del progress["seconds"]
-    write(tmp_path / "run", tensors, progress)
-    assert run(tmp_path / "run", resume=True) == story.whole
 
 
 AS_AT_THE_START = {
@@ -438,10 +435,10 @@ def test_resuming_must_be_requested(story: Story, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(story.broken, folder)
     model, texts = fresh()
-    step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=9, loss_weights=(1, 1, 1), range_steps=5)
+    step = ConvertStep(model, texts, CPU, partial(cross_entropy, smoothing=0.2), scale_steps=9, range_steps=5)
     plan = train_config(batch_size=2, max_steps=1, precision="fp32")
     learner = Learner(model=model, settings=plan.of_one_network(), folder=folder, save_best=lambda _: None)
-    result = fit_together([learner], phased(step), EXAMPLES, plan, seed=3, folder=folder, device=CPU)[0]
+    result = fit_together([learner], step, EXAMPLES, plan, seed=3, folder=folder, device=CPU)[0]
     assert (result.n_steps, result.n_examples) == (1, 2)
     assert [row["step"] for row in rows_of(folder)] == [1]
 

@@ -11,6 +11,7 @@ from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.training import row_losses
 from polyrank.training.row_losses import mean_loss
+from train_settings import loss_of
 
 NAMES = [name for name in test_cached.STEPS if not name.endswith("lists")]
 
@@ -25,7 +26,7 @@ def test_chunks_have_the_loss_and_gradients_of_the_whole(
         monkeypatch.setattr(row_losses, "MOST_SCORES", most)
         step, model = test_cached.STEPS[name](tiny_backbone, 0.0)
         model.double()
-        loss = step(test_cached.BATCH, 0, 0)
+        loss = loss_of(step, test_cached.BATCH)
         loss.backward()
         gradients = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
         found.append({"loss": loss.detach(), **gradients})

@@ -280,7 +280,7 @@ def convert_texts() -> ConvertTexts:
     return make(multi_context=True)[1]
 
 
-@pytest.fixture(params=["backbone", "prefixes", "convert", "sum"])
+@pytest.fixture(params=["backbone", "prefixes", "convert"])
 def texts(request: pytest.FixtureRequest, tiny_backbone: Path) -> Texts:
     subwords = load_subwords(tiny_backbone)
     plain = BackboneTexts(subwords, TextPolicy(max_context_tokens=9, max_candidate_tokens=5), 512)

@@ -17,7 +17,7 @@ from polyrank.loading.recipes import load_recipe
 from polyrank.models import Network
 from polyrank.training import RunResult, train
 from polyrank.training.fitting import FitResult
-from polyrank.training.learner import Figures, Learner, LossParts
+from polyrank.training.learner import Learner, Loss
 from polyrank.training.loop import duration, fit
 from train_settings import train_config
 
@@ -47,27 +47,24 @@ class Steps:
     def __init__(self) -> None:
         self.network, self.time = Line(), 0.0
 
-    def batch(self, number: int) -> Tensor:
+    def rows(self, number: int) -> tuple[list[float], int]:
         self.time += 3 if number else 60
-        return torch.tensor([1.0, float(number)])
+        return [1.0, float(number)], 0
 
-    def counts(self, batch: Tensor) -> dict[str, int]:
-        return {"n_examples": len(batch)}
+    def counts(self, rows: list[float]) -> dict[str, int]:
+        return {"n_examples": len(rows)}
 
     def check(self, done: int) -> dict[str, float] | None:
         return {"epoch": done / 50} if done in (10, 50) else None
 
-    def too_large(self, batch: Tensor) -> str:
+    def too_large(self, rows: list[float]) -> str:
         return "too large"
 
-    def losses(self, batch: Tensor, number: int) -> Iterator[LossParts]:
-        yield self._loss(batch)
+    def prepare(self, rows: list[float], epoch: int) -> Tensor:
+        return torch.tensor(rows)
 
-    def _loss(self, batch: Tensor) -> LossParts:
-        loss = (self.network.weight * batch).sum().square()
-        yield loss
-        figures: Figures = {"loss": loss.detach()}
-        return figures
+    def losses(self, batch: Tensor, number: int) -> Iterator[Loss]:
+        yield Loss((self.network.weight * batch).sum().square())
 
     def clock(self) -> float:
         return self.time

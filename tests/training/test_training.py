@@ -10,6 +10,7 @@ import resource
 import signal
 import time
 from contextlib import suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -32,7 +33,7 @@ from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.backbone import load_backbone
-from polyrank.models.losses import cross_entropy, distinct
+from polyrank.models.losses import cross_entropy
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.records import Context, Example
@@ -46,7 +47,7 @@ from polyrank.training.optimizer import make_optimizer
 from polyrank.training.ranker import Ranker, distinct_texts, make_learner, new_ranker, validation_figures
 from polyrank.training.signals import stop_on_signals
 from processes import join, run, start
-from train_settings import train_config
+from train_settings import loss_of, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -316,7 +317,7 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
         # three right answers, one given negative; the third answer is not a column
         Example(("the light",), ("please", "too high", "did that", "red light"), (0, 2, 3)),
     ]
-    loss = InBatchStep(model, texts, CPU, negatives=GivenNegatives(9, 1))(list(enumerate(examples)), 0)  # type: ignore[arg-type]
+    loss = loss_of(InBatchStep(model, texts, CPU, negatives=GivenNegatives(9, 1)), list(enumerate(examples)))  # type: ignore[arg-type]
     columns = ["thanks", "thanks", "too high", "restart it", "please", "did that"]
     right = [{"thanks"}, {"thanks"}, {"too high"}, {"restart it"}, {"please", "did that"}]
     vectors, mask = model.encode_contexts(texts.contexts([e.query for e in examples]))  # type: ignore[operator]
@@ -350,7 +351,7 @@ def test_the_recipe_selects_a_batchs_negatives(tiny_backbone: Path, negatives: A
     step = make_step([ranker], settings, data, device=CPU, seed=1, folder=Path())
     sizes: list[int] = []
     model.candidate_tower.register_forward_hook(lambda _, args, out: sizes.append(len(out)))  # type: ignore[operator, union-attr]
-    step(list(enumerate(data[:4])), 0, 0)  # type: ignore[operator]
+    loss_of(step, list(enumerate(data[:4])))
     n = sum(sizes)  # in one group of texts of similar length or in several
     assert n == n_columns or (negatives and negatives.sources == ("random",) and 4 < n <= n_columns)
 
@@ -397,7 +398,7 @@ def test_another_pairs_right_answer_to_the_context_is_not_a_negative(tiny_backbo
     ranker = Ranker(model, texts, make_scorer(model, texts), save=lambda path, metadata: None)
     settings = TrainConfig(negatives=NegativesConfig(sources=("given",)))
     step = make_step([ranker], settings, data, device=CPU, seed=1, folder=Path())
-    torch.testing.assert_close(step(batch, 0, 0), torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)  # type: ignore[operator]
+    torch.testing.assert_close(loss_of(step, batch), torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)
 
 
 def test_in_batch_smoothing_is_over_the_wrong_columns(tiny_backbone: Path) -> None:
@@ -407,9 +408,9 @@ def test_in_batch_smoothing_is_over_the_wrong_columns(tiny_backbone: Path) -> No
     model.eval()
     replies = ["thanks", "too high", "restart it"]
     examples = [Example((text,), (reply,), (0,)) for text, reply in zip(("hi", "bill", "red"), replies, strict=True)]
-    step = InBatchStep(model, texts, CPU, 0.3)  # type: ignore[arg-type]
+    step = InBatchStep(model, texts, CPU, partial(cross_entropy, smoothing=0.3))  # type: ignore[arg-type]
     with torch.no_grad():
-        loss = step(list(enumerate(examples)), 0)
+        loss = loss_of(step, list(enumerate(examples)))
         vectors, mask = model.encode_contexts(texts.contexts([e.query for e in examples]))  # type: ignore[operator]
         logs = scores(vectors, model.encode_candidates(texts.candidates(replies))[None], mask).log_softmax(1)  # type: ignore[operator]
     own = logs.diagonal()
@@ -532,14 +533,6 @@ def test_dropout_is_set_under_any_name(tmp_path: Path, kind: str) -> None:
     AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=50, **sizes)).save_pretrained(tmp_path)
     rates = {module.p for module in load_backbone(tmp_path, 0.0).modules() if isinstance(module, torch.nn.Dropout)}
     assert rates == {0.0}
-
-
-def test_distinct_and_cross_entropy_by_hand() -> None:
-    values = torch.tensor([[2.0, 2.0, 1.0], [0.0, 3.0, 1.0]])
-    allowed = distinct(torch.tensor([5, 5, 6]), 2)
-    loss = cross_entropy(values, torch.tensor([0, 1]), allowed)
-    by_hand = (np.log(1 + np.exp(-1.0)) + np.log(1 + np.exp(-2.0))) / 2
-    assert float(loss) == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_negatives_are_redrawn_each_epoch_and_never_right(tiny_backbone: Path) -> None:

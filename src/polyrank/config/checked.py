@@ -48,7 +48,7 @@ AtLeastTwo = Annotated[int, Limits(least=2)]
 NonNegativeInt = Annotated[int, Limits(least=0)]
 Positive = Annotated[float, Limits(above=0)]
 NonNegativeFloat = Annotated[float, Limits(least=0)]
-Share = Annotated[float, Limits(least=0, most=1)]
+Fraction = Annotated[float, Limits(least=0, most=1)]
 
 
 class Settings:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from polyrank.config.checked import Count, NonNegativeFloat, NonNegativeInt, Positive, Settings, Share
+from polyrank.config.checked import Fraction, NonNegativeFloat, NonNegativeInt, Positive, Settings
 from polyrank.errors import ConfigError
 
-NegativesWeighting = Literal["as_said", "uniform", "logq"]
+NegativesWeighting = Literal["as_said", "logq"]
 
 
 class TrainingMethod(Settings):
@@ -28,13 +28,11 @@ class InBatchNegatives(TrainingMethod):
 
     Args:
         smoothing: share of the probability that is spread over the wrong candidates.
-        queue: number of candidates of earlier batches to add as negatives, with the vectors of those batches; 0: none.
         negatives_weighting: how often a wrong response of the batch counts. "as_said": as often as it is in the data,
             so that a model learns to score frequent responses lower than their probability. "logq": the log of a
-            candidate's count is subtracted from its score, right or wrong (Yi et al. 2019). "uniform": a response stays
-            a negative with probability 1 / count, so that negatives are drawn uniformly from the distinct responses,
-            and there are fewer. With the last two, scores learn the log of the probability; they have no effect if no
-            response repeats. They keep the distinct responses in memory, also with ``data.cache``.
+            candidate's count is subtracted from its score, right or wrong (Yi et al. 2019), so that scores learn the
+            log of the probability; it has no effect if no response repeats. It keeps the distinct responses in memory,
+            also with ``data.cache``.
 
     Source of ``negatives_weighting``: Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
         Recommendations (2019), eqs. 3 and 4; Ma and Collins, Noise Contrastive Estimation and Negative Sampling for
@@ -43,26 +41,8 @@ class InBatchNegatives(TrainingMethod):
 
     ranks_lists: ClassVar[bool] = False
 
-    smoothing: Share = 0.0
-    queue: NonNegativeInt = 0
+    smoothing: Fraction = 0.0
     negatives_weighting: NegativesWeighting = "as_said"
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.queue:
-            self.check_weighting(f"queue = {self.queue}")
-
-    def check_weighting(self, added_by: str, path: str = "") -> None:
-        """Refuse a correction by frequency together with other candidates, which count once however frequent they are.
-
-        Raises:
-            ConfigError: both are set.
-        """
-        if self.negatives_weighting != "as_said":
-            raise ConfigError(
-                f'{path}negatives_weighting = "{self.negatives_weighting}" corrects the frequency of the other'
-                f" responses of the batch, and {added_by} adds candidates that count once each; set one of the two"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +58,12 @@ class ConvertMethod(InBatchNegatives):
 
     Args:
         scale_steps: steps in which the scale of the cosine grows from 1 to its final value; 0: final from the start.
-        loss_weights: with multiple contexts: weights of the losses of the immediate context, of the earlier turns, and
-            of both together.
-        range_steps: steps between two measurements of the range of the 8-bit embeddings.
     """
 
     kind: ClassVar[str] = "convert"
 
-    smoothing: Share = 0.2
+    smoothing: Fraction = 0.2
     scale_steps: NonNegativeInt = 10_000
-    loss_weights: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat] = (1.0, 1.0, 1.0)
-    range_steps: Count = 100
-
-    def __post_init__(self) -> None:
-        InBatchNegatives.__post_init__(self)
-        if not any(self.loss_weights):
-            raise ConfigError(f"loss_weights = {list(self.loss_weights)} are all zero; give one above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,22 +85,17 @@ class ImitatingMethod(TrainingMethod):
     """Lists, with the scores of another network as targets.
 
     Args:
-        imitation: the loss against the other network: "kl" (of probabilities) or "margin_mse" (of differences between
-            scores).
-        alpha: weight of the imitation loss.
+        alpha: weight of the imitation loss, the Kullback-Leibler divergence of the other network's probabilities.
         label_weight: weight of the cross-entropy with the labels; 0: train on the other network's scores alone.
-        temperature: for "kl": scores are divided by it before the softmax.
+        temperature: scores are divided by it before the softmax of the imitation loss.
     """
 
-    imitation: Literal["kl", "margin_mse"] = "kl"
     alpha: NonNegativeFloat = 1.0
     label_weight: NonNegativeFloat = 1.0
     temperature: Positive = 3.0
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        if self.imitation != "kl" and self.temperature != 3.0:
-            raise ConfigError(f'temperature = {self.temperature} applies to imitation = "kl"; leave it out')
         if not (self.alpha or self.label_weight):
             raise ConfigError(
                 f"alpha = {self.alpha} and label_weight = {self.label_weight} leave no loss; give one above 0"

@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from polyrank.config.checked import (
     Count,
+    Fraction,
     Limits,
     NonNegativeFloat,
     NonNegativeInt,
     Positive,
     Settings,
-    Share,
     from_dict,
     kind_from_dict,
 )
@@ -268,10 +268,12 @@ class ConvertConfig(Settings):
     multi_context: bool = False
     combination: Literal["feed_forward", "mean"] = "feed_forward"
     quantization: Literal["float16", "bfloat16", "none"] = "float16"
-    dropout: Share = 0.0
+    dropout: Fraction = 0.0
 
 
-ModelConfig = BiConfig | PolyConfig | CrossConfig | LateConfig | ConvertConfig
+BackboneConfig = BiConfig | PolyConfig | CrossConfig | LateConfig
+"""The kinds of networks around a backbone."""
+ModelConfig = BackboneConfig | ConvertConfig
 
 
 def model_from_dict(values: dict[str, Any]) -> ModelConfig:

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from polyrank.config.checked import (
     AtLeastTwo,
     Count,
+    Fraction,
     NonNegativeFloat,
     NonNegativeInt,
     Positive,
     Settings,
-    Share,
     check_recipe,
     field_types,
     from_dict,
@@ -148,7 +148,7 @@ class PretrainSteps(Updates):
     micro_batch_tokens: Count | None = None
     length_window: Count = 10_000
     lr: NonNegativeFloat = 2e-4
-    betas: tuple[Share, Share] = (0.9, 0.98)
+    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
     weight_decay: NonNegativeFloat = 0.0
     schedule: LinearSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule = WARMUP
     precision: Precision = "auto"

@@ -1,7 +1,6 @@
 """A training recipe as frozen dataclasses, with strict parsing. Creating one checks that its parts fit together."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,13 +16,9 @@ from polyrank.config.checked import (
     nested_keys,
     to_dict,
 )
-from polyrank.config.methods import ConvertMethod
 from polyrank.config.models import (
-    BiConfig,
-    ConvertConfig,
-    LateConfig,
+    BackboneConfig,
     ModelConfig,
-    PolyConfig,
     TextPolicy,
     TextSettings,
     text_from_dict,
@@ -67,20 +62,15 @@ class DataConfig(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partner(Settings):
-    """The second network of a mutual training: a re-ranker, or any other kind.
+    """The second network of a mutual training: a re-ranker, or another encoder. Its texts are cut as the first's.
 
     Args:
         model: its model settings.
-        text: its text settings; by default those of the first network, if both have the same kind.
         train: its training settings.
     """
 
-    model: ModelConfig
-    text: TextSettings
+    model: BackboneConfig
     train: NetworkTraining
-
-    def __post_init__(self) -> None:
-        _check_text(self.model, self.text, "reranker.text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +84,16 @@ class Recipe(Settings):
     train: TrainConfig = field(default_factory=TrainConfig)
     reranker: Partner | None = None
 
+    @property
+    def networks(self) -> list[tuple[ModelConfig, NetworkTraining]]:
+        """Each network with its training settings: one, or the two of a mutual training."""
+        first: list[tuple[ModelConfig, NetworkTraining]] = [(self.model, self.train.of_one_network())]
+        return first if self.reranker is None else [*first, (self.reranker.model, self.reranker.train)]
+
     def __post_init__(self) -> None:
-        _check_text(self.model, self.text, "text")
         model, method, negatives = self.model, self.train.method, self.train.negatives
+        if not isinstance(self.text, model.text_kind):
+            raise ConfigError(f'text of model.kind = "{model.kind}" is {model.text_kind.__name__}; give that')
         if not (method.ranks_lists or model.encodes):
             raise ConfigError('a Cross-encoder has no in-batch negatives; set train.method.kind = "listwise"')
         if not method.ranks_lists and method.kind != model.training.method.kind:
@@ -104,76 +101,20 @@ class Recipe(Settings):
                 f'train.method.kind = "{method.kind}" is not for model.kind = "{model.kind}"; set'
                 f' "{model.training.method.kind}" or a method that ranks lists'
             )
-        match model, method:
-            case ConvertConfig(multi_context=False), ConvertMethod(loss_weights=weights) if weights != (1.0, 1.0, 1.0):
-                raise ConfigError(
-                    f"train.method.loss_weights = {list(weights)} apply to model.multi_context = true; leave them out"
-                )
         if (method.kind == "mutual") != (self.reranker is not None):
             raise ConfigError(
                 'train.method.kind = "mutual" trains two networks, and the table [reranker] is the second; give both or'
                 " neither"
             )
+        if method.kind == "mutual" and not isinstance(self.text, TextPolicy):
+            raise ConfigError('train.method.kind = "mutual" is for networks with a backbone; train a ConveRT alone')
         if method.kind == "rerank" and model.encodes:
             raise ConfigError(f'train.method.kind = "rerank" trains a Cross-encoder, not model.kind = "{model.kind}"')
-        if self.reranker is not None:
-            patience, other = self.train.early_stopping, self.reranker.train.early_stopping
-            if (patience is None) != (other is None):
-                lacking, given = ("train", other) if patience is None else ("reranker.train", patience)
-                raise ConfigError(
-                    f"early_stopping = {given} of one network has no effect, because a mutual training ends when both"
-                    f" stop; set {lacking}.early_stopping too"
-                )
-        networks = [model] if self.reranker is None else [model, self.reranker.model]
-        if getattr(method, "sigmoid", False) and all(network.encodes for network in networks):
-            raise ConfigError("train.method.sigmoid = true applies to the scores of a Cross-encoder; leave it out")
-        parts = [self.train] if self.reranker is None else [self.train, self.reranker.train]
-        for network, own in zip(networks, parts, strict=True):
-            if network.kind == "late" and own.train_layers != TrainConfig().train_layers:
-                raise ConfigError(
-                    f"train_layers = {own.train_layers!r} does not apply to a late Cross-encoder, of which the joined"
-                    " layers are trained; set model.joined_layers"
-                )
-        _check_effects(list(zip(networks, parts, strict=True)))
-        if negatives is not None and "mined" in negatives.order and not any(network.encodes for network in networks):
+        if negatives is not None and "mined" in negatives.sources and not any(one.encodes for one, _ in self.networks):
             raise ConfigError(
-                "train.negatives.remine_epochs needs a network that encodes, because a Cross-encoder would have to read"
-                " every pair; mine once with polyrank mine instead"
+                'train.negatives.sources has "mined", which needs a network that encodes, because a Cross-encoder would'
+                " have to read every pair; mine once with polyrank mine instead"
             )
-
-
-def _check_text(model: ModelConfig, text: TextSettings, where: str) -> None:
-    if not isinstance(text, model.text_kind):
-        raise ConfigError(f'{where} of model.kind = "{model.kind}" is {model.text_kind.__name__}; give that')
-
-
-def _unused(model: ModelConfig, train: NetworkTraining) -> dict[str, str]:
-    """Settings of ``train`` that have no effect on a model, each with the reason and the fix."""
-    unused = {}
-    match model:
-        case ConvertConfig() | BiConfig(projection_dim=None):
-            unused["new_dropout"] = "this model has no projections or heads; set dropout instead"
-            if not (isinstance(model, PolyConfig) and model.codes == "learnt"):
-                reason = "this model has no new codes, projections or heads; leave it out"
-                unused["new_lr"] = unused["decay_new"] = reason
-    if isinstance(model, LateConfig):
-        unused["clip_embeddings_norm"] = "a late Cross-encoder does not train the word embeddings; leave it out"
-    elif train.train_layers != "all":
-        unused["clip_embeddings_norm"] = (
-            f'train_layers = "{train.train_layers}" does not train the word embeddings; set "all", or leave it out'
-        )
-    return unused
-
-
-def _check_effects(networks: Sequence[tuple[ModelConfig, NetworkTraining]]) -> None:
-    """Refuse settings without effect; of two networks with the same value, which one inherits, one must use it."""
-    for (model, own), where in zip(networks, ("train", "reranker.train"), strict=False):
-        for key, reason in _unused(model, own).items():
-            value = getattr(own, key)
-            alike = [pair for pair in networks if getattr(pair[1], key) == value]
-            if value not in (None, getattr(model.training, key)) and all(key in _unused(*pair) for pair in alike):
-                shown = str(value).lower() if isinstance(value, bool) else value
-                raise ConfigError(f"{where}.{key} = {shown} has no effect, because {reason}")
 
 
 def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:
@@ -186,12 +127,11 @@ def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:
     ['data', 'model', 'output', 'reranker', 'text', 'train']
     """
     check_recipe(Recipe, values, ("model", "output"), nested_keys(field_types(Recipe)))
-    tables = {"output": values["output"]} | {name: _table(values, name) for name in ("model", "text", "data", "train")}
-    if values.get("reranker") is None:
-        return {**tables, "reranker": None}
-    partner = _table(values, "reranker")
-    own = {name: _table(partner, name, "reranker.") for name in ("text", "train")}
-    return {**tables, "reranker": {**partner, **own}}
+    tables = {name: _table(values, name) for name in ("model", "text", "data", "train")}
+    partner = values.get("reranker")
+    if partner is not None:
+        partner = {**_table(values, "reranker"), "train": _table(partner, "train", "reranker.")}
+    return {"output": values["output"], **tables, "reranker": partner}
 
 
 def _table(values: dict[str, Any], name: str, prefix: str = "") -> dict[str, Any]:
@@ -204,45 +144,36 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     """Build a Recipe from nested tables ``model``, ``text``, ``data``, ``train`` and the key ``output``.
 
     The kind of model determines the text settings and the defaults of the training. A second network is a table
-    ``reranker`` with the keys of a model, and tables ``text`` and ``train`` for the differences.
+    ``reranker`` with the keys of a model, and a table ``train`` for the differences.
 
     Raises:
         ConfigError: a key is unknown, missing or wrong.
     """
     tables = recipe_tables(values)
     model: ModelConfig = kind_from_dict(ModelConfig, tables["model"], "model")
-    train = from_dict(TrainConfig, tables["train"], "train", _train_defaults(model, tables["train"]))
+    usual = model.training if tables["train"].get("init_from") is None else model.tuning
+    train = from_dict(TrainConfig, tables["train"], "train", usual)
     return Recipe(
         model=model,
         data=from_dict(DataConfig, tables["data"], "data"),
         output=tables["output"],
         text=text_from_dict(model, tables["text"]),
         train=train,
-        reranker=tables["reranker"] and _partner_from_dict(tables["reranker"], model, train, tables["text"]),
+        reranker=tables["reranker"] and _partner_from_dict(tables["reranker"], train),
     )
 
 
-def _train_defaults(model: ModelConfig, train: dict[str, Any]) -> TrainConfig:
-    return model.training if train.get("init_from") is None else model.tuning
-
-
-def _partner_from_dict(
-    values: dict[str, Any], first: ModelConfig, settings: TrainConfig, text: dict[str, Any]
-) -> Partner:
-    own, train = values["text"], values["train"]
-    keys = {key: value for key, value in values.items() if key not in ("text", "train")}
-    model: ModelConfig = kind_from_dict(ModelConfig, keys, "reranker")
-    shared = field_types(TrainConfig).keys() - field_types(NetworkTraining).keys()
+def _partner_from_dict(values: dict[str, Any], settings: TrainConfig) -> Partner:
+    train = values["train"]
     for key in train:
-        if key in shared:
+        if key in field_types(TrainConfig).keys() - field_types(NetworkTraining).keys():
             raise ConfigError(f"reranker.train.{key} is common to both networks; set it in [train]")
-    alike = model.text_kind is first.text_kind
-    # two kinds of text need different optimizers and rates; init_from names weights of the first network only
-    start = dataclasses.replace(settings, init_from=None) if alike else _train_defaults(model, train)
+    keys = {key: value for key, value in values.items() if key != "train"}
+    # init_from names weights of the first network only
+    usual = dataclasses.replace(settings.of_one_network(), init_from=None)
     return Partner(
-        model=model,
-        text=text_from_dict(model, {**text, **own} if alike else own, "reranker.text"),
-        train=from_dict(NetworkTraining, train, "reranker.train", start.of_one_network()),
+        model=kind_from_dict(BackboneConfig, keys, "reranker"),
+        train=from_dict(NetworkTraining, train, "reranker.train", usual),
     )
 
 

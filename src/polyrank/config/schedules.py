@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polyrank.config.checked import NonNegativeFloat, NonNegativeInt, Settings, Share
+from polyrank.config.checked import Fraction, NonNegativeFloat, NonNegativeInt, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class PlateauSchedule(Schedule):
 
     kind: ClassVar[str] = "plateau"
 
-    factor: Share = 0.4
+    factor: Fraction = 0.4
     patience: NonNegativeInt = 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from polyrank.config.checked import Limits, Settings, field_types, is_settings, without_none
-from polyrank.config.models import ModelConfig
+from polyrank.config.models import BackboneConfig
 from polyrank.config.pretraining import PretrainRecipe
 from polyrank.config.recipe import Recipe
 from polyrank.config.training import NetworkTraining
@@ -24,12 +24,11 @@ def recipe_schema() -> Schema:
     >>> recipe_schema()["properties"]["train"]["properties"]["lr"]["type"]
     'number'
     """
-    schema, partner = _of_settings(Recipe, {}), _of_type(ModelConfig, {})
-    tables = {"text": schema["properties"]["text"], "train": _of_settings(NetworkTraining, {})}
+    schema, partner = _of_settings(Recipe, {}), _of_type(BackboneConfig, {})
     for model in (*schema["properties"]["model"]["anyOf"], *partner["anyOf"]):
         model["required"].append("kind")
     for model in partner["anyOf"]:
-        model["properties"] |= tables
+        model["properties"]["train"] = _of_settings(NetworkTraining, {})
     schema["properties"]["reranker"] = {"description": "the second network of a mutual training.", **partner}
     return _titled(schema, "A recipe for polyrank train")
 

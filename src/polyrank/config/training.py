@@ -4,8 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from polyrank.config.checked import Count, NonNegativeFloat, NonNegativeInt, Positive, Settings, Share, field_types
-from polyrank.config.methods import IN_BATCH, ConvertMethod, InBatchNegatives, Method
+from polyrank.config.checked import Count, Fraction, NonNegativeFloat, NonNegativeInt, Positive, Settings, field_types
+from polyrank.config.methods import IN_BATCH, ConvertMethod, Method
 from polyrank.config.schedules import PLATEAU, CosineSchedule, ScheduleConfig
 from polyrank.errors import ConfigError
 
@@ -27,8 +27,8 @@ class NegativesConfig(Settings):
         n: negatives per context; fewer if the sources have fewer.
         sources: the sources in order; each fills the places that the sources before it left free. "given" with the
             example (a random choice if there are more than ``n``), "random" responses of the training data, or "mined"
-            by the network in training. None: ["given", "random"], with "mined" before them if ``remine_epochs`` is set.
-            The Poly-encoder paper uses ["given"] for ConvAI2's Cross-encoder and ["random"] elsewhere.
+            by the network in training. The Poly-encoder paper uses ["given"] for ConvAI2's Cross-encoder and ["random"]
+            elsewhere.
         redraw: draw new random negatives each epoch. False: keep them for the whole run, as in Tao et al.
         weighting: how often "random" draws a response: "uniform", each distinct one equally, as in a catalogue, or
             "as_said", as often as the data repeat it, as in lists taken from conversations (always with
@@ -39,10 +39,10 @@ class NegativesConfig(Settings):
     """
 
     n: Count = 15
-    sources: tuple[NegativeSource, ...] | None = None
+    sources: tuple[NegativeSource, ...] = ("given", "random")
     redraw: bool = True
     weighting: Literal["uniform", "as_said"] = "uniform"
-    remine_epochs: Count | None = None
+    remine_epochs: Count = 1
     remine_ranks: tuple[Count, Count] = (1, 50)
 
     def __post_init__(self) -> None:
@@ -50,35 +50,8 @@ class NegativesConfig(Settings):
         first, last = self.remine_ranks
         if first > last:
             raise ConfigError(f"remine_ranks = {[first, last]} is an empty range; give the lower rank first")
-        if self.remine_epochs is None and (first, last) != (1, 50):
-            raise ConfigError(f"remine_ranks = {[first, last]} applies to mined negatives; give remine_epochs too")
-        if self.sources is not None and (not self.sources or len(set(self.sources)) < len(self.sources)):
+        if not self.sources or len(set(self.sources)) < len(self.sources):
             raise ConfigError(f"sources = {list(self.sources)} is empty or repeats a source; give each once")
-        if "random" not in self.order and self.weighting != "uniform":
-            raise ConfigError(
-                f"weighting = {self.weighting!r} applies to random negatives, and sources = {list(self.order)} has"
-                ' none; add "random"'
-            )
-        if ("mined" in self.order) != (self.remine_epochs is not None):
-            raise ConfigError(
-                f"sources = {list(self.order)} and remine_epochs = {self.remine_epochs} do not fit together; give both"
-                ' "mined" and remine_epochs, or neither'
-            )
-        if self.order == ("mined",) and not self.redraw:
-            raise ConfigError(
-                "redraw = false applies to given and random negatives, and sources = ['mined'] has none; leave it out,"
-                " or raise remine_epochs to keep mined negatives longer"
-            )
-
-    @property
-    def order(self) -> tuple[NegativeSource, ...]:
-        """The sources, with the default filled in.
-
-        >>> NegativesConfig(remine_epochs=1).order
-        ('mined', 'given', 'random')
-        """
-        default: tuple[NegativeSource, ...] = ("given", "random")
-        return self.sources or (default if self.remine_epochs is None else ("mined", *default))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +68,12 @@ class Updates(Settings):
         dropout: of the backbone; None: the backbone's own value.
     """
 
-    betas: tuple[Share, Share] | None = None
+    betas: tuple[Fraction, Fraction] | None = None
     lr: NonNegativeFloat = 5e-5
     weight_decay: NonNegativeFloat | None = None
     schedule: ScheduleConfig = PLATEAU
     clip_norm: Positive | None = 1.0
-    dropout: Share | None = None
+    dropout: Fraction | None = None
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
@@ -125,7 +98,6 @@ class NetworkTraining(Updates):
         clip_embeddings_norm: maximum norm of the word embeddings' gradient, before ``clip_norm``; None: no limit.
         new_dropout: dropout before the linear layers of projections and heads; 0.1 in Tao et al. The default, 0, is
             that of the Poly-encoder paper's code.
-        early_stopping: stop after this many validations without a better R@1; None: never.
     """
 
     init_from: str | None = None
@@ -134,15 +106,10 @@ class NetworkTraining(Updates):
     decay_new: bool = False
     train_layers: str = "all_but_embeddings"
     clip_embeddings_norm: Positive | None = None
-    new_dropout: Share = 0.0
-    early_stopping: Count | None = None
+    new_dropout: Fraction = 0.0
 
     def __post_init__(self) -> None:
         Updates.__post_init__(self)
-        if self.betas is not None and self.optimizer == "adadelta":
-            raise ConfigError(f"betas = {list(self.betas)} apply to adamw and adamax; leave them out for adadelta")
-        if self.decay_new and not self.decay:
-            raise ConfigError("decay_new = true has no effect without weight decay; leave it out, or set weight_decay")
 
     @property
     def decay(self) -> float:
@@ -171,6 +138,8 @@ class TrainConfig(NetworkTraining):
             continues, for as many minutes again. None: no limit.
         precision: "fp32" (products in TF32 on GPUs that have it), "bf16" or "fp16" (autocast), or "auto": bf16 if the
             hardware supports it, else fp32. "fp16", with a loss scale, is for GPUs without bf16 such as T4 and V100.
+        early_stopping: stop after this many validations without a better R@1 (of two networks, when both have); None:
+            never.
         evaluate_per_epoch: validations (and checkpoints) per epoch.
         checkpoint_steps: also checkpoint every N steps; None: only at validations.
         length_window: number of batches to sort by length together, which reduces padding; 1: no sorting. None: 50 for
@@ -189,6 +158,7 @@ class TrainConfig(NetworkTraining):
     max_steps: Count | None = None
     minutes: Positive | None = None
     precision: Precision = "auto"
+    early_stopping: Count | None = None
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None
     length_window: Count | None = None
@@ -205,8 +175,12 @@ class TrainConfig(NetworkTraining):
             )
         if self.method.ranks_lists and self.negatives is None:
             object.__setattr__(self, "negatives", NegativesConfig())
-        if self.negatives is not None and isinstance(self.method, InBatchNegatives):
-            self.method.check_weighting("[train.negatives]", "method.")
+        weighting = getattr(self.method, "negatives_weighting", "as_said")
+        if self.negatives is not None and weighting != "as_said":
+            raise ConfigError(
+                f'method.negatives_weighting = "{weighting}" corrects the frequency of the other responses of the'
+                " batch, and [train.negatives] adds candidates that count once each; set one of the two"
+            )
         most = self.batch_size * (1 if self.negatives is None else 1 + self.negatives.n)
         if self.chunk_size is not None and self.chunk_size >= most:
             raise ConfigError(

@@ -23,7 +23,7 @@ from polyrank.storage.document import has_document, read_document
 
 PATHS = (
     *(f"data.{name}" for name in ("train", "valid", "test", "cache")),
-    *("output", "text.vocabulary", "reranker.text.vocabulary"),
+    *("output", "text.vocabulary"),
 )
 SCALES = ("output_scale", "match_output_std", "match_self_score")  # a network has at most one of these
 
@@ -74,23 +74,20 @@ def resolve_recipe(recipe: Recipe | Source) -> TrainingPlan:
     """
     whole = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     _check_fixed_model(whole.train.method)
-    output, seeds, partner = Path(whole.output), whole.train.seeds, whole.reranker
-    settings = [(whole.model, whole.text, whole.train.of_one_network())]
-    if partner is not None:
-        settings.append((partner.model, partner.text, partner.train))
+    output, networks = Path(whole.output), whole.networks
     return TrainingPlan(
         recipe=whole,
         output=output,
-        folders=seed_folders(output, seeds),
+        folders=seed_folders(output, whole.train.seeds),
         networks=tuple(
             NetworkPlan(
                 name=name,
                 model=model,
-                text=text,
+                text=whole.text,
                 train=train,
                 start=None if train.init_from is None else model_folder(train.init_from),
             )
-            for name, (model, text, train) in zip(NETWORKS if partner else ("",), settings, strict=True)
+            for name, (model, train) in zip(NETWORKS if len(networks) > 1 else ("",), networks, strict=True)
         ),
     )
 
@@ -147,15 +144,8 @@ def _with_starts(tables: dict[str, Any]) -> dict[str, Any]:
     if start := _start(model, tables["train"], "train"):
         merged |= {"model": start["model"] | model, "text": start["text"] | text}
     if partner and (start := _start(partner, partner["train"], "reranker.train")):
-        alike = _text_kind(model) is _text_kind(partner)
-        policy = start["text"] | (text if alike else {}) | partner["text"]
-        merged["reranker"] = start["model"] | partner | {"text": policy}
+        merged["reranker"] = start["model"] | partner
     return merged
-
-
-def _text_kind(model: dict[str, Any]) -> Any:
-    kind = kinds(ModelConfig).get(str(model.get("kind")))
-    return kind and kind.text_kind
 
 
 def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str, dict[str, Any]] | None:

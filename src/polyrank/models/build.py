@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from polyrank.config.models import (
+    BackboneConfig,
     BiConfig,
     ConvertConfig,
     ConvertText,
@@ -41,7 +42,6 @@ from polyrank.text import (
 )
 
 log = logging.getLogger("polyrank")
-BackboneConfig = BiConfig | PolyConfig | CrossConfig | LateConfig
 BackboneModel = BiEncoder | PolyEncoder | CrossEncoder | LateCrossEncoder
 Model: TypeAlias = tuple[Network, Texts, ModelConfig]
 """A network, its tokenized text policy, and its settings."""

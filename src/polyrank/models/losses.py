@@ -1,8 +1,24 @@
 """Losses as pure functions of score matrices."""
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+class LossFunction(Protocol):
+    """A loss of scores, for ``polyrank.train``: the mean over contexts of a loss that depends on its own row alone."""
+
+    def __call__(self, scores: Tensor, target: Tensor, allowed: Tensor, /) -> Tensor:
+        """The loss of a batch, a scalar with a gradient.
+
+        Args:
+            scores: ``[B, K]``, raw.
+            target: ``[B]``, the column of the right candidate.
+            allowed: ``[B, K]``, false for columns that are neither right nor wrong: padding, and further right answers.
+        """
+        ...
 
 
 def cross_entropy(scores: Tensor, target: Tensor, allowed: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -37,25 +53,6 @@ def cross_entropy(scores: Tensor, target: Tensor, allowed: Tensor, smoothing: fl
     return -((1 - share) * logs.gather(1, target[:, None])[:, 0] + share * spread).mean()
 
 
-def distinct(keys: Tensor, n_contexts: int) -> Tensor:
-    """Which candidates may be negatives of which context: those whose text differs from the right response.
-
-    In a batch the same response may follow two contexts ("thanks!"), and is then not a negative of either.
-
-    Args:
-        keys: ``[K]``, equal for equal texts; the first ``n_contexts`` are the responses in order.
-        n_contexts: B.
-
-    Returns:
-        ``[B, K]``, true where texts differ.
-
-    >>> distinct(torch.tensor([7, 7, 8]), 2)
-    tensor([[False, False,  True],
-            [False, False,  True]])
-    """
-    return keys[:n_contexts, None] != keys[None, :]
-
-
 def imitation(student: Tensor, teacher: Tensor, allowed: Tensor, temperature: float) -> Tensor:
     """``KL(softmax(teacher / T) || softmax(student / T))``, mean over contexts; never below 0.
 
@@ -88,31 +85,3 @@ def imitation(student: Tensor, teacher: Tensor, allowed: Tensor, temperature: fl
 
 def _log_probabilities(scores: Tensor, allowed: Tensor, temperature: float) -> Tensor:
     return F.log_softmax((scores.float() / temperature).masked_fill(~allowed, -torch.inf), dim=1)
-
-
-def margin_mse(student: Tensor, teacher: Tensor, target: Tensor, allowed: Tensor) -> Tensor:
-    """Mean square error of ``score(right) - score(wrong)`` against the teacher's, over all pairs of right and wrong.
-
-    Only differences of scores are compared, so the two networks may have different levels. No gradient reaches the
-    teacher.
-
-    Args:
-        student, teacher: ``[B, K]``, raw.
-        target: ``[B]``, the column of the right candidate.
-        allowed: ``[B, K]``, false for columns that are left out.
-
-    Source: Hofstätter et al., Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge
-        Distillation (2020), eq. 6.
-
-    >>> s, t = torch.tensor([[5.0, 4.0, 1.0]]), torch.tensor([[0.0, -3.0, -4.0]])  # margins 1, 4 and 3, 4
-    >>> margin_mse(s, t, torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool))
-    tensor(2.)
-    """
-    wrong = allowed & ~F.one_hot(target, student.shape[1]).bool()
-    error = _margins(student, target) - _margins(teacher.detach(), target)
-    return torch.where(wrong, error.square(), 0.0).sum() / wrong.sum().clamp(min=1)
-
-
-def _margins(scores: Tensor, target: Tensor) -> Tensor:
-    raw = scores.float()
-    return raw.gather(1, target[:, None]) - raw

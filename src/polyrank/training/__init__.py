@@ -1,9 +1,11 @@
 """Training: one loop, the steps it is given, checkpoints, and the recipe that ties them together."""
 
-from polyrank.training.fitting import FitResult, fit_together, phased
+from polyrank.training.fitting import FitResult, fit_together
+from polyrank.training.learner import Loss
+from polyrank.training.loop import Step
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.run import RunResult, train
-from polyrank.training.steps import InBatchStep, ListwiseStep, Step
+from polyrank.training.steps import InBatchStep, ListwiseStep
 
 __all__ = [
     "DistillStep",
@@ -11,10 +13,10 @@ __all__ = [
     "Imitation",
     "InBatchStep",
     "ListwiseStep",
+    "Loss",
     "MutualStep",
     "RunResult",
     "Step",
     "fit_together",
-    "phased",
     "train",
 ]

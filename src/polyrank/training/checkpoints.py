@@ -4,10 +4,10 @@ Randomness has no state to save: batch order, negatives and dropout are pure fun
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -17,26 +17,13 @@ from polyrank.storage.durable import write_file
 from polyrank.storage.tensors import read_file, read_notes, to_bytes
 
 CHECKPOINT = "checkpoint.safetensors"
-MEMORY = "step/memory."
-Part = tuple[str, Network, torch.optim.Optimizer]
+Trained = tuple[str, Network, torch.optim.Optimizer]
 """A network in training: its name (empty if it is the only one), the network, its optimizer."""
 
 
-class Memory(Protocol):
-    """The state of a step between batches, such as a queue."""
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """All tensors of the state."""
-        ...
-
-    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restore the tensors that ``state`` returned."""
-        ...
-
-
-def save_checkpoint(path: Path, parts: Sequence[Part], progress: dict[str, Any], memory: Memory | None = None) -> None:
+def save_checkpoint(path: Path, parts: Sequence[Trained], progress: dict[str, Any]) -> None:
     """Write everything that training changes (weights, buffers, optimizer tensors) and ``progress``, atomically."""
-    tensors = {} if memory is None else {f"{MEMORY}{name}": value.cpu() for name, value in memory.state().items()}
+    tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, dict[str, dict[str, float]]] = {}
     for name, model, optimizer in parts:
         values, plain[name] = _state_of(model, optimizer)
@@ -87,7 +74,7 @@ def _explain_damage(path: Path) -> Iterator[None]:
         raise ArtifactError(f"{path} is damaged ({error}); delete it to start the training again") from error
 
 
-def load_checkpoint(path: Path, parts: Sequence[Part], memory: Memory | None = None) -> dict[str, Any]:
+def load_checkpoint(path: Path, parts: Sequence[Trained]) -> dict[str, Any]:
     """Restore a checkpoint and return its ``progress``.
 
     Raises:
@@ -105,8 +92,6 @@ def load_checkpoint(path: Path, parts: Sequence[Part], memory: Memory | None = N
     for name, model, optimizer in parts:
         own = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
         _restore(model, optimizer, own, plain[name])
-    if memory is not None:
-        memory.restore({key.removeprefix(MEMORY): value for key, value in tensors.items() if key.startswith(MEMORY)})
     return progress
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,14 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.devices.random_state import restored_random_state
 from polyrank.loading.recipes import TrainingPlan
+from polyrank.models.losses import LossFunction
 from polyrank.records import Example
 from polyrank.scorers.protocols import Scorer
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
-from polyrank.training.fitting import ExampleBatches, ExampleStep, check_steps, count_steps, phased
-from polyrank.training.inputs import response_of
+from polyrank.training.fitting import ExampleOrder, check_steps, count_steps
+from polyrank.training.inputs import Positions, response_of
 from polyrank.training.learner import TrainState, explain_out_of_memory
-from polyrank.training.loop import TIMED_STEPS, duration
+from polyrank.training.loop import TIMED_STEPS, Step, duration
 from polyrank.training.methods import count_distinct, make_ranker, make_step
 from polyrank.training.ranker import Ranker, make_learner, validation_figures
 from polyrank.training.rerank import judged
@@ -82,6 +84,7 @@ def measure_cost(
     *,
     seed: int,
     device: torch.device,
+    loss: LossFunction | None = None,
     run: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
@@ -94,6 +97,7 @@ def measure_cost(
         valid: validation lists; may be empty.
         seed: of the run.
         device: where to compute.
+        loss: as for ``train``.
         run: the folder of the run to resume; None: a new run.
         progress: called with what is done next.
         clock: the time in seconds.
@@ -120,18 +124,17 @@ def measure_cost(
             make_ranker(network, sample, precision=train.precision, seed=seed, device=device)
             for network in plan.networks
         ]
-        made = make_step(rankers, train, examples, device=device, seed=seed, folder=Path(folder))
-        step = phased(made)
+        step = make_step(rankers, train, examples, device=device, seed=seed, folder=Path(folder), loss=loss)
         learners = [
             make_learner(ranker, own.train, Path(folder), [], metadata={}, report=lambda _: None)
             for ranker, own in zip(rankers, plan.networks, strict=True)
         ]
         dtype = choose_dtype(train.precision, device)
-        states = [TrainState(learner, n_steps, device, dtype) for learner in learners]
-        source = ExampleBatches(sample, step, train, seed)
-        per_step, n_of_step = _time_updates(states, ExampleStep(step, train.loss), source, progress, clock)
+        states = [TrainState(learner, n_steps, device, dtype, train.loss) for learner in learners]
+        source = ExampleOrder(sample, rankers[0].length, train, seed)
+        per_step, n_of_step = _time_updates(states, step, source, progress, clock)
         progress("timing the validation")
-        scorers = [judged(made, ranker.scorer, train) for ranker in rankers]
+        scorers = [judged(step, ranker.scorer, train) for ranker in rankers]
         pairs = zip(rankers, scorers, strict=True)
         checking = sum(_time_validation(*pair, valid, clock) for pair in pairs) if valid else 0.0
         memory = torch.cuda.max_memory_allocated(device) if on_gpu else _peak_memory()
@@ -144,12 +147,12 @@ def measure_cost(
 def _without_mining(train: TrainConfig, examples: Sequence[Example]) -> TrainConfig:
     """The settings with random negatives in place of mined ones, of which there may be fewer than ``n``."""
     negatives = train.negatives
-    if negatives is None or negatives.remine_epochs is None:
+    if negatives is None or "mined" not in negatives.sources:
         return train
-    others, n = tuple(source for source in negatives.order if source != "mined"), negatives.n
+    others, n = tuple(source for source in negatives.sources if source != "mined"), negatives.n
     if "random" not in others:
         others, n = (*others, "random"), max(1, count_distinct(map(response_of, examples), n + 1) - 1)
-    return replace(train, negatives=replace(negatives, n=n, sources=others, remine_epochs=None, remine_ranks=(1, 50)))
+    return replace(train, negatives=replace(negatives, n=n, sources=others))
 
 
 def _sample(examples: Sequence[Example]) -> Sequence[Example]:
@@ -159,8 +162,8 @@ def _sample(examples: Sequence[Example]) -> Sequence[Example]:
 
 def _time_updates(
     states: Sequence[TrainState],
-    step: ExampleStep,
-    source: ExampleBatches,
+    step: Step[Positions, Any],
+    source: ExampleOrder,
     progress: Callable[[str], None],
     clock: Callable[[], float],
 ) -> tuple[float, float]:
@@ -169,14 +172,15 @@ def _time_updates(
     sizes: list[int] = []
     for number in range(TRIED_BATCHES):
         progress(f"timing batch {number + 1} of {TRIED_BATCHES}")
-        began, batch = clock(), source.batch(number)
-        losses = step.losses(batch, number)
+        began = clock()
+        rows, epoch = source.rows(number)
+        losses = step.losses(step.prepare(rows, epoch), number)
         for state in states:
             state.set_rates(number)
-            with explain_out_of_memory(source.too_large(batch)):
-                state.update(next(losses))
+            with explain_out_of_memory(source.too_large(rows)):
+                state.update(losses)
         times.append(clock() - began)
-        sizes.append(batch.n_examples)
+        sizes.append(len(rows))
         if distributed.all_reduce_max(int(sum(times) > ENOUGH_SECONDS)):  # every rank stops at the same batch
             break
     return mean(times[1:] or times), mean(sizes[1:] or sizes)

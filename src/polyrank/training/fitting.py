@@ -1,23 +1,20 @@
-"""Examples as a batch source of the training loop, and training methods on examples as its steps."""
+"""Training on examples: their order as a source of the loop, and how many steps there are."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from polyrank.config.training import TrainConfig
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder, Ints
-from polyrank.training.checkpoints import Memory
 from polyrank.training.inputs import Positions
-from polyrank.training.learner import Learner, LossParts, next_loss
-from polyrank.training.loop import MAX_BAD_STEPS, fit
-from polyrank.training.steps import PreparedStep, Step
+from polyrank.training.learner import Learner
+from polyrank.training.loop import MAX_BAD_STEPS, Step, fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,73 +38,46 @@ class FitResult:
     finished: bool = True
 
 
-def phased(step: Step | PreparedStep[Any]) -> PreparedStep[Any]:
-    """Turn a step for one network into one that the loop accepts."""
-    return step if isinstance(step, PreparedStep) else _Unprepared(step)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unprepared:
-    """A step that does everything at once."""
-
-    step: Step
-
-    def length(self, example: Example) -> int:
-        return self.step.length(example)
-
-    def prepare(self, batch: Positions, epoch: int) -> tuple[Positions, int]:
-        return batch, epoch
-
-    def losses(self, prepared: tuple[Positions, int], number: int) -> Iterator[Tensor]:
-        yield self.step(*prepared, number)
-
-
-class ExampleBatch(NamedTuple):
-    """The number of examples of a batch, and what the step prepared."""
-
-    n_examples: int
-    prepared: Any
-
-
-class ExampleBatches:
-    """Examples as a source of batches, in the order of ``BatchOrder``.
+class ExampleOrder:
+    """Examples as a source of the loop, in the order of ``BatchOrder``.
 
     Args:
         examples: to train on.
-        step: prepares batches, and returns the length of each example.
+        length: of an example in tokens; examples of similar length share a batch.
         settings: of batches, epochs and validations.
         seed: of the order.
     """
 
-    def __init__(self, examples: Sequence[Example], step: PreparedStep[Any], settings: TrainConfig, seed: int) -> None:
-        self._examples, self._step, self._settings = examples, step, settings
+    def __init__(
+        self, examples: Sequence[Example], length: Callable[[Example], int], settings: TrainConfig, seed: int
+    ) -> None:
+        self._examples, self._settings = examples, settings
         sizes: Callable[[Ints], Ints] | Sequence[int] = ()
         if settings.window > 1:  # else no length is ever read
-            sizes = examples.sizes if isinstance(examples, StoredExamples) else [*map(step.length, examples)]
+            sizes = examples.sizes if isinstance(examples, StoredExamples) else [*map(length, examples)]
         self._order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.window)
         self.n_steps, self.per_epoch = count_steps(settings, len(examples))
         self._checks = check_steps(self.n_steps, self.per_epoch, settings.evaluate_per_epoch)
         # mining uses the weights at the start of an epoch, and a first stage chooses the negatives of each batch
-        mines = settings.negatives is not None and "mined" in settings.negatives.order
+        mines = settings.negatives is not None and "mined" in settings.negatives.sources
         self.ahead = not mines and settings.method.corrects is None
 
-    def batch(self, number: int) -> ExampleBatch:
-        """The batch of 0-based update ``number``."""
+    def rows(self, number: int) -> tuple[Positions, int]:
+        """The examples of 0-based update ``number`` with their positions, and the epoch."""
         epoch, position = divmod(number, self.per_epoch)
-        rows = self._order.batch(epoch, position).tolist()
-        return ExampleBatch(len(rows), self._step.prepare([(row, self._examples[row]) for row in rows], epoch))
+        return [(row, self._examples[row]) for row in self._order.batch(epoch, position).tolist()], epoch
 
-    def counts(self, batch: ExampleBatch) -> dict[str, int]:
+    def counts(self, rows: Positions) -> dict[str, int]:
         """The number of examples."""
-        return {"n_examples": batch.n_examples}
+        return {"n_examples": len(rows)}
 
     def check(self, done: int) -> dict[str, float] | None:
         """The epoch if a validation is due after ``done`` updates; else None."""
         return {"epoch": round(done / self.per_epoch, 4)} if done in self._checks else None
 
-    def too_large(self, batch: ExampleBatch) -> str:
+    def too_large(self, rows: Positions) -> str:
         """The error, with settings that need less memory."""
-        return too_large(batch.n_examples, self._settings.chunk_size)
+        return too_large(len(rows), self._settings.chunk_size)
 
 
 def too_large(n_contexts: int, chunk_size: int | None = None) -> str:
@@ -123,68 +93,49 @@ def too_large(n_contexts: int, chunk_size: int | None = None) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ExampleStep:
-    """A training method on batches of examples.
-
-    Args:
-        step: the method.
-        loss: the loss of a batch is the "mean" or the "sum" over its contexts.
-    """
-
-    step: PreparedStep[Any]
-    loss: Literal["mean", "sum"] = "mean"
-
-    def losses(self, batch: ExampleBatch, number: int) -> Iterator[LossParts]:
-        """The loss of each network in turn."""
-        losses = self.step.losses(batch.prepared, number)
-        n_contexts = batch.n_examples if self.loss == "sum" else None
-        while True:
-            yield next_loss(losses, n_contexts)
-
-
 def fit_together(
     learners: Sequence[Learner],
-    step: PreparedStep[Any],
+    step: Step[Positions, Any],
     examples: Sequence[Example],
     settings: TrainConfig,
     *,
+    length: Callable[[Example], int] = lambda example: sum(map(len, example.context)),
     seed: int,
     folder: Path,
     device: torch.device,
     max_bad_steps: int = MAX_BAD_STEPS,
     resume: bool = False,
-    memory: Memory | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> list[FitResult]:
     """Train networks on the same batches of examples, in turns; keep the best version of each by its own validation.
 
     Args:
         learners: the networks, each with its settings.
-        step: the training method: yields a loss for each learner in turn, and computes the next one after that learner
-            has been updated.
+        step: the training method.
         examples: to train on.
         settings: shared by all networks, such as batches and epochs.
+        length: of an example; with ``length_window``, examples of similar length share a batch.
         seed: of order, negatives and dropout.
-        folder, device, max_bad_steps, resume, memory, notify: as for ``loop.fit``.
+        folder, device, max_bad_steps, resume, notify: as for ``loop.fit``.
 
     Raises:
         DivergedError, ResourceError, InterruptedTraining: as ``loop.fit``.
     """
     return fit(
         learners,
-        ExampleStep(step, settings.loss),
-        ExampleBatches(examples, step, settings, seed),
+        step,
+        ExampleOrder(examples, length, settings, seed),
         FitResult,
         seed=seed,
         folder=folder,
         device=device,
         precision=settings.precision,
+        loss=settings.loss,
         checkpoint_steps=settings.checkpoint_steps,
         max_bad_steps=max_bad_steps,
+        early_stopping=settings.early_stopping,
         minutes=settings.minutes,
         resume=resume,
-        memory=memory,
         notify=notify,
     )
 

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,44 +18,29 @@ from polyrank.devices.choice import fast_products
 from polyrank.errors import ResourceError, is_out_of_memory
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
-from polyrank.training.exchange import summed_gradients
+from polyrank.training.exchange import accumulating, summed_gradients
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 
 METRICS = "metrics.jsonl"
 CPU = torch.device("cpu")
 Report = Callable[[dict[str, Any]], None]
 Figures = Mapping[str, float | Tensor]
-LossParts = Generator[Tensor, None, Figures]
-"""Yields the parts of a loss, whose sum is the loss, each with its own graph; returns figures for metrics.jsonl.
-
-All parts but the last are yielded ``accumulating``."""
 
 
-class Measured(NamedTuple):
-    """A loss with further figures of its batch for metrics.jsonl.
+class Loss(NamedTuple):
+    """The loss of a batch, or a part of it, for the network that is updated next.
 
     Args:
-        loss: a scalar with a graph.
-        figures: by name; a name that ends in "loss" becomes a curve.
-        n_contexts: the loss is the mean over so many contexts; None: over all of the batch.
+        mean: over ``n_contexts``; a scalar with a graph.
+        n_contexts: with ``train.loss = "sum"`` the mean is multiplied by it.
+        figures: for metrics.jsonl, by name; a name that ends in "loss" becomes a curve. None: the mean as "loss".
+        last: False: more parts of the same update follow, each with its own graph.
     """
 
-    loss: Tensor
-    figures: Figures
-    n_contexts: int | None = None
-
-
-def next_loss(phases: Iterator[Tensor | Measured], n_contexts: int | None = None) -> LossParts:
-    """The next loss as a single part; its figure is always the mean.
-
-    Args:
-        phases: mean losses.
-        n_contexts: of the batch, to return the sum over contexts instead of their mean; None: the mean.
-    """
-    following = next(phases)
-    loss, figures, n_own = following if isinstance(following, Measured) else Measured(following, {})
-    yield loss if n_contexts is None else (n_contexts if n_own is None else n_own) * loss
-    return {"loss": loss.detach(), **figures}
+    mean: Tensor
+    n_contexts: int = 1
+    figures: Figures | None = None
+    last: bool = True
 
 
 def to_floats(figures: Figures) -> dict[str, float]:
@@ -102,6 +87,7 @@ class TrainState:
         n_steps: length of the whole training.
         device: where to compute.
         dtype: of the large products; in fp16 the loss is multiplied by a scale that adapts to the gradients.
+        loss: whether an update uses the "mean" over a batch's contexts or their "sum".
     """
 
     def __init__(
@@ -110,9 +96,10 @@ class TrainState:
         n_steps: int,
         device: torch.device = CPU,
         dtype: torch.dtype = torch.float32,
+        loss: Literal["mean", "sum"] = "mean",
     ) -> None:
         self.learner, self.model, self.settings = learner, learner.model, learner.settings
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype, self.loss = device, dtype, loss
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         freeze(self.model, self.settings.train_layers)
         self.optimizer = make_optimizer(self.model, self.settings)
@@ -156,8 +143,8 @@ class TrainState:
             group["lr"] = peak * factor
         return self.settings.lr * factor
 
-    def update(self, parts: LossParts) -> dict[str, float]:
-        """Make one update with the sum of a loss's parts; a non-finite loss changes no weight.
+    def update(self, losses: Iterator[Loss]) -> dict[str, float]:
+        """Make one update with the next loss, or with the sum of its parts; a non-finite loss changes no weight.
 
         Returns the loss's figures; its losses are NaN if the gradient was not finite. In fp16 such a gradient is usual
         while its scale is too large: the scale is halved, and the losses are returned unless the scale is 1 or less.
@@ -165,7 +152,7 @@ class TrainState:
         self.model.train()
         try:
             with summed_gradients(self.model):
-                own = self._backward(parts)
+                own = self._backward(losses)
             self.scaler.unscale_(self.optimizer)
             figures = to_floats({**own, "norm": clip_gradients(self.model, self.optimizer, self.settings)})
             norm = figures.pop("norm")
@@ -180,22 +167,17 @@ class TrainState:
         self.n_bad = 0 if all(map(math.isfinite, figures.values())) else self.n_bad + 1
         return figures
 
-    def _backward(self, parts: LossParts) -> Figures:
+    def _backward(self, losses: Iterator[Loss]) -> Figures:
         exact = self.dtype == torch.float32
         with fast_products(self.device) if exact else nullcontext():
-            while True:
+            last = False
+            while not last:
                 with torch.autocast(self.device.type, self.dtype, enabled=not exact):
-                    try:
-                        loss = next(parts)
-                    except StopIteration as end:
-                        figures: Figures = end.value
-                        return figures
-                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
-
-    @property
-    def stopped_early(self) -> bool:
-        """Whether ``early_stopping`` validations in a row did not improve on the best."""
-        return self.settings.early_stopping is not None and self.n_stale >= self.settings.early_stopping
+                    mean, n_contexts, figures, last = next(losses)
+                    loss = mean if self.loss == "mean" else n_contexts * mean
+                with nullcontext() if last else accumulating():
+                    self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        return {"loss": mean.detach()} if figures is None else figures
 
     def validate(self, step: int, where: Mapping[str, float]) -> None:
         """Validate after ``step`` updates and save the best version; the record includes ``where``."""

@@ -1,6 +1,7 @@
 """The training loop: a batch, a loss and an update for each network in turn, sometimes a validation and a checkpoint.
 
-The loop knows nothing of text, examples, negatives or teachers: a source provides batches, and a step their losses.
+The loop knows nothing of text, examples, negatives or teachers: a source orders the data, and a step
+makes batches and their losses.
 Everything random is a pure function of (seed, step), so a resumed run equals one that was never interrupted, bit for
 bit on the same machine and number of threads. Only a late Cross-encoder may differ in the last bits: it keeps what it
 computed of candidates, and a resumed run computes that in other batches.
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
@@ -21,20 +22,21 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.devices.pipeline import AHEAD, prefetched
 from polyrank.errors import DivergedError
-from polyrank.training.checkpoints import CHECKPOINT, Memory, load_checkpoint, save_checkpoint
-from polyrank.training.learner import Learner, LossParts, TrainState, explain_out_of_memory
+from polyrank.training.checkpoints import CHECKPOINT, load_checkpoint, save_checkpoint
+from polyrank.training.learner import Learner, Loss, TrainState, explain_out_of_memory
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
 MAX_BAD_STEPS = 10
 TIMED_STEPS = 20  # after so many steps the remaining time is estimated; the first one, which warms up, does not count
 OUT_OF_TIME = 1  # as a reason to stop, among signal numbers: polyrank handles no signal of this number
-Batch = TypeVar("Batch")
+Rows = TypeVar("Rows")
 Read = TypeVar("Read", contravariant=True)
+Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 
-class BatchSource(Protocol[Batch]):
-    """The batches of a training, and when to validate."""
+class Source(Protocol[Rows]):
+    """The order of a training's data, and when to validate."""
 
     @property
     def n_steps(self) -> int:
@@ -43,14 +45,14 @@ class BatchSource(Protocol[Batch]):
 
     @property
     def ahead(self) -> bool:
-        """Whether ``batch`` may be called before the previous updates are made, and in another thread."""
+        """Whether batches may be prepared before the previous updates are made, in another thread."""
         ...
 
-    def batch(self, number: int) -> Batch:
-        """The batch of 0-based update ``number``: a pure function of it, or of it and the weights at that time."""
+    def rows(self, number: int) -> tuple[Rows, int]:
+        """The data of 0-based update ``number``, and their epoch: a pure function of it."""
         ...
 
-    def counts(self, batch: Batch) -> dict[str, int]:
+    def counts(self, rows: Rows) -> dict[str, int]:
         """The counts of a batch for metrics.jsonl, such as ``n_examples``."""
         ...
 
@@ -61,34 +63,47 @@ class BatchSource(Protocol[Batch]):
         """
         ...
 
-    def too_large(self, batch: Batch) -> str:
+    def too_large(self, rows: Rows) -> str:
         """The error for a batch that does not fit into memory, with the settings to change."""
         ...
 
 
-class BatchStep(Protocol[Read]):
+class Step(Protocol[Read, Batch]):
     """A training method for one network or several."""
 
-    def losses(self, batch: Read, number: int) -> Iterator[LossParts]:
-        """A loss for each network in turn; the next one is computed after that network has been updated."""
+    def prepare(self, rows: Read, epoch: int) -> Batch:
+        """Everything that the step needs of a batch; runs in another thread, without networks and devices.
+
+        Args:
+            rows: of the batch; for a training on examples, each with its position in the data.
+            epoch: of random negatives.
+        """
+        ...
+
+    def losses(self, batch: Batch, number: int) -> Iterator[Loss]:
+        """Yield the loss of 0-based update ``number`` for each network in turn.
+
+        Code after a ``yield`` runs with that network updated.
+        """
         ...
 
 
 def fit(
     learners: Sequence[Learner],
-    step: BatchStep[Batch],
-    source: BatchSource[Batch],
+    step: Step[Rows, Batch],
+    source: Source[Rows],
     result: Callable[..., Result],
     *,
     seed: int,
     folder: Path,
     device: torch.device,
     precision: Precision = "auto",
+    loss: Literal["mean", "sum"] = "mean",
     checkpoint_steps: int | None = None,
     max_bad_steps: int = MAX_BAD_STEPS,
+    early_stopping: int | None = None,
     minutes: float | None = None,
     resume: bool = False,
-    memory: Memory | None = None,
     notify: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Result]:
@@ -97,19 +112,21 @@ def fit(
     Args:
         learners: the networks, each with its settings.
         step: the training method.
-        source: of batches.
+        source: of the data.
         result: the class of results, such as ``fitting.FitResult``, whose fields include the source's counts.
         seed: of dropout.
         folder: for ``checkpoint.safetensors``, which holds all networks; must exist.
         device: where to compute.
         precision: to compute in.
+        loss: of a batch: the mean over its contexts, or their sum.
         checkpoint_steps: save a checkpoint every so many steps, in addition to validations; None: only at validations.
         max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
+        early_stopping: stop when each network has had so many validations in a row without a better version; None:
+            never.
         minutes: stop after so many minutes, with a checkpoint, and a validation that may save a better model; None: no
             limit. A resumed run has the weights of an uninterrupted one, but if the limit's model replaced an earlier
             one, it may stay the best version.
         resume: continue from the checkpoint, if there is one.
-        memory: the step's state from batch to batch, for the checkpoint; None: the step has no state.
         notify: called with lines for the user.
         clock: the time in seconds.
 
@@ -119,13 +136,13 @@ def fit(
         InterruptedTraining: SIGINT or SIGTERM; the checkpoint is saved.
     """
     n_steps, dtype = source.n_steps, choose_dtype(precision, device)
-    states = [TrainState(learner, n_steps, device, dtype) for learner in learners]
+    states = [TrainState(learner, n_steps, device, dtype, loss) for learner in learners]
     parts = [(state.learner.name, state.model, state.optimizer) for state in states]
     checkpoint = folder / CHECKPOINT
     done, counts = 0, Counter[str]()
     began = started = clock()
     if resume and checkpoint.exists():
-        progress = load_checkpoint(checkpoint, parts, memory)
+        progress = load_checkpoint(checkpoint, parts)
         saved_states = progress.pop("learners")
         done, earlier = progress.pop("step"), progress.pop("seconds")
         counts.update(progress)
@@ -136,6 +153,9 @@ def fit(
         for state in states:
             state.drop_records_after(done)
 
+    def least_stale() -> int:
+        return min(state.n_stale for state in states)
+
     def seconds() -> float:
         return round(clock() - started, 3)
 
@@ -143,23 +163,28 @@ def fit(
         if distributed.is_rank_zero():
             named = {state.learner.name: progress for state, progress in zip(states, own, strict=True)}
             progress = {"step": done, **counts, "seconds": seconds(), "learners": named}
-            save_checkpoint(checkpoint, parts, progress, memory)
+            save_checkpoint(checkpoint, parts, progress)
 
     notify(f"training for {n_steps:,} steps" if not done else f"continuing after step {done:,} of {n_steps:,}")
     first, warm, stop = done, began, 0
     ahead = AHEAD if source.ahead else 0
-    prepared = prefetched(source.batch, range(done, n_steps), ahead=ahead)
+
+    def prepare(number: int) -> tuple[Rows, Batch]:
+        rows, epoch = source.rows(number)
+        return rows, step.prepare(rows, epoch)
+
+    prepared = prefetched(prepare, range(done, n_steps), ahead=ahead)
     with stop_on_signals() as request, closing(prepared) as batches:
-        while done < n_steps and not stop and not all(state.stopped_early for state in states):
-            batch = next(batches)
-            counts.update(source.counts(batch))
+        while done < n_steps and not stop and not (early_stopping and least_stale() >= early_stopping):
+            rows, batch = next(batches)
+            counts.update(source.counts(rows))
             losses = step.losses(batch, done)
             records = []
             for state in states:
                 rate = state.set_rates(done)
                 torch.manual_seed((seed * 1_000_003 + done + distributed.rank() * 2**40) % 2**63)  # of dropout
-                with explain_out_of_memory(source.too_large(batch)):
-                    figures = state.update(next(losses))
+                with explain_out_of_memory(source.too_large(rows)):
+                    figures = state.update(losses)
                 shown = {name: value if math.isfinite(value) else None for name, value in figures.items()}
                 records.append({"step": done + 1, **shown, "lr": rate})
             done += 1

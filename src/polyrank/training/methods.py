@@ -1,7 +1,9 @@
 """Building the networks and the training step that a recipe's settings describe."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,9 @@ from polyrank.config.methods import (
     ConvertMethod,
     DistillMethod,
     ImitatingMethod,
-    InBatchMethod,
+    InBatchNegatives,
     ListwiseMethod,
     MutualMethod,
-    NegativesWeighting,
     RerankMethod,
 )
 from polyrank.config.training import NegativesConfig, NegativeSource, Precision, TrainConfig
@@ -24,6 +25,7 @@ from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
 from polyrank.loading.recipes import NetworkPlan
 from polyrank.models import Convert, CrossEncoder, EncoderNetwork, LateCrossEncoder
+from polyrank.models.losses import LossFunction, cross_entropy
 from polyrank.negatives.hard import HardNegatives, collect_right_answers
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
@@ -33,15 +35,15 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import load, load_encoder
 from polyrank.training.convert_step import ConvertStep
-from polyrank.training.inputs import response_of
+from polyrank.training.inputs import Positions, response_of
+from polyrank.training.loop import Step
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
-from polyrank.training.queue import CandidateQueue
 from polyrank.training.ranker import Ranker, new_ranker
 from polyrank.training.rerank import RerankStep
-from polyrank.training.steps import InBatchStep, ListwiseStep, PreparedStep, Step
+from polyrank.training.steps import InBatchStep, ListwiseStep
 from polyrank.training.stored_tokens import StoredTokens, open_tokens
 from polyrank.training.teacher import CachedScorer
-from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses
+from polyrank.training.weighting import LogQ
 
 N_DRAWN = 300
 """Wrong candidates of a context from which a first stage chooses the hardest, for a training with it."""
@@ -72,9 +74,10 @@ def make_step(
     device: torch.device,
     seed: int,
     folder: Path,
+    loss: LossFunction | None = None,
     tokens: Sequence[StoredTokens | None] = (),
     notify: Callable[[str], None] = lambda text: None,
-) -> Step | PreparedStep[Any]:
+) -> Step[Positions, Any]:
     """The training step of the method that the settings name.
 
     Args:
@@ -84,6 +87,7 @@ def make_step(
         device: where to compute.
         seed: of drawn negatives.
         folder: for mined negatives and a teacher's scores.
+        loss: in place of the cross-entropy.
         tokens: of the examples for each network, see ``stored_tokens``; empty: texts are tokenized when needed.
         notify: called with lines for the user.
 
@@ -99,82 +103,63 @@ def make_step(
         if method.corrects is not None:  # a small set has fewer wrong responses
             drawn, most = replace(drawn, n=max(drawn.n, count_distinct(_responses(examples), N_DRAWN + 1) - 1)), N_POOL
         negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder, n_pool=most, notify=notify)
-    match method:
-        case InBatchMethod():
-            assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
-            return InBatchStep(
-                first.model,
-                first.texts,
-                device,
-                method.smoothing,
-                collect_right_answers(examples),
-                negatives,
-                settings.chunk_size,
-                make_queue(method.queue, first.model, device),
-                make_weighting(method.negatives_weighting, examples, seed),
-                tokens[0],
-            )
-        case ConvertMethod():
-            assert isinstance(first.model, Convert), "Recipe allows this method for a ConveRT only"
-            return ConvertStep(
-                first.model,
-                first.texts,
-                device,
-                smoothing=method.smoothing,
-                scale_steps=method.scale_steps,
-                loss_weights=method.loss_weights,
-                range_steps=method.range_steps,
-                rights=collect_right_answers(examples),
-                negatives=negatives,
-                chunk_size=settings.chunk_size,
-                queue=make_queue(method.queue, first.model, device),
-                weighting=make_weighting(method.negatives_weighting, examples, seed),
-                loss=settings.loss,
-                stored=tokens[0],
-            )
+    if isinstance(method, InBatchNegatives):
+        assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
+        loss = loss or partial(cross_entropy, smoothing=method.smoothing)
+        weighting = LogQ(Counter(map(response_of, examples))) if method.negatives_weighting == "logq" else None
+        shared: dict[str, Any] = {
+            "rights": collect_right_answers(examples),
+            "negatives": negatives,
+            "chunk_size": settings.chunk_size,
+            "weighting": weighting,
+            "stored": tokens[0],
+        }
+        if not isinstance(method, ConvertMethod):
+            return InBatchStep(first.model, first.texts, device, loss, **shared)
+        assert isinstance(first.model, Convert), "Recipe allows this method for a ConveRT only"
+        summed = settings.loss == "sum"
+        return ConvertStep(first.model, first.texts, device, loss, method.scale_steps, summed, **shared)
     assert settings.negatives is not None, "TrainConfig fills them in for methods that rank lists"
     assert negatives is not None, "made from them"
-
-    def steps(negatives: Negatives, sigmoid: bool = False) -> list[ListwiseStep]:
-        return [
-            ListwiseStep(
-                ranker.model,
-                ranker.texts,
-                device,
-                negatives,
-                sigmoid,
-                settings.chunk_size,
-                own,
-                ranker.scorer if isinstance(ranker.scorer, LateScorer) else None,
-            )
-            for ranker, own in zip(rankers, tokens, strict=True)
-        ]
-
+    labels = loss or cross_entropy
+    steps = [
+        ListwiseStep(
+            ranker.model,
+            ranker.texts,
+            device,
+            negatives,
+            labels,
+            getattr(method, "sigmoid", False),
+            settings.chunk_size,
+            own,
+            ranker.scorer if isinstance(ranker.scorer, LateScorer) else None,
+        )
+        for ranker, own in zip(rankers, tokens, strict=True)
+    ]
     dtype = choose_dtype(settings.precision, device)
     # other models that score the examples do so in the precision of the training, never in int8
     precision = "fp32" if dtype == torch.float32 else settings.precision
     match method:
         case ListwiseMethod():
-            return steps(negatives, method.sigmoid)[0]
+            return steps[0]
         case RerankMethod():
             assert isinstance(first.model, CrossEncoder | LateCrossEncoder), "Recipe allows it for Cross-encoders only"
             encoder = load_encoder(method.first_stage, device=str(device), precision=precision)
             first.model.zero_head()
             if isinstance(first.scorer, LateScorer):
                 first.scorer.follow(encoder, ("context", "candidate"))
-            return RerankStep(steps(negatives)[0], encoder, settings.negatives.n)
+            return RerankStep(steps[0], encoder, settings.negatives.n)
         case MutualMethod():
-            one, other = steps(negatives, method.sigmoid)
-            return MutualStep(one, other, _imitation(method))
+            return MutualStep(steps[0], steps[1], _imitation(method, labels))
         case DistillMethod():
             teacher = load(method.teacher, device=str(device), precision=precision)
             known = f"{teacher.fingerprint or method.teacher} {dtype}"
             cached = CachedScorer(folder / "teacher-scores.sqlite", teacher, known)
-            return DistillStep(steps(negatives)[0], cached, _imitation(method))
+            return DistillStep(steps[0], cached, _imitation(method, labels))
 
 
-def _imitation(method: ImitatingMethod) -> Imitation:
-    return Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)
+def _imitation(method: ImitatingMethod, labels: LossFunction) -> Imitation:
+    return Imitation(method.alpha, method.temperature, method.label_weight, labels)
 
 
 def stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[[str], None]) -> StoredTokens | None:
@@ -188,22 +173,6 @@ def stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[
     if isinstance(examples, StoredExamples) and isinstance(ranker.model, EncoderNetwork):
         return open_tokens(examples, ranker.texts, notify)
     return None
-
-
-def make_queue(size: int, model: EncoderNetwork, device: torch.device) -> CandidateQueue | None:
-    """An empty queue; None for size 0."""
-    return CandidateQueue(size, model.dimension, device) if size else None
-
-
-def make_weighting(kind: NegativesWeighting, examples: Sequence[Example], seed: int) -> Weighting | None:
-    """The correction for the frequency of responses in the examples; None: no correction."""
-    match kind:
-        case "as_said":
-            return None
-        case "logq":
-            return LogQ(count_responses(map(response_of, examples)))
-        case "uniform":
-            return UniformDraws(count_responses(map(response_of, examples)), seed)
 
 
 def make_negatives(
@@ -231,7 +200,7 @@ def make_negatives(
         DataError: the data holds too few.
         ConfigError: mining is requested for examples on disk.
     """
-    order, right = settings.order, collect_right_answers(examples)
+    order, right = settings.sources, collect_right_answers(examples)
     pool = _responses(examples)
     drawn = pool if settings.weighting == "uniform" else _responses(examples, distinct=False)
     if n_pool is not None and len(drawn) > n_pool:
@@ -265,7 +234,6 @@ def make_negatives(
                 scorer = next(ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer))
                 first, last = settings.remine_ranks
                 ranks = HardNegatives(n_negatives=settings.n, first_rank=first, last_rank=last, seed=seed)
-                assert settings.remine_epochs is not None, "NegativesConfig requires it for this source"
                 return MinedNegatives(
                     examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder, notify=notify
                 )

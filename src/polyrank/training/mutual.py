@@ -6,17 +6,16 @@ Both methods rank lists: the response and the same wrong candidates for every ne
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from polyrank.devices.random_state import restored_random_state
-from polyrank.models.losses import imitation, margin_mse
-from polyrank.records import Example
+from polyrank.models.losses import LossFunction, cross_entropy, imitation
 from polyrank.scorers.protocols import Scorer
 from polyrank.training.inputs import Lists, Positions
-from polyrank.training.steps import ListwiseStep, fixed_scores, listwise_loss
+from polyrank.training.learner import Loss
+from polyrank.training.steps import ListwiseStep, first_is_right, fixed_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +23,19 @@ class Imitation:
     """How the loss combines labels with another network's scores.
 
     Args:
-        kind: "kl" (``losses.imitation``) or "margin_mse".
-        alpha: weight of the imitation; with 0 the other network's scores are not computed.
-        temperature: for "kl".
-        label_weight: weight of the cross-entropy.
+        alpha: weight of the imitation (``losses.imitation``); with 0 the other network's scores are not computed.
+        temperature: of the imitation.
+        label_weight: weight of the loss against the labels.
+        labels: the loss against the labels.
     """
 
-    kind: Literal["kl", "margin_mse"] = "kl"
     alpha: float = 1.0
     temperature: float = 3.0
     label_weight: float = 1.0
+    labels: LossFunction = cross_entropy
 
     def loss(self, values: Tensor, teacher: Tensor, allowed: Tensor) -> Tensor:
-        """``label_weight * cross-entropy + alpha * imitation`` of lists ``[B, K]`` whose first candidate is right.
+        """``label_weight * labels + alpha * imitation`` of lists ``[B, K]`` whose first candidate is right.
 
         No gradient reaches the teacher.
 
@@ -44,13 +43,8 @@ class Imitation:
         >>> Imitation(alpha=2.0).loss(values, values, everyone)  # log 2, and equal scores add 0
         tensor(0.6931)
         """
-        labels = self.label_weight * listwise_loss(values, allowed)
-        if self.alpha == 0.0:
-            return labels
-        if self.kind == "kl":
-            return labels + self.alpha * imitation(values, teacher, allowed, self.temperature)
-        target = torch.zeros(len(values), dtype=torch.int64, device=values.device)
-        return labels + self.alpha * margin_mse(values, teacher, target, allowed)
+        labels = self.label_weight * first_is_right(self.labels, values, allowed)
+        return labels + self.alpha * imitation(values, teacher, allowed, self.temperature) if self.alpha else labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +67,24 @@ class MutualStep:
     second: ListwiseStep
     imitation: Imitation
 
-    def length(self, example: Example) -> int:
-        """Tokens of the context, by the first network's vocabulary."""
-        return self.first.length(example)
-
-    def prepare(self, batch: Positions, epoch: int) -> tuple[Lists, Lists]:
+    def prepare(self, rows: Positions, epoch: int) -> tuple[Lists, Lists]:
         """The first network's lists with the tokens of both networks."""
-        lists = self.first.lists(batch, epoch)
-        return self.first.inputs(batch, lists), self.second.inputs(batch, lists)
+        lists = self.first.lists(rows, epoch)
+        return self.first.inputs(rows, lists), self.second.inputs(rows, lists)
 
-    def losses(self, prepared: tuple[Lists, Lists], number: int) -> Iterator[Tensor]:
+    def losses(self, batch: tuple[Lists, Lists], number: int) -> Iterator[Loss]:
         """The first network's loss and, after its update, the second's."""
-        del number
-        own, others = prepared
+        own, others = batch
         # each network draws its dropout as if it were alone, so with alpha 0 it is trained as if it were alone
         with restored_random_state(self.first.device):
             self.second.model.train()
             theirs, allowed = self.second.values(others)
-        yield self.imitation.loss(self.first.values(own)[0], theirs.detach(), allowed)
+        yield Loss(self.imitation.loss(self.first.values(own)[0], theirs.detach(), allowed), len(own.examples))
         refreshed = torch.zeros_like(theirs)
         if self.imitation.alpha:
             with without_dropout(self.first.model), torch.no_grad():
                 refreshed, _ = self.first.values(own)
-        yield self.imitation.loss(theirs, refreshed, allowed)
+        yield Loss(self.imitation.loss(theirs, refreshed, allowed), len(own.examples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +103,17 @@ class DistillStep:
     teacher: Scorer
     imitation: Imitation
 
-    def length(self, example: Example) -> int:
-        """Tokens of the context, by the student's vocabulary."""
-        return self.student.length(example)
-
-    def prepare(self, batch: Positions, epoch: int) -> Lists:
+    def prepare(self, rows: Positions, epoch: int) -> Lists:
         """The student's lists and tokens."""
-        return self.student.prepare(batch, epoch)
+        return self.student.prepare(rows, epoch)
 
-    def losses(self, prepared: Lists, number: int) -> Iterator[Tensor]:
-        """The mean loss of the batch."""
-        del number
-        values, allowed = self.student.values(prepared)
+    def losses(self, batch: Lists, number: int) -> Iterator[Loss]:
+        """The loss of the batch."""
+        values, allowed = self.student.values(batch)
         teacher = torch.zeros_like(values)
         if self.imitation.alpha:
-            teacher = fixed_scores(self.teacher, prepared).to(values.device)
-        yield self.imitation.loss(values, teacher, allowed)
-
-    def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:
-        """The mean loss of the batch."""
-        return next(self.losses(self.prepare(batch, epoch), number))
+            teacher = fixed_scores(self.teacher, batch).to(values.device)
+        yield Loss(self.imitation.loss(values, teacher, allowed), len(batch.examples))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from polyrank.config.models import ConvertText, ModelConfig, TextSettings
 from polyrank.config.runs import MODEL_FOLDER
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.data.mapped_examples import StoredExamples
-from polyrank.models import Network
+from polyrank.models import Convert, Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model
 from polyrank.ranking.metrics import metric_values, placement_of, with_duplicates
@@ -43,6 +43,15 @@ class Ranker:
     texts: Texts
     scorer: CrossScorer | EncoderScorer
     save: Callable[[Path, dict[str, Any]], None]
+
+    def length(self, example: Example) -> int:
+        """The length of an example's context, the longer side: in tokens, or for a ConveRT in characters.
+
+        Characters of the last turn group texts as well as subwords do, without segmenting them.
+        """
+        if isinstance(self.model, Convert):
+            return len(example.context[-1]) if example.context else 0
+        return len(self.texts.context_ids(example.query))
 
 
 MAX_VOCABULARY_EXAMPLES = 200_000  # a vocabulary is learned from at most so many examples on disk

@@ -10,17 +10,16 @@ import numpy as np
 import torch
 
 from polyrank.config.training import TrainConfig
-from polyrank.records import Example
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training.inputs import Positions
-from polyrank.training.learner import Figures, Measured
-from polyrank.training.steps import ListwiseStep, listwise_loss
+from polyrank.training.learner import Figures, Loss
+from polyrank.training.steps import ListwiseStep, first_is_right
 
 
 @dataclass(frozen=True, slots=True)
 class RerankStep:
-    """Cross-entropy of lists by ``g + s``: the first stage's score, which is fixed, plus the Cross-encoder's.
+    """The loss of lists by ``g + s``: the first stage's score, which is fixed, plus the Cross-encoder's.
 
     The lists are those of a search: the first stage's best of the response and the drawn candidates. A search that
     misses the response teaches nothing. If such lists were trained on too, with the response added, then a high g would
@@ -38,34 +37,31 @@ class RerankStep:
     first_stage: Scorer
     n_negatives: int
 
-    def length(self, example: Example) -> int:
-        """Tokens of the context."""
-        return self.reranker.length(example)
-
-    def prepare(self, batch: Positions, epoch: int) -> tuple[Positions, list[list[str]]]:
+    def prepare(self, rows: Positions, epoch: int) -> tuple[Positions, list[list[str]]]:
         """The response and the drawn candidates of each context; no network is used."""
-        return batch, self.reranker.lists(batch, epoch)
+        return rows, self.reranker.lists(rows, epoch)
 
-    def losses(self, prepared: tuple[Positions, list[list[str]]], number: int) -> Iterator[Measured]:
+    def losses(self, batch: tuple[Positions, list[list[str]]], number: int) -> Iterator[Loss]:
         """The mean loss of the searches that find the response; 0 if none does.
 
         Its figures are the number of these searches, and the first stage's own loss on them. The network has not seen
         them before in its first epoch, so the difference of both losses is its gain.
         """
-        del number
-        batch, drawn = prepared
-        scored = self.first_stage.score([example.query for _, example in batch], drawn)
+        rows, drawn = batch
+        scored = self.first_stage.score([example.query for _, example in rows], drawn)
         shortlists = [shortlist(scores, self.n_negatives) for scores in scored]
         found = [row for row, columns in enumerate(shortlists) if len(columns) > 1]
-        rows = found or [0]
-        lists = [[drawn[row][column] for column in shortlists[row]] for row in rows]
-        values, allowed = self.reranker.values(self.reranker.inputs([batch[row] for row in rows], lists))
+        kept = found or [0]
+        lists = [[drawn[row][column] for column in shortlists[row]] for row in kept]
+        values, allowed = self.reranker.values(self.reranker.inputs([rows[row] for row in kept], lists))
         padded = torch.zeros(values.shape)
-        for i, row in enumerate(rows):
+        for i, row in enumerate(kept):
             padded[i, : len(lists[i])] = torch.from_numpy(scored[row][shortlists[row]])
         fixed = padded.to(values.device)
-        figures: Figures = {"first_stage_loss": listwise_loss(fixed, allowed), "n_found": float(len(found))}
-        yield Measured(listwise_loss(values + fixed, allowed), figures, n_contexts=len(found))
+        loss = first_is_right(self.reranker.loss, values + fixed, allowed)
+        alone = first_is_right(self.reranker.loss, fixed, allowed)
+        figures: Figures = {"loss": loss.detach(), "first_stage_loss": alone, "n_found": float(len(found))}
+        yield Loss(loss, len(found), figures)
 
 
 def shortlist(scores: Floats, n_negatives: int) -> list[int]:

@@ -15,19 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from polyrank.config.models import TextPolicy
+from polyrank.config.effects import without_effect
+from polyrank.config.models import BackboneConfig, TextPolicy
 from polyrank.config.recipe import Recipe, recipe_to_dict
 from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, NETWORKS, SEED_FOLDERS
-from polyrank.config.schedules import PLATEAU, PlateauSchedule
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
-from polyrank.errors import ConfigError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.models import portable_name
 from polyrank.loading.recipes import TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
-from polyrank.models.build import BackboneConfig
+from polyrank.models.losses import LossFunction
 from polyrank.records import Example
 from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.open import load, load_encoder, load_stage
@@ -41,12 +40,12 @@ from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.cost import measure_cost
 from polyrank.training.curves import CURVES, check_log_to, draw_curves
 from polyrank.training.data import load_data, n_given, read_lists
-from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together, phased
+from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together
 from polyrank.training.learner import METRICS, Learner, Report, explain_out_of_memory
 from polyrank.training.methods import make_ranker, make_step, stored_tokens
 from polyrank.training.ranker import make_learner
 from polyrank.training.rerank import RerankStep, judged
-from polyrank.training.run_document import RECIPE, read_run_recipe, run_document
+from polyrank.training.run_document import RECIPE, name_of, read_run_recipe, run_document
 from polyrank.training.run_folder import RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
 
 RESULT = replace(RECIPE, file="result.json")
@@ -104,6 +103,7 @@ def train(
     examples: Iterable[Any] | None = None,
     valid: Iterable[Any] | None = None,
     *,
+    loss: LossFunction | None = None,
     resume: bool = False,
     overwrite: bool = False,
     forecast: bool = False,
@@ -119,6 +119,8 @@ def train(
         recipe: a Recipe, its file, or its tables as dictionaries.
         examples, valid: training and validation data instead of the recipe's files: Examples, rows, or tables, as
             ``polyrank.read_examples`` accepts them.
+        loss: a function of scores ``[B, K]``, the right columns ``[B]`` and the mask of columns that count ``[B, K]``,
+            in place of the cross-entropy and its smoothing; see ``polyrank.models.losses.LossFunction``.
         resume: continue from checkpoints. Finished seeds are trained further if the recipe now has more epochs or
             steps, and their learning rates so far do not depend on the number; else they are not trained again. The
             number of processes may change.
@@ -145,8 +147,8 @@ def train(
             _check_backbones(plan)
         data = plan.recipe.data
         train_examples, valid_examples = load_data(data, examples, valid, notify)
-        if not valid_examples:
-            _check_unvalidated(plan)
+        for line in without_effect(plan.recipe, validated=bool(valid_examples)):
+            notify(f"warning: {line}")
         if plan.recipe.train.negatives is None and (n := n_given(train_examples)):
             notify(
                 f"{n:,} of {len(train_examples):,} training examples come with wrong candidates, which are not trained"
@@ -161,13 +163,14 @@ def train(
         parts = distributed.on_rank_zero(lambda: [describe_part(*part) for part in described if part[2]])
         results: list[RunResult] = []
         for seed, folder in plan.folders.items():
-            run = Run(
+            run = SeedRun(
                 plan=plan,
                 seed=seed,
                 folder=folder,
                 examples=train_examples,
                 valid=valid_examples,
                 device=device,
+                loss=loss,
                 resume=resume,
                 overwrite=overwrite,
                 forecast=forecast and not results,
@@ -190,20 +193,6 @@ def _check_backbones(plan: TrainingPlan) -> None:
             longest = resolve_backbone(network.model.backbone, bare_hub_names=False).max_positions
             if longest is not None and isinstance(network.text, TextPolicy):
                 check_budgets(network.text, longest)
-
-
-def _check_unvalidated(plan: TrainingPlan) -> None:
-    """Refuse settings that need validations in a training without them."""
-    for network, where in zip(plan.networks, ("train", "reranker.train"), strict=False):
-        settings: dict[str, tuple[object, object]] = {"early_stopping": (network.train.early_stopping, None)}
-        if isinstance(schedule := network.train.schedule, PlateauSchedule):
-            settings["schedule.patience"] = (schedule.patience, PLATEAU.patience)
-            settings["schedule.factor"] = (schedule.factor, PLATEAU.factor)
-        for key, (value, usual) in settings.items():
-            if value != usual:
-                raise ConfigError(
-                    f"{where}.{key} = {value} needs validations; give their examples as data.valid, or leave it out"
-                )
 
 
 def _check_int8(plan: TrainingPlan, results: Sequence[RunResult], valid: Sequence[Example]) -> None:
@@ -253,7 +242,7 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SeedRun:
     """The training of one seed.
 
     Args:
@@ -263,7 +252,7 @@ class Run:
         examples: to train on.
         valid: validation lists, which choose the best step; if empty, the last step's model is kept.
         device: where to compute.
-        resume, overwrite, forecast, report, notify: as for ``train``.
+        loss, resume, overwrite, forecast, report, notify: as for ``train``.
     """
 
     plan: TrainingPlan
@@ -272,6 +261,7 @@ class Run:
     examples: Sequence[Example]
     valid: Sequence[Example]
     device: str
+    loss: LossFunction | None
     resume: bool
     overwrite: bool
     forecast: bool
@@ -299,7 +289,7 @@ class Run:
         longer = None if self.overwrite and not self.resume else self.resume and self._is_longer()
         extended = bool(longer) and has_document(self.folder, RESULT)
         resumed = self.resume and TRAINING.has_begun(self.folder)
-        document = run_document(self.plan, self.examples, resumed=self.folder if resumed else None)
+        document = run_document(self.plan, self.examples, self.loss, resumed=self.folder if resumed else None)
         known = TRAINING.begin(self.folder, document, longer=longer, notify=self.notify)
         if known is not None:
             return [FitResult(**(known[network.name] if network.name else known)) for network in self.plan.networks]
@@ -320,7 +310,9 @@ class Run:
 
     def _report_cost(self) -> None:
         device, folder = choose_device(self.device), self.folder if self.resume else None
-        cost = measure_cost(self.plan, self.examples, self.valid, seed=self.seed, device=device, run=folder)
+        cost = measure_cost(
+            self.plan, self.examples, self.valid, seed=self.seed, device=device, loss=self.loss, run=folder
+        )
         if cost is not None:
             n_seeds = len(self.plan.folders)
             of_each = f"each of {n_seeds} seeds: " if n_seeds > 1 else ""
@@ -337,12 +329,22 @@ class Run:
             ]
         tokens = [stored_tokens(ranker, examples, notify) for ranker in rankers]
         step = make_step(
-            rankers, train, examples, device=device, seed=self.seed, folder=self.folder, tokens=tokens, notify=notify
+            rankers,
+            train,
+            examples,
+            device=device,
+            seed=self.seed,
+            folder=self.folder,
+            loss=self.loss,
+            tokens=tokens,
+            notify=notify,
         )
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
         self.notify(f"seed {self.seed}: {n_parameters:,} parameters on {device}{with_others}")
         metadata = {"recipe": recipe_to_dict(self.plan.recipe), "seed": self.seed}
+        if self.loss is not None:
+            metadata["loss"] = name_of(self.loss)
         if isinstance(step, RerankStep):
             metadata["first_stage"] = step.first_stage.fingerprint
             metadata["first_stage_name"] = portable_name(step.first_stage.name, self.folder / MODEL_FOLDER)
@@ -362,14 +364,14 @@ class Run:
             ]
             return fit_together(
                 learners,
-                phased(step),
+                step,
                 self.examples,
                 train,
+                length=rankers[0].length,
                 seed=self.seed,
                 folder=self.folder,
                 device=device,
                 resume=self.resume,
-                memory=getattr(step, "queue", None),
                 notify=self.notify,
             )
 

@@ -10,6 +10,7 @@ from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.errors import ConfigError
 from polyrank.loading.models import resolve_model
 from polyrank.loading.recipes import TrainingPlan
+from polyrank.models.losses import LossFunction
 from polyrank.records import Example
 from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.storage.durable import sha256_file
@@ -23,6 +24,7 @@ RECIPE = DocumentKind(
 )
 EXAMPLES = "examples"  # the digest of the training examples
 FIXED = "fixed_model"  # the fingerprint of the teacher or first stage
+LOSS = "loss"  # the name of the caller's loss; empty: polyrank's
 STARTS = "starts"  # for each model that training starts from: the digest of what checkpoints do not hold of it
 
 
@@ -33,7 +35,7 @@ def read_run_recipe(folder: Path) -> Recipe:
         ConfigError: this version does not accept it.
     """
     document = read_document(folder, RECIPE)
-    for name in (EXAMPLES, FIXED, STARTS):
+    for name in (EXAMPLES, FIXED, LOSS, STARTS):
         document.pop(name, None)
     try:
         return recipe_from_dict(document)
@@ -43,21 +45,42 @@ def read_run_recipe(folder: Path) -> Recipe:
         ) from error
 
 
-def run_document(plan: TrainingPlan, examples: Sequence[Example], *, resumed: Path | None) -> dict[str, Any]:
+def name_of(loss: LossFunction | None) -> str:
+    """The name of a loss, by its function or class; empty for polyrank's.
+
+    >>> from polyrank.models.losses import cross_entropy
+    >>> name_of(cross_entropy), name_of(None)
+    ('polyrank.models.losses.cross_entropy', '')
+    """
+    if loss is None:
+        return ""
+    named: Any = loss if hasattr(loss, "__qualname__") else type(loss)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def run_document(
+    plan: TrainingPlan, examples: Sequence[Example], loss: LossFunction | None = None, *, resumed: Path | None
+) -> dict[str, Any]:
     """The document of a run.
 
     Args:
         plan: of the run.
         examples: to train on.
+        loss: the caller's; None: polyrank's.
         resumed: the folder of the run that it resumes; None: it starts.
 
     Raises:
-        ConfigError: the resumed run was started with other examples, or with another model of the same name where both
-            would be mixed.
+        ConfigError: the resumed run was started with other examples or another loss, or with another model of the same
+            name where both would be mixed.
     """
     began = {} if resumed is None or not has_document(resumed, RECIPE) else read_document(resumed, RECIPE)
     digest = examples_digest(examples)
     check_same_examples(str(began.get(EXAMPLES, "")), digest, resumed)
+    if began and began[LOSS] != name_of(loss):
+        known, now = (name or "polyrank's" for name in (began[LOSS], name_of(loss)))
+        raise ConfigError(
+            f"the loss, {now}, is not that of {resumed}, {known}; use the same, or start again with `overwrite=True`"
+        )
     method = plan.recipe.train.method
     name = getattr(method, "teacher", method.corrects)
     # it is empty without a fixed model, or if it is computed on opening
@@ -66,7 +89,12 @@ def run_document(plan: TrainingPlan, examples: Sequence[Example], *, resumed: Pa
     starts = _start_digests(plan)
     for (folder, now), known in zip(starts.items(), began.get(STARTS, ()), strict=False):
         _check_same_model(folder, known, now, resumed)
-    return recipe_to_dict(plan.recipe) | {EXAMPLES: digest, FIXED: fingerprint, STARTS: [*starts.values()]}
+    return recipe_to_dict(plan.recipe) | {
+        EXAMPLES: digest,
+        FIXED: fingerprint,
+        LOSS: name_of(loss),
+        STARTS: [*starts.values()],
+    }
 
 
 def _start_digests(plan: TrainingPlan) -> dict[Path, str]:

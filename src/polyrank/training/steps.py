@@ -1,79 +1,44 @@
-"""Training methods as steps: a function from a batch of examples to a loss, and the length of each example.
+"""Training methods for one network: from rows of examples to a loss.
 
-Steps know nothing of optimizers, files or schedules.
+Steps know nothing of optimizers, files or schedules; ``loop.Step`` is their protocol.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from polyrank.models import CrossEncoder, EncoderNetwork, Network
-from polyrank.models.losses import cross_entropy
+from polyrank.models.losses import LossFunction, cross_entropy
 from polyrank.models.scoring import scores
-from polyrank.negatives.random import Negatives, RightAnswers, right_answers
-from polyrank.records import Example
+from polyrank.negatives.random import Negatives, RightAnswers
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.protocols import Scorer
 from polyrank.text import Texts, Tokens
 from polyrank.text.tokens import to_device
 from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
-from polyrank.training.learner import Measured
-from polyrank.training.queue import CandidateQueue
+from polyrank.training.learner import Loss
 from polyrank.training.row_losses import mean_loss
 from polyrank.training.shares import Share, encode_in_shares, encode_own, gathered
 from polyrank.training.stored_tokens import StoredTokens
-from polyrank.training.weighting import Weighting
-
-Prepared = TypeVar("Prepared")
-
-
-class Step(Protocol):
-    """A training method for one network; ``phased`` adapts it for the loop."""
-
-    def length(self, example: Example) -> int:
-        """Tokens of an example, for grouping."""
-        ...
-
-    def __call__(self, batch: Positions, epoch: int, number: int) -> Tensor:
-        """The mean loss, with a gradient, of a batch of (position in the data, example) in update ``number``."""
-        ...
-
-
-@runtime_checkable
-class PreparedStep(Protocol[Prepared]):
-    """A training method for one network or several that prepares its batches in advance."""
-
-    def length(self, example: Example) -> int:
-        """Tokens of an example, for grouping."""
-        ...
-
-    def prepare(self, batch: Positions, epoch: int) -> Prepared:
-        """Everything that the step needs of a batch; runs in another thread, without networks and devices."""
-        ...
-
-    def losses(self, prepared: Prepared, number: int) -> Iterator[Tensor | Measured]:
-        """Yield a loss for each network in turn; code after a ``yield`` runs with that network updated."""
-        ...
+from polyrank.training.weighting import LogQ
 
 
 @dataclass(frozen=True, slots=True)
 class InBatchStep:
-    """Cross-entropy with the other responses of the batch as negatives, except those that are right as well.
+    """The other responses of the batch are the negatives, except those that are right as well.
 
     Args:
         model: a Bi- or Poly-encoder.
         texts: its tokenized text policy.
         device: where to compute.
-        smoothing: the probability that is spread over the wrong candidates.
+        loss: of the scores of each context.
         rights: all right answers to each context in the training data; a context that is missing has the example's own.
         negatives: further negatives of each example, which all contexts of the batch share; None: none.
         chunk_size: texts whose activations are in memory at once, see ``cached``; None: the whole batch.
-        queue: of earlier batches' candidates as further negatives; None: no queue.
-        weighting: corrects the loss for the frequency of responses, see ``weighting``; None: no correction.
+        weighting: corrects scores for the frequency of responses; None: no correction.
         stored: the tokens of the training data; None: each text is tokenized when it is needed.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
@@ -82,75 +47,52 @@ class InBatchStep:
     model: EncoderNetwork
     texts: Texts
     device: torch.device
-    smoothing: float = 0.0
+    loss: LossFunction = cross_entropy
     rights: RightAnswers = field(default_factory=dict)
     negatives: Negatives | None = None
     chunk_size: int | None = None
-    queue: CandidateQueue | None = None
-    weighting: Weighting | None = None
+    weighting: LogQ | None = None
     stored: StoredTokens | None = None
 
-    def length(self, example: Example) -> int:
-        """Tokens of the context, which is the longer side and decides the cost."""
-        return len(self.texts.context_ids(example.query))
-
-    def prepare(self, batch: Positions, epoch: int) -> InBatch:
+    def prepare(self, rows: Positions, epoch: int) -> InBatch:
         """The candidates and tokens of a batch."""
-        others = negatives_of(batch, epoch, self.negatives)
-        return in_batch(batch, others, texts=self.texts, stored=self.stored, rights=self.rights)
+        others = negatives_of(rows, epoch, self.negatives)
+        return in_batch(rows, others, texts=self.texts, stored=self.stored, rights=self.rights)
 
-    def losses(self, prepared: InBatch, number: int) -> Iterator[Tensor]:
-        """The mean loss of the batch."""
-        yield self._loss(prepared.to(self.device), number)
-
-    def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:
-        """The mean loss of the batch."""
-        return next(self.losses(self.prepare(batch, epoch), number))
-
-    def _loss(self, batch: InBatch, number: int) -> Tensor:
+    def losses(self, batch: InBatch, number: int) -> Iterator[Loss]:
+        """The loss of the batch."""
+        batch, n = batch.to(self.device), len(batch.examples)
         self.model.observe_weights()
-        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
-        candidates, allowed = with_queue(self.queue, batch, vectors, self.rights)
+        candidates = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)[batch.keys]
         contexts, mask = encode_own(self.model.encode_contexts, batch.contexts, self.chunk_size)
 
         def loss(target: Tensor, allowed: Tensor, mask: Tensor, contexts: Tensor, candidates: Tensor) -> Tensor:
             values = scores(contexts, candidates[None], mask)
-            if self.weighting is not None:
-                values, allowed = self.weighting(values, allowed, batch.columns, number)
-            return cross_entropy(values, target, allowed, self.smoothing)
+            return self.loss(corrected(values, self.weighting, batch), target, allowed)
 
-        own, n = to_device(batch.contexts.own, self.device), len(batch.examples)
-        allowed = allowed if len(own) == n else allowed[own]
-        return mean_loss(
-            loss, own, allowed, mask, contexts, candidates=candidates, n_contexts=n, n_vectors=contexts.shape[1]
+        own, allowed = own_rows(batch, self.device)
+        yield Loss(
+            mean_loss(
+                loss, own, allowed, mask, contexts, candidates=candidates, n_contexts=n, n_vectors=contexts.shape[1]
+            ),
+            n,
         )
 
 
-def with_queue(
-    queue: CandidateQueue | None, batch: InBatch, vectors: Tensor, rights: RightAnswers
-) -> tuple[Tensor, Tensor]:
-    """The candidates ``[K + n, D]`` of a batch and of a queue of n, with the mask of possible negatives ``[B, K + n]``.
+def corrected(values: Tensor, weighting: LogQ | None, batch: InBatch) -> Tensor:
+    """Scores ``[n, K]`` of a batch's candidates, corrected for their frequency if there is a weighting."""
+    return values if weighting is None else weighting(values, batch.columns)
 
-    The batch's candidates are added to the queue.
 
-    Args:
-        queue: None: the batch's candidates alone.
-        batch: on its device.
-        vectors: of the batch's distinct texts.
-        rights: right answers to each context in the training data.
-    """
-    candidates, allowed = vectors[batch.keys], batch.allowed
-    if queue is None:
-        return candidates, allowed
-    wrong = queue.wrong(batch.texts, [right_answers(example, rights) for example in batch.examples])
-    candidates, allowed = torch.cat([candidates, queue.vectors]), torch.cat([allowed, wrong], dim=1)
-    queue.push(batch.texts, vectors)
-    return candidates, allowed
+def own_rows(batch: InBatch, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The rows ``[n]`` of a batch that this process has, and which candidates ``[n, K]`` may be their negatives."""
+    own = to_device(batch.contexts.own, device)
+    return own, batch.allowed if len(own) == len(batch.examples) else batch.allowed[own]
 
 
 @dataclass(frozen=True, slots=True)
 class ListwiseStep:
-    """Cross-entropy over each context's own list of candidates: the response and its negatives.
+    """Each context ranks its own list of candidates: the response and its negatives.
 
     Encoders encode every distinct candidate of a batch once; a Cross-encoder scores each pair.
 
@@ -159,6 +101,7 @@ class ListwiseStep:
         texts: its tokenized text policy.
         device: where to compute.
         negatives: the wrong candidates of each context.
+        loss: of the scores of each list.
         sigmoid: apply a sigmoid to a Cross-encoder's scores.
         chunk_size: texts, or pairs, whose activations are in memory at once, see ``cached``; None: the whole batch.
         stored: as for ``InBatchStep``, for the contexts of an encoder.
@@ -171,37 +114,28 @@ class ListwiseStep:
     texts: Texts
     device: torch.device
     negatives: Negatives
+    loss: LossFunction = cross_entropy
     sigmoid: bool = False
     chunk_size: int | None = None
     stored: StoredTokens | None = None
     late: LateScorer | None = None
 
-    def length(self, example: Example) -> int:
-        """Tokens of the context."""
-        return len(self.texts.context_ids(example.query))
-
-    def lists(self, batch: Positions, epoch: int) -> list[list[str]]:
+    def lists(self, rows: Positions, epoch: int) -> list[list[str]]:
         """The list of each context: the response, then its negatives."""
-        return [[response_of(example), *self.negatives(position, example, epoch)] for position, example in batch]
+        return [[response_of(example), *self.negatives(position, example, epoch)] for position, example in rows]
 
-    def inputs(self, batch: Positions, lists: list[list[str]]) -> Lists:
+    def inputs(self, rows: Positions, lists: list[list[str]]) -> Lists:
         """The tokens of lists for this network."""
-        return in_lists(
-            batch, lists, texts=self.texts, stored=self.stored, pairwise=isinstance(self.model, CrossEncoder)
-        )
+        pairwise = isinstance(self.model, CrossEncoder)
+        return in_lists(rows, lists, texts=self.texts, stored=self.stored, pairwise=pairwise)
 
-    def prepare(self, batch: Positions, epoch: int) -> Lists:
+    def prepare(self, rows: Positions, epoch: int) -> Lists:
         """The lists and tokens of a batch."""
-        return self.inputs(batch, self.lists(batch, epoch))
+        return self.inputs(rows, self.lists(rows, epoch))
 
-    def losses(self, prepared: Lists, number: int) -> Iterator[Tensor]:
-        """The mean loss of the batch."""
-        del number
-        yield listwise_loss(*self.values(prepared))
-
-    def __call__(self, batch: Positions, epoch: int, number: int = 0) -> Tensor:
-        """The mean loss of the batch."""
-        return next(self.losses(self.prepare(batch, epoch), number))
+    def losses(self, batch: Lists, number: int) -> Iterator[Loss]:
+        """The loss of the batch."""
+        yield Loss(first_is_right(self.loss, *self.values(batch)), len(batch.examples))
 
     def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
         """Scores ``[B, K]`` of lists, padded with zeros to the longest list, and their mask."""
@@ -242,9 +176,9 @@ class ListwiseStep:
         return gathered(own_lists[: len(share.own)], share)
 
 
-def listwise_loss(values: Tensor, allowed: Tensor) -> Tensor:
-    """Mean cross-entropy of lists ``[B, K]`` whose first candidate is right."""
-    return cross_entropy(values, torch.zeros(len(values), dtype=torch.int64, device=values.device), allowed)
+def first_is_right(loss: LossFunction, values: Tensor, allowed: Tensor) -> Tensor:
+    """The loss of lists ``[B, K]`` whose first candidate is right."""
+    return loss(values, torch.zeros(len(values), dtype=torch.int64, device=values.device), allowed)
 
 
 def fixed_scores(scorer: Scorer, lists: Lists) -> Tensor:

@@ -148,7 +148,7 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MaskedPairs:
     """Pairs as input of the network.
 
     Args:
@@ -161,11 +161,11 @@ class Batch:
     targets: Tensor
     random: Tensor
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> "MaskedPairs":
         """The same batch on another device."""
-        return Batch(self.tokens.to(device), self.targets.to(device), self.random.to(device))
+        return MaskedPairs(self.tokens.to(device), self.targets.to(device), self.random.to(device))
 
-    def parts(self, lengths: Ints, budget: int | None) -> "list[Batch]":
+    def parts(self, lengths: Ints, budget: int | None) -> "list[MaskedPairs]":
         """The batch in parts of at most ``budget`` tokens each; None: in one part.
 
         Args:
@@ -177,9 +177,9 @@ class Batch:
         rows = torch.arange(len(lengths))
         return [self._part(rows[part]) for part in _cut(lengths, 0, len(lengths), budget)]
 
-    def _part(self, rows: Tensor) -> "Batch":
+    def _part(self, rows: Tensor) -> "MaskedPairs":
         tokens = self.tokens.part(rows)
-        return Batch(tokens, self.targets[rows, : tokens.ids.shape[1]], self.random[rows])
+        return MaskedPairs(tokens, self.targets[rows, : tokens.ids.shape[1]], self.random[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ def make_batch(
     subwords: Subwords,
     masking: Masking | None,
     generator: np.random.Generator,
-) -> Batch:
+) -> MaskedPairs:
     """``[S] context [S] response [S]`` with segments 0 and 1, and some tokens masked.
 
     Args:
@@ -257,4 +257,4 @@ def make_batch(
     tokens = pad(np.split(ids, ends), segments, subwords.pad_id)
     padded = torch.full(tokens.ids.shape, NO_TARGET)
     padded[tokens.mask] = torch.from_numpy(targets)
-    return Batch(tokens, padded, torch.from_numpy(chosen.random.astype(np.int64)))
+    return MaskedPairs(tokens, padded, torch.from_numpy(chosen.random.astype(np.int64)))

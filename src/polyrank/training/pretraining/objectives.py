@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyrank.config.pretraining import Objective
 from polyrank.models.pretraining import PretrainingNetwork
-from polyrank.training.pretraining.batches import NO_TARGET, Batch
+from polyrank.training.pretraining.batches import NO_TARGET, MaskedPairs
 
 OBJECTIVES: dict[str, tuple[tuple[Objective, ...], ...]] = {
     "alternate": (("masked_lm",), ("next_utterance",)),
@@ -38,7 +38,7 @@ class LossSum:
 
 
 def compute_losses(
-    network: PretrainingNetwork, batch: Batch, objectives: Sequence[Objective]
+    network: PretrainingNetwork, batch: MaskedPairs, objectives: Sequence[Objective]
 ) -> dict[Objective, LossSum]:
     """The losses of a batch by objective, always in fp32."""
     outputs = network(batch.tokens)
@@ -56,7 +56,7 @@ def _loss_sum(logits: Tensor, targets: Tensor) -> LossSum:
     return LossSum(loss, int((logits.argmax(-1) == targets).sum()), len(targets))
 
 
-def count_targets(batch: Batch) -> dict[Objective, int]:
+def count_targets(batch: MaskedPairs) -> dict[Objective, int]:
     """How many tokens and pairs are predicted."""
     return {"masked_lm": int((batch.targets != NO_TARGET).sum()), "next_utterance": len(batch.random)}
 

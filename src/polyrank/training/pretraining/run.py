@@ -222,7 +222,7 @@ def _fit(
         )
         (result,) = fit(
             [learner],
-            PretrainStep(network, device),
+            PretrainStep(network, device, batches),
             batches,
             PretrainFit,
             seed=recipe.train.seed,

@@ -4,7 +4,6 @@ Masks and random responses are functions of (seed, step).
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,20 +15,27 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.models.pretraining import PretrainingNetwork
 from polyrank.text import Subwords
-from polyrank.training.exchange import accumulating
-from polyrank.training.learner import LossParts
-from polyrank.training.pretraining.batches import Batch, Batches, Masking, make_batch
+from polyrank.training.learner import Loss
+from polyrank.training.pretraining.batches import Batches, Chosen, MaskedPairs, Masking, make_batch
 from polyrank.training.pretraining.objectives import OBJECTIVES, LossSum, compute_losses, count_targets, figures
 from polyrank.training.pretraining.tokens import Pairs
 
 VALID_SEED = 20191202  # of masks and random responses in validation: the same for every run
 
 
+class PairRows(NamedTuple):
+    """The pairs of a batch, and its place: the position among the batches of its turn of objectives."""
+
+    turn: int
+    position: int
+    chosen: Chosen
+
+
 class PairBatch(NamedTuple):
     """A batch's objectives, and its pairs in parts that are computed one after another."""
 
     objectives: tuple[Objective, ...]
-    parts: list[Batch]
+    parts: list[MaskedPairs]
 
 
 class PairBatches:
@@ -63,40 +69,43 @@ class PairBatches:
             for number, objectives in enumerate(self.turns)
         ]
 
-    def batch(self, number: int) -> PairBatch:
-        """The batch of 0-based update ``number``, with its objectives."""
+    def rows(self, number: int) -> tuple[PairRows, int]:
+        """The pairs of 0-based update ``number``; the epoch is part of them."""
         position, turn = divmod(number, len(self.turns))
-        return PairBatch(self.turns[turn], self._parts(turn, position))
+        return PairRows(turn, position, self.orders[turn].at(position)), 0
 
-    def counts(self, batch: PairBatch) -> dict[str, int]:
+    def counts(self, rows: PairRows) -> dict[str, int]:
         """The number of tokens, without padding."""
-        return {"n_tokens": sum(int(part.tokens.mask.sum()) for part in batch.parts)}
+        return {"n_tokens": int(rows.chosen.lengths.sum())}
 
     def check(self, done: int) -> dict[str, float] | None:
         """An empty table if a validation is due after ``done`` updates; else None."""
         return {} if done % self.train.evaluate_steps == 0 or done == self.n_steps else None
 
-    def too_large(self, batch: PairBatch) -> str:
+    def too_large(self, rows: PairRows) -> str:
         """The error, with a setting that needs less memory."""
-        n_tokens = sum(part.tokens.ids.numel() for part in batch.parts)
+        n_tokens = len(rows.chosen.lengths) * int(rows.chosen.lengths.max())
         smaller = (self.train.micro_batch_tokens or self.train.batch_tokens) // 2
         return (
             f"{n_tokens:,} tokens do not fit into memory; try train.micro_batch_tokens={smaller}, which leaves the"
             " updates as they are"
         )
 
-    def epoch(self, turn: int) -> list[Batch]:
+    def epoch(self, turn: int) -> list[MaskedPairs]:
         """The parts of all batches in the first epoch of one turn."""
-        return [part for position in range(self.orders[turn].n_first()) for part in self._parts(turn, position)]
+        order = self.orders[turn]
+        rows = [PairRows(turn, position, order.at(position)) for position in range(order.n_first())]
+        return [part for one in rows for part in self.parts(one)]
 
-    def _parts(self, turn: int, position: int) -> list[Batch]:
-        generator = np.random.Generator(np.random.PCG64((self.seed, turn, position, 1)))
-        masking = self.masking if "masked_lm" in self.turns[turn] else None
-        chosen, budget, n = self.orders[turn].at(position), self.train.micro_batch_tokens, distributed.world_size()
+    def parts(self, rows: PairRows) -> list[MaskedPairs]:
+        """The tokens of a batch, in parts that are computed one after another."""
+        generator = np.random.Generator(np.random.PCG64((self.seed, rows.turn, rows.position, 1)))
+        masking = self.masking if "masked_lm" in self.turns[rows.turn] else None
+        budget, n = self.train.micro_batch_tokens, distributed.world_size()
         if n > 1:  # at least one part per process; masks do not depend on the parts
             budget = min(budget or self.train.batch_tokens, max(self.train.batch_tokens // n, self.text.max_tokens))
-        batch = make_batch(self.pairs, chosen, self.text, self.subwords, masking, generator)
-        return batch.parts(chosen.lengths, budget)
+        batch = make_batch(self.pairs, rows.chosen, self.text, self.subwords, masking, generator)
+        return batch.parts(rows.chosen.lengths, budget)
 
 
 def turn_separator(subwords: Subwords, name: str) -> str:
@@ -111,28 +120,30 @@ class PretrainStep:
     Args:
         network: to train, on its device.
         device: where to compute.
+        batches: make the tokens of a batch.
     """
 
     network: PretrainingNetwork
     device: torch.device
+    batches: PairBatches
 
-    def losses(self, batch: PairBatch, number: int) -> Iterator[LossParts]:
-        """The loss of the network."""
-        del number
-        yield self._loss(batch)
+    def prepare(self, rows: PairRows, epoch: int) -> PairBatch:
+        """The tokens of a batch, some of them masked."""
+        return PairBatch(self.batches.turns[rows.turn], self.batches.parts(rows))
 
-    def _loss(self, batch: PairBatch) -> LossParts:
+    def losses(self, batch: PairBatch, number: int) -> Iterator[Loss]:
+        """The loss of the network, in parts."""
         counts = [count_targets(part) for part in batch.parts]
         # at least 1, so that the mean of no losses is 0
         n = {name: max(1, sum(count[name] for count in counts)) for name in batch.objectives}
         losses: list[dict[Objective, LossSum]] = []
-        own = _own_parts(batch.parts)
-        for number, part in enumerate(own, 1):
-            results = compute_losses(self.network, part.to(self.device), batch.objectives)
-            with accumulating() if number < len(own) else nullcontext():
-                yield torch.stack([result.loss / n[name] for name, result in results.items()]).sum()
-            losses.append(results)
-        return figures(_gather(losses))
+        mean = torch.zeros((), device=self.device, requires_grad=True)  # a process may have no part
+        for part in _own_parts(batch.parts):
+            if losses:
+                yield Loss(mean, last=False)
+            losses.append(compute_losses(self.network, part.to(self.device), batch.objectives))
+            mean = torch.stack([result.loss / n[name] for name, result in losses[-1].items()]).sum()
+        yield Loss(mean, figures=figures(_gather(losses)))
 
 
 def validate(network: PretrainingNetwork, batches: PairBatches, device: torch.device) -> dict[str, float]:
@@ -147,7 +158,7 @@ def validate(network: PretrainingNetwork, batches: PairBatches, device: torch.de
     return {"loss": sum(value for name, value in values.items() if name.endswith("_loss")), **values}
 
 
-def _own_parts(parts: Sequence[Batch]) -> Sequence[Batch]:
+def _own_parts(parts: Sequence[MaskedPairs]) -> Sequence[MaskedPairs]:
     """The parts that this process computes. Neighbours have similar lengths, so every process has similar work."""
     return parts[distributed.rank() :: distributed.world_size()]
 
