@@ -171,7 +171,7 @@ def quickstart(
     overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
-    """Train, tune, evaluate, index and answer on the shipped sample, end to end, in a few minutes without network or GPU."""
+    """Train, tune, evaluate, index and answer on the shipped sample, in a few minutes without network or GPU."""
     from polyrank.cli.quickstart import QUESTIONS
     from polyrank.cli.quickstart import quickstart as run
     from polyrank.config.checked import read_choice
