@@ -139,8 +139,6 @@ def serve(
     host: Annotated[str | None, Option(help="Address of Ray's proxy.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, Option(min=1, max=65535, help="Port of Ray's proxy.  [default: 8600]")] = None,
     api_key_file: ApiKeyFile = None,
-    device: Annotated[str | None, Option(help="auto, cpu, cuda or mps.  [default: auto]")] = None,
-    backend: Annotated[str | None, Option(help="torch, onnx, onnx-int8, openvino or auto.  [default: torch]")] = None,
     address: Address = "auto",
 ) -> None:
     """Serve over HTTP like polyrank serve, with replicas on the nodes of a Ray cluster. SIGTERM and Ctrl-C stop it."""
@@ -150,8 +148,6 @@ def serve(
         host=host,
         port=port,
         api_key_file=api_key_file and api_key_file.absolute(),
-        device=device,
-        backend=backend,
         threads=cpus,
     )
     interrupts.restore_handlers()  # the server installs its own handlers

@@ -34,24 +34,15 @@ def read_options(
 
 def serve(
     paths: ServedPaths = None,
-    config: Annotated[Path | None, Option(help="A TOML file with settings; options override it.")] = None,
+    config: Annotated[Path | None, Option(help="A TOML file with these and further settings, such as worker processes and limits; options override it.")] = None,
     host: Annotated[str | None, Option(help="The address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, Option(min=0, max=65535, help="0: any free port.  [default: 8600]")] = None,
     api_key_file: ApiKeyFile = None,
     device: Annotated[
         str | None, Option(help="auto, cpu, cuda or mps.  [default: auto]", callback=existing_device)
     ] = None,
-    backend: Annotated[
-        str | None,
-        Option(help="torch; an export of the models (onnx, onnx-int8, openvino); auto (fastest).  [default: torch]"),
-    ] = None,
-    workers: Annotated[int | None, Option(min=1, help="Worker processes; each loads all models.  [default: 1]")] = None,
     threads: Annotated[
         int | None, Option(min=1, help="CPU threads per worker.  [default: its share of the idle cores]")
-    ] = None,
-    reload: Annotated[
-        bool | None,
-        Option("--reload", help="Reload models and indexes that are replaced on disk, without losing a request."),
     ] = None,
     feedback: Annotated[
         Path | None, Option(help="Record in this file which replies are shown and taken; see polyrank feedback.")
@@ -59,13 +50,12 @@ def serve(
     keep_text: Annotated[
         bool | None, Option("--keep-text", help="With --feedback: also store the users' texts.")
     ] = None,
-    page: Annotated[bool | None, Option("--page/--no-page", help="Serve a page at / to try the server.")] = None,
 ) -> None:
     """Serve replies over HTTP, with a page at /; needs polyrank[serve].
 
     The server is compatible with clients of Cohere's and Jina's rerank, OpenAI's embeddings and
-    text-embeddings-inference. SIGTERM and Ctrl-C stop it after it has answered the requests that it accepted; SIGHUP
-    reloads everything.
+    text-embeddings-inference. It opens models and indexes again when they are replaced on disk. SIGTERM and Ctrl-C stop
+    it after it has answered the requests that it accepted; SIGHUP reads the keys again.
     """
     models, settings = read_options(
         config,
@@ -74,11 +64,7 @@ def serve(
         port=port,
         api_key_file=api_key_file,
         device=device,
-        backend=backend,
-        workers=workers,
         threads=threads,
-        reload=reload,
-        page=page,
         feedback_file=feedback,
         feedback_keep_text=keep_text,
     )

@@ -81,7 +81,6 @@ class ServingSettings(Settings):
             the start and uses the fastest.
         workers: processes that compute; each loads every model.
         threads: per worker; None: an equal share of the cores.
-        reload: reload a model, an index or a pipeline when it is replaced on disk.
         drain_s: seconds after SIGTERM in which the server still accepts requests while ``/ready`` returns 503, so that
             a load balancer notices. Ctrl-C skips this time.
         page: serve a page at ``/``.
@@ -94,7 +93,6 @@ class ServingSettings(Settings):
     backend: ServedBackend = "torch"
     workers: Count = 1
     threads: Count | None = None
-    reload: bool = False
     drain_s: NonNegativeFloat = 1.0
     page: bool = True
     limits: LimitSettings = field(default_factory=LimitSettings)

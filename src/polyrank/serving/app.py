@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 from polyrank._version import __version__
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError
-from polyrank.loading.folders import stamp
 from polyrank.serving.context import Server
 from polyrank.serving.dialects import CohereError, TeiError
 from polyrank.serving.errors import COHERE, TEI, HttpError, http_error, of_validation
@@ -28,14 +27,14 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
-from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError, watched_paths
+from polyrank.serving.pool import Pool, RefusedError, Worker, WorkerDiedError
 from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
 from polyrank.serving.wire import ErrorAnswer
 from polyrank.serving.worker import Setup
 
 log = logging.getLogger("polyrank.serving")
 
-CHECK_S = 1.0  # between checks of the files on disk
+CHECK_S = 1.0  # between checks of the locks
 
 
 def _paths(router: APIRouter) -> frozenset[str]:
@@ -82,11 +81,11 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         pool.start()
-        maintenance = asyncio.create_task(_maintain(server))
+        locks = asyncio.create_task(_release_idle_locks(server))
         try:
             yield
         finally:
-            maintenance.cancel()
+            locks.cancel()
             await pool.close()
             if server.feedback is not None:  # first, because the rest may wait long for a disk or a server
                 server.feedback.close()
@@ -135,30 +134,13 @@ def _changes(method: str, path: str) -> bool:
     return method not in ("GET", "HEAD", "OPTIONS") and (path + "/").startswith("/v1/candidates/")
 
 
-async def _maintain(server: Server) -> None:
-    """Release idle locks and reload replaced models, every CHECK_S seconds."""
-    before = ""
-    with suppress(StartupError):  # it ends the server
-        await server.pool.until_ready()  # so that the first check sees the files that were opened
-    while True:
-        try:
-            before = await _maintain_once(server, before)
-        except Exception as error:  # such as a failing disk; the next check may succeed
-            log.error("cannot check the files on disk: %s", type(error).__name__)
-        await asyncio.sleep(CHECK_S)
-
-
-async def _maintain_once(server: Server, before: str) -> str:
-    """Check once. ``before`` and the returned text are stamps of the models' folders."""
+async def _release_idle_locks(server: Server) -> None:
+    """Release the locks of indexes that nobody changes, every CHECK_S seconds."""
     loop = asyncio.get_running_loop()
-    for catalogue in list(server.catalogues.values()):
-        await loop.run_in_executor(server.threads, catalogue.close_if_idle)
-    if not server.settings.reload or not server.pool.ready:
-        return before
-    now = await loop.run_in_executor(server.threads, stamp, watched_paths(server.pool.info))
-    if before and now != before:
-        await server.pool.reload()
-    return now  # taken before the reload, so that the next check notices what was replaced during it
+    while True:
+        for catalogue in list(server.catalogues.values()):
+            await loop.run_in_executor(server.threads, catalogue.close_if_idle)
+        await asyncio.sleep(CHECK_S)
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -71,14 +71,14 @@ class Server:
         """Limits on requests."""
         return self.settings.limits
 
-    async def reload(self) -> None:
-        """Read the keys and open the models again; whatever cannot be read stays as it was."""
+    def read_keys(self) -> None:
+        """Read the keys again; if they cannot be read, the old ones stay."""
         if self.settings.api_key_file is not None:
             try:
                 self.keys.replace(Keys.read(Path(self.settings.api_key_file)))
+                log.info("the keys were read again")
             except UsageError as error:
                 log.error("keeping the old keys: %s", error)
-        await self.pool.reload()
 
     def resolve_name(self, requested: str | None, needs: str = "") -> str:
         """The name of the model, ranker or index that a request is for.

@@ -1,4 +1,4 @@
-"""The server's view of its model processes: start them, feed them batches, restart them when they die, replace them.
+"""The server's view of its model processes: start them, feed them batches, restart them when they die.
 
 This module knows nothing of HTTP. A batch goes to one process and its results come back. If the process dies meanwhile,
 the next process computes each of its jobs alone, so that a job that kills its process fails alone.
@@ -8,7 +8,7 @@ import asyncio
 import logging
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -144,15 +144,12 @@ class Pool:
         self.n_ready = 0
         self._wanted = asyncio.Event()
         self._first_ready = asyncio.Event()
-        self._replacements: dict[int, Worker] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: dict[int, Worker] = {}
         self._started = started
         self._alive: set[Worker] = set() if started is None else {started}
-        self._threads = ThreadPoolExecutor(2 * n + 2, "polyrank-pool")  # two per worker, for replacing it
-        self._ending: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(n + 1, "polyrank-pool")
         self._closing = False
-        self._reloading = asyncio.Lock()
 
     def start(self) -> None:
         """Start the processes; call this in the event loop."""
@@ -222,32 +219,6 @@ class Pool:
             for job in jobs:
                 job.result.cancel()
 
-    async def reload(self) -> bool:
-        """Open everything again in new processes, which replace the old ones one by one once they are ready.
-
-        Returns:
-            Whether they did; if the models cannot be opened, the old processes stay, except for those that were
-            replaced before. Each request is computed by one model, see ``Server.compute_texts``.
-        """
-        async with self._reloading:
-            for number in range(self.n):
-                worker, started = await self._start_worker(number)
-                if started.exit_code:
-                    which = "the old models" if not number else f"{number} processes with new models and the others"
-                    log.error(
-                        "keeping %s, except where an index was replaced: the models cannot be opened: %s",
-                        which,
-                        started.error,
-                    )
-                    await self._end(worker)
-                    return False
-                assert worker is not None, "a ready process was started"
-                self._replacements[number] = worker
-                self.info = started.info
-                self._wanted.set()
-            log.info("all models were opened again")
-            return True
-
     async def close(self) -> None:
         """Stop. Waiting jobs fail with TimeoutError."""
         self._closing = True
@@ -290,10 +261,10 @@ class Pool:
                 self.n_ready += 1
                 self._first_ready.set()
                 try:
-                    await self._feed(number)
+                    await self._feed(worker)
                 finally:
                     self.n_ready -= 1
-                worker = self._workers.pop(number)  # may be another one, if it was replaced
+                del self._workers[number]
             else:
                 first = not self._first_ready.is_set()
                 self.failure = StartupError(started.error, started.exit_code)
@@ -308,25 +279,19 @@ class Pool:
             except Exception as error:  # the next process is started anyway
                 log.error("after the end of a process: %s", type(error).__name__)
 
-    async def _feed(self, number: int) -> None:
+    async def _feed(self, worker: Worker) -> None:
         """Send batches to one worker until it dies."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._workers[number].process.sentinel, self._wanted.set)  # readable once the process has died
+        loop.add_reader(worker.process.sentinel, self._wanted.set)  # readable once the process has died
         try:
-            await self._feed_while_alive(number, loop)
+            await self._feed_while_alive(worker, loop)
         finally:
-            loop.remove_reader(self._workers[number].process.sentinel)
+            loop.remove_reader(worker.process.sentinel)
 
-    async def _feed_while_alive(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+    async def _feed_while_alive(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         while True:
-            if (new := self._replacements.pop(number, None)) is not None:
-                old, self._workers[number] = self._workers[number], new
-                loop.remove_reader(old.process.sentinel)
-                loop.add_reader(new.process.sentinel, self._wanted.set)
-                self._ending.add(task := asyncio.create_task(self._end(old)))
-                task.add_done_callback(self._ending.discard)
-            if not self._workers[number].process.is_alive():
-                log.error("process %s died", self._workers[number].process.pid)
+            if not worker.process.is_alive():
+                log.error("process %s died", worker.process.pid)
                 return
             batch = self.waiting.next_batch()
             if not batch:
@@ -335,7 +300,6 @@ class Pool:
                 continue
             if len(self.waiting):
                 self._wanted.set()  # wakes the other workers
-            worker = self._workers[number]
             started = time.monotonic()
             for job in batch:
                 job.started, job.attempts = started, job.attempts + 1
@@ -373,8 +337,3 @@ def _settle(job: Job, outcome: TaskOutcome) -> None:
         job.result.set_exception(RefusedError(outcome.error, outcome.message))
     else:
         job.result.set_result(outcome.result)
-
-
-def watched_paths(info: Mapping[str, ServedInfo]) -> list[str]:
-    """All folders that the served models, rankers and indexes consist of."""
-    return sorted({path for one in info.values() for path in one.watched})

@@ -31,7 +31,7 @@ def serve(
     listening: Callable[[str], None] = lambda address: None,
     ready: Callable[["Server"], None] = lambda server: None,
 ) -> None:
-    """Serve until a signal: SIGTERM or SIGINT to stop, a second one to stop at once, SIGHUP to open everything again.
+    """Serve until a signal: SIGTERM or SIGINT to stop, a second one to stop at once, SIGHUP to read the keys.
 
     Args:
         models: paths by name.
@@ -125,11 +125,10 @@ class _SignalHandlers:
     def __init__(self, uvicorn_: "uvicorn.Server", server: "Server") -> None:
         self.requested, self._at_once = asyncio.Event(), asyncio.Event()
         self._uvicorn, self._server = uvicorn_, server
-        self._reloads: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, server.read_keys)
 
     async def drain(self) -> None:
         """Keep answering, but report in ``/ready`` that the server is stopping."""
@@ -146,11 +145,6 @@ class _SignalHandlers:
     def _interrupt(self) -> None:
         self._at_once.set()
         self._stop()
-
-    def _reload(self) -> None:
-        if len(self._reloads) < 2:  # a running reload may use the old files; a waiting one has not started
-            self._reloads.add(task := asyncio.create_task(self._server.reload()))
-            task.add_done_callback(self._reloads.discard)
 
 
 def _raise_file_limit() -> None:

@@ -68,10 +68,11 @@ class Served:
         self._options = device, backend
         # by filter: the version of the index, the time until which the filter is refused, and the error
         self._too_slow: dict[str | None, tuple[tuple[int, int], float, str]] = {}
-        self._stamp = ""  # of the index's folder, at the last call of ``current``
         self.kind: ServedKind = "index" if is_index(path) else "model"
+        self._folders = [path, *self._parts()]
+        self._stamp = stamp(self._folders)  # before they are opened, so that a replacement meanwhile is noticed
         if backend == "auto":
-            models = [Path(part) for part in (path, *self._parts()) if has_document(Path(part), MODEL)]
+            models = [Path(part) for part in self._folders if has_document(Path(part), MODEL)]
             backend = fastest_backend(models, device)
         self.backend = backend
         self.replies: Replies | None = None
@@ -89,22 +90,15 @@ class Served:
             network.max_remembered = REMEMBERED
         self.scorer.score([WARM], [[WARM]])  # the first pass takes ten times as long as later ones
 
-    def may_be_replaced(self) -> bool:
-        """Whether the index's folder is another one than at the last call of ``current``."""
-        return self.replies is not None and stamp([str(self.replies.index.path)]) != self._stamp
-
-    def current(self) -> "Served":
-        """This object; or a new one, if another encoder's index has replaced the index.
+    def reopened(self) -> "Served | None":
+        """It, opened again, if one of its folders was replaced since the last call; otherwise None.
 
         Raises:
-            PolyrankError: the new index cannot be opened.
+            PolyrankError: the new folder cannot be opened; it is not tried again before it changes.
         """
-        if self.replies is None:
-            return self
-        self._stamp = stamp([str(self.replies.index.path)])  # first, so that a replacement meanwhile is noticed
-        with open_catalogue(self.replies.index.path) as index:
-            if index.fingerprint == self.replies.encoder.fingerprint:
-                return self
+        if (now := stamp(self._folders)) == self._stamp:
+            return None
+        self._stamp = now
         return Served(self.name, self.path, *self._options)
 
     def info(self) -> ServedInfo:
@@ -120,7 +114,6 @@ class Served:
             self.encoder.dimension if self.encoder else None,
             min((cut.max_context_tokens for cut in cuts), default=None),
             min((cut.max_candidate_tokens for cut in cuts), default=None),
-            tuple(sorted({self.path, *self._parts()})),
             by_list=isinstance(self.scorer, LexicalScorer) or bool(getattr(self.scorer, "rerankers", ())),
         )
         if self.replies is None:

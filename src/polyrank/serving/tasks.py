@@ -124,7 +124,7 @@ class TaskOutcome:
         result: of the task.
         error: class name of the error; empty: none.
         message: of that error.
-        info: new properties, if the index was replaced and opened again.
+        info: new properties, if it was replaced on disk and opened again.
     """
 
     result: Any = None
@@ -141,7 +141,6 @@ class ServedInfo:
         kind, backend, scorer, fingerprint, dimension: of the index or model.
         precision: of its networks' weights, such as "int8"; of several networks, with commas; empty: no network.
         max_context_tokens, max_candidate_tokens: longer texts are truncated; None: no limit.
-        watched: folders that it consists of.
         index: folder of the candidates; None: a model without an index.
         stages, n_candidates: of an index, when it was opened.
         threshold: the lowest raw score of a reply that is returned, if the ranker was calibrated by scores.
@@ -156,7 +155,6 @@ class ServedInfo:
     dimension: int | None
     max_context_tokens: int | None
     max_candidate_tokens: int | None
-    watched: tuple[str, ...]
     index: str | None = None
     stages: int | None = None
     n_candidates: int | None = None

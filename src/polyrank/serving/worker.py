@@ -105,28 +105,24 @@ def _outcomes(served: "dict[str, Served]", batch: Batch) -> list[TaskOutcome]:
 
 
 def _compute(served: "dict[str, Served]", batch: Batch) -> Sequence[Any]:
-    if served[batch.name].may_be_replaced():
-        with suppress(PolyrankError):  # the new index is damaged: searches report it, other tasks need only the models
-            _reopen(served, batch.name)
+    _reopen_if_replaced(served, batch.name)
     try:
         return served[batch.name].compute(batch.tasks)
     except ArtifactError:
-        try:
-            reopened = _reopen(served, batch.name)
-        except PolyrankError as error:  # not the client's fault; ArtifactError hides paths from it
-            raise ArtifactError(str(error)) from error
-        if not reopened:
+        if not _reopen_if_replaced(served, batch.name):
             raise
     return served[batch.name].compute(batch.tasks)
 
 
-def _reopen(served: "dict[str, Served]", name: str) -> bool:
-    """Open an index again if another encoder's index has replaced it; returns whether it did."""
-    if (now := served[name].current()) is served[name]:
+def _reopen_if_replaced(served: "dict[str, Served]", name: str) -> bool:
+    """Open a model or an index again if it was replaced on disk; returns whether it was. If it fails, keep the old."""
+    try:
+        reopened = served[name].reopened()
+    except Exception as error:
+        log.error("keeping the old %s: %s", name, error)
         return False
-    log.info("%s was replaced and opened again", name)
-    served[name] = now
-    return True
+    served[name] = reopened or served[name]
+    return reopened is not None
 
 
 def _refusal(error: Exception) -> TaskOutcome:
