@@ -76,10 +76,10 @@ def client(server: Running) -> Iterator[polyrank.Client]:
 def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, index: Path) -> None:
     answer, why = client.respond(CONTEXT, k=2), client.explain(CONTEXT, text="pay the bill")
     by_id = client.explain(Context(tuple(CONTEXT)), candidate_id="a/b bill")
-    with polyrank.open(index) as pipeline:
-        own, own_why = pipeline.answer(CONTEXT, k=2), pipeline.explain(CONTEXT, "pay the bill")
-        filtered = pipeline.answer("hello", filter='team = "billing"')
-        scores = pipeline.scorer.score([CONTEXT], [["pay the bill", "thanks"]])[0].tolist()
+    with polyrank.open(index) as replies:
+        own, own_why = replies.answer(CONTEXT, k=2), replies.explain(CONTEXT, "pay the bill")
+        filtered = replies.answer("hello", filter='team = "billing"')
+        scores = replies.scorer.score([CONTEXT], [["pay the bill", "thanks"]])[0].tolist()
     assert (answer.text, [reply.id for reply in answer.ranked]) == (own.text, [reply.id for reply in own.ranked])
     assert [reply.score for reply in answer.ranked] == pytest.approx([reply.score for reply in own.ranked], abs=1e-5)
     assert (answer.exact, answer.n_scored, answer.abstained) == (own.exact, own.n_scored, own.abstained)

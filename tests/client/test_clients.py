@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from polyrank.scorers.summed import SumEncoder, save_sum
 
 import polyrank
-from polyrank.loading.models import resolve_encoder
-from polyrank.scorers.open import open_encoder
+from polyrank.scorers.open import load_encoder
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.encoder import EncoderTerm
 from servers import Running, serving
 
 pytestmark = [
@@ -49,7 +49,8 @@ def backbone(tiny_backbone: Path) -> str:
 def server(backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("served")
     (folder / "keys.txt").write_text(f"# of the tests\n{KEY}\n")
-    save_sum(folder / "sum", SumEncoder([open_encoder(resolve_encoder(SIDES), device="cpu")] * 2, [5, 5]))
+    encoder = load_encoder(SIDES, device="cpu")
+    Ranker([(EncoderTerm(encoder), [5.0])] * 2).save(folder / "sum")
     served = (f"support={backbone}", f"sides={SIDES}", f"sum={folder / 'sum'}")
     with serving(*served, "--api-key-file", folder / "keys.txt") as running:
         yield running
@@ -198,11 +199,11 @@ def test_inside_langchain(order: list[int], backbone: str, tmp_path: Path) -> No
     assert [document.metadata["row"] for document in kept] == order[:2]
     assert [document.id for document in kept] == [f"d{row}" for row in order[:2]]
     polyrank.build_index(tmp_path / "index", backbone, [{"text": t, "metadata": {"row": t[0]}} for t in DOCUMENTS])
-    with polyrank.open(tmp_path / "index") as pipeline:
-        expected = [reply.text for reply in pipeline.answer(QUERY, 2).ranked]
-        retriever = PolyrankRetriever(pipeline=pipeline, k=2)
+    with polyrank.open(tmp_path / "index") as replies:
+        expected = [reply.text for reply in replies.answer(QUERY, 2).ranked]
+        retriever = PolyrankRetriever(replies=replies, k=2)
         assert [document.page_content for document in retriever.invoke(QUERY)] == expected
-        retriever = PolyrankRetriever(pipeline=pipeline, filter='row = "p"')
+        retriever = PolyrankRetriever(replies=replies, filter='row = "p"')
         assert [document.page_content for document in retriever.invoke(QUERY)] == ["pay the bill"]
 
 

@@ -22,7 +22,7 @@ def scorer(tiny_backbone: Path) -> polyrank.Scorer:
 
 
 @pytest.fixture(scope="module")
-def pipeline(scorer: polyrank.Scorer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[polyrank.Pipeline]:
+def replies(scorer: polyrank.Scorer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[polyrank.Replies]:
     folder = tmp_path_factory.mktemp("frameworks") / "index"
     candidates = [polyrank.Candidate(f"c{i}", text, {"even": i % 2 == 0}) for i, text in enumerate(TEXTS)]
     polyrank.build_index(folder, scorer, candidates)
@@ -40,15 +40,15 @@ def order(scores: list[float]) -> list[int]:
     return sorted(range(len(scores)), key=lambda row: -scores[row])
 
 
-def test_langchain_retrieves(pipeline: polyrank.Pipeline, scores: list[float], order: list[int]) -> None:
+def test_langchain_retrieves(replies: polyrank.Replies, scores: list[float], order: list[int]) -> None:
     pytest.importorskip("langchain_core")
     from polyrank.integrations.langchain import PolyrankRetriever
 
-    found = PolyrankRetriever(pipeline=pipeline).invoke(QUERY)
+    found = PolyrankRetriever(replies=replies).invoke(QUERY)
     assert [(d.page_content, d.id) for d in found] == [(TEXTS[row], f"c{row}") for row in order[:5]]
     for document, row in zip(found, order, strict=False):
         assert document.metadata == {"even": row % 2 == 0, "score": pytest.approx(scores[row], abs=1e-5)}
-    few = PolyrankRetriever(pipeline=pipeline, k=3, filter="even = true").invoke(QUERY)
+    few = PolyrankRetriever(replies=replies, k=3, filter="even = true").invoke(QUERY)
     assert [d.id for d in few] == [f"c{row}" for row in order if row % 2 == 0][:3]
 
 
@@ -70,16 +70,16 @@ def test_langchain_ranks(scorer: polyrank.Scorer, scores: list[float], order: li
     assert list(PolyrankReranker(scorer=scorer).compress_documents([], QUERY)) == []
 
 
-def test_haystack_retrieves(pipeline: polyrank.Pipeline, scores: list[float], order: list[int]) -> None:
+def test_haystack_retrieves(replies: polyrank.Replies, scores: list[float], order: list[int]) -> None:
     pytest.importorskip("haystack")
     from polyrank.integrations.haystack import PolyrankRetriever
 
-    found = PolyrankRetriever(pipeline).run(QUERY)["documents"]
+    found = PolyrankRetriever(replies).run(QUERY)["documents"]
     assert [(d.content, d.id, d.meta) for d in found] == [
         (TEXTS[row], f"c{row}", {"even": row % 2 == 0}) for row in order[:5]
     ]
     np.testing.assert_allclose([d.score for d in found], [scores[row] for row in order[:5]], atol=1e-5)
-    retriever = PolyrankRetriever(pipeline, top_k=2, filter="even = false")
+    retriever = PolyrankRetriever(replies, top_k=2, filter="even = false")
     odd = [f"c{row}" for row in order if row % 2]
     assert [d.id for d in retriever.run(QUERY)["documents"]] == odd[:2]
     assert [d.id for d in retriever.run(QUERY, top_k=3)["documents"]] == odd[:3]

@@ -1,6 +1,7 @@
 """Work on a Ray cluster with Ray's functions replaced by ones that do everything in this process, which is cheap."""
 
 import asyncio
+import dataclasses
 import inspect
 import logging
 import os
@@ -15,15 +16,14 @@ import pytest
 
 pytest.importorskip("ray")
 
-import pyarrow as pa
 import ray
-import ray.data
 import ray.train.torch
 
 from polyrank.answering import build
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import (
     ConfigError,
+    DataError,
     LostProcessError,
     MissingExtraError,
     OfflineError,
@@ -33,7 +33,6 @@ from polyrank.errors import (
 )
 from polyrank.integrations.ray import cluster, encoding, serving, training
 from polyrank.integrations.ray.blocks import Plan, read_blocks, read_plan
-from polyrank.integrations.ray.spool import write_spool
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
 from polyrank.serving.pool import StartupError
@@ -102,38 +101,48 @@ def test_a_cluster_that_refuses_does_not_answer(asked: list[dict[str, Any]], mon
 # --- encoding ---------------------------------------------------------------------------------------------------------
 
 
-class Rows:
-    """Replaces Ray Data: each row is a batch of one actor, which dies after as many rows as the test chooses."""
+class Tasks:
+    """Replaces Ray's tasks: each runs when it is waited for, or fails as the test chooses."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
-        self.deaths: list[int] = []
-        self.rows: list[dict[str, Any]] = []
+        self.deaths: list[int] = []  # numbers of the tasks whose workers die too often
+        self.n_running = self.n_started = self.most_running = 0
 
-    def from_items(self, rows: list[dict[str, Any]], *, override_num_blocks: int) -> "Rows":
-        assert override_num_blocks == len(rows)
-        self.rows = rows
-        return self
+    def remote(self, **settings: Any) -> Callable[[Callable[..., None]], Any]:
+        self.asked.append(settings)
 
-    def map_batches(self, actor: type[Any], **settings: Any) -> "Rows":
-        self.actor = actor(**settings.pop("fn_constructor_kwargs"))
-        pool = settings.pop("compute")
-        self.asked.append(settings | {"actors": (pool.min_size, pool.initial_size, pool.max_size)})
-        return self
+        def start(work: Callable[..., None], *arguments: Any) -> Callable[[], None]:
+            self.n_started += 1
+            self.n_running += 1
+            self.most_running = max(self.most_running, self.n_running)
+            dies = self.n_started in self.deaths
 
-    def iter_rows(self) -> Iterator[dict[str, Any]]:
-        life = self.deaths.pop(0) if self.deaths else len(self.rows)
-        for row in self.rows[:life]:
-            outcome = self.actor(pa.Table.from_pylist([row]))
-            yield {key: value for key, (value,) in outcome.items()}
-        if life < len(self.rows):
-            raise ray.exceptions.RayActorError
+            def run() -> None:
+                self.n_running -= 1
+                if dies:
+                    raise ray.exceptions.WorkerCrashedError
+                try:
+                    work(*arguments)
+                except Exception as error:
+                    raise ray.exceptions.RayTaskError("work", "traceback", error) from error
+
+            return run
+
+        return lambda work: SimpleNamespace(remote=lambda *arguments: start(work, *arguments))
+
+    @staticmethod
+    def wait(tasks: list[Any], *, num_returns: int) -> tuple[list[Any], list[Any]]:
+        return tasks[:num_returns], tasks[num_returns:]
 
 
 @pytest.fixture
-def rows(joined: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Rows:
-    made = Rows()
-    monkeypatch.setattr(ray.data, "from_items", made.from_items)
+def tasks(joined: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Tasks:
+    made = Tasks()
+    monkeypatch.setattr(ray, "remote", made.remote)
+    monkeypatch.setattr(ray, "wait", made.wait)
+    monkeypatch.setattr(ray, "get", lambda task: task())
+    encoding._encoder.cache_clear()
     return made
 
 
@@ -142,18 +151,14 @@ def model(tiny_backbone: Path) -> str:
     return f"untuned:{tiny_backbone}"
 
 
-def test_each_block_is_encoded_once_when_actors_die(rows: Rows, model: str, tmp_path: Path) -> None:
+def test_each_block_is_encoded_once(tasks: Tasks, model: str, tmp_path: Path) -> None:
     done: list[tuple[int, int]] = []
-    said: list[str] = []
-    rows.deaths = [2, 0]
     folder = tmp_path / "v"
-    settings: dict[str, Any] = {"block_size": 3, "workers": 3, "cpus": 2, "device": "cpu"}
-    counted: dict[str, Any] = {"progress": lambda *counts: done.append(counts), "notify": said.append}
-    assert encoding.encode(model, TEXTS, folder, **settings, **counted, max_failures=2) == 10
+    settings: dict[str, Any] = {"block_size": 3, "workers": 2, "cpus": 2, "device": "cpu"}
+    assert encoding.encode(model, TEXTS, folder, **settings, progress=lambda *counts: done.append(counts)) == 10
     assert done == [(3, 10), (6, 10), (9, 10), (10, 10)]
-    assert said == ["a worker has died; its part of the 4 blocks is distributed again"] * 2
-    common = {"batch_size": 1, "batch_format": "pyarrow", "num_cpus": 2, "num_gpus": None, "max_restarts": 0}
-    assert rows.asked == [common | {"actors": (1, n, n)} for n in (3, 2, 2)]
+    assert tasks.asked == [{"num_cpus": 2, "num_gpus": 0, "max_retries": 3}]
+    assert tasks.most_running == 2
     encoder = load_encoder(model, device="cpu")
     plan = read_plan(folder)
     assert (plan.model, plan.fingerprint, plan.dimension) == (model, encoder.fingerprint, encoder.dimension)
@@ -174,22 +179,21 @@ def test_numbers_below_1_are_refused_before_anything_is_read(settings: dict[str,
     assert not (tmp_path / "v").exists()
 
 
-def test_an_encoding_whose_actors_keep_dying_ends_and_is_resumed(rows: Rows, model: str, tmp_path: Path) -> None:
-    rows.deaths = [1, 1]
+def test_an_encoding_whose_workers_keep_dying_ends_and_is_resumed(tasks: Tasks, model: str, tmp_path: Path) -> None:
+    tasks.deaths = [3]
+    (tmp_path / "replies.txt").write_text("\n".join(TEXTS), "utf-8")
     settings: dict[str, Any] = {"block_size": 3, "device": "cpu"}
-    message = r"^workers have died 2 times, with 3 of 4 blocks left; see Ray's logs, and run the same command again"
+    message = "^the workers of a block have died too often; see Ray's logs, and run the same command again to resume"
     with pytest.raises(LostProcessError, match=message):
-        encoding.encode(model, TEXTS, tmp_path / "v", **settings, max_failures=1)
-    said: list[str] = []
+        encoding.encode(model, tmp_path / "replies.txt", tmp_path / "v", **settings)
     done: list[tuple[int, int]] = []
-    counted: dict[str, Any] = {"progress": lambda *counts: done.append(counts), "notify": said.append}
-    assert encoding.encode(model, TEXTS, tmp_path / "v", **settings, **counted) == 4
-    assert said == [f"{tmp_path / 'v'}: 6 of 10 candidates are encoded already"]
+    counted = {"progress": lambda *counts: done.append(counts)}
+    assert encoding.encode(model, tmp_path / "replies.txt", tmp_path / "v", **settings, **counted) == 4
     assert done == [(9, 10), (10, 10)]
 
 
-def test_an_actors_error_keeps_its_words_and_its_exit_code(
-    rows: Rows, joined: dict[str, float], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_workers_error_keeps_its_words_and_its_exit_code(
+    tasks: Tasks, joined: dict[str, float], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined["GPU"] = 1.0  # which this machine may lack
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -197,31 +201,31 @@ def test_an_actors_error_keeps_its_words_and_its_exit_code(
         encoding.encode(model, TEXTS, tmp_path / "v")
     assert "cuda" in str(refused.value)
     assert refused.value.exit_code == UsageError.exit_code
-    assert rows.asked[0]["num_gpus"] == 1
+    assert tasks.asked[0]["num_gpus"] == 1
 
 
-def test_an_actor_encodes_only_with_the_same_model_and_only_what_is_missing(model: str, tmp_path: Path) -> None:
-    candidates = [Candidate(f"r{i}", text) for i, text in enumerate(TEXTS)]
-    spool = write_spool(tmp_path / "spool", candidates, 4)
-    encoder = load_encoder(model, device="cpu")
-    plan = Plan(model, encoder.fingerprint, 32, spool.digest, 10, 4)
+def test_a_worker_encodes_only_with_the_same_model_on_a_shared_disk(model: str, tmp_path: Path) -> None:
+    plan = Plan(model, load_encoder(model, device="cpu").fingerprint, 32, "", 1, 4)
+    block = [Candidate("a", TEXTS[0])]
+    encoding._encode_block(0, block, tmp_path, plan, model, "cpu", "torch", tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["block-00000.parquet"]
+    with pytest.raises(UsageError, match=r"has no folder .*none; choose an output on a disk that all nodes share"):
+        encoding._encode_block(0, block, tmp_path / "none", plan, model, "cpu", "torch", tmp_path)
+    other = dataclasses.replace(plan, fingerprint="another")
+    with pytest.raises(UsageError, match=f"^{model} is another model on another node; install the same model"):
+        encoding._encode_block(0, block, tmp_path, other, model, "cpu", "torch", tmp_path)
 
-    def made(fingerprint: str) -> Any:
-        own = Plan(model, fingerprint, 32, spool.digest, 10, 4)
-        return encoding._Encoder(model, "cpu", "torch", tmp_path, own, spool, tmp_path)
 
-    batch = pa.Table.from_pylist([{"number": 2}])
-    actor = made(plan.fingerprint)
-    assert actor(batch) == {"number": [2], "error": [""], "code": [0]}
-    (file,) = tmp_path.glob("block-*")
-    before = file.stat().st_mtime_ns
-    assert actor(batch) == {"number": [2], "error": [""], "code": [0]}
-    assert file.stat().st_mtime_ns == before
-    other = f"{model} is another model on another node; install the same model on all nodes"
-    assert made("another")(batch) == {"number": [2], "error": [other], "code": [2]}
-    spool.file.unlink()
-    missing = f"has no file {spool.file}; choose an output on a disk that all nodes share"
-    assert missing in actor(batch)["error"][0]
+def test_invalid_candidates_are_refused_by_position(tmp_path: Path) -> None:
+    pool = [Candidate(f"r{i}", text) for i, text in enumerate(TEXTS)]
+    bad = [
+        *pool,
+        Candidate("blank", " "),
+        *(dataclasses.replace(c, id=f"again-{c.id}") for c in pool),
+        Candidate("x", ""),
+    ]
+    with pytest.raises(DataError, match=r"^candidate 10: its text is empty; candidate 21: its text is empty; nothing"):
+        encoding._checked(bad, 4)
 
 
 def test_a_block_is_encoded_in_the_batches_of_an_index() -> None:

@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.parquet
 
 import polyrank
 from polyrank.data.pool import stream_pool
-from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import KnownVectors, open_index
 from polyrank.integrations.ray.blocks import (
     Plan,
@@ -31,7 +32,6 @@ from polyrank.integrations.ray.blocks import (
     read_plan,
     write_block,
 )
-from polyrank.integrations.ray.spool import Spool, spooled
 from polyrank.records import Candidate
 
 POOL = [Candidate(f"r{i}", f"reply {i} \N{SNOWMAN}", {"n": i} if i % 2 else {}) for i in range(10)]
@@ -149,31 +149,6 @@ def test_an_index_from_blocks_equals_one_built_at_once(tmp_path: Path) -> None:
         assert (len(index), index.precision) == (10, "int8")
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 10, 99])
-def test_a_spool_gives_each_block_its_candidates_and_is_temporary(block_size: int, tmp_path: Path) -> None:
-    plan = dataclasses.replace(PLAN, block_size=block_size)
-    with spooled(iter(POOL), tmp_path / "not" / "there", block_size) as spool:
-        assert (spool.n, spool.digest) == (len(POOL), digest(POOL))
-        assert [spool.block(n) for n in range(plan.n_blocks)] == [POOL[plan.block(n)] for n in range(plan.n_blocks)]
-        assert spool.file.is_relative_to(tmp_path)
-    assert not [*tmp_path.iterdir()]
-    with spooled([], tmp_path / "v", block_size) as spool:
-        assert (spool.n, spool.digest) == (0, digest([]))
-
-
-def test_a_spool_refuses_invalid_candidates_by_position(tmp_path: Path) -> None:
-    bad = [
-        *POOL,
-        Candidate("blank", " "),
-        *(dataclasses.replace(c, id=f"again-{c.id}") for c in POOL),
-        Candidate("x", ""),
-    ]
-    message = r"^candidate 10: its text is empty; candidate 21: its text is empty; nothing"
-    with pytest.raises(DataError, match=message), spooled(bad, tmp_path / "v", 4):
-        pass
-    assert not [*tmp_path.iterdir()]
-
-
 def peak_bytes(work: Callable[[], object]) -> int:
     """The largest memory that Python allocates during the work."""
     tracemalloc.start()
@@ -184,16 +159,16 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.deep
-def test_the_memory_of_encoding_and_indexing_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    def encoded(n: int) -> Spool:
+def test_the_memory_of_writing_and_indexing_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    def encoded(n: int) -> None:
         """Encode as the driver does; all numbers are ones."""
-        with spooled(stream_pool(tmp_path / f"{n}.jsonl"), tmp_path / f"v{n}", 500) as spool:
-            plan = Plan("m", "f", 8, spool.digest, spool.n, 500)
-            begin(tmp_path / f"v{n}", plan)
-            for number in range(plan.n_blocks):
-                part = spool.block(number)
-                write_block(tmp_path / f"v{n}", plan, number, part, np.ones((len(part), 8), np.float32))
-        return spool
+        source = tmp_path / f"{n}.jsonl"
+        plan = Plan("m", "f", 8, digest(stream_pool(source)), n, 500)
+        begin(tmp_path / f"v{n}", plan)
+        rows = stream_pool(source)
+        for number in range(plan.n_blocks):
+            part = list(islice(rows, 500))
+            write_block(tmp_path / f"v{n}", plan, number, part, np.ones((len(part), 8), np.float32))
 
     sizes = (3000, 12_000)
     for n in sizes:

@@ -9,13 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
-from polyrank.answering.pipeline import write_pipeline
 
 import polyrank
 from polyrank.config.models import CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.pipeline import PipelineConfig
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
+from polyrank.ranking.abstention import Abstention
+from polyrank.scorers.terms.cross import CrossTerm
+from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.protocol import Term
 from polyrank.serving.page import FOLDER, POLICY
 from servers import Running, serving
 
@@ -69,7 +71,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def paths(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Indexes of a Bi- and a Poly-encoder, a two-stage pipeline whose threshold rejects every answer, and a model."""
+    """Indexes of a Bi- and a Poly-encoder and of a ranker whose threshold rejects every answer, and a model."""
     folder = tmp_path_factory.mktemp("page")
     candidates = [
         polyrank.Candidate(f"r{i}", text, {"team": "billing" if "bill" in text else "tech"})
@@ -81,10 +83,10 @@ def paths(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
         model, texts, config = new_model(kind(backbone=str(tiny_backbone)), policy, seed=1, sample=REPLIES)
         save_model(folder / name, model, texts, config)
     polyrank.build_index(folder / "poly", folder / "codes", candidates)
-    settings = PipelineConfig(
-        index=str(folder / "support"), reranker=str(folder / "cross"), n_retrieved=4, measure="score", threshold=1e9
-    )
-    write_pipeline(folder / "stages", settings)
+    first, second = (polyrank.load(name) for name in (f"untuned:{tiny_backbone}", str(folder / "cross")))
+    terms: list[tuple[Term, list[float]]] = [(EncoderTerm(first), [1.0]), (CrossTerm(second), [1.0])]
+    polyrank.Ranker(terms, n_retrieved=4, abstention=Abstention("score", 1e9)).save(folder / "best")
+    polyrank.build_index(folder / "stages", folder / "best", candidates)
     served = {name: str(folder / name) for name in ("support", "poly", "stages")}
     return served | {"ranker": f"untuned:{tiny_backbone}"}
 
@@ -136,8 +138,8 @@ def turns(page: Any) -> list[str]:
 
 def best(path: str, context: list[str], k: int = 5) -> list[str]:
     """The library's answer."""
-    with polyrank.open(path) as pipeline:
-        return [reply.text for reply in pipeline.answer(context, k, diverse=True).ranked]
+    with polyrank.open(path) as replies:
+        return [reply.text for reply in replies.answer(context, k, diverse=True).ranked]
 
 
 def test_a_reply_is_sent_and_taken_back(watched: Watched, server: Running, paths: dict[str, str]) -> None:
@@ -188,8 +190,8 @@ def test_why_colours_the_librarys_tokens(watched: Watched, server: Running, path
     send_turn(page, context[1])
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
-    with polyrank.open(paths["support"]) as pipeline:
-        why = pipeline.explain(context, shown(page)[0])
+    with polyrank.open(paths["support"]) as replies:
+        why = replies.explain(context, shown(page)[0])
     for row, turn in enumerate(why.turns):
         texts = page.locator(".why-turns li").nth(row).locator(".token").all_inner_texts()
         assert texts == [token.text for token in turn.tokens]
@@ -217,8 +219,8 @@ def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
     page.get_by_role("button", name="Why reply 1").click()
     vectors = page.locator(".why-turns").nth(1).locator("li")
     expect(vectors).to_have_count(4)
-    with polyrank.open(paths["poly"]) as pipeline:
-        why = pipeline.explain("my wifi is down", shown(page)[0])
+    with polyrank.open(paths["poly"]) as replies:
+        why = replies.explain("my wifi is down", shown(page)[0])
     for row, vector in zip(vectors.all(), why.vectors, strict=False):
         expect(row).to_contain_text(f"Vector {vector.index + 1}")
         expect(row).to_contain_text(f"looks at {vector.tokens[0].text or 'boundary'} ")
@@ -235,8 +237,8 @@ def test_two_stages_show_both_scores_and_that_no_answer_is_good(
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".card").first).to_contain_text("retriever")
     expect(page.locator(".card").first).to_contain_text("re-ranker")
-    for heading in ("First stage: the retriever", "Second stage: the re-ranker"):
-        expect(page.get_by_role("heading", name=heading)).to_be_visible()
+    for number in (1, 2):
+        expect(page.get_by_role("heading", name=f"Term {number} ")).to_be_visible()
 
 
 @pytest.mark.deep

@@ -47,8 +47,8 @@ def client(server: Running) -> Iterator[httpx.Client]:
 
 
 def test_replies_equal_those_of_the_library(client: httpx.Client, index: Path) -> None:
-    with polyrank.open(index) as pipeline:
-        expected = pipeline.answer(["hello", "my wifi is down"], 3)
+    with polyrank.open(index) as replies:
+        expected = replies.answer(["hello", "my wifi is down"], 3)
     answer = client.post("/v1/respond", json={"context": ["hello", "my wifi is down"], "k": 3}).json()
     assert [reply["id"] for reply in answer["results"]] == [reply.id for reply in expected.ranked]
     scores = [reply["score"] for reply in answer["results"]]
@@ -247,7 +247,7 @@ def test_an_id_may_hold_a_slash(client: httpx.Client) -> None:
 
 @pytest.mark.deep
 def test_an_index_may_be_served_by_several_names(index: Path) -> None:
-    """For example as an index and as a pipeline; the server does not block itself."""
+    """The server does not block itself."""
     with serving(f"a={index}", f"b={index}") as running, running.client() as client:
         for name, text in (("a", "first text"), ("b", "second text"), ("a", "third text")):
             added = client.post("/v1/candidates", json={"model": name, "candidates": [{"text": text}]})

@@ -600,9 +600,7 @@ def test_a_replaced_index_is_reopened_without_losing_a_request(
 
 
 @pytest.mark.deep
-def test_a_replaced_index_is_described_anew(
-    folder: Path, tiny_backbone: Path, mean_pooled_backbone: Path
-) -> None:
+def test_a_replaced_index_is_described_anew(folder: Path, tiny_backbone: Path, mean_pooled_backbone: Path) -> None:
     path = make_index(folder / "unwatched", tiny_backbone)
     with serving(f"m={path}") as running, httpx.Client(base_url=running.url) as own:
 
@@ -644,8 +642,8 @@ def test_a_killed_server_keeps_acknowledged_candidates(folder: Path, tiny_backbo
             [one.result() for one in adding]
         assert select.select([child], [], [], 30)[0], "the worker process must end with the server"
         os.close(child)
-    with polyrank.open(path) as pipeline:
-        ids = {candidate.id for _, candidate in pipeline.index.iter_candidates()}
+    with polyrank.open(path) as replies:
+        ids = {candidate.id for _, candidate in replies.index.iter_candidates()}
     assert set(acknowledged) <= ids
     assert len(ids) - len(REPLIES) - len(acknowledged) <= 3  # additions in progress
 

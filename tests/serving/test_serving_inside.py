@@ -25,7 +25,6 @@ import polyrank
 
 pytest.importorskip("fastapi")
 import uvicorn
-from polyrank.scorers.summed import SumEncoder, save_sum
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
@@ -46,6 +45,8 @@ from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Context
 from polyrank.scorers.open import load_encoder
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.serving.app import STATUSES, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, Server
@@ -63,7 +64,7 @@ from polyrank.serving.worker import Setup, run_worker
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
-BASIC = ServingSettings(reload=False)
+BASIC = ServingSettings()
 LONG = "word " * 100  # more tokens than a model reads
 
 
@@ -186,8 +187,8 @@ def test_it_lives_and_is_ready(client: TestClient) -> None:
 
 
 def test_replies(client: TestClient, index: Path) -> None:
-    with polyrank.open(index) as pipeline:
-        expected = pipeline.answer(["hello", "my wifi is down"], 5)
+    with polyrank.open(index) as replies:
+        expected = replies.answer(["hello", "my wifi is down"], 5)
     answer = post(client, "/v1/respond", context=["hello", "my wifi is down"])
     assert [(reply["id"], reply["text"], reply["metadata"]) for reply in answer["results"]] == [
         (reply.id, reply.text, reply.metadata) for reply in expected.ranked
@@ -206,9 +207,9 @@ def test_replies(client: TestClient, index: Path) -> None:
     assert re.fullmatch("[0-9a-f]{24}", answer["request_id"])
     one = post(client, "/v1/respond", context="hello", k=1, filter='team = "tech"', background=["my bill"])
     assert len(one["results"]) == 1
-    with polyrank.open(index) as pipeline:
+    with polyrank.open(index) as replies:
         context = polyrank.Context(("hello",), ("my bill",))
-        (best,) = pipeline.answer(context, 1, filter='team = "tech"').ranked
+        (best,) = replies.answer(context, 1, filter='team = "tech"').ranked
     assert (one["results"][0]["id"], one["results"][0]["score"]) == (best.id, pytest.approx(best.score))
 
 
@@ -323,12 +324,12 @@ def test_the_sides_of_a_model_are_not_mixed_up(tiny_encoders: dict[str, Path]) -
         poly.embed([EmbedTask(texts, "query")])
 
 
-def test_the_limits_of_a_sum_are_the_lowest_of_its_parts(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     names = [str(tiny_encoders["bi"]), "shipped:convert"]
     limits = [cut for name in names for cut in polyrank.load(name).cut]
     lowest = [min(cut.max_context_tokens for cut in limits), min(cut.max_candidate_tokens for cut in limits)]
     for number, parts in enumerate((names, names[::-1])):
-        save_sum(tmp_path / f"{number}", SumEncoder([load_encoder(name) for name in parts], [1, 1]))
+        Ranker([(EncoderTerm(load_encoder(name)), [1.0]) for name in parts]).save(tmp_path / f"{number}")
         info = Served("both", str(tmp_path / f"{number}"), "cpu").info()
         assert [info.max_context_tokens, info.max_candidate_tokens] == lowest
 
@@ -433,8 +434,8 @@ def test_vectors_and_scores_are_of_the_encoder_that_made_the_present_index(
 
 
 def test_explanations(client: TestClient, index: Path) -> None:
-    with polyrank.open(index) as pipeline:
-        expected = pipeline.explain("my bill", "pay the bill").as_dict()
+    with polyrank.open(index) as replies:
+        expected = replies.explain("my bill", "pay the bill").as_dict()
     for reply in ({"text": "pay the bill"}, {"id": "r1"}):
         answer = post(client, "/v1/explain", context="my bill", **reply)
         assert answer.pop("model") == "support"
@@ -877,7 +878,7 @@ def test_keys_and_limits_apply_to_every_route(name: str, tmp_path: Path) -> None
         assert answer.json()["error"]["message"] == "the body is longer than 70,000 bytes; send less at a time"
         no_index = client.post("/v1/respond", json={"context": "hi"})
         assert no_index.status_code == 400
-        assert no_index.json()["error"]["message"].startswith("no index or pipeline is served")
+        assert no_index.json()["error"]["message"].startswith("no index is served")
         long = client.post("/v1/score", json={"context": "hi", "candidates": ["word " * 1500] * 4})
         assert long.status_code == 200
         assert len(long.json()["scores"]) == 4

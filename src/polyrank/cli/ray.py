@@ -11,7 +11,7 @@ from typer import Argument, Option
 from polyrank.cli import interrupts
 from polyrank.cli.console import encoding_progress, notify, silence_other_ranks
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import Changes, Json, Resume, Runtime, StartAgain
+from polyrank.cli.options import Changes, Json, Resume, StartAgain
 from polyrank.cli.serving import ApiKeyFile, ServedPaths, read_options
 from polyrank.cli.training import TrainingDisplay, check_resume, show_results
 from polyrank.errors import MissingExtraError
@@ -21,7 +21,6 @@ Address = Annotated[str, Option(help="auto (the cluster on this machine), HOST:P
 Workers = Annotated[int, Option(min=1, help="Maximum number of workers; they start when resources are free.")]
 Cpus = Annotated[int, Option(min=1, help="CPUs and threads of each worker.")]
 Device = Annotated[str, Option(help="auto (one GPU per worker if the cluster has GPUs), cpu or cuda.")]
-MaxFailures = Annotated[int, Option(min=0, help="How often to continue after workers have died.")]
 
 
 @contextmanager
@@ -43,7 +42,6 @@ def train(
     overwrite: StartAgain = False,
     device: Device = "auto",
     address: Address = "auto",
-    max_failures: MaxFailures = 3,
     json_: Json = False,
 ) -> None:
     """Train a model from a recipe, like polyrank train, with workers on the nodes of a Ray cluster.
@@ -66,7 +64,6 @@ def train(
             overwrite=overwrite,
             device=device,
             address=address,
-            max_failures=max_failures,
             report=display.report,
             notify=notify,
         )
@@ -79,30 +76,21 @@ def encode(
     candidates: Annotated[Path, Argument(help="Replies: a file, or a folder of .parquet, .jsonl or .csv files.")],
     output: Annotated[Path, Option("-o", "--output", help="The folder of Parquet files to make or to continue.")],
     index: Annotated[Path | None, Option(help="Also make an index.")] = None,
-    ann: Annotated[str, Option(help="With --index: see polyrank index build.")] = "none",
-    precision: Annotated[str, Option(help="With --index: see polyrank index build.")] = "fp32",
     workers: Workers = 1,
     cpus: Cpus = 1,
-    block_size: Annotated[int, Option(min=1, help="Candidates per file.")] = 4096,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace vectors of other candidates or another model, and the index.")
     ] = False,
     device: Device = "auto",
-    backend: Runtime = "torch",
     address: Address = "auto",
-    max_failures: MaxFailures = 3,
 ) -> None:
     """Encode candidates on a Ray cluster to Parquet files of id, text, metadata and vector, and optionally to an index.
 
     After an interruption, run the command again: it skips the blocks that are finished.
     """
     from polyrank.index import check_target
-    from polyrank.index.local.ann import read_kind
     from polyrank.integrations.ray.blocks import index_blocks
-    from polyrank.loading.models import read_backend
-    from polyrank.storage.quantized import read_precision
 
-    kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
     if index is not None:
         check_target(index, overwrite=overwrite)
     interrupts.set_resume_hint("run it again to continue")
@@ -115,18 +103,15 @@ def encode(
             output,
             workers=workers,
             cpus=cpus,
-            block_size=block_size,
             overwrite=overwrite,
             device=device,
-            backend=runtime,
             address=address,
-            max_failures=max_failures,
             progress=progress,
             notify=notify,
         )
     notify(f"{output}: {n:,} candidates encoded")
     if index is not None:
-        n = index_blocks(output, index, ann=kind, precision=stored, overwrite=overwrite)
+        n = index_blocks(output, index, overwrite=overwrite)
         notify(f"{index}: {n:,} candidates")
 
 

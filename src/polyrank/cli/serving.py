@@ -34,7 +34,10 @@ def read_options(
 
 def serve(
     paths: ServedPaths = None,
-    config: Annotated[Path | None, Option(help="A TOML file with these and further settings, such as worker processes and limits; options override it.")] = None,
+    config: Annotated[
+        Path | None,
+        Option(help="A TOML file with these settings and others, see deploy/serve.toml; options override it."),
+    ] = None,
     host: Annotated[str | None, Option(help="The address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, Option(min=0, max=65535, help="0: any free port.  [default: 8600]")] = None,
     api_key_file: ApiKeyFile = None,

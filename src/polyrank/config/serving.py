@@ -127,7 +127,7 @@ def read_serving(
             raise UsageError(f"{name} is already the name of {models[name]}; give another name, as OTHER={location}")
         models[name] = location
     if not models:
-        raise UsageError("there is nothing to serve; give an index, a pipeline or a model")
+        raise UsageError("there is nothing to serve; give an index, a ranker or a model")
     settings = _changed(from_dict(ServingSettings, values), changes or {})
     if settings.feedback.keep_text and settings.feedback.file is None:
         raise ConfigError("`keep_text` needs a file; name one with `feedback`, or as feedback.file in the config file")
@@ -135,7 +135,7 @@ def read_serving(
 
 
 def checked_name(name: str) -> str:
-    """Check the name of a served index, pipeline or model.
+    """Check the name of a served index, ranker or model.
 
     Raises:
         UsageError: the name is invalid.

@@ -83,7 +83,9 @@ class Served:
             self.scorer = open_ranking(reference, device=device)
         else:
             self.replies = open_replies(path, device=device, backend=backend)
-            self.scorer = self.replies.scorer
+            ranker = self.replies.scorer
+            alone = len(ranker.terms) == 1 and ranker.terms[0].weights == (1.0,)
+            self.scorer = self.replies.encoder if alone else ranker
         self.encoder = self.scorer if isinstance(self.scorer, Encoder) else getattr(self.scorer, "encoder", None)
         self._networks = {id(network): network for network in self.scorer.networks}.values()
         for network in self._networks:
@@ -125,8 +127,8 @@ class Served:
 
     def _threshold(self) -> float | None:
         """The lowest score of a returned reply, if the ranker was calibrated on scores."""
-        rule = getattr(self.scorer, "abstention", None)
-        return rule.threshold if self.replies is not None and rule is not None and rule.measure == "score" else None
+        rule = None if self.replies is None else self.replies.scorer.abstention
+        return rule.threshold if rule is not None and rule.measure == "score" else None
 
     def _parts(self) -> list[str]:
         """Further folders that it consists of."""

@@ -17,7 +17,6 @@ from polyrank.errors import MissingExtraError, OfflineError, UsageError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported: Ray sends no usage reports
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
-os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")  # this package reports failures itself
 
 try:
     import ray

@@ -5,6 +5,7 @@ the checkpoint in that folder.
 """
 
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,7 +19,6 @@ from polyrank.devices import distributed
 from polyrank.devices.memory import keep_freed_memory
 from polyrank.errors import LockedError, LostProcessError, PolyrankError
 from polyrank.integrations.ray.cluster import check_arguments, connected, current_node_id, n_gpus, working_in
-from polyrank.integrations.ray.spool import shared_folder
 from polyrank.loading.recipes import load_recipe
 from polyrank.training import RunResult
 from polyrank.training import train as train_here
@@ -65,8 +65,9 @@ def train(
         task = {"plan": plan, "resume": resume, "overwrite": overwrite, "device": device, "mailbox": mailbox}
         task["cwd"] = Path.cwd()
         gpus = n_gpus(device)
-        with shared_folder(Path(plan.output)) as own:  # Ray's own files
-            arguments = (task, workers, cpus, gpus, max_failures, str(own))
+        shared = next(folder for folder in Path(plan.output).absolute().parents if folder.exists())
+        with tempfile.TemporaryDirectory(prefix=".ray-", dir=shared) as own:  # Ray's own files
+            arguments = (task, workers, cpus, gpus, max_failures, own)
             fitting = threading.Thread(target=_fit, args=arguments, daemon=True)
             fitting.start()  # in a thread: in the main thread Ray would handle the signals that polyrank handles
             try:

@@ -9,31 +9,27 @@ const LETTERS = /^(?![\p{sc=Han}\p{sc=Hira}\p{sc=Kana}])[\p{L}\p{N}\p{M}]+$/u;
 const METHODS = {
   "sum of tokens": "The score is a sum over tokens; each share is its term.",
   "sum of words": "The score is a sum over words; each share is its term.",
-  "other contexts": "This is how high the reply scores in other contexts; words do not contribute.",
-  "count of replies": "The score depends on how often people gave this reply; words do not contribute.",
+  hubs: "This is how high the reply scores in other contexts; words do not contribute.",
+  counts: "The score depends on how often people gave this reply; words do not contribute.",
   "left out": "Each share is the drop of the score without this word or turn.",
-  sum: "The score is a sum of the parts below.",
-  stages: "Two stages make up the score; each is explained below.",
-  second: "Only the second stage determines the score; both are explained below.",
+  sum: "The score is the weighted sum of the terms below.",
 };
-const PARTS = { retriever: "First stage: the retriever", reranker: "Second stage: the re-ranker" };
 
 /** Shows an explanation returned by `/v1/explain`. */
 export function explained(why, level = 4) {
-  const parts = Object.entries(why.parts ?? {});
-  const stages = parts.some(([name]) => name in PARTS);
+  const terms = Object.entries(why.parts ?? {});
   return el(
     "div",
     { class: "why" },
-    el("p", { class: "why-total" }, "Score ", el("strong", {}, number(why.score)), ". ", summary(why, stages)),
-    stages ? null : sides(why, level),
-    parts.map(([name, part]) => [el(`h${level}`, {}, title(name, part.weight)), explained(part, Math.min(level + 1, 6))]),
+    el("p", { class: "why-total" }, "Score ", el("strong", {}, number(why.score)), ". ", summary(why)),
+    sides(why, level),
+    terms.map(([name, part]) => [el(`h${level}`, {}, title(name, part.weight)), explained(part, Math.min(level + 1, 6))]),
   );
 }
 
-/** The heading of a part. A part of a sum has a weight. */
+/** The heading of a term of a ranker. */
 function title(name, weight) {
-  return `${PARTS[name] ?? `Part: ${name}`}${weight == null ? "" : ` (weight ${Number(weight.toPrecision(4))})`}`;
+  return `Term ${name}${weight == null ? "" : ` (weight ${Number(weight.toPrecision(4))})`}`;
 }
 
 function sides(why, level) {
@@ -52,8 +48,7 @@ function sides(why, level) {
   ];
 }
 
-function summary(why, stages) {
-  if (stages) return METHODS[why.score === why.parts.reranker?.score ? "second" : "stages"];
+function summary(why) {
   const parts = [
     ...why.turns.map((text, i) => [`turn ${i + 1}`, text.share]),
     ...why.background.map((text) => ["the background", text.share]),
