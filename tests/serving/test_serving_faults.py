@@ -794,7 +794,6 @@ REFUSED = [
     ("", [], '[models]\n"A B" = "other"', "is not a valid name"),
     ("m={index}", [], "port = = 3", "line 1"),
     ("m={index}", [], 'backend = "tpu"', "is not one of 'torch'"),
-    ("m={index}", ["--backend", "tpu"], "", "is not one of 'torch'"),
     ("m={index}", ["--keep-text"], "", "--feedback"),
     ("m={index}", ["--config", "{none}"], "", "does not exist"),
 ]  # fmt: skip

@@ -136,7 +136,8 @@ class Served:
         if self.kind == "index":
             with open_catalogue(self.path) as index:
                 name = index.model
-        names = [name, *(part.name for part in resolve_model(name).parts)]
+        reference = resolve_model(name, bare_hub_names=self.kind == "index")
+        names = [name, *(part.name for part in reference.parts)]
         return [part for part in dict.fromkeys(names) if part != self.path and Path(part).is_dir()]
 
     def compute(self, tasks: Sequence[Task[R]]) -> Sequence[R]:
