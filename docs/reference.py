@@ -14,7 +14,7 @@ from typing import Any
 from polyrank.config.checked import Settings, field_types, kinds
 from polyrank.config.methods import Method
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, TextPolicy
-from polyrank.config.pretraining import (
+from polyrank.config.pretrain import (
     ContinuedModel,
     PretrainData,
     PretrainSteps,
@@ -25,7 +25,7 @@ from polyrank.config.pretraining import (
 from polyrank.config.recipe import DataConfig
 from polyrank.config.schedules import ScheduleConfig
 from polyrank.config.schema import meanings
-from polyrank.config.training import NegativesConfig, NetworkTraining, TrainConfig
+from polyrank.config.train import NegativesConfig, NetworkTraining, TrainConfig
 
 HERE = Path(__file__).parent
 BY = "<!-- written by docs/reference.py -->\n\n"

@@ -9,7 +9,7 @@ from torch import Tensor
 from polyrank.config.checked import field_types, from_dict, kinds
 from polyrank.config.methods import Method
 from polyrank.config.schedules import ScheduleConfig
-from polyrank.config.training import TrainConfig
+from polyrank.config.train import TrainConfig
 from polyrank.training.learner import Loss, TrainState
 
 PLACES = {

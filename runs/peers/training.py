@@ -25,7 +25,7 @@ import torch
 
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.training import LENGTH_WINDOW, NetworkTraining
+from polyrank.config.train import LENGTH_WINDOW, NetworkTraining
 from polyrank.devices.choice import choose_device, choose_dtype
 from polyrank.devices.memory import keep_freed_memory
 from polyrank.errors import ResourceError

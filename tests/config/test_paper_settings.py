@@ -19,7 +19,7 @@ from convert_models import BATCH as CONVERT_BATCH
 from convert_models import CONTEXTS, REPLIES, make, step_of
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import Recipe
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.data import import_examples
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, evaluate, last_turns

@@ -34,7 +34,7 @@ from polyrank.config.schedules import (
     PlateauSchedule,
     ScheduleConfig,
 )
-from polyrank.config.training import NegativesConfig, NetworkTraining, TrainConfig
+from polyrank.config.train import NegativesConfig, NetworkTraining, TrainConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError
 from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
 from polyrank.records import Example

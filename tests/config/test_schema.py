@@ -13,7 +13,7 @@ from polyrank.config.checked import Settings, field_types, without_none
 from polyrank.config.models import TextPolicy
 from polyrank.config.recipe import DataConfig, recipe_from_dict
 from polyrank.config.schema import pretrain_schema, recipe_schema
-from polyrank.config.training import TrainConfig
+from polyrank.config.train import TrainConfig
 from polyrank.errors import ConfigError
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -22,7 +22,7 @@ from crashes import faults
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import TrainConfig
+from polyrank.config.train import TrainConfig
 from polyrank.data import write_examples
 from polyrank.data.pool import write_pool
 from polyrank.evaluation import evaluate, write_scores

@@ -16,7 +16,7 @@ import torch
 from convert_models import make
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.replies import Replies
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.devices.pipeline import AHEAD
 from polyrank.errors import ArtifactError, DataError
 from polyrank.index import Block, open_index, open_writer, write_index

@@ -19,7 +19,7 @@ from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.cli import main
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import NegativesConfig
+from polyrank.config.train import NegativesConfig
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.models import new_model

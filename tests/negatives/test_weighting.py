@@ -9,7 +9,7 @@ import torch
 
 from polyrank.config.methods import ConvertMethod, InBatchMethod
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.training import NegativesConfig, TrainConfig
+from polyrank.config.train import NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.models import BiEncoder, new_model
 from polyrank.models.losses import cross_entropy

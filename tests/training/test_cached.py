@@ -16,7 +16,7 @@ from convert_models import make
 from polyrank.config.methods import ConvertMethod, InBatchMethod, ListwiseMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import NegativesConfig, TrainConfig
+from polyrank.config.train import NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import new_model
 from polyrank.models.losses import cross_entropy

@@ -12,7 +12,7 @@ import pytest
 from polyrank.config.methods import MutualMethod
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.data import read_examples
 from polyrank.devices.choice import cpu_has_int8
 from polyrank.models.artifacts import load_model, sign_card, signed

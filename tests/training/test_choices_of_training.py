@@ -13,7 +13,7 @@ import torch
 
 from convert_models import POLICY, TINY
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import CONVERT_PRETRAINING
+from polyrank.config.train import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import DataError
 from polyrank.evaluation import evaluate, summarise

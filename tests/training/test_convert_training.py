@@ -17,7 +17,7 @@ from polyrank.config.checked import parse_value
 from polyrank.config.methods import ConvertMethod
 from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.config.recipe import DataConfig, Recipe, recipe_from_dict
-from polyrank.config.training import CONVERT_PRETRAINING
+from polyrank.config.train import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.recipes import load_recipe

@@ -17,7 +17,7 @@ import pytest
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
 from polyrank.config.schedules import ConstantSchedule
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError, DataError, LockedError, UsageError
 from polyrank.storage.lock import hold
 from polyrank.training import train

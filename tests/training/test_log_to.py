@@ -13,8 +13,8 @@ from polyrank.config.recipe import recipe_from_dict
 from polyrank.config.schema import recipe_schema
 from polyrank.errors import ConfigError, MissingExtraError, UsageError
 from polyrank.training import train
-from polyrank.training.curves import curves_of, draw_curves
 from polyrank.training.pretraining import pretrain
+from polyrank.training.tracking import curves_of, draw_curves
 from train_settings import bi_tables
 
 Curves = dict[str, list[tuple[int, float]]]
@@ -170,7 +170,7 @@ def test_a_place_that_cannot_start_is_an_error_before_the_training(
 def test_a_missing_library_names_its_extra(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyrank.training.curves.find_spec", lambda name: None)
+    monkeypatch.setattr("polyrank.training.tracking.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"wandb is not installed.*polyrank\[wandb\]"):
         train(tables(task, tiny_backbone, tmp_path / "run", log_to="wandb"))
     assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from convert_models import make
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.devices.choice import choose_dtype, fast_products
 from polyrank.training.learner import CPU, Learner, Loss, TrainState
 from test_resume import CrashError, read, run, write

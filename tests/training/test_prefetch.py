@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrank.config.training import TrainConfig
+from polyrank.config.train import TrainConfig
 from polyrank.devices.pipeline import AHEAD, prefetched
 from polyrank.records import Example
 from polyrank.training.fitting import ExampleOrder

@@ -16,8 +16,8 @@ import transformers
 
 import processes
 from polyrank import load
-from polyrank.config.pretraining import PretrainRecipe, PretrainText, ScratchModel
-from polyrank.config.training import NetworkTraining
+from polyrank.config.pretrain import PretrainRecipe, PretrainText, ScratchModel
+from polyrank.config.train import NetworkTraining
 from polyrank.errors import ArtifactError, ConfigError, DataError, ResourceError, UsageError
 from polyrank.loading.recipes import load_pretrain_recipe
 from polyrank.models.backbone import load_backbone

@@ -15,7 +15,7 @@ from torch import nn
 from convert_models import make
 from polyrank.config.methods import ConvertMethod, InBatchMethod, ListwiseMethod, MutualMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.training import TrainConfig
+from polyrank.config.train import TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import Network, new_model
 from polyrank.training.fitting import too_large

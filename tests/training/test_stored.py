@@ -15,7 +15,7 @@ import polyrank
 from convert_models import make
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import NegativesConfig
+from polyrank.config.train import NegativesConfig
 from polyrank.data import mapped_examples, read_examples, write_examples
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_stored
 from polyrank.errors import ConfigError, DataError

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import Network

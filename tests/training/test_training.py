@@ -24,7 +24,7 @@ import torch
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.training import NegativesConfig, TrainConfig
+from polyrank.config.train import NegativesConfig, TrainConfig
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, ResourceError, UsageError
 from polyrank.evaluation import evaluate, summarise

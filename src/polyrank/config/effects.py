@@ -17,7 +17,7 @@ from polyrank.config.models import (
 )
 from polyrank.config.recipe import Recipe
 from polyrank.config.schedules import PLATEAU, PlateauSchedule
-from polyrank.config.training import NegativesConfig, NetworkTraining, TrainConfig
+from polyrank.config.train import NegativesConfig, NetworkTraining, TrainConfig
 
 
 def without_effect(recipe: Recipe, *, validated: bool = True) -> list[str]:

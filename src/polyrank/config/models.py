@@ -19,7 +19,7 @@ from polyrank.config.checked import (
     from_dict,
     kind_from_dict,
 )
-from polyrank.config.training import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
+from polyrank.config.train import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
 from polyrank.storage.document import DocumentKind
 
 MODEL = DocumentKind(

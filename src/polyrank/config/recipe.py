@@ -23,7 +23,7 @@ from polyrank.config.models import (
     TextSettings,
     text_from_dict,
 )
-from polyrank.config.training import NetworkTraining, TrainConfig
+from polyrank.config.train import NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
 
 

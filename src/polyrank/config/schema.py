@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from polyrank.config.checked import Limits, Settings, field_types, is_settings, without_none
 from polyrank.config.models import BackboneConfig
-from polyrank.config.pretraining import PretrainRecipe
+from polyrank.config.pretrain import PretrainRecipe
 from polyrank.config.recipe import Recipe
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 
 _ENTRY = re.compile(r"^    ([a-z_][a-z_, ]*): (.*)$")
 _TYPES: Mapping[type, str] = {int: "integer", float: "number", bool: "boolean", str: "string"}

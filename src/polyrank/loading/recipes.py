@@ -11,11 +11,11 @@ from typing import Any
 from polyrank.config.checked import field_types, kinds
 from polyrank.config.methods import DistillMethod, Method, RerankMethod
 from polyrank.config.models import MODEL, ModelConfig, TextSettings
-from polyrank.config.pretraining import PretrainRecipe, pretrain_recipe_from_dict
+from polyrank.config.pretrain import PretrainRecipe, pretrain_recipe_from_dict
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_tables
 from polyrank.config.runs import NETWORKS, seed_folders
 from polyrank.config.tables import Source, read_tables
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError
 from polyrank.loading.folders import is_hugging_face
 from polyrank.loading.models import model_folder, resolve_model

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyrank.config.pretraining import ContinuedModel, ScratchModel
+from polyrank.config.pretrain import ContinuedModel, ScratchModel
 from polyrank.errors import ConfigError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.backbone import Backbone, load_backbone

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyrank.config.training import TrainConfig
+from polyrank.config.train import TrainConfig
 from polyrank.data.mapped_examples import choose
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from polyrank.config.training import TrainConfig
+from polyrank.config.train import TrainConfig
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder, Ints

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.devices import distributed
 from polyrank.devices.choice import fast_products
 from polyrank.errors import ResourceError, is_out_of_memory

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
-from polyrank.config.training import Precision
+from polyrank.config.train import Precision
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.devices.pipeline import AHEAD, prefetched

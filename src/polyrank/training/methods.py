@@ -19,7 +19,7 @@ from polyrank.config.methods import (
     MutualMethod,
     RerankMethod,
 )
-from polyrank.config.training import NegativesConfig, NegativeSource, Precision, TrainConfig
+from polyrank.config.train import NegativesConfig, NegativeSource, Precision, TrainConfig
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.config.schedules import PlateauSchedule
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError
 from polyrank.models import Network
 

@@ -12,7 +12,7 @@ import torch
 
 from polyrank.config.models import ConvertText, ModelConfig, TextSettings
 from polyrank.config.runs import MODEL_FOLDER
-from polyrank.config.training import NetworkTraining, Precision
+from polyrank.config.train import NetworkTraining, Precision
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.models import Convert, Network
 from polyrank.models.artifacts import save_model

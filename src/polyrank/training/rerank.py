@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from polyrank.config.training import TrainConfig
+from polyrank.config.train import TrainConfig
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training.inputs import Positions

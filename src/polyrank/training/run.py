@@ -38,7 +38,6 @@ from polyrank.text.policy import check_budgets
 from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.cost import measure_cost
-from polyrank.training.curves import CURVES, check_log_to, draw_curves
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together
 from polyrank.training.learner import METRICS, Learner, Report, explain_out_of_memory
@@ -47,6 +46,7 @@ from polyrank.training.ranker import make_learner
 from polyrank.training.rerank import RerankStep, judged
 from polyrank.training.run_document import RECIPE, name_of, read_run_recipe, run_document
 from polyrank.training.run_folder import RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
+from polyrank.training.tracking import CURVES, check_log_to, draw_curves
 
 RESULT = replace(RECIPE, file="result.json")
 INT8_LISTS = 200  # validation lists on which the rankings in int8 are compared: a list is half a point of R@1

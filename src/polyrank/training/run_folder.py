@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.training import NetworkTraining
+from polyrank.config.train import NetworkTraining
 from polyrank.devices import distributed
 from polyrank.errors import ConfigError, UsageError
 from polyrank.storage.document import DocumentKind, has_document, read_document, seal

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.config.pretraining import PretrainText
+from polyrank.config.pretrain import PretrainText
 from polyrank.text import Subwords, Tokens, pad
 from polyrank.training.pretraining.tokens import Pairs
 

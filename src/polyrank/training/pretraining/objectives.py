@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyrank.config.pretraining import Objective
+from polyrank.config.pretrain import Objective
 from polyrank.models.pretraining import PretrainingNetwork
 from polyrank.training.pretraining.batches import NO_TARGET, MaskedPairs
 

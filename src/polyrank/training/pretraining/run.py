@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from polyrank.config.checked import to_dict
-from polyrank.config.pretraining import ContinuedModel, PretrainRecipe, VocabularyConfig, pretrain_recipe_from_dict
+from polyrank.config.pretrain import ContinuedModel, PretrainRecipe, VocabularyConfig, pretrain_recipe_from_dict
 from polyrank.config.runs import MODEL_FOLDER
 from polyrank.data.rows import open_file
 from polyrank.devices import distributed
@@ -34,13 +34,13 @@ from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.storage.durable import check_replaceable, sha256_file, write_file
 from polyrank.text import Subwords, learn_bert_subwords, read_subwords
 from polyrank.training.checkpoints import CHECKPOINT
-from polyrank.training.curves import CURVES, check_log_to, draw_curves
 from polyrank.training.learner import METRICS, Learner
 from polyrank.training.loop import fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
 from polyrank.training.run_document import EXAMPLES, check_same_examples
 from polyrank.training.run_folder import RunKind, hold_run_folder, stopped_by_minutes
+from polyrank.training.tracking import CURVES, check_log_to, draw_curves
 
 VOCABULARY, TOKENS = "tokenizer.json", "tokens"
 RECIPE, RESULT = (

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from polyrank.config.pretraining import Objective, PretrainRecipe
+from polyrank.config.pretrain import Objective, PretrainRecipe
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.models.pretraining import PretrainingNetwork

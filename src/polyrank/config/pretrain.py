@@ -17,7 +17,7 @@ from polyrank.config.checked import (
     from_dict,
 )
 from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
-from polyrank.config.training import LogTo, NetworkTraining, Precision, Updates
+from polyrank.config.train import LogTo, NetworkTraining, Precision, Updates
 from polyrank.errors import ConfigError
 
 WARMUP = InverseSqrtSchedule(warmup_steps=10_000)

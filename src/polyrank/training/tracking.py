@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from polyrank.config.training import LogTo
+from polyrank.config.train import LogTo
 from polyrank.devices import distributed
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.storage.durable import write_file
