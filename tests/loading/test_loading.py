@@ -14,12 +14,15 @@ from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError,
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model
 from polyrank.loading.hub import connect_to_hub
-from polyrank.loading.models import absolute_name, portable_name, resolved_name
+from polyrank.loading.models import absolute_name, check_apart, model_folder, portable_name, resolved_name
 from polyrank.loading.recipes import load_recipe, resolve_recipe
 from polyrank.loading.runs import resolve_runs
 from polyrank.models import new_model
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.open import load
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.counts import Counts
+from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import Served
 
@@ -260,3 +263,21 @@ def test_a_fixed_model_is_on_the_hub_only_by_hf(method: dict[str, str]) -> None:
     recipe = {"model": model, "train": {"method": method}, "data": {"train": "pairs.jsonl"}, "output": "run"}
     with pytest.raises(UsageError, match="a/b is not a model folder"):
         resolve_recipe(load_recipe(recipe))
+
+
+def test_a_ranker_resolves_to_its_models(tmp_path: Path) -> None:
+    terms = [(EncoderTerm(load("shipped:convert")), (1.0,)), (Counts.of({"thanks": 3}), (0.5,))]
+    Ranker(terms).save(tmp_path / "ranker")
+    ref = resolve_model(tmp_path / "ranker")
+    assert (ref.kind, ref.fingerprint) == ("ranker", Ranker(terms).fingerprint)
+    assert [part.name for part in ref.parts] == ["shipped:convert"]
+    (contestant,) = resolve_contestants([str(tmp_path / "ranker")])
+    assert contestant.ref.kind == "ranker"
+    with pytest.raises(UsageError, match=r"no model of .*ranker has an openvino export \(shipped:convert\)"):
+        resolve_model(tmp_path / "ranker", backend="openvino")
+    for path in (tmp_path / "ranker", model_folder("shipped:convert")):
+        with pytest.raises(UsageError, match="would be a part of itself; choose another path"):
+            check_apart(path, [ref])
+    check_apart(tmp_path / "other", [ref])
+    with pytest.raises(UsageError, match=r"`max_context_tokens` does not apply to .*, whose text lengths are fixed"):
+        resolve_model(tmp_path / "ranker", lengths=Lengths(max_context_tokens=40))

@@ -1,6 +1,7 @@
 """Rankers: with every subset of terms, scores are the sum of weighted features, however they are computed."""
 
 import gc
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -363,41 +364,23 @@ def test_networks_give_the_same_scores_everywhere(
 
 # another kind of term
 
-MODULE = '''
-import numpy as np
-
-from polyrank.scorers.terms.protocol import ReplyTerm
-
-
-class ReplyLength(ReplyTerm):
-    """How many words a reply has."""
-
-    kind = name = fingerprint = "reply_length"
-    signed = True
-
-    def numbers(self, texts):
-        return np.array([[len(text.split())] for text in texts], np.float32)
-
-    @classmethod
-    def offered(cls, offer):
-        return [cls()]
-'''
-
 
 @pytest.fixture
-def reply_length(tmp_path: Path) -> Iterator[None]:
-    """A module of another kind of term in the package of terms; gone afterwards."""
+def length(tmp_path: Path) -> Iterator[None]:
+    """The module of CONTRIBUTING.md in the package of terms; gone afterwards."""
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text("utf-8")
+    (module,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "(ReplyTerm)" in code]
     (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "reply_length.py").write_text(MODULE, "utf-8")
+    (tmp_path / "more" / "length.py").write_text(module, "utf-8")
     kinds_of_terms.__path__.append(str(tmp_path / "more"))
     yield
     kinds_of_terms.__path__.remove(str(tmp_path / "more"))
-    del sys.modules[f"{kinds_of_terms.__name__}.reply_length"], kinds_of_terms.reply_length  # type: ignore[attr-defined]
+    del sys.modules[f"{kinds_of_terms.__name__}.length"], kinds_of_terms.length  # type: ignore[attr-defined]
     gc.collect()  # classes refer to themselves
-    assert "reply_length" not in kinds_of_terms.term_kinds()
+    assert "length" not in kinds_of_terms.term_kinds()
 
 
-@pytest.mark.usefixtures("reply_length")
+@pytest.mark.usefixtures("length")
 def test_a_kind_of_term_is_added_by_one_module(tmp_path: Path) -> None:
     generator = np.random.default_rng(4)
     lists = [
@@ -405,7 +388,7 @@ def test_a_kind_of_term_is_added_by_one_module(tmp_path: Path) -> None:
     ]
     lists = [replace(e, relevant=(e.candidates.index("yes yes yes yes yes"),), id=e.context[0]) for e in lists]
     tuning = polyrank.tune([WordEncoder("bi", 1)], lists)
-    assert "reply_length" in [row["kind"] for row in tuning.rows if row["weights"]]
+    assert "length" in [row["kind"] for row in tuning.rows if row["weights"]]
     assert tuning.is_better
     tuning.ranker.save(tmp_path / "ranker")
     loaded = load_ranker(tmp_path / "ranker", {"bi": WordEncoder("bi", 1)}.__getitem__)
