@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
 from polyrank.models import BiEncoder
-from polyrank.models.losses import cross_entropy, distinct
+from polyrank.models.losses import cross_entropy
 from polyrank.ranking.statistics import paired_t
 from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
@@ -141,7 +141,7 @@ def main(model: Path, train: Path, test: Path, budget: int, speaker: str | None 
     def loss(attention: Attention, places: Sequence[int]) -> Tensor:
         own = keys[list(places)]
         values = attention([known[i] for i in places], responses[list(places)][None])
-        return cross_entropy(values, torch.arange(len(own)), distinct(own, len(own)))
+        return cross_entropy(values, torch.arange(len(own)), own[:, None] != own[None])
 
     @torch.no_grad()
     def held_out(attention: Attention) -> float:

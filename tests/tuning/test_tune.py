@@ -85,13 +85,13 @@ def test_counts_and_words_of_the_dialogues_are_chosen_if_they_help() -> None:
         lists.append(Example((f"w{n % 30}",), texts, (int((scores + generator.gumbel(size=6)).argmax()),), str(n)))
     tuning = polyrank.tune([BI], lists, dialogues=dialogues)
     assert "counts" in kinds_of(tuning)
-    assert "counts" not in [row["kind"] for row in polyrank.tune([BI], lists).rows]  # there are no dialogues
+    assert "counts" not in [row["kind"] for row in polyrank.tune([BI], lists).rows]  # without dialogues
     echoes = truth((EncoderTerm(BI), (1.0,)), (Words(WordCounts.of(SAID)), (1.0, 0.0, 0.0, 0.0)))
     assert "words" in kinds_of(polyrank.tune([BI], simulated(200, echoes)))
 
 
 def test_noise_is_no_ranker_of_several_terms() -> None:
-    """Random models beside a useful one: nearly always the useful one alone is best."""
+    """Random models next to a useful one: nearly always the useful one alone is best."""
     better = 0
     for seed in range(20):
         noise = [WordEncoder(f"noise {n}", 50 + 3 * seed + n) for n in range(2)]
