@@ -33,8 +33,7 @@ from polyrank.index.remote import (
 from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.collections import StoredCollection, check_partitions
 from polyrank.index.remote.facts import Columns, condition, facts
-from polyrank.index.remote.kinds import build_settings, read_kind
-from polyrank.index.remote.milvus import CollectionDescription, MilvusCollection
+from polyrank.index.remote.milvus import CollectionDescription, MilvusCollection, build_settings, read_kind
 from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
 from polyrank.records import Candidate
 from polyrank.storage.document import seal

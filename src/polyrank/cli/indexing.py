@@ -76,7 +76,7 @@ def index_build(
     from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind
-    from polyrank.index.remote.kinds import read_kind as read_remote_kind
+    from polyrank.index.remote.milvus import read_kind as read_remote_kind
     from polyrank.loading.models import absolute_name, read_backend, resolve_encoder
     from polyrank.scorers.open import encoder_of, load_ranking
     from polyrank.storage.quantized import read_precision

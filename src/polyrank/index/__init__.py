@@ -3,7 +3,7 @@
 from polyrank.index.counts import COUNT_FIELD, as_count
 from polyrank.index.filters import Filter, as_filter, read_filter
 from polyrank.index.local import LocalIndex, LocalWriter
-from polyrank.index.local.known_vectors import KnownVectors
+from polyrank.index.local.reader import KnownVectors
 from polyrank.index.opening import (
     check_target,
     is_index,

@@ -310,6 +310,32 @@ class LocalIndex(Index):
         return BlockUpdate(meta.matrix, blocks, matrix.change, matrix.digest, matrix.ann)
 
 
+class KnownVectors:
+    """Vectors by text of an index, so that no text is encoded twice when it is built again.
+
+    Args:
+        index: made by the encoder that would otherwise encode the texts.
+    """
+
+    def __init__(self, index: LocalIndex) -> None:
+        self._blocks = index.blocks()
+        rows = {row for block in self._blocks for row in block.rows.tolist()}
+        # rows that a writer has added since are not in the blocks
+        self._rows = {candidate.text: row for row, candidate in index.iter_candidates() if row in rows}
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._rows
+
+    def __getitem__(self, text: str) -> Vectors:
+        row = self._rows[text]
+        for block in self._blocks:
+            at = int(np.searchsorted(block.rows, row))
+            if at < len(block.rows) and block.rows[at] == row:
+                vector: Vectors = block.vectors[np.array([at])][0]
+                return vector
+        raise KeyError(text)
+
+
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     """All that an index has loaded, from one change; replaced as a whole.

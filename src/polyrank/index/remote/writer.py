@@ -25,8 +25,7 @@ from polyrank.index.remote.address import FOLDER_FILES, LOCK, Address, read_addr
 from polyrank.index.remote.collections import check_partitions
 from polyrank.index.remote.connection import TIMEOUT_S
 from polyrank.index.remote.facts import Columns, read_field
-from polyrank.index.remote.kinds import KINDS, build_settings, read_kind
-from polyrank.index.remote.milvus import MilvusCollection
+from polyrank.index.remote.milvus import KINDS, MilvusCollection, build_settings, read_kind
 from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
 from polyrank.index.remote.rows import (
     ROWS_AT_A_TIME,
