@@ -26,8 +26,8 @@ def read_replies(
     """Read replies from a table, from JSON, or from a text file with one reply per line.
 
     The distribution polyrank-chats reads the file; HTML becomes plain text, as in chats. Equal texts count once; blank
-    texts are left out. A reply without an id gets one from its
-    text, the same in every file. Other columns become metadata.
+    texts are left out. A reply without an id gets one from its text, the same in every file. Other columns become
+    metadata.
 
     Args:
         path: CSV or TSV (by the suffix), a workbook, an SQLite database, Parquet, JSON lines or a JSON list; any other

@@ -35,11 +35,6 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def text_of(value: object) -> str:
-    """The value itself if it is a text, else an empty text."""
-    return value if isinstance(value, str) else ""
-
-
 def object_of(value: object) -> Row:
     """The value itself if it is a JSON object, else an empty object.
 

@@ -1,0 +1,48 @@
+"""The breadth of the package: lines of code, and words that name one thing."""
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "src" / "polyrank"
+MOST_LINES = 30_100  # a change that needs more removes something first
+MOST_REPEATED_NAMES = 6  # of classes, in several modules
+BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def lines_of_code(text: str) -> int:
+    """Lines with code: without docstrings, comments and blank lines.
+
+    >>> lines_of_code('"A module."\\n\\nx = (  # two\\n    1\\n)\\n')
+    3
+    """
+    strings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                match node.body:
+                    case [ast.Expr(value=ast.Constant(value=str())) as doc, *_]:
+                        strings.update(range(doc.lineno, (doc.end_lineno or doc.lineno) + 1))
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in BLANK:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return len(code - strings)
+
+
+def test_the_package_stays_small() -> None:
+    sizes = Counter({file: lines_of_code(file.read_text("utf-8")) for file in PACKAGE.rglob("*.py")})
+    assert sizes.total() <= MOST_LINES, sizes.most_common(10)
+
+
+def test_a_name_means_one_class() -> None:
+    names = Counter(
+        node.name
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    repeated = sorted(name for name, count in names.items() if count > 1)
+    assert len(repeated) <= MOST_REPEATED_NAMES, repeated
