@@ -92,21 +92,16 @@ def test_a_training_from_a_model_has_its_settings(tmp_path: Path) -> None:
     assert own.model.embedding_dim == found.model.embedding_dim
 
 
-def test_a_partner_that_starts_from_a_model_has_its_settings_too(tmp_path: Path) -> None:
+def test_a_partner_that_starts_from_a_model_has_its_settings_too(tiny_backbone: Path, tmp_path: Path) -> None:
+    config = PolyConfig(backbone=str(tiny_backbone), n_codes=7)
+    save_model(tmp_path / "poly", *new_model(config, TextPolicy(max_context_tokens=24), seed=1, sample=["hi"]))
     place = recipe(tmp_path, 'kind = "bi"', 'method.kind = "mutual"', "max_context_tokens = 64")
-    tables = (
-        '[reranker]\nkind = "convert"',
-        "[reranker.text]\nmax_earlier_turns = 3",
-        f'[reranker.train]\ninit_from = "{CONVERT}"',
-    )
+    tables = '[reranker]\nkind = "poly"', f'[reranker.train]\ninit_from = "{tmp_path / "poly"}"'
     place.write_text(place.read_text("utf-8") + "\n".join(tables), "utf-8")
-    found = load_recipe(place).reranker
-    shipped = read_config(model_folder(CONVERT))
-    assert found is not None
-    assert isinstance(found.text, ConvertText)
-    assert found.model == model_from_dict(shipped["model"])
-    assert found.text.max_earlier_turns == 3
-    assert found.text.max_context_tokens == shipped["text"]["max_context_tokens"] != 64
+    found = load_recipe(place)
+    assert found.reranker is not None
+    assert found.reranker.model == model_from_dict(read_config(tmp_path / "poly")["model"])
+    assert found.text == TextPolicy(max_context_tokens=64)  # of both networks
 
 
 def test_a_start_of_another_kind_does_not_change_the_settings(tmp_path: Path) -> None:

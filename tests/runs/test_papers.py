@@ -72,8 +72,7 @@ STATED: dict[str, dict[str, Any]] = {  # values stated in the papers
         "train.method.smoothing": 0.2, "train.method.scale_steps": 10_000,
     },
     "tao": {**TAO, **APART, "train.method.kind": "mutual", "train.method.alpha": 1.0, "train.method.temperature": 3.0,
-            "reranker.model.kind": "cross", "reranker.model.head": "mlp", "reranker.train.new_dropout": 0.1,
-            "reranker.text.share_pair_budget": False},
+            "reranker.model.kind": "cross", "reranker.model.head": "mlp", "reranker.train.new_dropout": 0.1},
     "tao-bi": {**TAO, **APART, "train.method.kind": "listwise"},
     "tao-cross": {**TAO, "model.kind": "cross", "model.head": "mlp", "train.method.kind": "listwise"},
 }  # fmt: skip

@@ -18,12 +18,12 @@ import processes
 from polyrank import load
 from polyrank.config.pretrain import PretrainRecipe, PretrainText, ScratchModel
 from polyrank.config.train import NetworkTraining
-from polyrank.errors import ArtifactError, ConfigError, DataError, ResourceError, UsageError
+from polyrank.errors import ConfigError, DataError, ResourceError, UsageError
 from polyrank.loading.recipes import load_pretrain_recipe
 from polyrank.models.backbone import load_backbone
 from polyrank.models.pretraining import PretrainingNetwork, new_bert, pretraining_network, save_backbone
 from polyrank.storage.document import read_document, seal
-from polyrank.storage.tensors import read_file, to_bytes
+from polyrank.storage.tensors import read_file
 from polyrank.text import Subwords, learn_bert_subwords, load_subwords
 from polyrank.text.subword_learning import _count_words
 from polyrank.training import train
@@ -369,7 +369,8 @@ def network_of(backbone: Path) -> PretrainingNetwork:
 
 
 def batches_of(pairs: Pairs, subwords: Subwords, *changes: str) -> list[MaskedPairs]:
-    return reading(pairs, subwords, "train.objectives=joint", *changes).batch(0)[1]
+    source = reading(pairs, subwords, "train.objectives=joint", *changes)
+    return source.parts(source.rows(0)[0])
 
 
 @torch.no_grad()
@@ -620,20 +621,6 @@ def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Pat
         pretrain(plan(dialogues, tmp_path / "other", "train.steps=2"))
 
 
-def test_a_checkpoint_of_an_earlier_version_is_refused_with_the_way_to_train_again(
-    dialogues: Path, tmp_path: Path
-) -> None:
-    recipe = plan(dialogues, tmp_path / "run", "train.steps=2")
-    pretrain(recipe)
-    checkpoint = tmp_path / "run" / CHECKPOINT
-    tensors, notes = read_file(checkpoint)
-    progress = {"step": 2, "n_tokens": 9, "seconds": 0.0, "n_bad": 0, "best": {}, "best_step": 2}
-    checkpoint.write_bytes(to_bytes(tensors, {**notes, "progress": json.dumps(progress)}))
-    (tmp_path / "run" / "pretrained.json").unlink()
-    with pytest.raises(ArtifactError, match=r"earlier version of polyrank; start again with `overwrite=True`"):
-        pretrain(recipe, resume=True)
-
-
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_the_result_is_a_backbone_for_polyrank_and_transformers(
     kind: str, dialogues: Path, tmp_path: Path, task: dict[str, Path]
@@ -723,7 +710,6 @@ def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
         ("train.schedule.kind=plateau", "is not one of"),
         ("train.epochs=3", "unknown key"),
         ("model.backbone=embedded", "model.layers applies to a network from scratch"),
-        ("train.mask_share=0.2", "has been removed; its value is always 0.15"),
     ],
 )
 def test_impossible_recipes(change: str, words: str) -> None:
