@@ -23,7 +23,6 @@ from polyrank.scorers.open import load
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
-from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import Served
 
 
@@ -142,14 +141,6 @@ def test_seeds_in_the_working_directory_are_of_one_model(
     assert [(one.group, one.seed) for one in found] == [(".", 1), (".", 2)]
 
 
-def test_python_loads_two_stages_as_the_command_line_does() -> None:
-    both = load("bm25", rerank="untuned:embedded", n_retrieved=2, max_context_tokens=32)
-    assert isinstance(both, TwoStageScorer)
-    assert (both.n_retrieved, both.reranker.cut[0].max_context_tokens) == (2, 32)
-    with pytest.raises(UsageError, match="`n_retrieved=2` is the number of candidates for a second stage"):
-        load("bm25", n_retrieved=2)
-
-
 def test_a_hub_name_is_saved_with_its_prefix() -> None:
     assert absolute_name("owner/model") == absolute_name("hf:owner/model") == "hf:owner/model"
     assert absolute_name("untuned:owner/model") == "untuned:hf:owner/model"
@@ -172,7 +163,6 @@ def test_lengths_apply_to_models_with_that_setting() -> None:
     "use",
     [
         load,
-        resolve_model,
         lambda name, backend: resolve_contestants([name, "tfidf"], backend=backend),
         lambda name, backend: Served("served", name, backend=backend),
     ],
@@ -235,16 +225,19 @@ def test_comparing_models_is_the_same_in_python_and_on_the_command_line() -> Non
     assert rows_of[0]["n_left_out"] == 0
 
 
-def test_a_result_states_the_precisions_of_both_stages(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_states_the_precision_of_a_rankers_networks(
+    tiny_backbone: Path, tiny_encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from polyrank.devices.choice import cpu_has_int8
 
     if not cpu_has_int8():
         pytest.skip("this machine multiplies no 8-bit numbers")
     task = read_task([{"context": ["hi"], "candidates": ["hello", "restart"], "relevant": [0]}])
-    found = []
+    found, encoders = [], [load(name) for name in (f"untuned:{tiny_backbone}", tiny_encoders["bi"])]
+    Ranker([(EncoderTerm(encoder), (1.0,)) for encoder in encoders]).save(tmp_path / "ranker")
     for precision in ("fp32", "int8"):
         monkeypatch.setenv("POLYRANK_PRECISION", precision)
-        models = resolve_contestants([f"untuned:{tiny_backbone}"], rerank=f"untuned:{tiny_backbone}")
+        models = resolve_contestants([str(tmp_path / "ranker")])
         found.append(evaluate_models(models, task, device="cpu").rows[0]["precision"])
     assert found == ["fp32", "int8"]
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
-from polyrank.loading.models import Backend, Lengths, ModelRef, absolute_name, resolve_encoder, resolve_model
+from polyrank.loading.models import (
+    Backend,
+    Lengths,
+    ModelRef,
+    absolute_name,
+    check_backend,
+    resolve_encoder,
+    resolve_model,
+)
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Scorer
@@ -53,6 +61,7 @@ def load(
     """
     lengths = Lengths(max_context_tokens, max_candidate_tokens)
     ref = resolve_model(name, backend=backend, lengths=lengths)
+    check_backend([ref], backend)
     return open_ranking(ref, device=device, precision=precision, corpus=corpus)
 
 
