@@ -33,7 +33,7 @@ from polyrank.records import Context
 from polyrank.scorers.load import untuned_scorer
 from polyrank.serving.guard import LARGE_BODIES
 from polyrank.serving.pool import Computed, Pool, RefusedError, WorkerDiedError
-from polyrank.serving.tasks import Scored, ScoreTask
+from polyrank.serving.tasks import ScoredTexts, ScoreTask
 from polyrank.serving.worker import Setup
 from processes import run
 from servers import Running, serving
@@ -443,7 +443,7 @@ def test_one_bad_item_of_a_batch_fails_alone(
         if batch is None:
             raise ZeroDivisionError
 
-    async def three() -> list[Computed[Scored] | BaseException]:
+    async def three() -> list[Computed[ScoredTexts] | BaseException]:
         setup = Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1)
         pool = Pool(setup, on_batch=watched)
         pool.start()
@@ -489,7 +489,7 @@ def test_each_process_keeps_its_number(tiny_backbone: Path) -> None:
 
 @pytest.mark.deep
 def test_a_process_that_cannot_be_started_is_tried_again(tiny_backbone: Path) -> None:
-    async def work() -> Computed[Scored]:
+    async def work() -> Computed[ScoredTexts]:
         pool = Pool(Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1))
         pool.start()
         await pool.until_ready()

@@ -51,7 +51,7 @@ from polyrank.serving.app import STATUSES, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, Server
 from polyrank.serving.errors import HttpError, http_error
-from polyrank.serving.guard import App, Guard, refuse
+from polyrank.serving.guard import Guard, refuse
 from polyrank.serving.jobs import Job, OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
@@ -675,7 +675,7 @@ def test_a_request_is_logged_without_its_texts(client: TestClient, caplog: pytes
     }  # fmt: skip
 
 
-def guarded(app: App, *, limits: LimitSettings | None = None) -> Callable[..., Coroutine[Any, Any, list[Any]]]:
+def guarded(app: Any, *, limits: LimitSettings | None = None) -> Callable[..., Coroutine[Any, Any, list[Any]]]:
     """A function that sends a request to an app behind a guard, from a client that waits; it returns the messages."""
     guard = Guard(
         app, keys=Keys(), limits=limits or LimitSettings(), check_capacity=lambda: None, on_answer=lambda *_: None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from polyrank.answering.protocol import Answer
@@ -18,11 +18,11 @@ from polyrank.errors import (
     ResourceError,
     UsageError,
 )
+from polyrank.feedback.records import Action
 from polyrank.records import Candidate, Context, ContextLike, Ranked
 from polyrank.scorers.explanation import Explanation
 
 T_co = TypeVar("T_co", covariant=True)
-Action = Literal["taken", "edited", "refused"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ except ImportError as error:
 
 from polyrank.answering.protocol import Answer
 from polyrank.client import calls
-from polyrank.client.calls import Action, Call, ServedModel
+from polyrank.client.calls import Call, ServedModel
 from polyrank.data.pool import CandidateLike
 from polyrank.errors import DataError, OfflineError, UsageError
+from polyrank.feedback.records import Action
 from polyrank.records import Candidate, ContextLike
 from polyrank.scorers.explanation import Explanation
 from polyrank.storage.closing import Closing

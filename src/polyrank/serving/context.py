@@ -22,11 +22,11 @@ from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.strict import refuse_size
-from polyrank.serving.tasks import Embedded, Scored, Task
+from polyrank.serving.tasks import Embedded, ScoredTexts, Task
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 T = TypeVar("T")
-OfTexts = TypeVar("OfTexts", Scored, Embedded)
+OfTexts = TypeVar("OfTexts", ScoredTexts, Embedded)
 
 log = logging.getLogger("polyrank.serving")
 
@@ -139,7 +139,7 @@ class Server:
         except UsageError as error:
             raise HttpError(422, str(error), param="context") from None
 
-    def check_whole(self, name: str, values: Sequence[Scored | Embedded], param: str) -> None:
+    def check_whole(self, name: str, values: Sequence[ScoredTexts | Embedded], param: str) -> None:
         """Refuse texts that the model truncated.
 
         Raises:

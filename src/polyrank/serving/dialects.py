@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, Tag
 from pydantic_core import PydanticCustomError
 
-from polyrank.serving.wire import Name, Request, RequestId, Served, Text, Texts, Usage
+from polyrank.serving.wire import Name, Request, RequestId, ServedName, Text, TextList, Usage
 
-Meta = Annotated[dict[str, JsonValue], Field(description="Version and billed units, as in Cohere's API.")]
+CohereMeta = Annotated[dict[str, JsonValue], Field(description="Version and billed units, as in Cohere's API.")]
 Direction = Literal["left", "right", "Left", "Right"] | None
 
 
@@ -50,9 +50,9 @@ class CohereRerankAnswer(BaseModel):
     """Documents, best first."""
 
     id: RequestId
-    model: Served
+    model: ServedName
     results: list[CohereResult] = Field(description="Best first.")
-    meta: Meta
+    meta: CohereMeta
     usage: Usage
 
 
@@ -60,12 +60,12 @@ class TeiRerankRequest(Request):
     """In the format of text-embeddings-inference."""
 
     query: Text = Field(description="A context of one turn.")
-    texts: Texts = Field(min_length=1, description="Candidates.")
+    texts: TextList = Field(min_length=1, description="Candidates.")
     raw_scores: bool = Field(False, description="Return raw scores instead of numbers from 0 to 1.")
     return_text: bool = Field(False, description="Whether results include the texts.")
     truncate: bool | None = Field(None, description="false: refuse texts that are too long instead of truncating them.")
     truncation_direction: Direction = Field(
-        None, description="Texts are truncated at their end; left: refuse texts that are too long."
+        None, description="TextList are truncated at their end; left: refuse texts that are too long."
     )
 
 
@@ -103,7 +103,7 @@ class EmbeddingsRequest(Request):
     """In OpenAI's format, with ``input_type`` for models that encode contexts and candidates differently."""
 
     model: Name = None
-    input: Annotated[Text | Texts, BeforeValidator(_no_tokens)] = Field(
+    input: Annotated[Text | TextList, BeforeValidator(_no_tokens)] = Field(
         description="A text or texts; token ids are refused.", examples=[["restart the router"]]
     )
     encoding_format: Literal["float", "base64"] | None = Field(
@@ -116,7 +116,7 @@ class EmbeddingsRequest(Request):
     user: str | None = Field(None, description="The user's id, as in OpenAI's API; ignored.")
 
 
-class Embedding(BaseModel):
+class EmbeddingRow(BaseModel):
     """A vector, as numbers or as the base64 of little-endian float32."""
 
     object: Literal["embedding"] = Field(default="embedding", description="As in OpenAI's API.")
@@ -128,8 +128,8 @@ class EmbeddingsAnswer(BaseModel):
     """Vectors, in the order of the inputs."""
 
     object: Literal["list"] = Field(default="list", description="As in OpenAI's API.")
-    data: list[Embedding] = Field(description="One per input.")
-    model: Served
+    data: list[EmbeddingRow] = Field(description="One per input.")
+    model: ServedName
     usage: Usage
 
 
@@ -137,7 +137,7 @@ class CohereEmbedRequest(Request):
     """In Cohere's format."""
 
     model: Name = None
-    texts: Texts = Field(description="Contexts or candidates.", examples=[["restart the router"]])
+    texts: TextList = Field(description="Contexts or candidates.", examples=[["restart the router"]])
     input_type: Literal["search_query", "search_document", "classification", "clustering"] | None = Field(
         None, description="Contexts (search_query) or candidates (all others); omitted: the suffix of model decides."
     )
@@ -159,7 +159,7 @@ class FirstCohereEmbedAnswer(BaseModel):
     id: RequestId
     embeddings: list[list[float]] = Field(description="In the order of the texts.")
     texts: list[str] = Field(description="The request's texts.")
-    meta: Meta
+    meta: CohereMeta
     response_type: Literal["embeddings_floats"] = Field(default="embeddings_floats", description="As in Cohere's API.")
 
 
@@ -169,7 +169,7 @@ class CohereEmbedAnswer(BaseModel):
     id: RequestId
     embeddings: dict[str, list[Any]] = Field(description="By type, in the order of the texts.")
     texts: list[str] = Field(description="The request's texts.")
-    meta: Meta
+    meta: CohereMeta
     response_type: Literal["embeddings_by_type"] = Field(
         default="embeddings_by_type", description="As in Cohere's API."
     )
@@ -178,7 +178,7 @@ class CohereEmbedAnswer(BaseModel):
 class TeiEmbedRequest(Request):
     """In the format of text-embeddings-inference."""
 
-    inputs: Text | Texts = Field(description="A candidate, or candidates.", examples=["restart the router"])
+    inputs: Text | TextList = Field(description="A candidate, or candidates.", examples=["restart the router"])
     truncate: bool | None = Field(None, description="false: refuse texts that are too long instead of truncating them.")
     truncation_direction: Direction = Field(
         None,
@@ -194,7 +194,7 @@ class TeiEmbedRequest(Request):
 class TeiInfo(BaseModel):
     """The description of a text-embeddings-inference server."""
 
-    model_id: Served
+    model_id: ServedName
     model_sha: str | None = Field(description="Fingerprint of the weights.")
     model_dtype: str = Field(description="Type of the vectors.")
     model_type: dict[str, dict[str, Any]] = Field(description="embedding or reranker.")

@@ -9,9 +9,11 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
 
 from polyrank.config.serving import LimitSettings
 from polyrank.serving.errors import HttpError, http_error
@@ -19,12 +21,6 @@ from polyrank.serving.keys import Keys
 from polyrank.serving.log import name_of
 
 log = logging.getLogger("polyrank.access")
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 OPEN = ("/live", "/ready", "/health")  # need no key
 SMALL_BODY = 64 * 1024  # bytes; smaller bodies are always accepted
@@ -55,7 +51,7 @@ class Guard:
 
     def __init__(
         self,
-        app: App,
+        app: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]],
         *,
         keys: Keys,
         limits: LimitSettings,

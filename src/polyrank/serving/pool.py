@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from polyrank.errors import PolyrankError
 from polyrank.serving.jobs import Job, JobQueue
-from polyrank.serving.tasks import Batch, ServedInfo, Started, Task, TaskOutcome
+from polyrank.serving.tasks import ServedInfo, Started, Task, TaskOutcome
 from polyrank.serving.worker import Setup, run_worker
 
 R = TypeVar("R")
@@ -105,7 +105,7 @@ class Worker:
         Raises:
             EOFError, OSError: the process died.
         """
-        self.connection.send(Batch(batch[0].name, [job.task for job in batch]))
+        self.connection.send((batch[0].name, [job.task for job in batch]))
         return self.connection.recv()  # type: ignore[no-any-return]
 
     def kill(self) -> None:

@@ -34,7 +34,7 @@ from polyrank.serving.tasks import (
     ExplainTask,
     Responded,
     RespondTask,
-    Scored,
+    ScoredTexts,
     ScoreTask,
     ServedInfo,
     ServedKind,
@@ -183,13 +183,13 @@ class Served:
                 results[number] = Responded(own, replies_as_json(ranked), shown, milliseconds, *made_by)
         return [results[number] for number in range(len(tasks))]
 
-    def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
+    def score(self, tasks: Sequence[ScoreTask]) -> list[ScoredTexts]:
         """Scores of texts for contexts."""
         scores = self.scorer.score([task.context for task in tasks], [task.texts for task in tasks])
         for row in scores:
             check_finite(row)
         return [
-            Scored(
+            ScoredTexts(
                 row.tolist(),
                 *_counted(_tokens_of_pairs, self.scorer, task.context, task.texts),
                 self.scorer.fingerprint,

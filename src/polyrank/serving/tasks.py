@@ -59,7 +59,7 @@ class RespondTask(Task[Responded]):
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredTexts:
     """Raw scores in the order of the texts, the number of tokens, whether a text was truncated, and by which model."""
 
     scores: list[float]
@@ -69,7 +69,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class ScoreTask(Task[Scored]):
+class ScoreTask(Task[ScoredTexts]):
     """Score texts for a context."""
 
     operation: ClassVar[str] = "score"
@@ -106,14 +106,6 @@ class ExplainTask(Task[bytes]):
     context: Context
     candidate: str
     filter: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Tasks of one operation, and the name of the model that computes them."""
-
-    name: str
-    tasks: Sequence[Task[Any]]
 
 
 @dataclass(frozen=True, slots=True)

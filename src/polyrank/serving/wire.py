@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from polyrank.data.fields import turns_if_messages
 
 Text = str
-Texts = Annotated[list[Text], Field(fail_fast=True)]  # the first wrong entry ends the check
+TextList = Annotated[list[Text], Field(fail_fast=True)]  # the first wrong entry ends the check
 
 
 def _turns(value: Any) -> Any:
@@ -37,12 +37,12 @@ Turns = Annotated[
 Name = Annotated[str | None, Field(description="Name of a model, ranker or index; omitted: the first suitable one.")]
 Id = Annotated[str, Field(description="Id of the candidate.")]
 Metadata = Annotated[dict[str, Any], Field(description="JSON that was added with the candidate.")]
-Size = Annotated[int, Field(description="Number of candidates in the index after the change.")]
-Served = Annotated[str, Field(description="Name of the model, ranker or index that answered.")]
+CatalogueSize = Annotated[int, Field(description="Number of candidates in the index after the change.")]
+ServedName = Annotated[str, Field(description="Name of the model, ranker or index that answered.")]
 RequestId = Annotated[str, Field(description="Same as the header x-request-id.")]
 Usage = Annotated[dict[str, int], Field(description="Number of tokens that the model read.")]
-Facts = Annotated[Texts, Field(description="Facts about the whole conversation, such as persona lines.")]
-Conversation = Annotated[str | None, Field(description="Id of the conversation, which groups requests for feedback.")]
+Facts = Annotated[TextList, Field(description="Facts about the whole conversation, such as persona lines.")]
+ConversationId = Annotated[str | None, Field(description="Id of the conversation, which groups requests for feedback.")]
 
 
 class Request(BaseModel):
@@ -65,7 +65,7 @@ class RespondRequest(Background):
     """A context to find replies for."""
 
     k: int = Field(5, ge=1, le=1_000_000, description="Number of replies.")
-    conversation: Conversation = Field(None, max_length=512)
+    conversation: ConversationId = Field(None, max_length=512)
     filter: str | None = Field(
         None, min_length=1, description='Condition on metadata, such as lang = "en".', examples=[None]
     )
@@ -88,7 +88,7 @@ class RespondAnswer(BaseModel):
     """Replies, best first."""
 
     request_id: RequestId
-    model: Served
+    model: ServedName
     results: list[RespondReply] = Field(description="Best first.")
     abstained: bool = Field(description="Whether no reply is good enough.")
     confidence: float | None = Field(
@@ -135,7 +135,7 @@ class RemoveRequest(Request):
     """Candidates to remove; unknown ids are ignored."""
 
     model: Name = None
-    ids: Texts = Field(description="Ids of candidates; may be empty.")
+    ids: TextList = Field(description="Ids of candidates; may be empty.")
 
 
 class CandidateRow(BaseModel):
@@ -150,14 +150,14 @@ class AddAnswer(BaseModel):
     """The ids of the added candidates, which are durable."""
 
     ids: list[str] = Field(description="In the order of the request.")
-    n_candidates: Size
+    n_candidates: CatalogueSize
 
 
 class RemoveAnswer(BaseModel):
     """The number of removed candidates."""
 
     removed: int = Field(description="Number of candidates that were removed.")
-    n_candidates: Size
+    n_candidates: CatalogueSize
 
 
 class CandidatesAnswer(BaseModel):
@@ -165,19 +165,19 @@ class CandidatesAnswer(BaseModel):
 
     candidates: list[CandidateRow] = Field(description="In the order in which they were added.")
     next: str | None = Field(None, description="Send it as `after` to get the next page; null: this is the last page.")
-    n_candidates: Size
+    n_candidates: CatalogueSize
 
 
 class ScoreRequest(Background):
     """Scores for candidates, in their order."""
 
-    candidates: Texts = Field(description="Texts to score.", examples=[["restart the router", "pay the bill"]])
+    candidates: TextList = Field(description="TextList to score.", examples=[["restart the router", "pay the bill"]])
 
 
 class ScoreAnswer(BaseModel):
     """Raw scores, in the order of the candidates."""
 
-    model: Served
+    model: ServedName
     scores: list[float] = Field(description="Higher is better.")
     usage: Usage
 
@@ -202,9 +202,9 @@ class ShownList(Request):
     """Replies that a user was shown, if this server did not return them."""
 
     model: str | None = Field(None, description="Name of the model that answered, for the report.")
-    context: Text | Texts = Field([], description="One turn, or a list of turns, oldest first; empty: unknown.")
+    context: Text | TextList = Field([], description="One turn, or a list of turns, oldest first; empty: unknown.")
     background: Facts = []
-    conversation: Conversation = None
+    conversation: ConversationId = None
     results: Annotated[list[ShownReply], Field(fail_fast=True)] = Field(description="In the order shown.")
 
 

@@ -1,7 +1,7 @@
 """A model process: it opens the models and computes batches of jobs until the server closes the pipe.
 
-Only the server and this process have the pipe. The process first sends a ``Started``, then for each ``Batch`` a list of
-``TaskOutcome``, one per task; see ``polyrank.serving.tasks``.
+Only the server and this process have the pipe. The process first sends a ``Started``. It then receives the name of a
+model and tasks for it, and sends a list of ``TaskOutcome``, one per task; see ``polyrank.serving.tasks``.
 """
 
 import logging
@@ -19,7 +19,7 @@ from polyrank.config.serving import ServedBackend, ServingSettings
 from polyrank.devices.memory import keep_freed_memory
 from polyrank.errors import ArtifactError, PolyrankError, UsageError, is_out_of_memory
 from polyrank.serving.log import name_of
-from polyrank.serving.tasks import Batch, Started, TaskOutcome
+from polyrank.serving.tasks import Started, Task, TaskOutcome
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 if TYPE_CHECKING:  # imports torch, which the server process must not
@@ -75,11 +75,11 @@ def run_worker(connection: Connection, setup: Setup) -> None:
     with suppress(EOFError, ConnectionError):  # the server has closed the pipe or ended, maybe during the start
         connection.send(started)
         while not started.exit_code:
-            batch = connection.recv()
-            before = served[batch.name]
+            name, tasks = connection.recv()
+            before = served[name]
             with limit_searches(TimeLimit(setup.filter_timeout_s)):
-                outcomes = _outcomes(served, batch)
-            if (now := served[batch.name]) is not before:
+                outcomes = _outcomes(served, name, tasks)
+            if (now := served[name]) is not before:
                 outcomes[0] = replace(outcomes[0], info=now.info())
             connection.send(outcomes)
 
@@ -94,24 +94,24 @@ def _open_models(setup: Setup) -> "dict[str, Served]":
     return {name: Served(name, path, device, setup.backend) for name, path in setup.models.items()}
 
 
-def _outcomes(served: "dict[str, Served]", batch: Batch) -> list[TaskOutcome]:
+def _outcomes(served: "dict[str, Served]", name: str, tasks: Sequence[Task[Any]]) -> list[TaskOutcome]:
     """Outcomes of all tasks together; if that fails, of each task alone, so that a bad request fails alone."""
     try:
-        return [TaskOutcome(result) for result in _compute(served, batch)]
+        return [TaskOutcome(result) for result in _compute(served, name, tasks)]
     except Exception as error:
-        if len(batch.tasks) == 1:
+        if len(tasks) == 1:
             return [_refusal(error)]
-    return [outcome for task in batch.tasks for outcome in _outcomes(served, Batch(batch.name, [task]))]
+    return [outcome for task in tasks for outcome in _outcomes(served, name, [task])]
 
 
-def _compute(served: "dict[str, Served]", batch: Batch) -> Sequence[Any]:
-    _reopen_if_replaced(served, batch.name)
+def _compute(served: "dict[str, Served]", name: str, tasks: Sequence[Task[Any]]) -> Sequence[Any]:
+    _reopen_if_replaced(served, name)
     try:
-        return served[batch.name].compute(batch.tasks)
+        return served[name].compute(tasks)
     except ArtifactError:
-        if not _reopen_if_replaced(served, batch.name):
+        if not _reopen_if_replaced(served, name):
             raise
-    return served[batch.name].compute(batch.tasks)
+    return served[name].compute(tasks)
 
 
 def _reopen_if_replaced(served: "dict[str, Served]", name: str) -> bool:

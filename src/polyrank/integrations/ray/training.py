@@ -23,7 +23,6 @@ from polyrank.loading.recipes import load_recipe
 from polyrank.training import RunResult
 from polyrank.training import train as train_here
 
-Message = tuple[str, Any]
 ENDING_S = 30.0  # for workers to notice that a training has ended
 NODE = "ray.io/node-id"  # runs the mailbox on the node of this process, without which nothing reads its messages
 
@@ -106,7 +105,7 @@ class _Mailbox:
     def __init__(self) -> None:
         import asyncio
 
-        self.messages: list[Message] = []
+        self.messages: list[tuple[str, Any]] = []
         self.attempts = 0
         self.failed = False
         self.arrived = asyncio.Event()
@@ -123,7 +122,7 @@ class _Mailbox:
         self.failed |= kind.startswith("failed")
         self.arrived.set()
 
-    async def receive(self) -> list[Message]:
+    async def receive(self) -> list[tuple[str, Any]]:
         await self.arrived.wait()
         self.arrived.clear()
         messages, self.messages = self.messages, []
@@ -148,7 +147,7 @@ def _fit(task: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures:
         ),
         run_config=RunConfig(storage_path=own, failure_config=FailureConfig(max_failures=max_failures)),
     )
-    end: Message = ("end", None)
+    end: tuple[str, Any] = ("end", None)
     try:
         trainer.fit()
     except WorkerGroupError as error:
