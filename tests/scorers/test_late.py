@@ -344,8 +344,7 @@ def test_a_late_cross_encoder_corrects_its_first_stage(
     late, bi = load_stage(result.model), polyrank.load(first)
     assert isinstance(late, LateScorer)
     assert late.corrects == bi.fingerprint
-    both = TwoStageScorer(bi, late, n_retrieved=4)
-    assert both.ensemble == "raw"
+    both = TwoStageScorer(bi, late, n_retrieved=4, combine=np.add)
     assert validation_figures(both, lists)["MRR"] > validation_figures(bi, lists)["MRR"]
     assert result.fit.best == pytest.approx(validation_figures(both, lists))
     # the frozen layers are still those of the first stage
@@ -447,8 +446,6 @@ def test_wrong_settings_are_refused_with_the_fix(
 ) -> None:
     with pytest.raises(ConfigError, match=r"joined_layers = 9 leaves none of \d layers alone; give at most"):
         model(tiny_backbone, "context", 9)
-    with pytest.raises(ConfigError, match=r"of which the joined layers are trained; set model\.joined_layers"):
-        train(recipe(word_task, tiny_backbone, tmp_path / "a", train_layers="all"))
     with pytest.raises(ConfigError, match="no in-batch negatives"):
         train(recipe(word_task, tiny_backbone, tmp_path / "b", method={"kind": "in_batch"}))
     (result,) = train(recipe(word_task, tiny_backbone, tmp_path / "run", max_steps=1), device="cpu")
