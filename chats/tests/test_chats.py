@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import openpyxl
@@ -601,9 +601,9 @@ def test_the_time_to_read_slack_grows_with_the_number_of_files(write: Write, tmp
     slack_files(write)
     for number in range(3000):
         write(f"export/quiet{number}/2024-05-02.json", "[]")
-    started = perf_counter()
+    started = process_time()
     assert len(import_chats(tmp_path / "export").dialogues) == 3
-    assert perf_counter() - started < 15
+    assert process_time() - started < 15
 
 
 def test_one_day_of_slack(write: Write, tmp_path: Path) -> None:
@@ -807,16 +807,16 @@ def test_replies_refer_to_messages_of_their_own_file(write: Write, tmp_path: Pat
 def test_a_long_chain_of_replies_is_followed_once() -> None:
     numbers = [*range(1, 2000)]
     chain = [Message("", "", "Ann", "hi", id=str(n), answers=(str(n - 1),)) for n in [*numbers, *reversed(numbers)]]
-    started = perf_counter()
+    started = process_time()
     assert {message.conversation for message in threaded(chain)} == {"0"}
-    assert perf_counter() - started < 5
+    assert process_time() - started < 5
 
 
 @pytest.mark.parametrize("line", ["<someone@example.org>, " * 20_000, "On " + "x wrote " * 20_000])
 def test_long_lines_of_mails_take_linear_time(line: str) -> None:
-    started = perf_counter()
+    started = process_time()
     assert unquoted(f"hello\n{line}\nbye") == f"hello\n{line.rstrip()}\nbye"
-    assert perf_counter() - started < 5
+    assert process_time() - started < 5
 
 
 def test_messages_that_answer_each_other_are_one_conversation() -> None:

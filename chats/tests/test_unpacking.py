@@ -6,7 +6,7 @@ import random
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pyarrow
 import pyarrow.parquet
@@ -128,6 +128,6 @@ def test_compressed_files_are_read_completely() -> None:
 def test_the_time_to_unpack_grows_with_the_size(n_members: int) -> None:
     data = random.Random(0).randbytes(150 * 2**20 // n_members)
     members = gzip.compress(data, 0) * n_members
-    started = perf_counter()
+    started = process_time()
     assert gunzipped(Path("a"), members, 2**30) == data * n_members
-    assert perf_counter() - started < 12
+    assert process_time() - started < 12
