@@ -1,5 +1,6 @@
 """An index under a ranker: it answers, and candidates may be added and removed at any time. It has one path."""
 
+import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -41,6 +42,8 @@ from polyrank.scorers.two_stage import below
 from polyrank.search import Mode, NearestSearch, Result
 from polyrank.storage.durable import AnyPath
 
+log = logging.getLogger("polyrank")
+
 
 class Replies(Answering):
     """The candidates of an index, ranked.
@@ -71,6 +74,10 @@ class Replies(Answering):
         self.scorer, self.index = as_ranker(scorer), index
         self.encoder = encoder_of(self.scorer)
         check_fingerprint(index.fingerprint, self.encoder.fingerprint, index.path)
+        if self.scorer.prior and not any(COUNT_FIELD in c.metadata for c in index.page(n=50).candidates):
+            logger.warning(
+                "%s has no counts, which %r adds; set them with polyrank index update-counts", index.path, scorer
+            )
         self.mode, self.distinct, self.device = mode, distinct, device
         self.n_stages = 2 if self.scorer.rerankers else 1
         self._writer: IndexWriter | None = None

@@ -5,6 +5,7 @@ Shapes: B contexts, K candidates of each, N rows of a pool, F features of a term
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,6 +238,7 @@ class Ranker(Scorer):
             "fingerprint": self.fingerprint,
             "figures": self.figures,
         }
+        document = _portable(document, path)
         write_tensors(path, "ranker", document, tensors, replace=replace)
 
 
@@ -336,6 +338,18 @@ def _check_weights(weighed: WeighedTerm) -> None:
 
 def _listed(weights: Sequence[float]) -> str:
     return ",".join(f"{weight:g}" for weight in weights)
+
+
+def _portable(value: Any, path: Path) -> Any:
+    """A document whose names of model folders are relative to the ranker's folder."""
+    match value:
+        case dict():
+            return {key: _portable(part, path) for key, part in value.items()}
+        case list() | tuple():
+            return [_portable(part, path) for part in value]
+        case str() if value.startswith(os.sep):
+            return portable_name(value, path)
+    return value
 
 
 def _name_to_store(name: str, term: Term, path: Path) -> str:
