@@ -167,7 +167,6 @@ def test_a_reply_is_sent_and_taken_back(watched: Watched, server: Running, paths
     expect(page.locator("#turns li")).to_have_count(2)
 
 
-@pytest.mark.deep
 def test_a_reply_is_edited_before_it_is_sent(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     send_turn(page, "my wifi is down")
@@ -209,7 +208,6 @@ def test_why_colours_the_librarys_tokens(watched: Watched, server: Running, path
     expect(page.locator(".why")).to_be_hidden()
 
 
-@pytest.mark.deep
 def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
     watched: Watched, server: Running, paths: dict[str, str]
 ) -> None:
@@ -241,7 +239,6 @@ def test_two_stages_show_both_scores_and_that_no_answer_is_good(
         expect(page.get_by_role("heading", name=f"Term {number} ")).to_be_visible()
 
 
-@pytest.mark.deep
 def test_two_models_answer_side_by_side(watched: Watched, server: Running, paths: dict[str, str]) -> None:
     page = watched.open(server.url)
     send_turn(page, "hello")
@@ -275,7 +272,6 @@ def test_a_model_without_a_catalogue_ranks_given_candidates(watched: Watched, se
     expect(page.locator("#catalogue-error")).to_contain_text("has no catalogue")
 
 
-@pytest.mark.deep
 def test_the_next_answer_reflects_a_change_of_the_catalogue(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     send_turn(page, "did it restart did it restart")  # near the new reply for any weights, but not equal to it
@@ -348,7 +344,6 @@ def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, s
     expect(page.locator(".why-slot").first).to_contain_text(f"Score {scores[0]:.3f}")
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize(
     ("scores", "bars"),
     [
@@ -393,7 +388,6 @@ def test_why_shows_the_weight_of_each_part_of_a_sum(watched: Watched, server: Ru
     assert page.evaluate(sum_of, ["1 bi", "2 count", "3 other"])[-3:] == titles
 
 
-@pytest.mark.deep
 def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server: Running) -> None:
     page = watched.open(server.url, "catalogue")
     rows = page.locator("#rows > li")
@@ -413,7 +407,6 @@ def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server
     assert rows.all_inner_texts() == before
 
 
-@pytest.mark.deep
 def test_the_catalogue_is_filtered_exported_and_imported(watched: Watched, server: Running, tmp_path: Path) -> None:
     page = watched.open(server.url, "catalogue")
     expect(page.locator("#n-candidates")).to_have_text("7 replies")
@@ -480,7 +473,6 @@ def test_an_edit_does_not_replace_that_of_another_user(watched: Watched, server:
     watched.problems.clear()  # the browser's log of refused requests
 
 
-@pytest.mark.deep
 def test_a_late_answer_does_not_close_the_next_dialog(watched: Watched, server: Running) -> None:
     page = watched.open(server.url, "catalogue")
     held: list[Any] = []
@@ -498,7 +490,6 @@ def test_a_late_answer_does_not_close_the_next_dialog(watched: Watched, server: 
     expect(dialog).to_be_visible()
 
 
-@pytest.mark.deep
 def test_a_search_while_a_reply_is_removed(watched: Watched, server: Running) -> None:
     page = watched.open(server.url, "catalogue")
     held: list[Any] = []
@@ -512,7 +503,6 @@ def test_a_search_while_a_reply_is_removed(watched: Watched, server: Running) ->
     expect(page.locator("#n-candidates")).to_have_text("1 of 6 replies")
 
 
-@pytest.mark.deep
 def test_waiting_for_a_server_ends_with_its_request(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     page.route("**/live", lambda _: None)  # never answers
@@ -526,7 +516,6 @@ def test_waiting_for_a_server_ends_with_its_request(watched: Watched, server: Ru
     assert page.evaluate(begin) == "AbortError"
 
 
-@pytest.mark.deep
 def test_no_change_reaches_the_catalogue_of_another_model(watched: Watched, server: Running, tmp_path: Path) -> None:
     page = watched.open(server.url, "catalogue")
     expect(page.locator("#rows > li")).to_have_count(7)
@@ -571,7 +560,6 @@ def test_a_first_visit_offers_example_turns(watched: Watched, server: Running) -
     expect(page.locator("#examples")).to_be_hidden()
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_the_chat_recovers_after_an_outage(by_itself: bool, watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
@@ -609,7 +597,6 @@ def test_markup_in_a_text_is_shown_as_text(watched: Watched, server: Running) ->
     assert page.evaluate("window.bad") is None
 
 
-@pytest.mark.deep
 def test_everything_by_keyboard(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     press = page.keyboard.press
@@ -700,7 +687,6 @@ def test_a_filter_applies_and_a_wrong_one_shows_an_error(watched: Watched, serve
     watched.problems.clear()
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 def test_the_page_waits_for_models_and_reports_an_ended_server(watched: Watched, paths: dict[str, str]) -> None:
     page = watched.page
@@ -720,7 +706,6 @@ def test_the_page_waits_for_models_and_reports_an_ended_server(watched: Watched,
     watched.problems.clear()
 
 
-@pytest.mark.deep
 def test_figures_equal_those_of_the_server(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     send_turn(page, "hello")
@@ -739,7 +724,6 @@ def test_figures_equal_those_of_the_server(watched: Watched, server: Running) ->
     assert page.locator(".plot svg").count() > 1
 
 
-@pytest.mark.deep
 def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: Running) -> None:
     watched.page.set_viewport_size({"width": 360, "height": 740})
     page = watched.open(server.url)
@@ -761,7 +745,6 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: R
         assert page.evaluate(width) == [360, 360]
 
 
-@pytest.mark.deep
 def test_light_and_dark(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -778,7 +761,6 @@ def test_light_and_dark(watched: Watched, server: Running) -> None:
     assert page.evaluate(ground) == light
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 def test_outcomes_are_sent_to_a_server_that_stores_feedback(
     watched: Watched, paths: dict[str, str], tmp_path: Path
