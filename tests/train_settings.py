@@ -8,10 +8,13 @@ from torch import Tensor
 
 from polyrank.config.checked import field_types, from_dict, kinds
 from polyrank.config.methods import Method
+from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Partner, Recipe
 from polyrank.config.schedules import ScheduleConfig
 from polyrank.config.train import TrainConfig
 from polyrank.training.learner import Loss, TrainState
 
+SHORT = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 PLACES = {
     **{key: f"method.{key}" for kind in kinds(Method).values() for key in field_types(kind)},
     **{key: f"schedule.{key}" for kind in kinds(ScheduleConfig).values() for key in field_types(kind)},
@@ -37,6 +40,22 @@ def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig
     if values.get("method", start.method.kind) in ("in_batch", "convert"):
         tables.pop("negatives", None)
     return from_dict(TrainConfig, tables, "train", start)
+
+
+def toy_recipe(
+    task: Mapping[str, Path],
+    output: Path,
+    model: ModelConfig,
+    text: TextPolicy | ConvertText = SHORT,
+    *,
+    partner: Partner | None = None,
+    **settings: Any,
+) -> Recipe:
+    """A recipe for the toy task, with the training's settings as keyword arguments."""
+    data = DataConfig(train=str(task["train"]), valid=str(task["valid"]))
+    return Recipe(
+        model=model, text=text, data=data, train=train_config(**settings), output=str(output), reranker=partner
+    )
 
 
 def bi_tables(task: Mapping[str, Path], backbone: Path, output: Path, **train: Any) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from polyrank.training import ListwiseStep, train
 from polyrank.training.batches import BatchOrder
 from polyrank.training.methods import make_negatives
 from polyrank.training.ranker import Ranker
-from train_settings import loss_of, train_config
+from train_settings import loss_of, toy_recipe, train_config
 
 POOL = [
     "wifi is down",
@@ -216,13 +216,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) 
         "method": "listwise", "batch_size": 18, "epochs": 2, "lr": 3e-3, "warmup_steps": 2, "schedule": "linear",
         "precision": "fp32", "n_negatives": 3, "dropout": 0.0, "remine_epochs": 1, "remine_ranks": (1, 3), **changes,
     }  # fmt: skip
-    return Recipe(
-        model=BiConfig(backbone=str(backbone), reduction="mean"),
-        text=POLICY,
-        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=train_config(**values),
-        output=str(output),
-    )
+    return toy_recipe(task, output, BiConfig(backbone=str(backbone), reduction="mean"), **values)
 
 
 def in_training(

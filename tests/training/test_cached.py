@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from convert_models import make
 from polyrank.config.methods import ConvertMethod, InBatchMethod, ListwiseMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.recipe import Recipe
 from polyrank.config.train import NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import new_model
@@ -30,7 +30,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.fitting import too_large
 from polyrank.training.learner import explain_out_of_memory
 from polyrank.training.mutual import Imitation
-from train_settings import loss_of, losses_of, train_config
+from train_settings import loss_of, losses_of, toy_recipe
 
 CPU = torch.device("cpu")
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
@@ -299,13 +299,7 @@ def test_memory_does_not_grow_with_the_batch(name: str, tiny_backbone: Path) -> 
 
 def recipe(task: dict[str, Path], backbone: Path, output: Path, model: Any, **changes: Any) -> Recipe:
     settings = {"batch_size": 12, "epochs": 2, "lr": 1e-3, "train_layers": "all", "precision": "fp32", **changes}
-    return Recipe(
-        model=dataclasses.replace(model, backbone=str(backbone)),
-        text=POLICY,
-        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=train_config(**settings),
-        output=str(output),
-    )
+    return toy_recipe(task, output, dataclasses.replace(model, backbone=str(backbone)), POLICY, **settings)
 
 
 def outcome(folder: Path) -> tuple[list[Any], bytes]:

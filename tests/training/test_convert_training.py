@@ -16,7 +16,7 @@ from convert_models import BATCH, CORPUS, POLICY, TINY, make, step_of
 from polyrank.config.checked import parse_value
 from polyrank.config.methods import ConvertMethod
 from polyrank.config.models import ConvertConfig, ConvertText
-from polyrank.config.recipe import DataConfig, Recipe, recipe_from_dict
+from polyrank.config.recipe import Recipe, recipe_from_dict
 from polyrank.config.train import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
@@ -32,7 +32,7 @@ from polyrank.text import ConvertTexts
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 from polyrank.training.optimizer import freeze, make_optimizer
-from train_settings import loss_of, train_config
+from train_settings import loss_of, toy_recipe
 
 
 def test_another_right_answer_to_the_context_is_not_a_negative() -> None:
@@ -199,13 +199,7 @@ def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
         "precision": "fp32",
         **changes,
     }
-    return Recipe(
-        model=model,
-        text=POLICY,
-        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=train_config(**settings),
-        output=str(output),
-    )
+    return toy_recipe(task, output, model, POLICY, **settings)
 
 
 def curve(folder: Path) -> list[Any]:

@@ -23,7 +23,7 @@ from polyrank.storage.lock import hold
 from polyrank.training import train
 from polyrank.training.run_folder import LOCK
 from processes import run, start
-from train_settings import train_config
+from train_settings import toy_recipe
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 
@@ -36,13 +36,8 @@ def recipe(
         "batch_size": 8, "epochs": 1, "lr": 1e-3, "warmup_steps": 2, "schedule": "plateau", "train_layers": "all",
         "precision": "fp32", "dropout": 0.1, **changes,
     }  # fmt: skip
-    return Recipe(
-        model=BiConfig(backbone=str(backbone), reduction="mean"),
-        text=POLICY,
-        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=train_config(**settings),
-        output=str(output),
-        reranker=partner,
+    return toy_recipe(
+        task, output, BiConfig(backbone=str(backbone), reduction="mean"), POLICY, partner=partner, **settings
     )
 
 

@@ -30,7 +30,7 @@ from polyrank.training.data import load_data
 from polyrank.training.inputs import in_batch
 from polyrank.training.methods import make_negatives
 from polyrank.training.stored_tokens import open_tokens
-from train_settings import train_config
+from train_settings import toy_recipe, train_config
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 turns = st.lists(words, min_size=1, max_size=4).map(tuple)
@@ -167,13 +167,7 @@ def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
         "batch_size": 8, "epochs": 1, "lr": 2e-3, "warmup_steps": 2, "schedule": "linear", "train_layers": "all",
         "precision": "fp32", "dropout": 0.0, "length_window": 1, **changes,
     }  # fmt: skip
-    return Recipe(
-        model=BiConfig(reduction="mean", shared_towers=True),
-        text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
-        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=train_config(**values),
-        output=str(output),
-    )
+    return toy_recipe(task, output, BiConfig(reduction="mean", shared_towers=True), **values)
 
 
 def curve(run: Path) -> list[Any]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.models import BiConfig
+from polyrank.config.recipe import Recipe
 from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError
 from polyrank.loading.recipes import load_recipe
@@ -19,7 +19,7 @@ from polyrank.training import RunResult, train
 from polyrank.training.fitting import FitResult
 from polyrank.training.learner import Learner, Loss
 from polyrank.training.loop import duration, fit
-from train_settings import train_config
+from train_settings import toy_recipe
 
 
 class Line(Network):
@@ -138,13 +138,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) 
         "batch_size": 8, "lr": 1e-3, "warmup_steps": 2, "schedule": "plateau", "train_layers": "all",
         "precision": "fp32", "evaluate_per_epoch": 1, **changes,
     }  # fmt: skip
-    return Recipe(
-        model=BiConfig(backbone=str(backbone), reduction="mean"),
-        text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
-        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=train_config(**settings),
-        output=str(output),
-    )
+    return toy_recipe(task, output, BiConfig(backbone=str(backbone), reduction="mean"), **settings)
 
 
 def test_a_run_out_of_time_has_a_model_but_no_result_and_resumes(

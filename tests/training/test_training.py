@@ -47,7 +47,7 @@ from polyrank.training.optimizer import make_optimizer
 from polyrank.training.ranker import Ranker, distinct_texts, make_learner, new_ranker, validation_figures
 from polyrank.training.signals import stop_on_signals
 from processes import join, run, start
-from train_settings import loss_of, train_config
+from train_settings import loss_of, toy_recipe, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -59,13 +59,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, model: Any = Non
         "precision": "fp32", **changes,
     }  # fmt: skip
     model = model or PolyConfig(n_codes=3, code_init="normal")
-    return Recipe(
-        model=dataclasses.replace(model, backbone=str(backbone)),
-        text=POLICY,
-        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=train_config(**settings),
-        output=str(output),
-    )
+    return toy_recipe(task, output, dataclasses.replace(model, backbone=str(backbone)), **settings)
 
 
 def losses(folder: Path) -> list[Any]:
