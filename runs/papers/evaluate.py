@@ -10,10 +10,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+from groups import group_candidates
 from response_map import MapEncoder
 
 from polyrank import Encoder, Scorer, evaluate_models, load, read_task, resolve_contestants
-from polyrank.data import choose_speaker, draw_candidates, group_candidates, read_examples, read_pool
+from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
 from polyrank.evaluation import last_turns
 from polyrank.evaluation.scores_file import scores_files
 from polyrank.loading.runs import Contestant

@@ -192,7 +192,7 @@ def test_a_second_file_of_texts_is_added_to_the_first(trained: dict[str, Path], 
         assert said in added.stderr
 
 
-def test_an_index_is_listed_and_written_and_built_again(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_an_index_is_listed_and_built_again(trained: dict[str, Path], tmp_path: Path) -> None:
     index, dump = tmp_path / "i", tmp_path / "dump.jsonl"
     rows = [{"id": "a", "text": "one\ntwo", "metadata": {"topic": ["x"]}}, {"id": "é", "text": "thanks"}]
     rows += [{"id": "b", "text": "thanks"}]
@@ -202,11 +202,8 @@ def test_an_index_is_listed_and_written_and_built_again(trained: dict[str, Path]
     assert run("index", "list", index).stdout == "a\tone two\né\tthanks\nb\tthanks\n"
     listed = run("index", "list", index, "--json", "--limit", "2").stdout
     assert [json.loads(line) for line in listed.splitlines()] == rows[:2]
-    assert run("index", "dump", index, "-o", dump).returncode == 0
+    dump.write_text(run("index", "list", index, "--json").stdout, "utf-8")
     assert [json.loads(line) for line in dump.read_text("utf-8").splitlines()] == rows
-    refused = [run("index", "dump", index, "-o", dump), run("index", "dump", index, "-o", tmp_path / "dump.csv")]
-    for ended, why in zip(refused, ("already exists", "has the wrong ending for JSON lines"), strict=True):
-        assert (ended.returncode, why in ended.stderr) == (2, True)
     assert run("index", "build", trained["bi"], dump, "-o", tmp_path / "again").returncode == 0
     first, again = (run("respond", path, "many thanks", "--duplicates") for path in (index, tmp_path / "again"))
     assert first.stdout == again.stdout

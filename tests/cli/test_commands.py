@@ -188,26 +188,18 @@ def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("restart it\n\n  \nthe bill\n", "utf-8-sig")
     (tmp_path / "b.txt").write_text("my bill is high\nand the wifi\n", "utf-8")
 
-    def ids(*arguments: str | Path) -> tuple[list[str], str]:
-        result = invoke("rank", "bm25", "my bill", *arguments, "--json")
+    def ids(*files: Path) -> list[str]:
+        result = invoke("rank", "bm25", "my bill", *files, "--json")
         assert result.exit_code == 0, result.exception
-        found = json.loads(result.stdout)
-        return [row["id"] for row in found["results"]], result.stderr
+        return [row["id"] for row in json.loads(result.stdout)["results"]]
 
-    found, said = ids(tmp_path / "a.txt")
+    found = ids(tmp_path / "a.txt")
     assert sorted(found) == ["1", "4"]
     assert found[0] == "4"
-    assert f"each line of {tmp_path / 'a.txt'} is a document; use --no-lines" in " ".join(said.split())
-    found, said = ids(tmp_path / "a.txt", tmp_path / "b.txt")
-    assert found == [str(tmp_path / "b.txt"), str(tmp_path / "a.txt")]
-    assert "--no-lines" not in said
-    found, _ = ids(tmp_path / "a.txt", tmp_path / "b.txt", "--lines")
-    assert found[0] == f"{tmp_path / 'b.txt'}:1"
-    assert len(found) == 4
+    assert ids(tmp_path / "a.txt", tmp_path / "b.txt") == [str(tmp_path / "b.txt"), str(tmp_path / "a.txt")]
     (tmp_path / "b.txt").write_bytes(b"ab\xff")
-    assert "byte 3 is not UTF-8; save it as text in UTF-8" in refusal(
-        "rank", "bm25", "my bill", tmp_path / "b.txt", "--no-lines"
-    )
+    said = refusal("rank", "bm25", "my bill", tmp_path / "a.txt", tmp_path / "b.txt")
+    assert "byte 3 is not UTF-8; save it as text in UTF-8" in said
 
 
 def test_verify_reports_whether_an_index_is_sound(files: Path, tmp_path: Path) -> None:

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from polyrank.cli.evaluation import _named
-from polyrank.data.candidate_lists import group_candidates
-from polyrank.errors import DataError
-from polyrank.records import Example
 from processes import run
 
 WORDS = ("router", "bill", "parcel", "password")
@@ -41,18 +38,7 @@ def protocol(*arguments: object) -> dict[str, Any]:
     return row
 
 
-def test_random_groups_share_their_responses(tmp_path: Path) -> None:
-    """Like ConveRT's R100@1: only whole groups, other groups with another seed, copies of the right text are right."""
-    many = [Example((f"hi {i}",), (f"reply {i % 240}", "no"), (0,), str(i)) for i in range(250)]
-    first, again, other = (group_candidates(many, 100, seed=seed) for seed in (1, 1, 2))
-    assert first == again != other
-    assert len(first) == len({example.id for example in first}) == 200
-    for group in (first[:100], first[100:]):
-        shared = tuple(many[int(example.id)].response for example in group)
-        assert all(example.candidates == shared for example in group)
-        assert [example.relevant for example in group] == [(i,) for i in range(100)]
-    with pytest.raises(DataError, match="99 examples with a right answer cannot fill a group of 100"):
-        group_candidates(many[:99], 100)
+def test_random_groups_are_a_protocol(tmp_path: Path) -> None:
     pairs = written(tmp_path / "pairs.jsonl", PAIRS)
     done = protocol("bm25", pairs, "--groups", "3", "--seed", "5")
     assert (done["n_candidates"], done["n_examples"]) == (3, 3)

@@ -228,20 +228,15 @@ def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
         (["[", '{"a": NaN}]'], r":2: not JSON: NaN is not JSON"),
     ],
 )
-@pytest.mark.parametrize("chunk_bytes", [3, 2**20])
-def test_broken_list(tmp_path: Path, lines: list[str], message: str, chunk_bytes: int) -> None:
+def test_broken_list(tmp_path: Path, lines: list[str], message: str) -> None:
     source = written(tmp_path / "x.json", *lines)
     with pytest.raises(DataError, match=rf"x\.json{message}"):
-        list(listed_rows(source, chunk_bytes=chunk_bytes))
+        list(listed_rows(source))
 
 
-def test_long_and_deep_items_and_cut_gzip(tmp_path: Path) -> None:
+def test_deep_items_and_cut_gzip(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x\.json:2: not JSON: "):
         list(listed_rows(written(tmp_path / "x.json", "[", '{"a": ' + "[" * 100_000)))
-    source = written(tmp_path / "x.json", json.dumps([{"a": "b" * 5000}]))
-    assert len(list(listed_rows(source, chunk_bytes=100))) == 1
-    with pytest.raises(DataError, match=r"x\.json:1: not JSON: Unterminated string"):
-        list(listed_rows(source, chunk_bytes=100, max_item_bytes=1000))
     source = written(tmp_path / "x.json.gz", "[", json.dumps({"a": "b" * 5000}) + ",", "{}]")
     source.write_bytes(source.read_bytes()[:-12])
     with pytest.raises(DataError, match=r"x\.json\.gz:\d: the gzip stream is truncated"):
@@ -254,20 +249,18 @@ def test_long_and_deep_items_and_cut_gzip(tmp_path: Path) -> None:
             st.text(st.characters(codec="utf-8"), max_size=3), st.integers() | st.text("é😀\n}", max_size=5)
         )
     ),
-    st.integers(1, 40),
     st.sampled_from([None, 2]),
     st.booleans(),
 )
-def test_lists_are_read_completely_with_any_chunk(
+def test_lists_are_read_completely(
     tmp_path_factory: pytest.TempPathFactory,
     items: list[dict[str, Any]],
-    chunk_bytes: int,
     indent: int | None,
     ascii_: bool,
 ) -> None:
     path = tmp_path_factory.mktemp("list") / "x.json"
     path.write_text(json.dumps(items, indent=indent, ensure_ascii=ascii_), encoding="utf-8")
-    assert [row for _, row in listed_rows(path, chunk_bytes=chunk_bytes)] == items
+    assert [row for _, row in listed_rows(path)] == items
 
 
 # Ubuntu version 2
@@ -653,8 +646,7 @@ def test_bad_rows_and_rows_without_an_example_are_counted_separately(
 
 def test_items_of_a_list_have_the_lines_that_they_start_on(tmp_path: Path) -> None:
     source = written(tmp_path / "x.json", "", "[{", '"a": 1}', ",", "", '{"b": [', "2]}, {}", ",{}", "]")
-    for chunk_bytes in (1, 2, 7, 1000):
-        assert list(listed_rows(source, chunk_bytes=chunk_bytes)) == [(2, {"a": 1}), (6, {"b": [2]}), (7, {}), (8, {})]
+    assert list(listed_rows(source)) == [(2, {"a": 1}), (6, {"b": [2]}), (7, {}), (8, {})]
 
 
 def test_lists_at_their_edges(tmp_path: Path) -> None:
@@ -663,16 +655,5 @@ def test_lists_at_their_edges(tmp_path: Path) -> None:
     assert list(listed_rows(source)) == [(1, {})]
     assert list(listed_rows(written(source, "[]"))) == []
     source.write_bytes(b"\n\n[{}, {\xff}]")
-    for chunk_bytes in (1, 3, 1000):
-        with pytest.raises(DataError, match=r"x\.json:3: not UTF-8"):
-            list(listed_rows(source, chunk_bytes=chunk_bytes))
-
-
-def test_an_item_may_be_as_long_as_its_limit(tmp_path: Path) -> None:
-    source = written(tmp_path / "x.json", json.dumps([{"a": "b" * 100}, {"c": 1}]))
-    length = len(json.dumps({"a": "b" * 100}))
-    found = list(listed_rows(source, chunk_bytes=1, max_item_bytes=length))
-    assert found == [(1, {"a": "b" * 100}), (1, {"c": 1})]
-    assert len(list(listed_rows(source, chunk_bytes=1, max_item_bytes=length - 1))) == 2
-    with pytest.raises(DataError, match=r"x\.json:1: not JSON: Unterminated string"):
-        list(listed_rows(source, chunk_bytes=1, max_item_bytes=length - 3))
+    with pytest.raises(DataError, match=r"x\.json:3: not UTF-8"):
+        list(listed_rows(source))

@@ -16,6 +16,7 @@ import pytest
 from polyrank.config.recipe import Recipe
 from polyrank.data import import_examples, import_pool, write_examples
 from polyrank.data.candidate_lists import draw_candidates
+from polyrank.errors import DataError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
 from polyrank.records import Example
@@ -24,6 +25,7 @@ from polyrank.training.pretraining import pretrain
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs" / "papers"))
 
+from groups import group_candidates
 from published import needs, read_tables
 
 PAPERS = Path(__file__).parents[2] / "runs" / "papers"
@@ -354,3 +356,17 @@ def test_pretraining_starts(home: Path) -> None:
     recipe = load_pretrain_recipe(home / "runs" / "papers" / "iclr-pretrain.toml", small)
     pretrain(recipe, device="cpu")
     assert (home / "runs" / "work" / "papers" / "iclr" / "pretrain" / "model" / "model.safetensors").exists()
+
+
+def test_random_groups_share_their_responses() -> None:
+    """Only whole groups, other groups with another seed, copies of the right text are right."""
+    many = [Example((f"hi {i}",), (f"reply {i % 240}", "no"), (0,), str(i)) for i in range(250)]
+    first, again, other = (group_candidates(many, 100, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len(first) == len({example.id for example in first}) == 200
+    for group in (first[:100], first[100:]):
+        shared = tuple(many[int(example.id)].response for example in group)
+        assert all(example.candidates == shared for example in group)
+        assert [example.relevant for example in group] == [(i,) for i in range(100)]
+    with pytest.raises(DataError, match="99 examples with a right answer cannot fill a group of 100"):
+        group_candidates(many[:99], 100)

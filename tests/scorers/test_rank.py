@@ -1,6 +1,5 @@
 """``Scorer.rank``: arguments, results, and the command."""
 
-import gzip
 import json
 import os
 import pty
@@ -173,22 +172,15 @@ def test_a_query_may_be_longer_than_a_path(run: Run) -> None:
     assert results(run("bm25", "my wifi " * 80, "a.txt", "b.txt"))[0][0] == "b.txt"
 
 
-def test_lines_are_documents_on_request(run: Run) -> None:
+def test_lines_are_documents(run: Run) -> None:
     lines = [("1", "my wifi is red"), ("3", "restart it")]
     found = run("bm25", "my wifi", "b.txt")
     assert results(found) == lines
-    assert "each line of b.txt is a document; use --no-lines to rank the file as one document" in found.stderr
-    with gzip.open("rows.jsonl.gz", "wt") as stream:
-        stream.write('{"text": "my wifi"}')
-    assert "each line" not in run("bm25", "my wifi", "rows.jsonl.gz").stderr  # a table, gzipped or not
-    assert results(run("bm25", "my wifi", "b.txt", "--no-lines")) == [("b.txt", Path("b.txt").read_text("utf-8"))]
     assert results(run("bm25", "my wifi", stdin=Path("b.txt").read_text("utf-8"))) == lines
     assert results(run("bm25", "my wifi", "-", stdin='[x] wifi\n{"id": 7, "text": "my wifi"}')) == [
         ("7", "my wifi"),
         ("1", "[x] wifi"),
     ]
-    several = run("bm25", "my wifi", "a.txt", "b.txt", "--lines")
-    assert [name for name, _ in results(several)] == ["b.txt:1", "a.txt:1", "b.txt:3"]
 
 
 def test_tables_have_a_document_in_each_row(run: Run) -> None:

@@ -237,12 +237,12 @@ def index_snapshot(
         notify(f"{output}: {counted(len(writer), 'candidate')}")
 
 
-@add_command(index_app, "list", "my-index --limit 10")
+@add_command(index_app, "list", "my-index --limit 10", "my-index --json > replies.jsonl")
 def index_list(
     index: IndexPath,
     limit: Annotated[int | None, Option(min=1, help="Only the first N, in the order in which they were added.")] = None,
     filter: FilterText = None,
-    json_: Annotated[bool, Option("--json", help="Print JSON lines, with metadata.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print JSON lines, with metadata, which index build reads.")] = False,
 ) -> None:
     """Print each candidate of an index as a line: its id, a tab, and its text."""
     from polyrank.data.pool import row_of
@@ -255,27 +255,6 @@ def index_list(
                 print(json.dumps(row_of(candidate), ensure_ascii=False))
             else:  # one line per candidate, even if its text has line breaks
                 print(*(" ".join(part.split()) for part in (candidate.id, candidate.text)), sep="\t")
-
-
-@add_command(index_app, "dump", "my-index -o replies.jsonl")
-def index_dump(
-    index: IndexPath,
-    output: Annotated[Path, Option("-o", "--output", help="The file to write, .jsonl or .jsonl.gz.")],
-    overwrite: Overwrite = False,
-) -> None:
-    """Write the candidates of an index as JSON lines, which polyrank index build accepts."""
-    from polyrank.data import write_pool
-    from polyrank.data.rows import suffix
-    from polyrank.index import open_index
-    from polyrank.storage.durable import check_output
-
-    if suffix(output) != ".jsonl":  # polyrank infers the format from the ending when it reads the file
-        raise UsageError(f"{output} has the wrong ending for JSON lines; use .jsonl or .jsonl.gz")
-    check_output(output, overwrite=overwrite)
-    with open_index(index) as opened:
-        pool = [candidate for _, candidate in opened.iter_candidates()]
-    write_pool(output, pool)
-    notify(f"{output}: {counted(len(pool), 'candidate')}")
 
 
 @add_command(index_app, "info", "my-index")

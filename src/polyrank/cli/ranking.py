@@ -28,9 +28,6 @@ def rank(
     ],
     query: Annotated[str | None, Argument(help="The query. Default: each line of stdin has one.")] = None,
     files: Annotated[list[Path] | None, Argument(help="Files of documents. Default: the lines of stdin.")] = None,
-    lines: Annotated[
-        bool | None, Option("--lines/--no-lines", help="Each line of a text file is a document, or the whole file is.")
-    ] = None,
     top: Annotated[int | None, Option("--top", "-k", min=1, help="Show only the best N.")] = None,
     scores_only: Annotated[
         bool, Option("--scores-only", help='Print {"scores": [...]} in the order of the documents.')
@@ -45,8 +42,8 @@ def rank(
     """Rank documents for a query: as a table in a terminal, or as a line of JSON for each query in a pipe.
 
     With a query, the documents are files or the lines of stdin. Several text files are one document each; in a single
-    text file each line is a document. --lines and --no-lines override this. JSON lines, CSV and Parquet have one
-    document per row, with a text and optionally an id.
+    text file each line is a document. JSON lines, CSV and Parquet have one document per row, with a text and optionally
+    an id.
 
     Without a query, each line of stdin is an object: {"query": "...", "documents": ["...", ...]}, or {"context": [...],
     "candidates": [...]}. A query may be a list of turns, a document may be {"id": ..., "text": ...}, and the object may
@@ -63,7 +60,7 @@ def rank(
         raise UsageError(f"the query {query!r} is a file; give the query first, and then the files to rank")
     lengths = Lengths(max_context_tokens, max_candidate_tokens)
     reference = resolve_model(model, backend=read_backend(backend), lengths=lengths)
-    given = None if query is None else (_asked(query), list(_documents(files or [], lines)))
+    given = None if query is None else (_asked(query), list(_documents(files or [])))
     if given is not None and not given[1]:
         raise DataError("nothing to rank: give files of documents, or send one document in each line of stdin")
     use_processor(threads)
@@ -107,23 +104,18 @@ def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
     make_console().print(table)
 
 
-def _documents(files: Sequence[Path], lines: bool | None) -> "Iterator[Candidate]":
+def _documents(files: Sequence[Path]) -> "Iterator[Candidate]":
     """The documents of the files, or of stdin. With several files, ids start with the name of the file."""
-    from polyrank.data.rows import suffix
-
     if files in ([], [Path("-")]):
         if sys.stdin.isatty():
             notify("Type one document per line; Ctrl-D ends the list.")
         yield from _documents_of_lines(STDIN, stdin_lines())
         return
-    if lines is None and len(files) == 1 and suffix(files[0]) not in TABLES:
-        notify(f"each line of {files[0]} is a document; use --no-lines to rank the file as one document")
-        lines = True
     for path in files:
-        yield from _documents_of(path, bool(lines), prefix=f"{path}:" if len(files) > 1 else "")
+        yield from _documents_of(path, alone=len(files) == 1)
 
 
-def _documents_of(path: Path, lines: bool, prefix: str) -> "Iterator[Candidate]":
+def _documents_of(path: Path, *, alone: bool) -> "Iterator[Candidate]":
     from dataclasses import replace
 
     from polyrank.data.pool import numbered_candidates, text_id
@@ -133,11 +125,11 @@ def _documents_of(path: Path, lines: bool, prefix: str) -> "Iterator[Candidate]"
     if suffix(path) in TABLES:
         for number, document in numbered_candidates(path):
             own = document.id if document.id != text_id(document.text) else str(number)
-            yield replace(document, id=prefix + own)
-    elif lines:
+            yield replace(document, id=own if alone else f"{path}:{own}")
+    elif alone:
         for number, line in numbered_lines(path):
             if not line.isspace():
-                yield Candidate(f"{prefix}{number}", line.rstrip("\r\n"))
+                yield Candidate(str(number), line.rstrip("\r\n"))
     else:
         with open_file(path) as stream:
             try:

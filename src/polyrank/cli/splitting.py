@@ -43,10 +43,6 @@ def split(
         Option(help="time (the latest are the test part), id (random), or auto (time if every conversation has one)."),
     ] = "auto",
     seed: Annotated[int, Option(min=0, help="Seed of random choices.")] = 0,
-    minutes: Annotated[
-        float | None,
-        Option(min=0.1, help="Write train.minutes into the recipe: stop training after this many minutes."),
-    ] = None,
     overwrite: Overwrite = False,
     skip_bad: SkipBad = False,
     json_: Json = False,
@@ -64,8 +60,8 @@ def split(
     from polyrank.storage.durable import check_output, write_file
 
     if output.name.endswith((".jsonl", ".jsonl.gz")):
-        if (valid, test, minutes, by) != (None, None, None, "auto"):
-            raise UsageError(f"--valid, --test, --by and --minutes need a folder; give one instead of {output}")
+        if (valid, test, by) != (None, None, "auto"):
+            raise UsageError(f"--valid, --test and --by need a folder; give one instead of {output}")
         check_output(output, inputs=(file,), overwrite=overwrite)
         lists = draw_candidates(load_examples(file, speaker, skip_bad=skip_bad), candidates, seed=seed, what=str(file))
         write_examples(output, lists)
@@ -95,7 +91,7 @@ def split(
             " distinct responses"
         )
     write_split(output, parts)
-    write_file(output / RECIPE, _recipe(parts, minutes).encode())
+    write_file(output / RECIPE, _recipe(parts).encode())
     if json_:
         print(json.dumps(_counts(parts)))
     else:
@@ -112,22 +108,21 @@ def _report_cost(recipe: Path, parts: "Split") -> None:
     from polyrank.training.cost import measure_cost
 
     plan = resolve_recipe(recipe)
-    train = plan.recipe.train
     notify("timing a few batches of training: this takes seconds, or minutes if the machine is busy")
     with console().status("loading the model") as status:
         cost = measure_cost(
             plan,
             parts.train.examples,
             parts.valid.examples,
-            seed=train.seeds[0],
+            seed=plan.recipe.train.seeds[0],
             device=choose_device("auto"),
             progress=status.update,
         )
     if cost is not None:
-        notify(f"training: {cost.describe(train.minutes)}")
+        notify(f"training: {cost.describe(plan.recipe.train.minutes)}")
 
 
-def _recipe(parts: "Split", minutes: float | None) -> str:
+def _recipe(parts: "Split") -> str:
     """A recipe for the parts; all other keys have defaults."""
     from polyrank.config.starter_recipe import RECIPES, best_start
 
@@ -135,8 +130,7 @@ def _recipe(parts: "Split", minutes: float | None) -> str:
     data = [f'{name} = "{name}.jsonl"' for name in named]
     if parts.train.conversations[0].dialogues:
         data.append(f"speaker = {json.dumps(parts.speaker or '*', ensure_ascii=False)}")
-    limit = "" if minutes is None else f"minutes = {minutes:g}\n"  # each recipe ends with its table [train]
-    return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{RECIPES[best_start()]}{limit}"
+    return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{RECIPES[best_start()]}"
 
 
 def _counts(parts: "Split") -> dict[str, object]:

@@ -5,7 +5,7 @@ example, a counted exception, or an error with file and line. The distribution p
 desks and messengers into rows of dialogues.
 """
 
-from polyrank.data.candidate_lists import draw_candidates, group_candidates
+from polyrank.data.candidate_lists import draw_candidates
 from polyrank.data.examples import Kind, read_examples, write_examples
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
 from polyrank.data.pool import import_pool, read_pool, text_id, write_pool
@@ -24,7 +24,6 @@ __all__ = [
     "choose_speaker",
     "draw_candidates",
     "frequent_replies",
-    "group_candidates",
     "import_examples",
     "import_pool",
     "read_examples",

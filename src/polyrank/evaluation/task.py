@@ -48,7 +48,7 @@ def read_task(
     """Read examples and determine the candidates of each.
 
     Without ``pool`` these are its own list; for examples without lists, lists of 20 are drawn. For other lists, give
-    the examples of ``draw_candidates`` or ``group_candidates``.
+    the examples of ``draw_candidates``.
 
     Args:
         data: as for ``polyrank.read_examples``.

@@ -22,7 +22,7 @@ def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False
     empty. Empty candidates are kept, so that all lists have the same length.
 
     Args:
-        source: the JSON file; polyrank never loads all of it.
+        source: the JSON file.
         answers: the published answers of the test set, ``example-id<TAB>candidate-id<TAB>utterance`` per line; the
             candidate id NONE means that no candidate is right.
         every_turn: also make pairs of the turns so far; see ``turns_of``.

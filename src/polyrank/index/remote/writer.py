@@ -136,8 +136,8 @@ class RemoteWriter(IndexWriter):
 
     def snapshot(self, path: AnyPath) -> None:
         raise UsageError(
-            f"{self.path} is on {self._index.server.address}; back up the server, or write the candidates to {path}"
-            " with polyrank index dump"
+            f"{self.path} is on {self._index.server.address}; back up the server, or write the candidates to a"
+            " file with polyrank index list --json"
         )
 
     def close(self) -> None:
