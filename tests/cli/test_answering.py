@@ -92,7 +92,7 @@ def test_rank_reads_rows_like_evaluate() -> None:
 )
 def test_a_line_that_cannot_be_ranked_is_refused(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        _query_of_line(line)
+        _query_of_line(1, line)
 
 
 @pytest.mark.parametrize("line", [b'{"context": ["a"], "candidates": ["\xff"]}', b'{"context": ["a"]}'])

@@ -15,8 +15,8 @@ import polyrank
 from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
+from polyrank.cli.console import WorkDisplay
 from polyrank.cli.interrupts import discard_partial_output
-from polyrank.cli.progress import WorkDisplay
 from polyrank.errors import ArtifactError, DataError, PolyrankError
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]

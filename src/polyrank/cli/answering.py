@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import STDIN, console, notify, stdin_lines, use_processor
+from polyrank.cli.console import console, notify, parsed_lines, use_processor
 from polyrank.cli.options import AllowEcho, Device, FilterText, MovedModel, Runtime, Threads
-from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
     from polyrank.answering.protocol import Answer
@@ -110,21 +110,11 @@ def given_contexts(turns: list[str] | None) -> "Iterable[Context]":
         DataError: names the line and the error.
     """
     if not turns:
-        return _stdin_contexts()
+        return parsed_lines(lambda number, line: context_of_line(line))
     try:
         return [context_of_row({"context": turns})]
     except ValueError as error:
         raise DataError(f"the context on the command line: {error}") from error
-
-
-def _stdin_contexts() -> "Iterator[Context]":
-    from polyrank.data.rows import row_error
-
-    for number, line in stdin_lines():
-        try:
-            yield context_of_line(line)
-        except (ValueError, UsageError) as error:
-            raise row_error(STDIN, number, error) from error
 
 
 def context_of_line(line: str) -> "Context":

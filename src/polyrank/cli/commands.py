@@ -16,7 +16,6 @@ from polyrank._version import __version__
 from polyrank.cli import (
     answering,
     benches,
-    curves,
     data,
     evaluation,
     explaining,
@@ -30,9 +29,7 @@ from polyrank.cli import (
     pretraining,
     ranking,
     ray,
-    recipes,
     serving,
-    sharing,
     splitting,
     training,
     tuning,
@@ -105,7 +102,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
         "run/model --valid data/valid.jsonl --dialogues data/train.jsonl -o best",
         "shipped:minilm shipped:convert --valid data/valid.jsonl -o best --ms 30 --precision 0.8",
     ),
-    "curves": (curves.curves, "run-a run-b -o curves.png --figure MRR"),
+    "curves": (evaluation.curves, "run-a run-b -o curves.png --figure MRR"),
     "evaluate": (
         evaluation.evaluate,
         "run/model bm25 data/test.jsonl",
@@ -121,7 +118,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
         'run/model "my wifi is down" --reply "Please restart the router."',
     ),
     "export": (exporting.export, "run/model --to onnx", "run/model --to sentence-transformers -o exported"),
-    "push": (sharing.push, "run/model hf:OWNER/MODEL --private"),
+    "push": (exporting.push, "run/model hf:OWNER/MODEL --private"),
     "info": (info.info, "run/model"),
 }
 for name, (function, *examples) in COMMANDS.items():
@@ -133,7 +130,7 @@ for group in (
     intents.intents_app,
     feedback.feedback_app,
     ray.ray_app,
-    recipes.recipe_app,
+    training.recipe_app,
 ):
     app.add_typer(group)
 

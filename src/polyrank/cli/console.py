@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from polyrank.scorers.protocols import Scorer
 
+T = TypeVar("T")
 STDIN = Path("stdin")
 LINE_SECONDS = 60.0
 PLOT_ENDINGS = (".png", ".svg", ".pdf")
@@ -111,6 +112,23 @@ class ProgressDisplay:
         self.progress.stop()
 
 
+class WorkDisplay(ProgressDisplay):
+    """A progress bar for each task; plain lines if stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(transient=True)
+        self.tasks: dict[str, Any] = {}
+
+    def report(self, what: str, done: int, total: int) -> None:
+        """Update the bar of a task. ``what`` is its name, optionally followed by a comma and a note."""
+        name, comma, _ = what.partition(",")
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(name, total=total)
+        self.progress.update(self.tasks[name], completed=done, description=what)
+        if not console().is_terminal and (comma or done == total):
+            notify(what)
+
+
 def track(label: str, items: Iterable[Any], total: int | None = None) -> Iterable[Any]:
     """Iterate with a progress bar."""
     from rich.progress import track as rich_track
@@ -150,6 +168,21 @@ def stdin_lines() -> Iterator[tuple[int, str]]:
         if line:
             yield number, line
             interrupts.raise_if_interrupted()  # in case a library swallowed the signal's exception
+
+
+def parsed_lines(parse: Callable[[int, str], T]) -> Iterator[T]:
+    """What ``parse`` makes of the number and the text of each line of stdin.
+
+    Raises:
+        DataError: names the line and the error, a ValueError or UsageError of ``parse``.
+    """
+    from polyrank.data.rows import row_error
+
+    for number, line in stdin_lines():
+        try:
+            yield parse(number, line)
+        except (ValueError, UsageError) as error:
+            raise row_error(STDIN, number, error) from error
 
 
 def check_plot_path(path: Path | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""``polyrank export``."""
+"""``polyrank export`` and ``polyrank push``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +98,15 @@ def _networks(reference: "ModelRef") -> "Iterator[ModelRef]":
     """The trained models that a model uses, also inside others."""
     for part in reference.parts:
         yield from [part] if part.kind in ("trained", "foreign") else _networks(part)
+
+
+def push(
+    model: Annotated[Path, Argument(help="A model folder that training wrote.")],
+    name: Annotated[str, Argument(help="hf:OWNER/MODEL; the repository is created if it does not exist.")],
+    private: Annotated[bool, Option("--private", help="Make a new repository private.")] = False,
+) -> None:
+    """Upload a trained model to the Hugging Face Hub; every command then accepts it as hf:OWNER/MODEL."""
+    from polyrank.loading.sharing import push_model
+
+    address = push_model(model, name, private=private)
+    notify(f"{model}: uploaded to {address}; load it with {name}")

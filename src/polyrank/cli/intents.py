@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, stdin_lines, use_processor
+from polyrank.cli.console import WorkDisplay, notify, stdin_lines, use_processor
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, Json, Overwrite, Threads, existing_model
-from polyrank.cli.progress import WorkDisplay
 
 SHARES = ("recall", "precision", "in_scope_accuracy")
 intents_app = command_group("intents", "Classify utterances with a small network on an encoder's vectors.")

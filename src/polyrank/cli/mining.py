@@ -4,7 +4,7 @@ import json
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -13,9 +13,6 @@ from polyrank.cli.examples import load_examples
 from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker, Threads, existing_model
 from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
 from polyrank.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 @process_group()

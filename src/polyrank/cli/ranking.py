@@ -3,13 +3,14 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
-from polyrank.cli.console import STDIN, make_console, notify, report_cut_texts, stdin_lines, use_processor
+from polyrank.cli.console import make_console, notify, parsed_lines, report_cut_texts, use_processor
 from polyrank.cli.options import CandidateTokens, ContextTokens, Device, Runtime, Threads
 from polyrank.errors import DataError, UsageError
 
@@ -56,7 +57,7 @@ def rank(
         raise UsageError(f"--scores-only prints all scores in the order of the documents; leave out --top {top}")
     if query is not None and not query.strip():
         raise UsageError("the query is empty; give a query with a visible character")
-    if query is not None and _is_file(query):
+    if query is not None and isfile(query):  # noqa: PTH113  # false for a query that is longer than a path
         raise UsageError(f"the query {query!r} is a file; give the query first, and then the files to rank")
     lengths = Lengths(max_context_tokens, max_candidate_tokens)
     reference = resolve_model(model, backend=read_backend(backend), lengths=lengths)
@@ -68,7 +69,9 @@ def rank(
     for cut in scorer.cut:
         cut.warned = True  # reported below, with the final counts
     show_table = sys.stdout.isatty() and not json_
-    for row, context, documents in _rows() if given is None else [({}, *given)]:
+    if given is None and sys.stdin.isatty():
+        notify('Type lines such as {"query": "...", "documents": ["...", "..."]}; Ctrl-D ends the input.')
+    for row, context, documents in parsed_lines(_query_of_line) if given is None else [({}, *given)]:
         if scores_only:
             texts = [document.text for document in documents]
             print_row(row | {"scores": scorer.score([context], [texts])[0].tolist()}, model)
@@ -109,7 +112,7 @@ def _documents(files: Sequence[Path]) -> "Iterator[Candidate]":
     if files in ([], [Path("-")]):
         if sys.stdin.isatty():
             notify("Type one document per line; Ctrl-D ends the list.")
-        yield from _documents_of_lines(STDIN, stdin_lines())
+        yield from parsed_lines(_document_of_line)
         return
     for path in files:
         yield from _documents_of(path, alone=len(files) == 1)
@@ -138,19 +141,12 @@ def _documents_of(path: Path, *, alone: bool) -> "Iterator[Candidate]":
                 raise DataError(f"{path}: byte {error.start + 1} is not UTF-8; save it as text in UTF-8") from error
 
 
-def _documents_of_lines(path: Path, lines: Iterator[tuple[int, str]]) -> "Iterator[Candidate]":
-    """Plain lines, or objects with a text and optionally an id."""
-    from polyrank.data.rows import parse_object, row_error
-    from polyrank.records import Candidate
+def _document_of_line(number: int, line: str) -> "Candidate":
+    """A plain line, or an object with a text and optionally an id."""
+    from polyrank.data.rows import parse_object
 
-    for number, line in lines:
-        if not (line.startswith("{") and MEANT_AS_JSON.match(line)):
-            yield Candidate(str(number), line)
-            continue
-        try:
-            yield _document(parse_object(line), str(number), "the line")
-        except ValueError as error:
-            raise row_error(path, number, error) from error
+    meant_as_json = line.startswith("{") and MEANT_AS_JSON.match(line)
+    return _document(parse_object(line) if meant_as_json else line, str(number), "the line")
 
 
 def _document(value: object, default_id: str, where: str) -> "Candidate":
@@ -167,20 +163,7 @@ def _document(value: object, default_id: str, where: str) -> "Candidate":
     return Candidate(fields.optional_id(value, default_id), fields.text(value, "text"))
 
 
-def _rows() -> "Iterator[tuple[dict[str, Any], Context, list[Candidate]]]":
-    """The queries of stdin with their documents, and their ids, which the answers repeat."""
-    from polyrank.data.rows import row_error
-
-    if sys.stdin.isatty():
-        notify('Type lines such as {"query": "...", "documents": ["...", "..."]}; Ctrl-D ends the input.')
-    for number, line in stdin_lines():
-        try:
-            yield _query_of_line(line)
-        except (ValueError, UsageError) as error:
-            raise row_error(STDIN, number, error) from error
-
-
-def _query_of_line(line: str) -> "tuple[dict[str, Any], Context, list[Candidate]]":
+def _query_of_line(number: int, line: str) -> "tuple[dict[str, Any], Context, list[Candidate]]":
     """Parse a line: its id, if it has one, its context, and its documents.
 
     Raises:
@@ -190,13 +173,6 @@ def _query_of_line(line: str) -> "tuple[dict[str, Any], Context, list[Candidate]
 
     row = parse_object(line)
     return {"id": row["id"]} if "id" in row else {}, _context(row), _listed(row)
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:  # too long for a path
-        return False
 
 
 def _asked(query: str) -> "Context":

@@ -1,4 +1,4 @@
-"""``polyrank train`` and ``polyrank quickstart``."""
+"""``polyrank train``, ``polyrank recipe`` and ``polyrank quickstart``."""
 
 import dataclasses
 import json
@@ -9,12 +9,15 @@ from typer import Argument, Option
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import ProgressDisplay, console, make_console, notify, use_processor
+from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite, Resume, StartAgain
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
     from polyrank.config.recipe import DataConfig
     from polyrank.training.run import RunResult
+
+recipe_app = command_group("recipe", "Describe the recipes of train and pretrain.")
 
 
 def train(
@@ -205,3 +208,18 @@ def quickstart(
             out.print(f"  {ranked.score:7.2f}  {ranked.text}", markup=False)
     out.print()
     out.print(result.next_steps, markup=False, soft_wrap=True)
+
+
+@recipe_app.callback()
+def recipe() -> None:
+    """Describe the recipes of train and pretrain."""  # without a callback, a group of one command is that command
+
+
+@add_command(recipe_app, "schema", "> recipe.schema.json")
+def schema(
+    pretrain: Annotated[bool, Option("--pretrain", help="The schema of a recipe for polyrank pretrain.")] = False,
+) -> None:
+    """Print the JSON Schema of a recipe, with which editors complete and check TOML."""
+    from polyrank.config.schema import pretrain_schema, recipe_schema
+
+    print(json.dumps(pretrain_schema() if pretrain else recipe_schema(), ensure_ascii=False, indent=2))
