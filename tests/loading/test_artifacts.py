@@ -51,7 +51,7 @@ from polyrank.records import Candidate, Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
-from polyrank.storage.document import seal
+from polyrank.storage.document import seal, tensors_kind
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, read_subwords
 
@@ -328,8 +328,8 @@ def a_model(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[]
 def tensors_of(kind: str) -> Callable[[Path, tuple[Any, Texts, Any]], tuple[Path, Callable[[], Any]]]:
     def make(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[], Any]]:
         document = {"encoder": "somewhere", "encoder_fingerprint": "f" * 64, "metadata": {"n": 5}}
-        write_tensors(path, kind, document, {"matrix": torch.eye(3), "bias": torch.arange(2)})
-        return path / f"{kind}.json", lambda: read_tensors(path, kind)[0]
+        write_tensors(path, tensors_kind(kind), document, {"matrix": torch.eye(3), "bias": torch.arange(2)})
+        return path / f"{kind}.json", lambda: read_tensors(path, tensors_kind(kind))[0]
 
     return make
 
@@ -416,34 +416,35 @@ def test_a_model_with_unknown_settings_is_refused(poly: tuple[Any, Texts, Any], 
 
 
 def test_tensors_are_read_back_unchanged(tmp_path: Path) -> None:
+    kind, other = tensors_kind("map"), tensors_kind("intent")
     tensors = {"matrix": torch.randn(3, 4).T, "bias": torch.arange(2), "parameter": torch.nn.Parameter(torch.ones(1))}
-    write_tensors(tmp_path / "t", "map", {"name": "x"}, tensors)
-    document, found = read_tensors(tmp_path / "t", "map")
-    assert (document["name"], document["kind"]) == ("x", "map")
+    write_tensors(tmp_path / "t", kind, {"name": "x"}, tensors)
+    document, found = read_tensors(tmp_path / "t", kind)
+    assert document["name"] == "x"
     assert set(found) == set(tensors)
     assert all(torch.equal(found[name], tensor) and not found[name].requires_grad for name, tensor in tensors.items())
     with pytest.raises(ArtifactError, match="not a folder of kind 'intent'"):
-        read_tensors(tmp_path / "t", "intent")
+        read_tensors(tmp_path / "t", other)
     with pytest.raises(UsageError, match="already exists"):
-        write_tensors(tmp_path / "t", "map", {}, tensors)
-    write_tensors(tmp_path / "t", "map", {"name": "y"}, tensors, replace=True)
-    assert read_tensors(tmp_path / "t", "map")[0]["name"] == "y"
+        write_tensors(tmp_path / "t", kind, {}, tensors)
+    write_tensors(tmp_path / "t", kind, {"name": "y"}, tensors, replace=True)
+    assert read_tensors(tmp_path / "t", kind)[0]["name"] == "y"
     with pytest.raises(ValueError, match="JSON"):
-        write_tensors(tmp_path / "nan", "map", {"value": math.nan}, tensors)
+        write_tensors(tmp_path / "nan", kind, {"value": math.nan}, tensors)
     assert not (tmp_path / "nan").exists()
     document = json.loads((tmp_path / "t" / "map.json").read_bytes())
     (tmp_path / "t" / "map.json").write_bytes(sealed({**document, "format": 2}))
     with pytest.raises(ArtifactError, match="in format 2, this version reads format 1"):
-        read_tensors(tmp_path / "t", "map")
+        read_tensors(tmp_path / "t", kind)
     (tmp_path / "t" / "map.json").write_bytes(sealed(document))
     data = (tmp_path / "t" / "map.safetensors").read_bytes()
     for at in range(0, len(data), 7):
         (tmp_path / "t" / "map.safetensors").write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with pytest.raises(ArtifactError, match=r"map\.safetensors is damaged"):
-            read_tensors(tmp_path / "t", "map")
+            read_tensors(tmp_path / "t", kind)
     (tmp_path / "t" / "map.safetensors").unlink()
     with pytest.raises(ArtifactError, match=r"map\.safetensors is missing"):
-        read_tensors(tmp_path / "t", "map")
+        read_tensors(tmp_path / "t", kind)
 
 
 # weights and sizes

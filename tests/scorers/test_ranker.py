@@ -261,7 +261,7 @@ def test_a_changed_model_is_refused_with_the_remedy(tmp_path: Path) -> None:
         folder = tmp_path / "-".join(names)
         ranker_of(names).save(folder)
         changed = MODELS | {"bi": WordEncoder("bi", 9)}
-        with pytest.raises(ArtifactError, match=r"was made with .*bi of fingerprint 10101010.*create the folder again"):
+        with pytest.raises(ArtifactError, match=r"was made with .*bi of fingerprint 10101010.*make it again with polyrank tune"):
             load_ranker(folder, changed.__getitem__)
 
 
@@ -279,7 +279,7 @@ def test_a_missing_model_is_refused_with_the_remedy(tiny_encoders: dict[str, Pat
     shutil.rmtree(tmp_path / "bi")
     assert polyrank.load(tmp_path / "moved" / "ranker").fingerprint == ranker.fingerprint
     with pytest.raises(
-        UsageError, match=r"needs the model .*bi, which does not exist; restore it or create the folder"
+        UsageError, match=r"needs the model .*bi, which does not exist; restore it or make it again with polyrank tune"
     ):
         polyrank.load(folder)
 

@@ -75,9 +75,7 @@ class Replies(Answering):
         self.encoder = encoder_of(self.scorer)
         check_fingerprint(index.fingerprint, self.encoder.fingerprint, index.path)
         if self.scorer.prior and not any(COUNT_FIELD in c.metadata for c in index.page(n=50).candidates):
-            logger.warning(
-                "%s has no counts, which %r adds; set them with polyrank index update-counts", index.path, scorer
-            )
+            log.warning("%s has no counts, which its ranker adds; set them by polyrank index update-counts", index.path)
         self.mode, self.distinct, self.device = mode, distinct, device
         self.n_stages = 2 if self.scorer.rerankers else 1
         self._writer: IndexWriter | None = None

@@ -21,8 +21,8 @@ FolderKind = Literal[
     "other",
 ]
 
-RANKER = tensors_kind("ranker")
-INTENTS = tensors_kind("intent")
+RANKER = tensors_kind("ranker", missing="make one with polyrank tune", remedy="make it again with polyrank tune")
+INTENTS = tensors_kind("intent", remedy="train it again with polyrank intents train")
 REMOTE = DocumentKind(
     name="remote index",
     file="remote.json",

@@ -239,7 +239,7 @@ class Ranker(Scorer):
             "figures": self.figures,
         }
         document = _portable(document, path)
-        write_tensors(path, "ranker", document, tensors, replace=replace)
+        write_tensors(path, RANKER, document, tensors, replace=replace)
 
 
 def load_ranker(path: Path, load: Callable[[str], Scorer]) -> Ranker:
@@ -254,7 +254,7 @@ def load_ranker(path: Path, load: Callable[[str], Scorer]) -> Ranker:
     """
     from polyrank.storage.tensors import read_tensors
 
-    document, tensors = read_tensors(path, "ranker")
+    document, tensors = read_tensors(path, RANKER)
     opened: dict[str, Scorer] = {}
 
     def once(name: str) -> Scorer:

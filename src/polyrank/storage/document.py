@@ -45,15 +45,13 @@ class DocumentKind:
         return (self.file, *self.parts)
 
 
-def tensors_kind(name: str) -> DocumentKind:
+def tensors_kind(
+    name: str, *, missing: str = "check the path", remedy: str = "create the folder again"
+) -> DocumentKind:
     """The kind of a folder that ``polyrank.storage.tensors`` writes: ``name.json`` and ``name.safetensors``."""
-    missing, remedy = "check the path", "create the folder again"
+    parts = (f"{name}.safetensors",)
     return DocumentKind(
-        name=f"folder of kind {name!r}",
-        file=f"{name}.json",
-        missing=missing,
-        remedy=remedy,
-        parts=(f"{name}.safetensors",),
+        name=f"folder of kind {name!r}", file=f"{name}.json", missing=missing, remedy=remedy, parts=parts
     )
 
 

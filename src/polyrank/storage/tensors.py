@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import safetensors
 import safetensors.torch
 
-from polyrank.storage.document import check_part, read_document, seal, tensors_kind
+from polyrank.storage.document import DocumentKind, check_part, read_document, seal
 from polyrank.storage.durable import new_folder
 
 if TYPE_CHECKING:
@@ -63,14 +63,19 @@ def _opened(path: Path, framework: str) -> Iterator[Any]:
 
 
 def write_tensors(
-    path: Path, kind: str, document: Mapping[str, Any], tensors: "Mapping[str, Tensor]", *, replace: bool = False
+    path: Path,
+    kind: DocumentKind,
+    document: Mapping[str, Any],
+    tensors: "Mapping[str, Tensor]",
+    *,
+    replace: bool = False,
 ) -> None:
-    """Write ``kind.json`` and ``kind.safetensors`` into a new folder, atomically.
+    """Write a document and a file of tensors into a new folder, atomically.
 
     Args:
         path: the folder to create.
-        kind: what the folder holds; names the files.
-        document: JSON values; the keys "kind", "tensors" and those of the seal are reserved.
+        kind: of the folder, from ``tensors_kind``.
+        document: JSON values; the key "tensors" and those of the seal are reserved.
         tensors: tensors by name.
         replace: whether an existing folder of this kind may be replaced.
 
@@ -79,18 +84,18 @@ def write_tensors(
         ResourceError: the disk is full.
     """
     data = to_bytes(tensors)
-    whole = seal({**document, "kind": kind, "tensors": hashlib.sha256(data).hexdigest()}, tensors_kind(kind))
+    whole = seal({**document, "tensors": hashlib.sha256(data).hexdigest()}, kind)
     with new_folder(path, replace=replace) as folder:
-        (folder / f"{kind}.safetensors").write_bytes(data)
-        (folder / f"{kind}.json").write_bytes(whole)
+        (folder / kind.parts[0]).write_bytes(data)
+        (folder / kind.file).write_bytes(whole)
 
 
-def read_tensors(path: Path, kind: str) -> "tuple[dict[str, Any], dict[str, Tensor]]":
+def read_tensors(path: Path, kind: DocumentKind) -> "tuple[dict[str, Any], dict[str, Tensor]]":
     """The document and the tensors of a folder; every byte is verified.
 
     Raises:
         ArtifactError: the folder is of another kind or damaged, or a newer version of polyrank wrote it.
     """
-    document = read_document(path, tensors_kind(kind))
-    weights = check_part(path / f"{kind}.safetensors", document["tensors"], tensors_kind(kind))
+    document = read_document(path, kind)
+    weights = check_part(path / kind.parts[0], document["tensors"], kind)
     return document, from_bytes(weights.read_bytes())

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from polyrank.errors import ArtifactError, UsageError
+from polyrank.loading.folders import INTENTS
 from polyrank.loading.models import model_exists, portable_name, resolved_name
 from polyrank.records import Context, turns_of
 from polyrank.scorers.encoder import EncoderScorer
@@ -17,7 +18,6 @@ from polyrank.scorers.protocols import Encoder
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.tuning.intents.head import Floats, Head
 
-KIND = "intent"
 REDUCTION = "r"
 TEXTS_AT_A_TIME = 512
 
@@ -123,7 +123,7 @@ def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = Fa
         "threshold": classifier.threshold,
         "metadata": classifier.metadata,
     }
-    write_tensors(path, KIND, document, classifier.head.state_dict(), replace=replace)
+    write_tensors(path, INTENTS, document, classifier.head.state_dict(), replace=replace)
 
 
 def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto") -> IntentClassifier:
@@ -138,7 +138,7 @@ def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto"
         ArtifactError: the folder is damaged, or the encoder is a different one.
         UsageError: the encoder does not exist.
     """
-    document, tensors = read_tensors(path, KIND)
+    document, tensors = read_tensors(path, INTENTS)
     name = encoder or resolved_name(document["encoder"], path)
     if not model_exists(name):
         raise UsageError(f"{path} needs the encoder {name}, which does not exist; give its folder as `encoder`")
