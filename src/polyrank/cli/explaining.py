@@ -1,7 +1,7 @@
 """``polyrank explain``: explains the score of a reply, as a drawing or as JSON."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -85,27 +85,19 @@ def explain(
             if json_:
                 print_row(explanation.as_dict(), path)
             else:
-                _draw(explanation)
+                _draw(make_console(highlight=False), explanation, explanation.candidate.text)
 
 
-def _draw(explanation: "Explanation") -> None:
-    """Draw an explanation, and below it those of its parts and of their parts."""
-    out = make_console(highlight=False)
-    out.print(f"{explanation.score:.4f}", _plain(explanation.candidate.text), style="bold")
-    _draw_one(out, explanation)
-    _draw_parts(out, explanation.parts)
+def _draw(out: "Console", explanation: "Explanation", title: str, whole: str = "") -> None:
+    """Draw an explanation, and below it those of its parts and of their parts.
 
-
-def _draw_parts(out: "Console", parts: "Mapping[str, Explanation]", whole: str = "") -> None:
-    for name, part in parts.items():
-        out.print()
-        weight = "" if part.weight is None else f" (weight {part.weight:.4g})"
-        out.print(f"{part.score:.4f}", _plain(f"{whole}{name}{weight}"), style="bold")
-        _draw_one(out, part)
-        _draw_parts(out, part.parts, f"{whole}{name}: ")
-
-
-def _draw_one(out: "Console", explanation: "Explanation") -> None:
+    Args:
+        out: the console.
+        explanation: of a score.
+        title: beside the score.
+        whole: the beginning of the titles of the parts.
+    """
+    out.print(f"{explanation.score:.4f}", _plain(title), style="bold")
     out.print(f"{explanation.method}: {MEANINGS.get(explanation.method, ALONE)}", style="dim")
     table = _table()
     texts = [("background", fact) for fact in explanation.background]
@@ -126,6 +118,10 @@ def _draw_one(out: "Console", explanation: "Explanation") -> None:
         out.print(f"reply by {side.method}: {MEANINGS.get(side.method, ALONE)}", style="dim")
     if explanation.vectors:
         _draw_vectors(out, explanation.vectors)
+    for name, part in explanation.parts.items():
+        out.print()
+        weight = "" if part.weight is None else f" (weight {part.weight:.4g})"
+        _draw(out, part, f"{whole}{name}{weight}", f"{whole}{name}: ")
 
 
 def _draw_vectors(out: "Console", vectors: "Sequence[VectorShare]") -> None:

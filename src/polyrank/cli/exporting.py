@@ -1,8 +1,7 @@
 """``polyrank export`` and ``polyrank push``."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -10,9 +9,6 @@ from polyrank.cli.console import console, notify
 from polyrank.cli.examples import load_lists
 from polyrank.cli.options import Overwrite, Speaker
 from polyrank.errors import UsageError
-
-if TYPE_CHECKING:
-    from polyrank.loading.models import ModelRef
 
 
 def export(
@@ -63,8 +59,7 @@ def export(
         raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
     reference = resolve_model(model)
     if reference.kind not in ("trained", "foreign"):
-        inside = dict.fromkeys((reference.first_stage, *(part.name for part in _networks(reference))))
-        raise UsageError(f"{model} has no network; export its parts one by one: {', '.join(filter(None, inside))}")
+        raise UsageError(f"{model} has no network of its own; export its terms, which polyrank info lists")
     if output is not None and to == "sentence-transformers":
         backends.export_to_sentence_transformers(folder, output, replace=overwrite)
         notify(f"wrote {output}")
@@ -92,12 +87,6 @@ def export(
         notify(f"{written}: lowest cosine to fp32 {found:.6f}; the minimum is {backends.MIN_COSINE}")
     else:
         notify(f"{written}: {found}")
-
-
-def _networks(reference: "ModelRef") -> "Iterator[ModelRef]":
-    """The trained models that a model uses, also inside others."""
-    for part in reference.parts:
-        yield from [part] if part.kind in ("trained", "foreign") else _networks(part)
 
 
 def push(

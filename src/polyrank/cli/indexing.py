@@ -14,7 +14,7 @@ from polyrank.cli.console import encoding_progress, notify, report_cut_texts, si
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads
 from polyrank.devices.distributed import on_rank_zero, process_group
-from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.errors import ArtifactError, UsageError
 from polyrank.wording import counted
 
 index_app = command_group("index", "Build, change and inspect indexes of candidates.", callback=silence_other_ranks)
@@ -93,7 +93,6 @@ def index_build(
         notify(f"{candidates}: {warning}")
     scorer = load_ranking(model, device=device, backend=runtime)
     encoder = encoder_of(scorer)
-    earlier = _replaced(output) if overwrite else None
     with encoding_progress() as progress:
         n = build_index(
             output,
@@ -109,20 +108,7 @@ def index_build(
         )
     report_cut_texts(encoder)
     made = f"{counted(len(pool), 'candidate')} of dimension {encoder.dimension}, {counted(n, 'text')} encoded"
-    notify(f"{output}: {made}" + ("" if earlier is None else f"; replaced an index of {counted(earlier, 'candidate')}"))
-
-
-def _replaced(index: Path) -> int | None:
-    """The number of candidates of an index; None if there is none that can be read."""
-    from polyrank.index import is_index, open_catalogue
-
-    if not is_index(index):
-        return None
-    try:
-        with open_catalogue(index) as opened:
-            return len(opened)
-    except PolyrankError:
-        return None
+    notify(f"{output}: {made}")
 
 
 @add_command(index_app, "add", "my-index more.txt", "my-index new.jsonl --replace")
