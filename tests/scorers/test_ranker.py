@@ -261,7 +261,8 @@ def test_a_changed_model_is_refused_with_the_remedy(tmp_path: Path) -> None:
         folder = tmp_path / "-".join(names)
         ranker_of(names).save(folder)
         changed = MODELS | {"bi": WordEncoder("bi", 9)}
-        with pytest.raises(ArtifactError, match=r"was made with .*bi of fingerprint 10101010.*make it again with polyrank tune"):
+        problem = r"was made with .*bi of fingerprint 10101010.*make it again with polyrank tune"
+        with pytest.raises(ArtifactError, match=problem):
             load_ranker(folder, changed.__getitem__)
 
 

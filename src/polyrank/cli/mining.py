@@ -80,26 +80,20 @@ def mine(
     answers = pool is None and is_index(folder)
     if not answers:
         existing_model(retriever)
-    every = load_examples(data, speaker, skip_bad=skip_bad)
+    read = load_examples(data, speaker, skip_bad=skip_bad)
     candidates = None if pool is None else read_pool(pool)
+    every = with_texts(read, catalogue(folder) if answers else candidates or ())
+    examples = every[:limit]
+    corpus = corpus_of(examples, candidates)
     with ExitStack() as opened:
         if answers:
-            replies = opened.enter_context(open_replies(folder, device=device))
-            retrieve = from_retriever(replies)
-            every = with_texts(every, catalogue(folder))
-            examples = every[:limit]
+            retrieve = from_retriever(opened.enter_context(open_replies(folder, device=device)))
         else:
-            every = with_texts(every, candidates or ())
-            examples = every[:limit]
             texts = (
                 [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
             )
-            scorer = open_model(resolve_model(retriever).alone(), device=device, corpus=corpus_of(examples, candidates))
-            retrieve = from_pool(scorer, texts)
-        reranker = None
-        if rerank is not None:
-            corpus = corpus_of(examples, candidates)
-            reranker = load(rerank, device=device, corpus=corpus)
+            retrieve = from_pool(open_model(resolve_model(retriever).alone(), device=device, corpus=corpus), texts)
+        reranker = None if rerank is None else load(rerank, device=device, corpus=corpus)
         mined = run(
             examples,
             retrieve,
