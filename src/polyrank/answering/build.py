@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 def build_index(
     path: AnyPath,
-    model: Scorer | AnyPath,
+    model: Any,
     candidates: Iterable[CandidateLike] | Path | str,
     *,
     name: str | None = None,
@@ -63,8 +64,8 @@ def build_index(
 
     Args:
         path: the folder to make.
-        model: an encoder or a ranker with one, or its name, as for ``polyrank.load``. If a ranker counts replies,
-            candidates without a metadata field ``count`` get the ranker's count of their text.
+        model: an encoder, a ranker with one, or an object of yours with vectors; or a name for ``polyrank.load``. If a
+            ranker counts replies, candidates without a metadata field ``count`` get the ranker's count of their text.
         candidates: with distinct ids and texts that are not empty; a file, a list or a table, see
             ``polyrank.read_pool``.
         name: that loads the model when the index is opened; None: the one with which it was loaded.

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -277,7 +278,7 @@ class Replies(Answering):
 def open_replies(
     path: AnyPath,
     *,
-    model: Scorer | AnyPath | None = None,
+    model: Any = None,
     mode: Mode | None = None,
     distinct: bool = True,
     device: str = "auto",

@@ -87,7 +87,9 @@ def tune(
         _show(tuning)
     if not tuning.is_better:
         notify(f"{tuning.alone} alone is best: no measurable difference on {tuning.n_lists:,} lists")
-    notify(f"wrote {output}; next: polyrank index build {output} REPLIES -o INDEX")
+    searched = tuning.ranker.encoder is not None
+    then = f"index build {output} REPLIES -o INDEX" if searched else f"rank {output} QUERY FILE"
+    notify(f"wrote {output}; next: polyrank {then}")
 
 
 def _weights(given: list[str]) -> dict[str, float]:

@@ -214,7 +214,8 @@ def evaluate(
     if hasattr(examples, "score") and not hasattr(scorer, "score"):
         raise UsageError("evaluate(examples, scorer) has its arguments swapped; write evaluate(scorer, examples)")
     scorer = as_scorer(scorer)
-    examples = list(examples) if isinstance(examples, Iterable) else [examples]
+    is_list = isinstance(examples, Iterable) and not isinstance(examples, str)
+    examples = list(examples) if is_list else [examples]  # type: ignore[list-item]  # refused below
     if wrong := [each for each in examples if not isinstance(each, Example)]:
         raise UsageError(f"{brief(wrong[0])} is not an Example; give polyrank.read_examples(FILE).examples")
     examples = rankable(examples, pool)
