@@ -42,11 +42,13 @@ class Pool:
         vectors: ``[N, D]``.
         rows: ``[N]``
         alive: None: all.
+        offsets: None: nothing is added.
     """
 
     vectors: Floats
     rows: NDArray[np.int64]
     alive: NDArray[np.bool_] | None = None
+    offsets: Floats | None = None
 
 
 def make_inputs(regime: Regime, n: int, d: int, m: int, seed: int = 0) -> tuple[Floats, Floats]:

@@ -69,7 +69,6 @@ ON_RAY = [
     ("ray encode shipped:convert none -o out --device quantum", "unknown device of a Ray cluster 'quantum'"),
     ("ray encode absent none -o out --address 127.0.0.1:1", "absent is not a model folder"),
     ("ray serve none --host 0.0.0.0 --address 127.0.0.1:1", "0.0.0.0 can be reached by other machines"),
-    ("ray serve none --device quantum --address 127.0.0.1:1", "unknown device of a Ray cluster 'quantum'"),
     ("ray serve none --address ray://x", "'ray://x' is not the address"),
 ]
 

@@ -746,9 +746,9 @@ class Fixed:
 @pytest.mark.parametrize("found", [[[3.0]], [[1.0] * 4], [[[1.0]] * 3], [["a", "b", "c"]], [], [[1.0] * 3] * 2])
 def test_other_numbers_of_scores_are_refused(found: object) -> None:
     example = Example(("a",), ("a", "b", "c"), (0,))
-    with pytest.raises(UsageError, match=r"Fixed .* (for each|one row each|return one)"):
+    with pytest.raises(UsageError, match=r"Fixed'? returned .* (for each|return one)"):
         evaluate(Fixed(found), [example])  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"Fixed .* returned (scores of shape|list, not an array)"):
+    with pytest.raises(UsageError, match=r"Fixed'? returned (scores of|list, not an array)"):
         evaluate(Fixed(found), [example], pool=[Candidate(text, text) for text in "abc"])  # type: ignore[arg-type]
 
 

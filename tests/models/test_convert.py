@@ -20,6 +20,7 @@ from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.text import learn_subwords, pad
+from train_settings import loss_of
 
 
 class Formula:
@@ -192,7 +193,7 @@ def test_every_ablation_changes_the_network_and_trains(name: str) -> None:
     losses = []
     for number in range(12):
         optimizer.zero_grad()
-        loss = step(BATCH, 0, number)
+        loss = loss_of(step, BATCH, 0, number)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(float(loss.detach()))

@@ -24,6 +24,7 @@ from polyrank.models.convert.quantization import (
 )
 from polyrank.text import ConvertSubwords, ConvertTexts
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
+from train_settings import loss_of
 
 
 def paper(**changes: Any) -> tuple[Convert, ConvertTexts, ConvertConfig]:
@@ -93,12 +94,12 @@ def test_the_range_grows_now_and_then_and_never_shrinks() -> None:
     step = step_of(model, texts, range_steps=2)
     with torch.no_grad():
         model.subwords.weight[0, 0] = 9.0
-        step(BATCH, 0, 1)
+        loss_of(step, BATCH, 0, 1)
         assert torch.equal(model.subwords.seen, start)
-        step(BATCH, 0, 2)
+        loss_of(step, BATCH, 0, 2)
         assert model.subwords.seen[1] == 9.0
         model.subwords.weight[0, 0] = 0.0
-        step(BATCH, 0, 4)
+        loss_of(step, BATCH, 0, 4)
         assert model.subwords.seen[1] == 9.0
 
 
@@ -121,7 +122,7 @@ def test_saved_scores_are_the_quantized_forward_of_training(tmp_path: Path, name
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     step = step_of(model, texts)
     for number in range(3):
-        step(BATCH, 0, number).backward()  # type: ignore[no-untyped-call]
+        loss_of(step, BATCH, 0, number).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
     model.train()  # without dropout this is the forward pass of training
