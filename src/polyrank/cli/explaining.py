@@ -94,7 +94,7 @@ def _draw(out: "Console", explanation: "Explanation", title: str, whole: str = "
     Args:
         out: the console.
         explanation: of a score.
-        title: beside the score.
+        title: shown next to the score.
         whole: the beginning of the titles of the parts.
     """
     out.print(f"{explanation.score:.4f}", _plain(title), style="bold")

@@ -59,7 +59,7 @@ def export(
         raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
     reference = resolve_model(model)
     if reference.kind not in ("trained", "foreign"):
-        raise UsageError(f"{model} has no network of its own; export its terms, which polyrank info lists")
+        raise UsageError(f"{model} is not a network; export its terms, which polyrank info lists")
     if output is not None and to == "sentence-transformers":
         backends.export_to_sentence_transformers(folder, output, replace=overwrite)
         notify(f"wrote {output}")
