@@ -384,7 +384,7 @@ def test_why_shows_the_weight_of_each_part_of_a_sum(watched: Watched, server: Ru
         return [...explained({ ...part, parts }).querySelectorAll(":scope > h4")].map(one => one.textContent);
     }"""
     page = watched.open(server.url)
-    titles = ["Part: 1 bi (weight 1)", "Part: 2 count (weight 0.25)", "Part: 3 other"]
+    titles = ["Term 1 bi (weight 1)", "Term 2 count (weight 0.25)", "Term 3 other"]
     assert page.evaluate(sum_of, ["1 bi", "2 count", "3 other"])[-3:] == titles
 
 

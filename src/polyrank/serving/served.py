@@ -293,6 +293,11 @@ def _tokens_of_texts(scorer: Scorer, texts: Sequence[str]) -> int:
 
 
 def _tokens_of_pairs(scorer: Scorer, context: Context, texts: Sequence[str]) -> int:
-    if isinstance(scorer, Encoder):
-        return _tokens_of_texts(scorer, texts) + sum(len(part.texts.context_ids(context)) for part in scorer.networks)
-    return sum(len(part.texts.pair_ids(context, text)[0]) for part in scorer.networks for text in texts)
+    """What each network reads: both sides once, or a pair for each text."""
+    total = 0
+    for part in scorer.networks:
+        if isinstance(part, Encoder):
+            total += len(part.texts.context_ids(context)) + sum(map(len, part.texts.all_candidate_ids(texts)))
+        else:
+            total += sum(len(part.texts.pair_ids(context, text)[0]) for text in texts)
+    return total
