@@ -51,6 +51,7 @@ def tune(
     """
     import shutil
 
+    from polyrank.data.speakers import speakers_of
     from polyrank.loading.folders import RANKER
     from polyrank.loading.models import check_apart, resolve_model
     from polyrank.storage.durable import check_replaceable
@@ -61,7 +62,8 @@ def tune(
     references = [resolve_model(name) for name in models]
     check_apart(output, references)
     check_replaceable(output, own_files=RANKER.files, replace=overwrite)
-    lists = load_lists(valid, speaker)
+    # lists have no speakers, and the dialogues do
+    lists = load_lists(valid, speaker if dialogues is None or speakers_of(valid) is not None else None)
     said = [] if dialogues is None else load_examples(dialogues, speaker)
     work = output.with_name(f"{output.name}.scores")
     tuning = fit(
