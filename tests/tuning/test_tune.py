@@ -131,10 +131,10 @@ def test_a_reranker_is_tried_on_shortlists_which_equal_whole_lists_if_they_hold_
     assert both.order == terms
     for name in ("log_likelihood", "reciprocal_rank", "hit"):
         np.testing.assert_allclose(getattr(both.steps[-1], name), getattr(whole, name), atol=1e-6)
-    first, second = both.ranker().terms
+    first, second = both.ranker(both.order).terms
     (wanted,) = (w for t, w in cross_choice(lists, terms).weights(terms).items() if t is terms[1])
     assert second.weights[0] / first.weights[0] == pytest.approx(2.0, rel=0.4)
-    assert second.weights[0] * both.ranker().scale == pytest.approx(wanted[0], rel=1e-2)
+    assert second.weights[0] * both.ranker(both.order).scale == pytest.approx(wanted[0], rel=1e-2)
 
 
 def test_a_reranker_of_long_lists_scores_only_their_best() -> None:
@@ -146,7 +146,7 @@ def test_a_reranker_of_long_lists_scores_only_their_best() -> None:
     both = searched.with_rerankers([CrossTerm(pairs)])
     assert pairs.n_scored - n_before == 25 * 30
     assert len(both.order) == 2
-    assert both.ranker().n_retrieved == 25
+    assert both.ranker(both.order).n_retrieved == 25
     assert np.isfinite(both.steps[-1].log_likelihood).all()
 
 

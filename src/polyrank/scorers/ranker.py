@@ -7,7 +7,6 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.terms import term_kind
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
-from polyrank.scorers.terms.protocol import Offer, Term
+from polyrank.scorers.terms.protocol import Offer, Term, Weighed
 from polyrank.scorers.two_stage import SHORTLIST, rerank
 
 if TYPE_CHECKING:
@@ -36,24 +35,6 @@ if TYPE_CHECKING:
 
     from polyrank.scorers.network import NetworkScorer
     from polyrank.text.cut import Cut
-
-
-@dataclass(frozen=True, slots=True)
-class WeighedTerm:
-    """A term of a ranker, and the weight of each of its features."""
-
-    term: Term
-    weights: tuple[float, ...]
-
-    @property
-    def encoder(self) -> Encoder | None:
-        """See ``Term.encoder``."""
-        return self.term.encoder(self.weights)
-
-    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-        """``features @ weights`` of each context's own candidates, ``[K]`` per context."""
-        weights = np.asarray(self.weights, np.float32)
-        return [features @ weights for features in self.term.score(contexts, candidates)]
 
 
 class Ranker(Scorer):
@@ -82,11 +63,9 @@ class Ranker(Scorer):
         abstention: Abstention | None = None,
         figures: Mapping[str, Any] | None = None,
     ) -> None:
-        self.terms = tuple(WeighedTerm(term, tuple(map(float, weights))) for term, weights in terms)
+        self.terms = tuple(Weighed(term, weights) for term, weights in terms)
         if not self.terms:
             raise UsageError("0 terms; give a ranker at least one")
-        for weighed in self.terms:
-            _check_weights(weighed)
         self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
         self.scale, self.abstention, self.figures = float(scale), abstention, dict(figures or {})
         stated = [" ".join([each.term.fingerprint, *(w.hex() for w in each.weights)]) for each in self.terms]
@@ -111,7 +90,7 @@ class Ranker(Scorer):
         return sum(each.weights[0] for each in self._counts)
 
     def __repr__(self) -> str:
-        terms = " + ".join(f"{_listed(each.weights)} {each.term.name}" for each in self.terms)
+        terms = " + ".join(f"{each} {each.term.name}" for each in self.terms)
         return f"Ranker({terms})"
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
@@ -149,7 +128,7 @@ class Ranker(Scorer):
         return _WithCounts(self, counted).rank(context, candidates, k)
 
     def scores_of(
-        self, terms: Sequence[WeighedTerm], contexts: Sequence[Context], lists: Sequence[Sequence[str]]
+        self, terms: Sequence[Weighed], contexts: Sequence[Context], lists: Sequence[Sequence[str]]
     ) -> list[Floats]:
         """The sum of some of its terms, ``[K]`` per context."""
         totals = [np.zeros(len(texts), np.float32) for texts in lists]
@@ -324,20 +303,6 @@ class _WithCounts(Scorer):
     @property
     def cut(self) -> "tuple[Cut, ...]":
         return self.ranker.cut
-
-
-def _check_weights(weighed: WeighedTerm) -> None:
-    term, weights = weighed.term, weighed.weights
-    if len(weights) != len(term.features):
-        raise UsageError(
-            f"{len(weights)} weights for the features {', '.join(term.features)} of {term.name}; give one each"
-        )
-    if not all(map(math.isfinite, weights)):
-        raise UsageError(f"weights {_listed(weights)} of {term.name}; give finite numbers")
-
-
-def _listed(weights: Sequence[float]) -> str:
-    return ",".join(f"{weight:g}" for weight in weights)
 
 
 def _portable(value: Any, path: Path) -> Any:

@@ -73,8 +73,11 @@ class Choice:
         known = {"active": short.active, "figures": short.figures}
         return Selection(features, short.relevant, dialogues, blocks, **known, seed=self.seed)  # type: ignore[arg-type]
 
-    def start(self) -> None:
+    def start(self, alone: "Choice | None" = None) -> None:
         """Choose the best model alone: an encoder, if there is one, that fits into the time.
+
+        Args:
+            alone: a choice that has started, without fixed weights: then the first term and the fixed ones are chosen.
 
         Raises:
             UsageError: none fits.
@@ -87,9 +90,9 @@ class Choice:
                 f"no model answers in {self.ms:g} ms: {fastest.name}, the fastest, takes {self.durations[fastest]:.1f};"
                 " permit more"
             )
-        self.alone = max(fit, key=lambda term: float(self.held_out([term]).log_likelihood.mean()))
-        self.first = self.held_out([self.alone])
-        self.order = [self.terms[0] if self.fixed else self.alone]
+        best = max(fit, key=lambda term: float(self.held_out([term]).log_likelihood.mean()))
+        self.alone, self.first = (best, self.held_out([best])) if alone is None else (alone.alone, alone.first)
+        self.order = [self.terms[0] if self.fixed else best]
         self.steps = [self.held_out(self.order)]
         self.likelihood = self.steps[0].log_likelihood - self.first.log_likelihood
 
@@ -138,10 +141,10 @@ class Choice:
         first = fitted.get(self.terms[0], (0.0,))[0]
         return fitted | {term: (weight * first,) for term, weight in self.fixed.items()}
 
-    def ranker(self) -> Ranker:
-        """The chosen terms, with weights in units of one encoder's score: of the one that attends, or the first."""
-        weights = self.weights(self.order)
-        used = [term for term in self.order if any(weights[term])] or self.order[:1]
+    def ranker(self, order: Sequence[Term]) -> Ranker:
+        """Some terms, with weights in units of one encoder's score: of the one that attends, or the first."""
+        weights = self.weights(order)
+        used = [term for term in order if any(weights[term])] or order[:1]
         encoders = [term for term in used if isinstance(term, EncoderTerm)]
         unit = next((term for term in encoders if term in self.several), (encoders or used)[0])
         scale = weights[unit][0] or 1.0
@@ -149,7 +152,7 @@ class Choice:
         listed = {term: [float(f"{weight / scale:.4g}") for weight in values] for term, values in weights.items()}
         if not any(listed[unit]):  # of a model that ranks the lists no better than chance, alone
             listed[unit] = [1.0]
-        chosen = [unit, *(term for term in (*self.order, *self.fixed) if term is not unit and any(listed[term]))]
+        chosen = [unit, *(term for term in (*order, *self.fixed) if term is not unit and any(listed[term]))]
         n_retrieved = SHORTLIST if self.shortlists is None else N_RERANKED
         terms = [(term, listed[term]) for term in chosen]
         return Ranker(terms, n_retrieved=n_retrieved, scale=float(f"{scale:.4g}"))

@@ -70,12 +70,19 @@ class Tuning:
         return table(header, rows, repr(self))
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame with a row for each term.
+        """A pandas DataFrame with a row for each term: its kind, name, time, weights, and what R@1 gains with it.
 
         Raises:
             UsageError: pandas is not installed.
         """
-        return data_frame([{key: row[key] for key in ("kind", "name", "milliseconds")} for row in self.rows])
+        return data_frame(
+            [
+                {key: row[key] for key in ("kind", "name", "milliseconds")}
+                | {f"weight of {name}": weight for name, weight in row["weights"].items()}
+                | {f"R@1 {when}": row[when]["R@1"]["mean"] for when in ("with", "without") if when in row}
+                for row in self.rows
+            ]
+        )
 
 
 def tune(
@@ -130,14 +137,18 @@ def tune(
     retrieves = any(isinstance(term, EncoderTerm) for term in terms)
     rerankers = [term for term in terms if retrieves and isinstance(term, CrossTerm)]
     others = [term for term in terms if term not in rerankers]
-    choice = Choice(others, scored, _fixed(others, weights or {}), durations, ms, seed)
-    choice.start()
+    searched = Choice(others, scored, {}, durations, ms, seed)
+    searched.start()
+    choice = searched
+    if weights:
+        choice = Choice(others, scored, _fixed(others, weights), durations, ms, seed)
+        choice.start(searched)
     choice.add(others)
     choice = choice.with_rerankers(rerankers)
     gain, alone = choice.gain(), choice.alone
     measurable = max(gain[name]["low"] for name in ("log_likelihood", "MRR")) > 0
     is_better = bool(weights) or (len(choice.order) > 1 and measurable)
-    ranker = choice.ranker() if is_better else Ranker([(alone, (1.0,))])
+    ranker = choice.ranker(choice.order) if is_better else searched.ranker([alone])
     rows, curve = choice.rows(ranker, terms), choice.curve()
     figures = {"n_lists": len(lists), "alone": alone.name, "terms": rows, "curve": curve, "gain": gain}
     if precision is not None:

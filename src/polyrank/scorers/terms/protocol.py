@@ -4,6 +4,7 @@ Shapes: B contexts, K candidates of each, N texts, F features, D dimensions.
 """
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.errors import UsageError
 from polyrank.ranking.weights import PRIOR_DEVIATION
 from polyrank.records import Context, ContextLike, Example, contexts_of
 from polyrank.scorers.explanation import Explanation, of_candidate
@@ -192,14 +194,38 @@ class _Numbers(Encoder):
 
 
 class Weighed(Scorer):
-    """A term with its weights as a Scorer: ``score = features @ weights``."""
+    """A term with its weights as a Scorer: ``score = features @ weights``.
+
+    Args:
+        term: any.
+        weights: one for each of its features, ``[F]``.
+
+    Raises:
+        UsageError: there is another number of weights, or one is not finite.
+    """
 
     def __init__(self, term: Term, weights: Sequence[float]) -> None:
-        self.term, self.weights, self.name = term, np.asarray(weights, np.float32), term.name
+        self.term, self.weights, self.name = term, tuple(map(float, weights)), term.name
+        if len(self.weights) != len(term.features):
+            raise UsageError(
+                f"{len(self.weights)} weights for the features {', '.join(term.features)} of {term.name}; give one each"
+            )
+        if not all(map(math.isfinite, self.weights)):
+            raise UsageError(f"weights {self} of {term.name}; give finite numbers")
+
+    def __str__(self) -> str:
+        """The weights as the command line takes them."""
+        return ",".join(f"{weight:g}" for weight in self.weights)
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """See ``Term.encoder``."""
+        return self.term.encoder(self.weights)
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        return [features @ self.weights for features in self.term.score(contexts, candidates)]
+        weights = np.asarray(self.weights, np.float32)
+        return [features @ weights for features in self.term.score(contexts, candidates)]
 
     @property
     def cut(self) -> "tuple[Cut, ...]":
