@@ -12,6 +12,7 @@ import polyrank
 from polyrank import Example, Replies, build_index
 from polyrank.errors import DataError, UsageError
 from polyrank.index import open_index
+from polyrank.ranking.weights import fit_weights
 from polyrank.records import Context
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.ranker import Ranker
@@ -211,6 +212,25 @@ def test_a_fixed_weight_is_kept() -> None:
     ):
         with pytest.raises(UsageError, match=reason):
             polyrank.tune([BI, OTHER], EXAMPLE_LISTS, weights=weights)
+
+
+def test_fixed_weights_are_compared_with_the_model_without_them() -> None:
+    """The answers depend on counts, so that their weight has a gain, and the weight 0 has none."""
+    settings = {"dialogues": EXAMPLE_LISTS, "without": ["hubs", "words"]}
+    none, some = (polyrank.tune([BI], EXAMPLE_LISTS, **settings, weights={"counts": weight}) for weight in (0, 1))
+    assert none.gain["log_likelihood"]["mean"] == 0.0
+    assert some.gain["log_likelihood"]["low"] > 0.0
+
+
+def test_a_model_alone_has_the_scale_of_log_odds() -> None:
+    alone = polyrank.tune([BI], EXAMPLE_LISTS, without=["hubs", "words"])
+    assert not alone.is_better
+    features = [
+        scores[:, None] for scores in BI.score([e.query for e in EXAMPLE_LISTS], [e.candidates for e in EXAMPLE_LISTS])
+    ]
+    (scale,) = fit_weights(features, [example.relevant for example in EXAMPLE_LISTS])
+    assert alone.ranker.scale == pytest.approx(scale, rel=1e-3)
+    assert [each.weights for each in alone.ranker.terms] == [(1.0,)]
 
 
 def test_rankers_count_as_their_models() -> None:
