@@ -293,7 +293,7 @@ def _tokens_of_texts(scorer: Scorer, texts: Sequence[str]) -> int:
 
 
 def _tokens_of_pairs(scorer: Scorer, context: Context, texts: Sequence[str]) -> int:
-    """What each network reads: both sides once, or a pair for each text."""
+    """The tokens of both sides for a network that encodes them, and of each pair for a Cross-encoder."""
     total = 0
     for part in scorer.networks:
         if isinstance(part, Encoder):
