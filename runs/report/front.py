@@ -47,7 +47,9 @@ def quality() -> str:
     for title, file in rows.items():
         results[title] = [read_if_there(file.format(name)) for name in SETS]
         if file.startswith("second/") and any(chosen := [*map(tuned, SETS)]):
-            results["MiniLM, shipped, with [what `polyrank tune` adds](docs/results.md#one-ranker) without a re-ranker"] = chosen
+            results[
+                "MiniLM, shipped, with [what `polyrank tune` adds](docs/results.md#one-ranker) without a re-ranker"
+            ] = chosen
     results["the same over all pairs, with dropout and [several passes](docs/results.md#both-stages-on-all-pairs)"] = [
         *map(passes, SETS)
     ]
@@ -174,7 +176,10 @@ def without_training() -> str:
             "its 25 best, re-ranked by `shipped:rerank`; not trained on sgd",
             *(read_if_there(f"second/{name}/two") for name in sets),
         ],
-        ["MiniLM, shipped, with [what `polyrank tune` adds](results.md#one-ranker) without a re-ranker", *map(tuned, sets)],
+        [
+            "MiniLM, shipped, with [what `polyrank tune` adds](results.md#one-ranker) without a re-ranker",
+            *map(tuned, sets),
+        ],
     ]
     cells = [
         [title, *(percent(one["metrics"]["R@1"]) if one else "" for one in results)]
