@@ -135,6 +135,16 @@ def test_trailers_end_at_a_limit(server: Running, client: httpx.Client) -> None:
             assert n_sent < 2**26
 
 
+@pytest.mark.parametrize(("n_chunks", "status"), [(4_000, b"200"), (20_000, b"400")])
+def test_a_body_comes_in_a_limited_number_of_chunks(server: Running, n_chunks: int, status: bytes) -> None:
+    body = b'{"context": "hi", "candidates": ["a"]}' + b" " * n_chunks
+    head = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(server.address, timeout=30) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(head + b"transfer-encoding: chunked\r\n\r\n")
+        connection.sendall(b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n")
+        assert connection.makefile("rb").readline().split()[1] == status
+
+
 def test_an_upgrade_is_ignored(server: Running, client: httpx.Client) -> None:
     body = b'{"context": "hi", "candidates": ["restart the router"]}'
     lines = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nupgrade: h2c\r\n"

@@ -9,7 +9,25 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_BYTES = 64 * 1024  # of a request's first line and headers
 READING_S = 60.0  # for a client that does not read its answer
+CHUNKS, CHUNK_BYTES = 8_192, 64  # a body in more chunks than this, and of fewer bytes each, costs more time than it may
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class Requests(h11.Connection):
+    """Parses requests; refuses a body that comes in very many small chunks, since h11 takes microseconds for each."""
+
+    _chunks = _bytes = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """The next part of a request. Raises ``h11.RemoteProtocolError`` after too many small chunks."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunks = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._chunks, self._bytes = self._chunks + 1, self._bytes + len(event.data)
+            if self._chunks > CHUNKS + self._bytes / CHUNK_BYTES:
+                raise h11.RemoteProtocolError(f"more than {CHUNKS:,} chunks of a few bytes; send larger ones")
+        return event
 
 
 class PatientProtocol(H11Protocol):
@@ -27,6 +45,7 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Wait for the first request of a new connection."""
         super().connection_made(transport)
+        self.conn = Requests(h11.SERVER, HEAD_BYTES)
         self._wait(self.head_s)
         if len(self.connections) > self.max_connections:
             others = [other for other in self.connections if isinstance(other, PatientProtocol) and other is not self]
@@ -39,6 +58,12 @@ class PatientProtocol(H11Protocol):
         """When its timer ends; infinite without a timer."""
         timer = None if self.transport.is_closing() else self.timeout_keep_alive_task
         return math.inf if timer is None else timer.when()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is not HTTP, unless its answer has begun, and close the connection."""
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            super().send_400_response(msg)
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Parse a part of a request. As uvicorn's, except that the timer keeps running."""

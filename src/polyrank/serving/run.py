@@ -52,7 +52,7 @@ def serve(
         import uvicorn
 
         from polyrank.serving.app import create_app
-        from polyrank.serving.protocol import HEAD_BYTES, PatientProtocol
+        from polyrank.serving.protocol import PatientProtocol
 
         app, server = create_app(models, settings, started)
         PatientProtocol.head_s = settings.limits.body_timeout_s
@@ -67,7 +67,6 @@ def serve(
             server_header=False,
             date_header=True,
             timeout_keep_alive=30,
-            h11_max_incomplete_event_size=HEAD_BYTES,
             timeout_graceful_shutdown=STOPPING_S,
             backlog=2048,
         )
