@@ -97,17 +97,6 @@ def test_candidates_and_pool_rows(tmp_path: Path) -> None:
     assert read_examples(path).examples == [Example(("q",), id="q:1", relevant_ids=("r1", "2"))]
 
 
-def test_relevant_ids_are_checked_against_a_pool(tmp_path: Path) -> None:
-    pool = written(tmp_path / "pool.jsonl", {"id": "r1", "text": "a"})
-    path = written(
-        tmp_path / "q.jsonl", {"context": "q", "relevant_ids": "r1"}, {"context": "q", "relevant_ids": ["r9"]}
-    )
-    for given_pool in (pool, [Candidate("r1", "a")]):
-        with pytest.raises(DataError, match=r"q\.jsonl:2: relevant id 'r9' is not in the pool; "):
-            read_examples(path, pool=given_pool)
-    assert read_examples(path, pool=pool, skip_bad=True).report.n_bad == 1
-
-
 def test_the_first_good_row_decides_the_kind(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", "{", PAIR, {"turns": ["a", "b"]})
     loaded = read_examples(path, skip_bad=True)
@@ -119,8 +108,6 @@ def test_arguments_that_do_not_go_with_the_kind(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", PAIR)
     with pytest.raises(UsageError, match="applies only to dialogues"):
         read_examples(path, speaker="agent")
-    with pytest.raises(UsageError, match="applies only to pool rows"):
-        read_examples(path, pool=[])
     with pytest.raises(UsageError, match="kind 'pears' is unknown"):
         read_examples(path, kind="pears")  # type: ignore[arg-type]
 
@@ -618,7 +605,7 @@ def test_star_dialogues() -> None:
 def test_ubuntu_pool() -> None:
     pool = read_pool(SHARED / "ubuntu-irc" / "pool.jsonl.gz")
     assert len(pool) == 51113
-    loaded = read_examples(SHARED / "ubuntu-irc" / "test.pool.jsonl.gz", pool=pool)
+    loaded = read_examples(SHARED / "ubuntu-irc" / "test.pool.jsonl.gz")
     assert len(loaded.examples) == 4022
     assert loaded.report.max_candidates == loaded.report.n_unanswered == 0
 

@@ -189,7 +189,7 @@ def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
     out, pool = tmp_path / "out.jsonl", tmp_path / "pool.jsonl"
     assert "1 bad row left out" in imported("dstc7-pool", source, "--answers", answers, "--skip-bad", "-o", out)
     assert "0 " in imported("dstc7-candidates", published, "-o", pool)[:2]
-    assert [e.relevant_ids for e in read_examples(out, pool=pool).examples] == [("B",), ()]
+    assert [e.relevant_ids for e in read_examples(out).examples] == [("B",), ()]
     other = tmp_path / "other.jsonl"
     assert imported("pairs", source, "--answers", answers, "-o", other).startswith(
         "2 error: --answers does not apply to pairs"

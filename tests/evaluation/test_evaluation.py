@@ -131,14 +131,20 @@ def test_shuffling_candidates_changes_nothing() -> None:
     assert summarise(evaluate(by_text, EXAMPLES)) == summarise(evaluate(by_text, reversed_))
 
 
-def test_pools_and_copies_of_the_right_text() -> None:
+def test_pools_and_copies_of_the_right_text(tmp_path: Path) -> None:
     pool = [Candidate("a", "yes"), Candidate("b", "no"), Candidate("c", "yes")]
     examples = [Example(("yes",), relevant_ids=("a",), id="1"), Example(("no",), relevant_ids=("b",), id="2")]
     summary = summarise(evaluate(knowing, examples, pool=pool, allow_echo=True))
     assert summary["metrics"]["MAP"] == 1  # the copy is also right
     assert summary["n_candidates"] == 3
-    with pytest.raises(DataError, match="names candidate 'z'"):
-        evaluate(knowing, [Example(("x",), relevant_ids=("z",), id="3")], pool=pool)
+    missing = [Example(("yes",), relevant_ids=("z", "a"), id="3"), Example(("x",), relevant_ids=("z",), id="4")]
+    found = evaluate(knowing, missing, pool=pool, allow_echo=True)
+    assert (summarise(found)["n_unanswerable"], summarise(found)["metrics"]["R@1"]) == (1, 1)
+    lines: list[str] = []
+    rows = [{"id": candidate.id, "text": candidate.text} for candidate in pool]
+    (tmp_path / "pool.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    read_task(missing, pool=tmp_path / "pool.jsonl", notify=lines.append)
+    assert lines[-1] == "2 examples of 2 name right answers that are not in the pool; only those in it count"
 
 
 def test_examples_without_an_answer_are_counted_apart() -> None:

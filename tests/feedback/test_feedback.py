@@ -532,6 +532,26 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
     assert (tmp_path / "report.svg").stat().st_size > 1000
 
 
+@pytest.mark.slow
+def test_one_command_trains_on_feedback(tmp_path: Path) -> None:
+    with FeedbackStore(tmp_path / "kept.db", keep_text=True) as store:
+        for number in range(40):
+            request = shown(f"{number}", f"question {number}", time=MONDAY + timedelta(hours=number))
+            replies = tuple(replace(reply, text=f"{reply.text} to {number % 7}") for reply in request.replies)
+            store.record(replace(request, replies=replies), Outcome(f"{number}", "taken", "abc"[number % 3]))
+    command = ["feedback", "train", tmp_path / "kept.db", "shipped:convert", "-o", tmp_path / "next"]
+    done = run(*command, "--set", "train.epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert "shipped:convert" in done.stdout
+    assert "next/run/model" in done.stdout.replace("\n", "")
+    recipe = (tmp_path / "next" / "recipe.toml").read_text("utf-8")
+    assert 'negatives = { sources = ["given"], n = 2 }' in recipe
+    assert "already exists" in run(*command).stderr
+    for model, message in (("bm25", "bm25 has no encoder that polyrank trained"), ("none", "none")):
+        done = run("feedback", "train", tmp_path / "kept.db", model, "-o", tmp_path / "other")
+        assert (done.returncode != 0, message in done.stderr) == (True, True), done.stderr
+
+
 def test_commands_refuse_wrong_arguments(kept: Path, tmp_path: Path) -> None:
     for arguments, code, message in (
         (["report", kept, "--since", "soon"], 2, "--since 'soon' is not a date; write 2026-05-31"),

@@ -150,6 +150,12 @@ def test_mined_examples_never_hold_a_right_answer_as_wrong(retrieve: Any) -> Non
     assert mine(EXAMPLES, retrieve, HardNegatives(n_negatives=9)).n_short == 2
 
 
+def test_contexts_of_the_same_words_share_their_right_answers() -> None:
+    asked = [Example((turn,), (text,), (0,)) for turn, text in (("Is it open?", "yes"), ("is it OPEN", "it is"))]
+    found = mine(asked, from_pool(Lengths(), ["yes", "it is", "no"]), HardNegatives(n_negatives=2))
+    assert [example.candidates for example in found.examples] == [("yes", "no"), ("it is", "no")]
+
+
 def test_mining_equals_a_ranking_by_hand() -> None:
     found = mine(EXAMPLES[:1], from_pool(Lengths(), POOL), HardNegatives(n_negatives=2, first_rank=2, last_rank=3))
     assert found.examples[0].candidates == ("wifi is down", "restart the router", "the bill is high")

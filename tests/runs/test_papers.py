@@ -328,8 +328,7 @@ def test_a_script_prints_its_tables_from_files_in_the_published_formats(
     script: str, shared: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """SMALL=1, on files from write_data.py; DSTC7's answers are in separate files."""
-    shutil.copytree(PAPERS, tmp_path / "runs" / "papers")
-    shutil.copy(PAPERS.parent / "stages.py", tmp_path / "runs")
+    shutil.copytree(PAPERS.parent, tmp_path / "runs", ignore=shutil.ignore_patterns("work", "results"))
     settings = {"SMALL": "1", "DATA": str(shared), "BACKBONE": str(tiny_backbone)}
     everything = {**os.environ, **settings, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(

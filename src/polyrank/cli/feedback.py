@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from polyrank.cli.console import make_console, notify, track
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import Json, Overwrite, Plot
+from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite, Plot
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 feedback_app = command_group("feedback", "Use replies that were taken, edited and refused as training data.")
 StoreFile = Annotated[Path, Argument(metavar="STORE", help="The feedback file of a server.")]
+IndexOfTexts = Annotated[
+    Path | None, Option("--index", help="An index that has the texts of the replies, if the store has only their ids.")
+]
+Contexts = Annotated[
+    Path | None, Option("--contexts", help="Your conversations, if the store has only hashes of the contexts.")
+]
 Since = Annotated[str | None, Option(metavar="DATE", help="Only requests from this date or time (UTC) on: 2026-05-31.")]
 
 
@@ -26,12 +32,8 @@ Since = Annotated[str | None, Option(metavar="DATE", help="Only requests from th
 def feedback_export(
     store: StoreFile,
     output: Annotated[Path, Option("-o", "--output", help="JSON lines to write, for polyrank split and train.")],
-    index: Annotated[
-        Path | None, Option(help="An index that has the texts of the replies, if the store has only their ids.")
-    ] = None,
-    contexts: Annotated[
-        Path | None, Option(help="Your conversations, if the store has only hashes of the contexts.")
-    ] = None,
+    index: IndexOfTexts = None,
+    contexts: Contexts = None,
     refused: Annotated[bool, Option("--refused", help="Also write contexts without a right reply.")] = False,
     since: Since = None,
     overwrite: Overwrite = False,
@@ -73,6 +75,52 @@ def feedback_export(
         notify(f"{exported.n_unknown:,} replies that were shown are left out, because their texts are unknown")
     if json_:
         print(json.dumps(counts))
+
+
+@add_command(feedback_app, "train", "feedback.db my-run/model -o next-run --index my-index")
+def feedback_train(
+    store: StoreFile,
+    model: Annotated[str, Argument(help="The model that answered; of a ranker, its first encoder is trained.")],
+    output: Annotated[Path, Option("-o", "--output", help="Folder for the examples, their parts and the run.")],
+    index: IndexOfTexts = None,
+    contexts: Contexts = None,
+    since: Since = None,
+    changes: Changes = None,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    threads: AllThreads = None,
+) -> None:
+    """Train a model further on replies that users took, and compare both on the latest conversations.
+
+    The same as feedback export, split, train and evaluate, with the recipe that split writes for such examples.
+    """
+    from polyrank.cli.evaluation import evaluate
+    from polyrank.cli.splitting import RECIPE, recipe_of
+    from polyrank.cli.training import train
+    from polyrank.config.models import MODEL
+    from polyrank.data import split, write_split
+    from polyrank.loading.models import resolve_model
+    from polyrank.storage.document import read_document
+    from polyrank.storage.durable import check_output, write_file
+
+    answered = resolve_model(model)
+    parts = answered.parts or (answered,)
+    encoder = next((part for part in parts if part.kind == "trained" and not part.corrects), None)
+    if encoder is None or encoder.folder is None:
+        raise UsageError(f"{model} has no encoder that polyrank trained; give one, such as my-run/model")
+    kind = read_document(encoder.folder, MODEL)["model"]["kind"]
+    if kind == "cross":
+        raise UsageError(f"{model} is a Cross-encoder; give the encoder that answered, and train the other by a recipe")
+    for file in ("used.jsonl", RECIPE, "run"):
+        check_output(output / file, inputs=(store, index, contexts), overwrite=overwrite)
+    feedback_export(store, output / "used.jsonl", index, contexts, since=since, overwrite=overwrite)
+    split_up = split(output / "used.jsonl", notify=notify)
+    write_split(output, split_up)
+    recipe = recipe_of(split_up, "shipped:convert" if kind == "convert" else "shipped:minilm")
+    write_file(output / RECIPE, recipe.encode())
+    start = [f"model.kind={json.dumps(kind)}", f"train.init_from={json.dumps(encoder.name)}"]
+    train(output / RECIPE, [*start, *(changes or ())], overwrite=overwrite, device=device, threads=threads)
+    evaluate([encoder.name, str(output / "run" / "model")], output / "test.jsonl", device=device, threads=threads)
 
 
 @add_command(feedback_app, "report", "feedback.db --plot rates.png")

@@ -13,6 +13,7 @@ from polyrank.cli.options import Json, Overwrite, SkipBad, Speaker
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
+    from polyrank.config.starter_recipe import Start
     from polyrank.data import Split
 
 RECIPE = "recipe.toml"
@@ -52,6 +53,7 @@ def split(
     With a .jsonl file as output, only draw candidate lists for the examples of the file.
     """
     from polyrank.config.checked import read_choice
+    from polyrank.config.starter_recipe import best_start
     from polyrank.data import draw_candidates, write_examples, write_split
     from polyrank.data import split as run
     from polyrank.data.candidate_lists import DEFAULT_N_CANDIDATES
@@ -91,7 +93,7 @@ def split(
             " distinct responses"
         )
     write_split(output, parts)
-    write_file(output / RECIPE, _recipe(parts).encode())
+    write_file(output / RECIPE, recipe_of(parts, best_start()).encode())
     if json_:
         print(json.dumps(_counts(parts)))
     else:
@@ -122,15 +124,18 @@ def _report_cost(recipe: Path, parts: "Split") -> None:
         notify(f"training: {cost.describe(plan.recipe.train.minutes)}")
 
 
-def _recipe(parts: "Split") -> str:
-    """A recipe for the parts; all other keys have defaults."""
-    from polyrank.config.starter_recipe import RECIPES, best_start
+def recipe_of(parts: "Split", start: "Start") -> str:
+    """A recipe for the parts, with the settings of a starting model; all other keys have defaults."""
+    from polyrank.config.starter_recipe import RECIPES, for_given_negatives
 
     named = [name for name in ("train", "valid", "test") if getattr(parts, name).examples]
     data = [f'{name} = "{name}.jsonl"' for name in named]
     if parts.train.conversations[0].dialogues:
         data.append(f"speaker = {json.dumps(parts.speaker or '*', ensure_ascii=False)}")
-    return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{RECIPES[best_start()]}"
+    settings = RECIPES[start]
+    if any(len(example.candidates) > len(example.relevant) for example in parts.train.examples):
+        settings = for_given_negatives(settings)
+    return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{settings}"
 
 
 def _counts(parts: "Split") -> dict[str, object]:

@@ -53,6 +53,15 @@ schedule.final_lr = 2e-6
 }
 
 
+def for_given_negatives(recipe: str) -> str:
+    """The recipe for lists whose wrong candidates are real, such as those of feedback: they are the negatives.
+
+    >>> for_given_negatives(RECIPES["shipped:convert"]).splitlines()[-1]
+    'negatives = { sources = ["given"], n = 2 }'
+    """
+    return recipe.replace('"logq"', '"as_said"') + 'negatives = { sources = ["given"], n = 2 }\n'
+
+
 def best_start() -> Start:
     """The best one that is installed; the ConveRT always is."""
     if find_spec(MODELS_PACKAGE) is not None:

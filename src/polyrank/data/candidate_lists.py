@@ -36,7 +36,7 @@ class Responses:
 
     def __init__(self, examples: Sequence[Example], what: str = "the examples", others: Sequence[str] = ()) -> None:
         self.what = what
-        self._answered = [(example, _words(example)) for example in examples if example.relevant]
+        self._answered = [(example, words_of(example)) for example in examples if example.relevant]
         text_of = {same_words(text): text for text in others}
         right_of: dict[tuple[str, ...], set[str]] = {}
         for example, context in self._answered:
@@ -114,5 +114,10 @@ def default_length(*parts: Responses) -> int:
     return max(2, min(DEFAULT_N_CANDIDATES, *(part.max_candidates for part in parts)))
 
 
-def _words(example: Example) -> tuple[str, ...]:
+def words_of(example: Example) -> tuple[str, ...]:
+    """The normalized turns and background of a context, equal for contexts of the same words.
+
+    >>> words_of(Example(("Is it open?",))) == words_of(Example(("is it OPEN",)))
+    True
+    """
     return (*map(same_words, example.context), "", *map(same_words, example.background))

@@ -9,18 +9,17 @@ Every kind may have "id" and "background"; this module ignores other fields, suc
 Parquet files hold the same rows as columns.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from polyrank.data import fields
-from polyrank.data.pool import read_pool
 from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
 from polyrank.data.rows import MAX_LINE_BYTES, OnBad, check_object, row_error, rows, stem, write_rows
 from polyrank.data.values import Row, rows_of, type_name
 from polyrank.errors import UsageError
-from polyrank.records import Candidate, Example
+from polyrank.records import Example
 
 MEMORY = Path("row")  # the "file" of rows in memory, for messages and ids such as row:3
 
@@ -40,7 +39,6 @@ def read_examples(
     *,
     kind: Kind | None = None,
     speaker: str | None = None,
-    pool: Path | str | Collection[Candidate] | None = None,
     skip_bad: bool = False,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Loaded:
@@ -53,7 +51,6 @@ def read_examples(
             ``polyrank.data.values.rows_of`` supports.
         kind: kind of the rows; None: that of the first good row.
         speaker: in dialogues, only turns of this speaker are responses; None: the turns of all speakers.
-        pool: for pool rows, the candidates (or their file) that must contain all ``relevant_ids``; None: no check.
         skip_bad: count bad rows in the report and continue, instead of stopping at the first.
         max_line_bytes: a longer line is a bad row.
 
@@ -71,8 +68,7 @@ def read_examples(
         path = MEMORY
     if kind is not None and kind not in get_args(Kind):
         raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
-    pool_ids = None if pool is None else frozenset(candidate.id for candidate in read_pool(pool))
-    reader = Reader(path, kind, speaker, pool_ids)
+    reader = Reader(path, kind, speaker)
     return read_with(reader, path, numbered, reader.examples, skip_bad=skip_bad)
 
 
@@ -83,8 +79,8 @@ def _rows_in_memory(source: Iterable[Any], on_bad: OnBad) -> Iterable[tuple[int,
 class Reader:
     """Converts the rows of one file to examples; keeps the kind of the first good row and the speakers so far."""
 
-    def __init__(self, path: Path, kind: Kind | None, speaker: str | None, pool_ids: frozenset[str] | None) -> None:
-        self.stem, self.kind, self.speaker, self.pool_ids = stem(path), kind, speaker, pool_ids
+    def __init__(self, path: Path, kind: Kind | None, speaker: str | None) -> None:
+        self.stem, self.kind, self.speaker = stem(path), kind, speaker
         self.speakers: set[str] = set()
 
     def examples(self, line: int, row: Row | Example) -> Iterable[Example]:
@@ -99,8 +95,6 @@ class Reader:
         kind = self.kind or kind_of(row)
         if self.speaker is not None and kind != "dialogues":
             raise UsageError(f"speaker {self.speaker!r} applies only to dialogues, and these are {kind}; leave it out")
-        if self.pool_ids is not None and kind != "pool":
-            raise UsageError(f"a pool applies only to pool rows, and these are {kind}; leave it out")
         read = {
             "pairs": self._pairs,
             "dialogues": self._dialogues,
@@ -131,9 +125,6 @@ class Reader:
 
     def _pool(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         relevant_ids = fields.identifiers(row, "relevant_ids")
-        unknown = [] if self.pool_ids is None else [id_ for id_ in relevant_ids if id_ not in self.pool_ids]
-        if unknown:
-            raise ValueError(f"relevant id {unknown[0]!r} is not in the pool; add it there or remove the row")
         yield Example(fields.context(row), id=name, background=background, relevant_ids=relevant_ids)
 
     def _dialogues(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:

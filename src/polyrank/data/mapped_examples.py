@@ -223,7 +223,7 @@ def _examples_of(
     """The examples of each row that have a right answer."""
     n_good, bad = 0, BadRows(skip=skip_bad)
     for file in files:
-        for item in parsed(file, partial(rows, file), Reader(file, kind, speaker, None).examples)(bad.add):
+        for item in parsed(file, partial(rows, file), Reader(file, kind, speaker).examples)(bad.add):
             n_good += 1
             if examples := [example for example in item if example.relevant]:
                 yield examples

@@ -206,7 +206,7 @@ class _Conversations:
     def __init__(self, path: Path, speaker: str | None, timed: bool) -> None:
         self.path, self.timed = path, timed
         self.conversations: dict[str, Conversation] = {}
-        self.reader = Reader(path, None, speaker, None)
+        self.reader = Reader(path, None, speaker)
         self._last: Example | None = None
 
     def examples(self, line: int, row: Row) -> Iterable[Example]:

@@ -209,7 +209,7 @@ def evaluate(
 
     Raises:
         UsageError: the scorer or the examples have another type, or the scorer returns other numbers of scores.
-        DataError: no example can be ranked, or ``relevant_ids`` names a candidate that is not in the pool.
+        DataError: no example can be ranked.
     """
     if hasattr(examples, "score") and not hasattr(scorer, "score"):
         raise UsageError("evaluate(examples, scorer) has its arguments swapped; write evaluate(scorer, examples)")
@@ -286,12 +286,6 @@ class _PoolScoring:
         return [_record(e, self._relevant(e), row, keep=False) for e, row in zip(examples, values, strict=True)]
 
     def _relevant(self, example: Example) -> tuple[int, ...]:
-        unknown = [name for name in example.relevant_ids if name not in self.number]
-        if unknown:
-            raise DataError(
-                f"example {example.id!r} names candidate {unknown[0]!r}, which is not in the pool; add it, or remove"
-                " the example"
-            )
-        right = {self.texts[self.number[name]] for name in example.relevant_ids}
+        right = {self.texts[self.number[name]] for name in example.relevant_ids if name in self.number}
         right |= {example.candidates[i] for i in example.relevant}
         return tuple(sorted(i for text in right for i in self.copies.get(text, ())))

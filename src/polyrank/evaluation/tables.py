@@ -166,18 +166,23 @@ def _intervals(
     return result
 
 
-def mean_with_interval(values: Sequence[float] | Floats, dialogues: NDArray[np.int64]) -> dict[str, float]:
+def mean_with_interval(
+    values: Sequence[float] | Floats, dialogues: NDArray[np.int64], *, shares: bool = False
+) -> dict[str, float]:
     """The mean over examples, with a 95% percentile interval from resampled dialogues (see ``summarise``).
 
     Args:
         values: ``[n]``, one per example, from 0 to 1, or differences of such values.
         dialogues: ``[n]``, see ``dialogues_of``.
+        shares: the values are shares, not differences: if all are 0 or all are 1, the interval is Wilson's.
 
     >>> mean_with_interval([0.5, 0.5, 0.5], dialogues_of(["a#1", "a#2", "b#1"]))
     {'mean': 0.5, 'low': 0.5, 'high': 0.5}
+    >>> round(mean_with_interval([1, 1, 1], dialogues_of(["a", "b", "c"]), shares=True)["low"], 3)
+    0.439
     """
     numbers = np.asarray(values, np.float64)
-    low, high = _intervals({"mean": numbers}, dialogues, n_bootstrap=2000, seed=0)["mean"]
+    low, high = _intervals({"mean": numbers}, dialogues, n_bootstrap=2000, seed=0, shares=shares)["mean"]
     return {"mean": float(numbers.mean()), "low": low, "high": high}
 
 

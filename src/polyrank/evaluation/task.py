@@ -12,6 +12,7 @@ from polyrank.data.values import rows_of
 from polyrank.errors import UsageError
 from polyrank.evaluation.protocols import against_responses, rankable
 from polyrank.records import Candidate, Example
+from polyrank.wording import counted
 
 RESPONSES = "responses"
 """The pool of all right answers of the data."""
@@ -75,6 +76,12 @@ def read_task(
         examples, candidates = against_responses(examples)
     elif pool is not None:
         candidates = read_pool(pool)
+        ids = {candidate.id for candidate in candidates}
+        if missing := [example for example in examples[:limit] if not ids.issuperset(example.relevant_ids)]:
+            notify(
+                f"{counted(len(missing), 'example')} of {len(examples[:limit])} name right answers that are not in the"
+                " pool; only those in it count"
+            )
     elif not have_lists(examples) and any(example.relevant for example in examples):
         examples = draw_candidates(examples, what=source, limit=limit)
         notify(

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from polyrank.data.candidate_lists import words_of
 from polyrank.errors import UsageError
 from polyrank.index.protocol import Block
-from polyrank.negatives.hard import SPARE, HardNegatives, choose, collect_right_answers, hard_candidates
+from polyrank.negatives.hard import SPARE, HardNegatives, choose, hard_candidates
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.protocols import Encoder, Responds, Scorer
@@ -53,8 +54,8 @@ def mine(
     """Replace each example's wrong candidates by hard negatives retrieved for its context.
 
     Args:
-        examples: with their right answers. A right answer of another example with the same context is never a
-            negative.
+        examples: with their right answers. A right answer of another example whose context has the same words is
+            never a negative.
         retrieve: ``from_pool`` or ``from_retriever``.
         settings: which ranks to use.
         reranker: drops texts that score like a right answer; None: keep all.
@@ -73,14 +74,16 @@ def mine(
     """
     mined: list[Example] = []
     n_short = n_doubtful = 0
-    right_of = collect_right_answers([*examples, *known] if known else examples)
+    right_of: dict[tuple[str, ...], dict[str, None]] = {}
+    for example in (*examples, *known):
+        right_of.setdefault(words_of(example), {}).update(dict.fromkeys(_right(example)))
     labelled = [(index, example) for index, example in enumerate(examples) if example.relevant]
     for start in progress(range(0, len(labelled), 32)):
         part = labelled[start : start + 32]
-        n_right = max(len(right_of[example.query]) for _, example in part)
+        n_right = max(len(right_of[words_of(example)]) for _, example in part)
         ranked = retrieve([example.query for _, example in part], settings.last_rank + n_right + SPARE)
         lists = [
-            hard_candidates(row, right_of[example.query], settings, turns=example.context)
+            hard_candidates(row, right_of[words_of(example)], settings, turns=example.context)
             for (_, example), row in zip(part, ranked, strict=True)
         ]
         if reranker is not None:

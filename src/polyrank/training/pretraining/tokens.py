@@ -63,7 +63,7 @@ def rows_of(
     Raises:
         DataError: a row is bad, and ``skip_bad`` is false.
     """
-    reader, bad = Reader(path, None, None, None), BadRows(skip=skip_bad)
+    reader, bad = Reader(path, None, None), BadRows(skip=skip_bad)
     for item in parsed(path, partial(rows, path), reader.examples)(bad.add):
         if examples := [example for example in item if example.response is not None]:
             yield examples

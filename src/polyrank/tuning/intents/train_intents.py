@@ -254,7 +254,8 @@ def _figures(classifier: IntentClassifier, part: Encoded, fits: dict[int, HeadFi
     right = [replace(classifier, head=fit.head).scores_of(part.vectors).argmax(1) == labels for fit in fits.values()]
     shares = np.mean(right, axis=0)[~outside]
     values = [float(row[~outside].mean()) if len(shares) else 0.0 for row in right]
-    interval = mean_with_interval(shares, np.arange(len(shares))) if len(shares) else {"low": 0.0, "high": 0.0}
+    rows = np.arange(len(shares))
+    interval = mean_with_interval(shares, rows, shares=True) if len(shares) else {"low": 0.0, "high": 1.0}
     scores = classifier.scores_of(part.vectors)
     best, correct = scores.argmax(1), scores.argmax(1) == labels
     names = [*classifier.intents, OUT_OF_SCOPE]
