@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +13,7 @@ from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.data import read_examples
 from polyrank.data.same_words import same_words
-from polyrank.errors import UsageError
-from polyrank.evaluation import evaluate, read_task, summarise
+from polyrank.evaluation import evaluate, summarise
 from polyrank.index import open_index, write_index
 from polyrank.negatives.hard import HardNegatives
 from polyrank.negatives.mine import from_pool, mine
@@ -41,15 +39,11 @@ def test_replies_that_repeat_a_turn_are_skipped(texts: Sequence[str], turns: Seq
     assert [reply.id for reply in two_stages.answer(turns, k).ranked] == [reply.id for reply in want]
 
 
-def test_a_pool_is_ranked_like_an_answer() -> None:
+def test_evaluation_measures_the_scorer_which_may_repeat_a_turn() -> None:
     pool = [Candidate("a", "My wifi is down."), Candidate("b", "restart the wifi"), Candidate("c", "thanks")]
     example = Example(("my wifi is down",), relevant_ids=("b",))
     scorer = BM25().fit([candidate.text for candidate in pool])
-    for allow_echo, rank in ((False, 1), (True, 2)):
-        found = summarise(evaluate(scorer, [example], pool=pool, allow_echo=allow_echo), n_bootstrap=1)
-        assert found["metrics"]["MRR"] == 1 / rank
-    with pytest.raises(UsageError, match="needs a pool"):
-        read_task([{"context": "a", "candidates": ["b", "c"], "relevant": [0]}], allow_echo=True)
+    assert summarise(evaluate(scorer, [example], pool=pool), n_bootstrap=1)["metrics"]["MRR"] == 1 / 2
 
 
 def test_a_turn_of_the_context_is_not_a_negative() -> None:

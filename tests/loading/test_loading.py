@@ -194,10 +194,6 @@ def test_errors_name_arguments_in_python_and_options_on_the_command_line(monkeyp
 
     from polyrank.cli.commands import app
 
-    with pytest.raises(UsageError) as error:
-        read_task([{"context": "a", "response": "b"}], allow_echo=True)
-    message = str(error.value)
-    assert message == "`allow_echo=True` needs a pool, because given lists keep all their candidates; leave it out"
     message = "`limit=3` and `pool=responses` exclude each other; give one"
     monkeypatch.setattr(arguments, "_options", {})
     assert arguments.as_options(message) == message

@@ -113,7 +113,7 @@ def evaluate_models(
             probe_encoding(scorer, model.name, probe)
         shown = "scoring" if len(models) == 1 else model.name
         shown_progress = partial(progress, shown)
-        result = evaluate(scorer, task.examples, pool=task.pool, allow_echo=task.allow_echo, progress=shown_progress)
+        result = evaluate(scorer, task.examples, pool=task.pool, progress=shown_progress)
         if not scored:
             _report_absent_answers(task, result, notify)
         if file is not None and is_rank_zero():

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.config.checked import whole_number
-from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
 from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
@@ -19,8 +18,6 @@ from polyrank.records import Candidate, Example
 from polyrank.scorers.inputs import checked_scores
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.own import as_scorer
-from polyrank.scorers.ranker import Ranker
-from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.wording import brief
 
 if TYPE_CHECKING:
@@ -190,7 +187,6 @@ def evaluate(
     examples: Sequence[Example],
     *,
     pool: Sequence[Candidate] | None = None,
-    allow_echo: bool = False,
     batch_size: int = 32,
     progress: Callable[[list[range]], Iterable[range]] = lambda batches: batches,
 ) -> Evaluation:
@@ -202,8 +198,6 @@ def evaluate(
             ``relevant_ids``, and by the texts of the right candidates. Examples without a right answer in the pool
             count as unanswerable.
         pool: shared candidates.
-        allow_echo: rank candidates of a pool that repeat a turn of the context by their scores. Otherwise they come
-            last, because no answer returns them (``Answering.answer_all``). Given lists are always ranked by scores.
         batch_size: contexts per call.
         progress: wraps the list of batches, as ``rich.progress.track`` does.
 
@@ -221,7 +215,7 @@ def evaluate(
     examples = rankable(examples, pool)
     scorer = scorer.fitted_to(lambda: corpus_of(examples, pool))
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
-    score = _score_lists if pool is None else _PoolScoring(pool, allow_echo).score
+    score = _score_lists if pool is None else _PoolScoring(pool).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
     pairs = zip(records, examples, strict=True)
     records = [replace(record, n_tokens=scorer.n_context_tokens(example.query)) for record, example in pairs]
@@ -258,31 +252,18 @@ def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) ->
 
 
 class _PoolScoring:
-    """Ranks against a pool. Copies of a right text are right too; repetitions of a turn of the context come last."""
+    """Ranks against a pool, by scores alone: only answers hide repetitions. Copies of a right text are right too."""
 
-    def __init__(self, pool: Sequence[Candidate], allow_echo: bool) -> None:
+    def __init__(self, pool: Sequence[Candidate]) -> None:
         self.texts = [candidate.text for candidate in pool]
         self.number = {candidate.id: i for i, candidate in enumerate(pool)}
         self.copies: dict[str, list[int]] = {}
         for i, text in enumerate(self.texts):
             self.copies.setdefault(text, []).append(i)
-        self.saying: dict[str, list[int]] = {}
-        for i, text in enumerate(() if allow_echo else self.texts):
-            self.saying.setdefault(same_words(text), []).append(i)
 
     def score(self, scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:
-        echoes = [
-            [i for turn in {*map(same_words, example.context)} for i in self.saying.get(turn, ())]
-            for example in examples
-        ]
-        queries = [example.query for example in examples]
-        if isinstance(scorer, Ranker | TwoStageScorer):
-            found = scorer.score_pool(queries, self.texts, excluded=echoes)
-        else:
-            found = scorer.score_pool(queries, self.texts)
-        values = checked_scores(found, (len(examples), len(self.texts)), scorer).copy()  # the scorer may keep its own
-        for row, own in zip(values, echoes, strict=True):
-            row[own] = row.min(initial=0.0) - 1.0
+        scores = scorer.score_pool([example.query for example in examples], self.texts)
+        values = checked_scores(scores, (len(examples), len(self.texts)), scorer)
         return [_record(e, self._relevant(e), row, keep=False) for e, row in zip(examples, values, strict=True)]
 
     def _relevant(self, example: Example) -> tuple[int, ...]:

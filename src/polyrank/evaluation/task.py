@@ -9,7 +9,6 @@ from polyrank.config.checked import whole_number
 from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.values import rows_of
-from polyrank.errors import UsageError
 from polyrank.evaluation.protocols import against_responses, rankable
 from polyrank.records import Candidate, Example
 from polyrank.wording import counted
@@ -27,14 +26,12 @@ class RankingTask:
         examples: that can be ranked.
         pool: the candidates of all examples; None: each example has its own list.
         n_left_out: examples that every scorer would rank perfectly.
-        allow_echo: for a pool, see ``evaluate``.
     """
 
     source: str
     examples: list[Example]
     pool: list[Candidate] | None
     n_left_out: int
-    allow_echo: bool = False
 
 
 def read_task(
@@ -43,7 +40,6 @@ def read_task(
     pool: str | Path | None = None,
     limit: int | None = None,
     speaker: str | None = None,
-    allow_echo: bool = False,
     notify: Callable[[str], None] = lambda line: None,
 ) -> RankingTask:
     """Read examples and determine the candidates of each.
@@ -56,7 +52,6 @@ def read_task(
         pool: a file of candidates for every example; "responses": all right answers of the data.
         limit: use only the first so many examples.
         speaker: whose turns of dialogues are responses; None: the agents', "*": every speaker's.
-        allow_echo: for a pool, also rank a context's own turns high, see ``evaluate``.
         notify: called with lines for the user: how many examples were read, and how their candidates were chosen.
 
     Raises:
@@ -65,8 +60,6 @@ def read_task(
     """
     if limit is not None:
         whole_number(limit, "limit", least=1)
-    if allow_echo and pool is None:
-        raise UsageError("`allow_echo=True` needs a pool, because given lists keep all their candidates; leave it out")
     source = str(data) if isinstance(data, str | Path) else "the rows"
     rows = data if isinstance(data, str | Path) else list(rows_of(data))  # which can be read twice
     loaded = read_examples(rows, speaker=choose_speaker(rows, speaker, name=source, notify=notify))
@@ -92,4 +85,4 @@ def read_task(
     ranked = rankable(shown, candidates)
     if n_left_out := len(shown) - len(ranked):
         notify(f"{n_left_out} of {len(shown)} examples left out: they have fewer than 2 candidates, or no wrong one")
-    return RankingTask(source, ranked, candidates, n_left_out, allow_echo)
+    return RankingTask(source, ranked, candidates, n_left_out)
