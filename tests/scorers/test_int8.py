@@ -93,7 +93,9 @@ def test_a_token_does_not_depend_on_its_batch(n: int, position: int, seed: int, 
         assert torch.equal(layer(x[None, :, :])[0, position % n][None], alone)
 
 
-def test_extreme_inputs() -> None:
+@given(seed=st.integers(0, 10_000))
+def test_extreme_inputs(seed: int) -> None:
+    torch.manual_seed(seed)
     layer = nn.Linear(5, 3)
     with torch.no_grad():
         layer.weight[1] = 0
@@ -103,7 +105,9 @@ def test_extreme_inputs() -> None:
     with torch.inference_mode():
         found, scale = Int8Linear(layer)(rows), layer.weight.abs().amax(1) / 64
         rounded = (layer.weight / scale.clamp_min(1e-20)[:, None]).round() * scale[:, None]
-        torch.testing.assert_close(found, rows @ rounded.T + layer.bias, rtol=1e-5, atol=1e-5)
+        # products of 1e6 may cancel, so that their rounding is large beside their sum
+        limit = 1e-5 + 1e-6 * (rows.abs() @ rounded.abs().T)
+        assert ((found - (rows @ rounded.T + layer.bias)).abs() <= limit).all()
         assert Int8Linear(layer)(torch.full((1, 5), torch.nan)).isnan().all()
 
 
