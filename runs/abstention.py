@@ -2,7 +2,7 @@
 
     python runs/abstention.py MODEL POOL VALID TEST [--precision 0.6] [--plot FILE]
 
-prints one JSON object; see ``polyrank.tuning.threshold.try_threshold``. Every example is answered from the whole pool.
+prints one JSON object; see ``try_threshold``. Every example is answered from the whole pool.
 """
 
 import argparse
@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from polyrank import Example, read_examples, read_pool
 from polyrank.evaluation.plots import new_figure, save
-from polyrank.ranking.abstention import Point
+from polyrank.ranking.abstention import Point, area, confidence, coverage_curve
 from polyrank.scorers.open import load_ranking
-from polyrank.scorers.ranker import as_ranker
-from polyrank.tuning.threshold import choose_threshold, try_threshold
+from polyrank.scorers.ranker import Ranker, as_ranker
+from polyrank.tuning.threshold import NO_ANSWER, choose_hidden, choose_threshold, outcomes
 
 
 def lists(path: Path, pool: Path) -> list[Example]:
@@ -27,6 +29,40 @@ def lists(path: Path, pool: Path) -> list[Example]:
         replace(one, candidates=texts, relevant=tuple(number[name] for name in one.relevant_ids), relevant_ids=())
         for one in read_examples(path).examples
     ]
+
+
+def try_threshold(
+    ranker: Ranker, lists: Sequence[Example], *, no_answer: float = NO_ANSWER, seed: int = 0
+) -> tuple[dict[str, float], list[Point]]:
+    """Test a threshold on other lists than those it was chosen on.
+
+    Args:
+        ranker: with a threshold.
+        lists, no_answer, seed: see ``choose_threshold``.
+
+    Returns:
+        ``n_examples``; ``no_answer``, the share whose answer was hidden; ``coverage``, ``precision`` and ``low`` as in
+        ``Point``; ``answered_without``, the share of hidden ones that got an answer nevertheless; ``area`` under the
+        curve; and the curve.
+    """
+    rule = ranker.abstention
+    assert rule is not None, "the ranker has no threshold"
+    hidden = choose_hidden(len(lists), no_answer, seed)
+    scores, right = outcomes(ranker, lists, hidden)
+    confidences = np.array([confidence(row, rule.measure) for row in scores])
+    curve = coverage_curve(confidences, right)
+    answered = confidences >= rule.threshold
+    # the point of the curve at this threshold, which need not be the confidence of an example
+    point = next((p for p in reversed(curve) if p.threshold >= rule.threshold), Point(rule.threshold, 0, 0, 0))
+    return {
+        "n_examples": len(lists),
+        "no_answer": float(hidden.mean()),
+        "coverage": point.coverage,
+        "precision": point.precision,
+        "low": point.low,
+        "answered_without": float(answered[hidden].mean()) if hidden.any() else 0.0,
+        "area": area(curve),
+    }, curve
 
 
 def draw(curve: Sequence[Point], path: Path) -> None:

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from papers.combining import by_z_score
 
 from polyrank.evaluation import Evaluation, paired_test, read_scores, summarise
-from polyrank.ranking.ensembles import by_z_score
 from polyrank.ranking.metrics import placement_of
 from polyrank.ranking.statistics import holm
 from polyrank.scorers.two_stage import Combine, reranker_alone
 
-COMBINE: dict[str, Combine] = {"alone": reranker_alone, "raw": np.add, "z-score": by_z_score}
+FORMS: dict[str, Combine] = {"alone": reranker_alone, "raw": np.add, "z-score": by_z_score}
 
 
 def ensemble(first: Evaluation, second: Evaluation, how: str) -> Evaluation:
@@ -30,7 +30,7 @@ def ensemble(first: Evaluation, second: Evaluation, how: str) -> Evaluation:
         assert a.id == b.id, f"{a.id} is paired with {b.id}: the two files hold different examples"
         assert a.scores is not None, "the scores file must hold candidate lists"
         assert b.scores is not None, "the scores file must hold candidate lists"
-        scores = COMBINE[how](a.scores, b.scores)
+        scores = FORMS[how](a.scores, b.scores)
         records.append(replace(b, scores=scores, placement=placement_of(scores, b.relevant)))
     return replace(second, records=tuple(records))
 
@@ -40,7 +40,7 @@ def main() -> None:
     dev, test = (
         [read_scores(Path(folder) / f"{name}.{part}.scores.jsonl") for name in names] for part in ("dev", "test")
     )
-    figures = {how: summarise(ensemble(*dev, how))["metrics"]["MRR"] for how in COMBINE}
+    figures = {how: summarise(ensemble(*dev, how))["metrics"]["MRR"] for how in FORMS}
     how = max(figures, key=lambda one: figures[one])
     both = ensemble(*test, how)
     found = {"ensemble": how, "validation": figures, "n_validation": len(dev[0].records), **summarise(both)}

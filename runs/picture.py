@@ -46,6 +46,7 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     ``ms`` is processor time of one thread, which other work on the machine hardly changes.
     """
     import torch
+    from papers.combining import by_z_score
     from sentence_transformers import SentenceTransformer
 
     from polyrank.bench.machine import describe_machine
@@ -53,7 +54,6 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     from polyrank.data import read_examples
     from polyrank.loading.backbones import resolve_backbone
     from polyrank.models import new_model
-    from polyrank.ranking.ensembles import by_z_score
     from polyrank.ranking.top import top_rows
     from polyrank.scorers.encoded import score_row
     from polyrank.scorers.lexical import BM25

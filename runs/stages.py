@@ -15,6 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -22,31 +23,50 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from papers.combining import COMBINE
 
-from polyrank.answering.replies import open_replies
-from polyrank.answering.retrievers import LexicalRetriever
+from polyrank.answering.choice import Choice, search_until_kept
+from polyrank.answering.replies import catalogue, open_replies
 from polyrank.bench.machine import describe_machine
 from polyrank.data import read_examples
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.plots import new_figure
 from polyrank.evaluation.tables import dialogues_of, mean_with_interval
-from polyrank.index import open_index
-from polyrank.ranking.ensembles import as_printed, by_z_score
 from polyrank.ranking.metrics import Placement, hit_at, placement_of, reciprocal_rank
-from polyrank.records import Example, Ranked
+from polyrank.ranking.top import top_rows
+from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.scorers.kept import Kept
 from polyrank.scorers.late import Inputs, LateScorer
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.open import load_stage
 from polyrank.scorers.protocols import Responds, Scorer
-from polyrank.scorers.two_stage import reranker_alone
 
 Floats = NDArray[np.float32]
 KS = (1, 2, 5, 10, 50)
 DEPTH = 1000  # replies per retriever; a right answer that is not among them counts as missed
 LENGTHS = (10, 25, 50, 100)
-COMBINE = {"none": reranker_alone, "raw": np.add, "z-score": by_z_score, "as-printed": as_printed}
-"""How both stages' scores become one."""
+
+
+class LexicalRetriever:
+    """BM25 over candidates; its word statistics come from them."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.scorer, self.candidates = BM25(), tuple(candidates)
+        self.texts = [candidate.text for candidate in candidates]
+
+    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+        """The best ``k`` to each context, each text once and no turn of the context, as an index returns them."""
+        return [
+            self._best(context, values, k)
+            for context, values in zip(contexts, self.scorer.score_pool(contexts, self.texts), strict=True)
+        ]
+
+    def _best(self, context: Context, values: Floats, k: int) -> list[Ranked]:
+        def search(n: int) -> tuple[list[Ranked], None]:
+            best = [(self.candidates[row], float(values[row])) for row in top_rows(values, n)]
+            return [Ranked(reply.id, reply.text, score, reply.metadata) for reply, score in best], None
+
+        return search_until_kept(search, partial(Choice(k).of, context=context, distinct=True), k)[0]
 
 
 def is_right(example: Example, reply: Ranked) -> bool:
@@ -236,7 +256,7 @@ def main() -> None:
     options = parser.parse_args()
     retrievers: dict[str, Responds] = {}
     if options.lexical:
-        retrievers["bm25"] = LexicalRetriever(BM25(), open_index(options.index[0]))
+        retrievers["bm25"] = LexicalRetriever(catalogue(options.index[0]))
     for index, name in short_names(options.index, *retrievers).items():
         retrievers[name] = open_replies(index, device=options.device)
     precisions = options.precision or ["auto"]

@@ -7,22 +7,24 @@ python runs/papers/evaluate.py ENCODER DATA --map FILE.npz     # of response_map
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from combining import COMBINE
 from groups import group_candidates
 from response_map import MapEncoder
 
-from polyrank import Encoder, Scorer, evaluate_models, load, read_task, resolve_contestants
+from polyrank import Encoder, Example, Scorer, evaluate_models, load, read_task, resolve_contestants
 from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
-from polyrank.evaluation import last_turns
+from polyrank.errors import UsageError
 from polyrank.evaluation.scores_file import scores_files
 from polyrank.loading.runs import Contestant
-from polyrank.ranking.ensembles import as_printed, by_z_score
+from polyrank.models import Convert
+from polyrank.models.convert.network import Probe
 from polyrank.scorers.open import load_stage
-from polyrank.scorers.two_stage import SHORTLIST, TwoStageScorer, reranker_alone
-
-COMBINE = {"none": reranker_alone, "raw": np.add, "as-printed": as_printed, "z-score": by_z_score}
+from polyrank.scorers.two_stage import SHORTLIST, TwoStageScorer
 
 
 def main() -> None:
@@ -64,7 +66,7 @@ def main() -> None:
         examples = last_turns(examples, options.last_turns)
     contestants = resolve_contestants([options.model])
     models: list[Contestant | Scorer] = [*contestants]
-    if options.rerank or options.map:
+    if options.rerank or options.map or options.probe:
         models = [changed(options, contestant) for contestant in contestants]
     result = evaluate_models(
         models,
@@ -72,15 +74,44 @@ def main() -> None:
         metrics=options.metric.split(",") if options.metric else None,
         against=options.against,
         by=("turns", *({options.breakdown} - {None, "turns"})),
-        probe=options.probe,
         scores=scores_files(options.scores, [contestant.member.name for contestant in contestants]),
     )
     print(json.dumps(result.rows[0]))
 
 
+def last_turns(examples: Sequence[Example], n: int) -> list[Example]:
+    """Examples with only the last ``n`` turns of their contexts; background stays.
+
+    With 1, the ablation without earlier turns of ConveRT (2020), section 4.
+
+    >>> last_turns([Example(("hi", "hello", "my wifi is down"), ("a", "b"), (0,))], 1)[0].context
+    ('my wifi is down',)
+    """
+    assert n > 0, f"{n} turns; give 1 or more"
+    return [replace(example, context=example.context[-n:]) for example in examples]
+
+
+def probe(scorer: Scorer, encoding: Probe) -> None:
+    """Make a multi-context ConveRT rank by one of its encodings of a context.
+
+    Args:
+        scorer: of the ConveRT; changed in place.
+        encoding: "immediate", of the last turn; "earlier", of the turns before it; or "both", the default.
+
+    Source: Henderson et al., ConveRT (2020), section 4 and footnote 9.
+    """
+    model = getattr(scorer, "model", None)
+    if not isinstance(model, Convert) or not model.multi_context:
+        raise UsageError(f"{scorer.name} is not a multi-context ConveRT, so it cannot be probed; leave --probe out")
+    model.probe = encoding
+
+
 def changed(options: argparse.Namespace, contestant: Contestant) -> Scorer:
-    """A model with its second stage or its map."""
+    """A model with its second stage, its map, or one of its encodings."""
     first = load(contestant.member.name)
+    if options.probe:
+        probe(first, options.probe)
+        return first
     if options.map:
         assert isinstance(first, Encoder), f"{options.model} has no vectors to map"
         mapped = MapEncoder(first, np.load(options.map)["matrix"])

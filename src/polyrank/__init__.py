@@ -14,8 +14,6 @@ if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the nam
     from polyrank.answering.protocol import Answer as Answer
     from polyrank.answering.replies import Replies as Replies
     from polyrank.answering.replies import open_replies
-    from polyrank.answering.retrievers import LexicalRetriever as LexicalRetriever
-    from polyrank.answering.two_stage import TwoStage as TwoStage
     from polyrank.client import AsyncClient as AsyncClient
     from polyrank.client import Client as Client
     from polyrank.config.recipe import Recipe as Recipe
@@ -68,8 +66,6 @@ _SOURCES = {
         "polyrank.answering.explain": "explain",
         "polyrank.answering.protocol": "Answer",
         "polyrank.answering.replies": "Replies",
-        "polyrank.answering.retrievers": "LexicalRetriever",
-        "polyrank.answering.two_stage": "TwoStage",
         "polyrank.client": "AsyncClient Client",
         "polyrank.config.recipe": "Recipe",
         "polyrank.data": "read_examples read_pool",

@@ -11,13 +11,11 @@ import pyarrow
 import pytest
 
 import polyrank
-from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.data.pool import pool_of, text_id
 from polyrank.data.values import rows_of
 from polyrank.errors import DataError, LockedError, UsageError
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate, Context, Example, contexts_of
-from polyrank.scorers.lexical import BM25
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.lexical import LexicalTerm
 from processes import files_open_in
@@ -128,7 +126,7 @@ def test_closing_closes_all_files(home: Path) -> None:
 
 
 def test_an_answer_without_a_reply_has_no_text() -> None:
-    assert LexicalRetriever(BM25(), []).answer("wifi").text is None
+    assert polyrank.Answer((), None, abstained=True).text is None
 
 
 def test_threads_search_while_one_changes(home: Path) -> None:

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 
 import polyrank
 from convert_models import CORPUS, make
-from polyrank import BM25, Candidate, Context, TfIdf, explain
-from polyrank.answering.retrievers import LexicalRetriever
+from polyrank import BM25, Context, TfIdf, explain
 from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, UsageError
@@ -467,14 +466,6 @@ def test_shares_of_words_sum_to_the_score(kind: type[BM25] | type[TfIdf], contex
         check_form(why, context, reply)
         check_sums(why, float(scorer.score([context], [[reply]])[0][0]))
         assert sum(token.share for token in why.candidate.tokens) == pytest.approx(why.score, rel=1e-4, abs=1e-6)
-
-
-def test_over_candidates_statistics_come_from_them() -> None:
-    texts = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks"]
-    retriever = LexicalRetriever(BM25(), [Candidate(str(i), text) for i, text in enumerate(texts)])
-    (best,) = retriever.respond(["is my wifi down"], 1)[0]
-    assert explain(retriever, "is my wifi down", best.text).score == pytest.approx(best.score, rel=1e-5)
-    assert explain(BM25(), "is my wifi down", best.text).score != pytest.approx(best.score, rel=1e-2)
 
 
 # rankers

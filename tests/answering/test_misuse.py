@@ -25,14 +25,9 @@ def index(tmp_path: Path) -> Path:
 
 
 def test_repr_of_objects(index: Path) -> None:
-    listed = polyrank.LexicalRetriever(polyrank.load("bm25"), POOL)
-    assert repr(listed) == "LexicalRetriever(BM25('bm25'), 2 candidates in memory)"
+    assert repr(polyrank.load("bm25")) == "BM25('bm25')"
     with open_index(index) as opened:
-        stages = polyrank.TwoStage(polyrank.LexicalRetriever(BM25(), opened), polyrank.TfIdf())
-        assert repr(stages) == (
-            f"TwoStage(LexicalRetriever(BM25(), LocalIndex('{index}', 2 candidates, 2 dimensions, fp32)),"
-            " TfIdf(), n_retrieved=100)"
-        )
+        assert repr(opened) == f"LocalIndex('{index}', 2 candidates, 2 dimensions, fp32)"
     for name in polyrank.__all__:
         if isinstance(kind := getattr(polyrank, name), type) and not issubclass(kind, Exception):
             assert kind.__repr__ is not object.__repr__, name
@@ -40,7 +35,8 @@ def test_repr_of_objects(index: Path) -> None:
 
 def test_answers_and_explanations_have_a_display() -> None:
     pytest.importorskip("pandas")
-    answer = polyrank.LexicalRetriever(BM25(), POOL).answer("is the wifi on", 2)
+    ranked = BM25().rank("is the wifi on", POOL)
+    answer = polyrank.Answer(tuple(ranked), None, abstained=False)
     frame = answer.to_pandas()
     assert frame["text"].tolist() == [reply.text for reply in answer.ranked]
     assert list(frame.columns) == ["id", "text", "score", "lang"]
@@ -54,7 +50,6 @@ def test_answers_and_explanations_have_a_display() -> None:
     ("use", "reason"),
     [
         (lambda: BM25().rank("a", ["b"], k=2.5), r"k = 2.5 is float; give a whole number"),  # type: ignore[arg-type]
-        (lambda: polyrank.LexicalRetriever(BM25(), POOL).answer("a", k="3"), "k = '3' is str"),  # type: ignore[arg-type]
         (lambda: polyrank.evaluate("bm25", [EXAMPLE]), "'bm25' is str; give an object with score"),  # type: ignore[arg-type]
         (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "is not an Example; give polyrank.read_examples"),  # type: ignore[arg-type]
         (lambda: polyrank.load("bm52"), "did you mean bm25?"),

@@ -22,7 +22,7 @@ from polyrank.config.recipe import Recipe
 from polyrank.config.train import NetworkTraining
 from polyrank.data import import_examples
 from polyrank.errors import ConfigError, DataError, UsageError
-from polyrank.evaluation import Evaluation, Record, breakdown, evaluate, last_turns
+from polyrank.evaluation import Evaluation, Record, breakdown, evaluate
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import BiEncoder, CrossEncoder, new_model
@@ -33,7 +33,6 @@ from polyrank.ranking.metrics import placement_of
 from polyrank.records import Context, Example
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.load import make_scorer
-from polyrank.scorers.open import probe_encoding
 from polyrank.text import BackboneTexts, load_subwords
 from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.learner import Learner, TrainState
@@ -41,6 +40,10 @@ from polyrank.training.optimizer import make_optimizer
 from polyrank.training.ranker import own_texts
 from polyrank.tuning.intents import IntentSplits, Utterance, held_out
 from train_settings import loss_of, update
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "runs" / "papers"))
+
+from evaluate import last_turns, probe
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)
 CPU = torch.device("cpu")
@@ -367,15 +370,13 @@ def test_probes_rank_with_one_encoding_of_a_convert() -> None:
     with torch.no_grad():
         encodings = model.context_encodings(texts.contexts(CONTEXTS))
         y = model.encode_candidates(texts.candidates(REPLIES))
-    for probe, h in (("immediate", encodings.immediate), ("earlier", encodings.earlier), ("both", encodings.both)):
-        probe_encoding(scorer, "it", probe)
+    for encoding, h in (("immediate", encodings.immediate), ("earlier", encodings.earlier), ("both", encodings.both)):
+        probe(scorer, encoding)
         got = np.array(scorer.score(CONTEXTS, [REPLIES] * len(CONTEXTS)))
         assert np.allclose(got, (model.scale * h @ y.T).numpy(), atol=1e-4)
-    with pytest.raises(UsageError, match="immediate"):
-        probe_encoding(scorer, "it", "last")
-    single, own, _ = make(multi_context=False)
-    with pytest.raises(UsageError, match="it is not a multi-context ConveRT"):
-        probe_encoding(make_scorer(single, own, device="cpu"), "it", "immediate")
+    single, single_texts, _ = make(multi_context=False)
+    with pytest.raises(UsageError, match="is not a multi-context ConveRT"):
+        probe(make_scorer(single, single_texts, device="cpu"), "immediate")
     assert loss_of(step_of(model, texts), CONVERT_BATCH).isfinite()
 
 

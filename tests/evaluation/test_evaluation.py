@@ -25,7 +25,6 @@ from polyrank.evaluation import (
     against_responses,
     breakdown,
     evaluate,
-    last_turns,
     paired_test,
     plot_comparison,
     rankable,
@@ -780,8 +779,6 @@ def test_numbers_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     file.write_text('{"context": ["a"], "candidates": ["b", "c"], "relevant": [0]}\n', "utf-8")
     with pytest.raises(UsageError, match="limit is 0; give 1 or more"):
         read_task(file, limit=0)
-    with pytest.raises(UsageError, match="turns is 0; give 1 or more"):
-        last_turns([], 0)
     with pytest.raises(UsageError, match="n_bootstrap is 0"):
         summarise(found, n_bootstrap=0)
     with pytest.raises(UsageError, match="n_permutations is 0"):

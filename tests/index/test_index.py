@@ -18,14 +18,11 @@ from hypothesis import strategies as st
 
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.replies import Replies
-from polyrank.answering.retrievers import LexicalRetriever
-from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, LockedError, MissingExtraError, UsageError
 from polyrank.index import LocalWriter, open_catalogue, open_index, verify_index, write_index
 from polyrank.models.scoring import scores
 from polyrank.records import Candidate, Context
-from polyrank.scorers.lexical import BM25
-from polyrank.scorers.protocols import Encoder, Responds
+from polyrank.scorers.protocols import Encoder
 from polyrank.search import NearestSearch
 from polyrank.storage.quantized import read_precision
 
@@ -151,18 +148,11 @@ def test_equal_texts_take_one_place_of_a_list(tmp_path: Path, n_copies: int) -> 
     build(tmp_path / "i", pool)
     contexts = [Context(("my wifi down",)), Context(("many thanks",))]
     with open_index(tmp_path / "i") as index:
-        dense: list[Responds] = [Replies(Hashed(), index), LexicalRetriever(BM25(), index)]
-        every: list[Responds] = [
-            Replies(Hashed(), index, distinct=False),
-            LexicalRetriever(BM25(), index, distinct=False),
-        ]
-        for retriever, of_all in zip(dense, every, strict=True):
-            for first, ranked in zip(("c0", "d0"), retriever.respond(contexts, 3), strict=True):
-                assert ranked[0].id == first
-                assert {reply.id for reply in ranked} == {"c0", "x", "d0"}
-            assert [len({r.text for r in row}) for row in of_all.respond(contexts, 3)] == [1 if n_copies > 1 else 3] * 2
-        shortlist = TwoStage(dense[0], Hashed(), n_retrieved=2).respond(contexts, 5)
-        assert [len({reply.text for reply in row}) for row in shortlist] == [2, 2]
+        replies, of_all = Replies(Hashed(), index), Replies(Hashed(), index, distinct=False)
+        for first, ranked in zip(("c0", "d0"), replies.respond(contexts, 3), strict=True):
+            assert ranked[0].id == first
+            assert {reply.id for reply in ranked} == {"c0", "x", "d0"}
+        assert [len({r.text for r in row}) for row in of_all.respond(contexts, 3)] == [1 if n_copies > 1 else 3] * 2
 
 
 def test_an_empty_index_answers_nothing(tmp_path: Path) -> None:
@@ -301,14 +291,12 @@ def test_a_retriever_reflects_the_writers_changes(tmp_path: Path) -> None:
     build(tmp_path / "i")
     encoder = Hashed()
     with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
-        dense, lexical = Replies(encoder, index), LexicalRetriever(BM25(), index)
+        replies = Replies(encoder, index)
         context = [Context(("a purple elephant",))]
         add_to_index(writer, encoder, [Candidate("p", "purple elephant")])
-        assert dense.respond(context, 1)[0][0].id == "p"
-        assert lexical.respond(context, 1)[0][0].id == "p"
+        assert replies.respond(context, 1)[0][0].id == "p"
         writer.remove(["p"])
-        assert dense.respond(context, 1)[0][0].id != "p"
-        assert lexical.respond(context, 1)[0][0].score == 0
+        assert replies.respond(context, 1)[0][0].id != "p"
         with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
             add_to_index(writer, Hashed("e" * 64), [Candidate("q", "x")])
 
@@ -342,17 +330,16 @@ def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_pa
     encoder, context = Hashed(), Context(("reply 3",))
     faults: list[str] = []
     done = threading.Event()
-    with open_index(tmp_path / "i") as index, open_index(tmp_path / "i") as other:
-        dense, lexical = Replies(encoder, index), LexicalRetriever(BM25(), other)
+    with open_index(tmp_path / "i") as index:
+        replies = Replies(encoder, index)
 
         def ask() -> None:
             try:
                 while not done.is_set():
-                    found = dense.respond([context], 5)[0]
+                    found = replies.respond([context], 5)[0]
                     known = encoder.score([context], [[reply.text for reply in found]])[0]
                     if not np.allclose([reply.score for reply in found], known, rtol=1e-5):
                         faults.append(f"{found} but {known}")
-                    lexical.respond([context], 5)
             except Exception as error:
                 faults.append(repr(error))
 
@@ -368,8 +355,7 @@ def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_pa
         for thread in threads:
             thread.join()
         assert faults == []
-        assert dense.respond([context], 1)[0][0].text.startswith("generation 12 ")
-        assert lexical.respond([context], 1)[0][0].text.startswith("generation 12 ")
+        assert replies.respond([context], 1)[0][0].text.startswith("generation 12 ")
 
 
 def test_a_missing_library_is_reported_before_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from milvus import Milvus
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.replies import Replies
-from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
 from polyrank.index import (
     Block,
@@ -45,7 +44,6 @@ from polyrank.index.remote.facts import Columns, condition, facts
 from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
 from polyrank.records import Candidate
-from polyrank.scorers.lexical import BM25
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
@@ -250,17 +248,6 @@ def test_replies_answer_and_change(make: Make) -> None:
         assert {reply.id for reply in answer.ranked} == {id_, *(f"c{i}" for i in range(30))}
         assert replies.remove([id_]) == 1
         assert "quite new words" not in {reply.text for reply in replies.answer("quite new words", 31).ranked}
-
-
-def test_text_search_works_in_both_kinds(make: Make) -> None:
-    pool = pool_of(50)
-    with open_index(make(pool, vectors_of(pool))) as index:
-        (ranked,) = LexicalRetriever(BM25(), index).respond(["reply17"], 1)
-        assert ranked[0].id == "c17"
-        with open_writer(index.path) as writer:
-            writer.remove(["c17"])
-        (ranked,) = LexicalRetriever(BM25(), index).respond(["reply17"], 1)
-        assert ranked[0].id != "c17"
 
 
 def test_pages_are_equal_in_both_kinds(make: Make) -> None:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.cli import main
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
@@ -31,7 +30,7 @@ from polyrank.negatives.hard import (
     same_words,
     word_overlap,
 )
-from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
+from polyrank.negatives.mine import from_pool, mine, with_texts
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
@@ -132,7 +131,7 @@ EXAMPLES = [
     [
         from_pool(BM25(), POOL),
         from_pool(Lengths(), POOL),
-        from_retriever(LexicalRetriever(TfIdf().fit(POOL), [Candidate(str(i), text) for i, text in enumerate(POOL)])),
+        from_pool(TfIdf().fit(POOL), POOL),
     ],
 )
 def test_mined_examples_never_hold_a_right_answer_as_wrong(retrieve: Any) -> None:

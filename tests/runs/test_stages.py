@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Context, Example
-from polyrank.scorers.lexical import BM25
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
 
-from stages import measure, plot, short_names
+from stages import LexicalRetriever, measure, plot, short_names
 
 TEXTS = [f"please restart the router number {i} and call again" for i in range(120)]
 
@@ -44,7 +42,7 @@ def test_stages_with_a_perfect_reranker(tmp_path: Path) -> None:
     # the right answer of context i has the words of all others; only its number differs, which belongs to another one
     examples = [Example((f"restart the router number {i}",), relevant_ids=(f"c{(i + 7) % 120}",)) for i in range(12)]
     right = {e.context[0]: TEXTS[(i + 7) % 120] for i, e in enumerate(examples)}
-    retriever = LexicalRetriever(BM25(), pool)
+    retriever = LexicalRetriever(pool)
     rows = measure(
         {"bm25": retriever}, {"oracle": Oracle(right)}, examples, lengths=(5, 20, 120), combine=("none", "z-score")
     )["rows"]

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.data.same_words import echoes, same_words
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf, words
@@ -75,12 +74,10 @@ def test_tfidf_is_a_cosine() -> None:
     assert values[4] == pytest.approx(query["wifi"] * text["wifi"] / norm, abs=1e-6)
 
 
-def test_a_lexical_retriever_finds_equal_words() -> None:
-    found = LexicalRetriever(BM25().fit([c.text for c in POOL]), POOL).respond([Context(("my bill is high",))], 2)[0]
-    assert found[0].text == "bill high"
-    assert len(found) == 2
-    more = [*POOL, *(Candidate(f"more {i}", f"bill {i}") for i in range(3))]
-    assert len(LexicalRetriever(BM25(), more).respond(["bill"])[0]) == 5  # by default
+def test_equal_words_rank_first() -> None:
+    best = BM25().fit([c.text for c in POOL]).rank(Context(("my bill is high",)), POOL, 2)
+    assert best[0].text == "bill high"
+    assert len(best) == 2
 
 
 @pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (2.0, 0.0), (1.2, 1.0), (0.0, 0.5)])

@@ -1,7 +1,9 @@
 """Two stages as in the papers, how they combine scores, and abstention."""
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.answering.retrievers import LexicalRetriever
-from polyrank.answering.two_stage import TwoStage
-from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.evaluation import evaluate, summarise
+from polyrank.errors import DataError, UsageError
 from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, confidence, coverage_curve
-from polyrank.ranking.ensembles import as_printed, by_z_score
-from polyrank.records import Candidate, Context, Example
+from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import Combine, TwoStageScorer, reranker_alone
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
+
+from papers.combining import as_printed, by_z_score
 
 TEXTS = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks", "router light is red", "wifi"]
 POOL = [Candidate(str(i), text) for i, text in enumerate(TEXTS)]
@@ -69,18 +71,10 @@ class Fixed(Letters):
         return [np.array([self.scores[text] for text in texts], np.float32) for texts in candidates]
 
 
-def test_scores_that_are_not_finite_are_no_answer() -> None:
-    stages = TwoStage(LexicalRetriever(BM25(), POOL), Fixed(**dict.fromkeys(TEXTS, np.nan)))
-    with pytest.raises(ArtifactError, match="a score is not finite"):
-        stages.answer("wifi")
-
-
 @pytest.mark.parametrize(("n", "reason"), [(0, "is 0; give 1 or more"), (2.5, "= 2.5 is float")])
 def test_the_length_of_a_shortlist_is_a_positive_whole_number(n: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=f"n_retrieved {reason}"):
         TwoStageScorer(BM25(), Letters(), n_retrieved=n)
-    with pytest.raises(UsageError, match=f"n_retrieved {reason}"):
-        TwoStage(LexicalRetriever(BM25(), POOL), Letters(), n_retrieved=n)
 
 
 @pytest.mark.parametrize("worst", [-12.0, -1e9])
@@ -100,29 +94,12 @@ def test_the_order_of_candidates_does_not_matter() -> None:
         np.testing.assert_array_equal(a[order], b)
 
 
-def test_over_an_index_both_scores_are_returned() -> None:
-    retriever = LexicalRetriever(BM25().fit(TEXTS), POOL)
-    found = TwoStage(retriever, Letters(), n_retrieved=4).respond(CONTEXTS, k=3)
-    for shortlist, best in zip(retriever.respond(CONTEXTS, 4), found, strict=True):
-        assert len(best) == 3
-        assert {reply.id for reply in best} <= {reply.id for reply in shortlist}
-        assert [reply.score for reply in best] == sorted((r.text.count("e") for r in shortlist), reverse=True)[:3]
-        was = {reply.id: reply.score for reply in shortlist}
-        for reply in best:
-            assert reply.stages == {"retriever": was[reply.id], "reranker": float(reply.text.count("e"))}
-    total = TwoStage(retriever, Letters(), n_retrieved=4, combine=np.add).respond(CONTEXTS, k=4)
-    assert all(r.score == pytest.approx(sum(r.stages.values()), rel=1e-6) for ranked in total for r in ranked)
-
-
 def test_no_candidates_and_no_shortlist() -> None:
-    assert TwoStage(LexicalRetriever(BM25(), []), Letters()).respond(CONTEXTS) == [[], [], []]
     assert [len(row) for row in TwoStageScorer(BM25().fit(TEXTS), Letters()).score(CONTEXTS, [[], ["a"], []])] == [
         0,
         1,
         0,
     ]
-    with pytest.raises(UsageError, match="n_retrieved is 0"):
-        TwoStage(LexicalRetriever(BM25(), POOL), Letters(), n_retrieved=0)
 
 
 @given(
@@ -201,26 +178,6 @@ def test_combinations_equal_the_published_formulas(how: str) -> None:
     assert np.isfinite(combine(huge, huge)).all()
 
 
-def test_ties_of_the_reranker_keep_the_retrievers_order() -> None:
-    pool = [Candidate(str(i), text) for i, text in enumerate(["e red", "e wifi wifi", "e wifi", "none", "wifi eee"])]
-    retriever = LexicalRetriever(BM25().fit([c.text for c in pool]), pool)
-    (shortlist,) = retriever.respond([Context(("wifi",))], 3)
-    both = TwoStage(retriever, Letters(), n_retrieved=3)
-    (ranked,) = both.respond([Context(("wifi",))])
-    assert [reply.text for reply in shortlist] != sorted(reply.text for reply in shortlist)
-    ties = [reply.text for reply in shortlist if reply.text != "wifi eee"]
-    assert [reply.text for reply in ranked] == ["wifi eee", *ties]
-    assert ranked[0].score == ranked[0].stages["reranker"] == 3
-    assert [len(row) for row in both.respond([Context(("wifi",))], 2)] == [2]
-
-
-def test_by_default_a_hundred_are_reranked_and_five_returned() -> None:
-    pool = [Candidate(str(i), f"wifi {'e' * i}") for i in range(120)]
-    retriever = LexicalRetriever(BM25().fit([c.text for c in pool]), pool)
-    (ranked,) = TwoStage(retriever, Letters()).respond([Context(("my wifi",))])
-    assert [reply.id for reply in ranked] == ["99", "98", "97", "96", "95"]  # the first stage orders ties by row
-
-
 def test_confidence_by_hand() -> None:
     scores = [3.0, 2.0, 2.0, *[-50.0] * 7, 3.0, 3.0]  # more than the ten that count
     assert confidence(scores, "score") == 3
@@ -272,15 +229,6 @@ def test_the_error_names_the_best_threshold_that_a_user_can_set() -> None:
         calibrate([[5.0], [3.0, 1.0]], [True, False], precision=0.9, measure="margin")
     with pytest.raises(DataError, match=r"a precision of 99\.9%, the best is 99\.8% on 1,000"):
         calibrate([[3.0, 1.0]] * 1000, [True] * 998 + [False] * 2, precision=0.999, measure="score")
-
-
-def test_a_turn_of_the_context_takes_no_place_in_an_evaluated_shortlist() -> None:
-    context, retriever = Context(("my wifi", "wifi")), BM25().fit(TEXTS)
-    (served,) = TwoStage(LexicalRetriever(retriever, POOL), Letters(), n_retrieved=2).respond([context], 1)
-    assert [reply.text for reply in served] == ["restart the router"]  # its place is not that of "wifi"
-    example = Example(context.turns, (), (), relevant_ids=(served[0].id,))
-    evaluated = evaluate(TwoStageScorer(retriever, Letters(), n_retrieved=2), [example], pool=POOL)
-    assert summarise(evaluated)["metrics"]["R@1"] == 1
 
 
 def test_both_stages_are_fitted() -> None:

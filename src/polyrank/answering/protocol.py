@@ -1,4 +1,4 @@
-"""The protocol of what answers contexts with replies, and its answers: open indexes, and the papers' two stages."""
+"""The protocol of what answers contexts with replies, such as an open index, and its answers."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 from polyrank.evaluation.layout import table
 from polyrank.evaluation.models import Comparison, evaluate_models
 from polyrank.evaluation.plots import plot_comparison
-from polyrank.evaluation.protocols import Evaluation, Record, against_responses, evaluate, last_turns, rankable
+from polyrank.evaluation.protocols import Evaluation, Record, against_responses, evaluate, rankable
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import breakdown, paired_test, paired_tests, summarise
 from polyrank.evaluation.task import RankingTask, read_task
@@ -17,7 +17,6 @@ __all__ = [
     "breakdown",
     "evaluate",
     "evaluate_models",
-    "last_turns",
     "paired_test",
     "paired_tests",
     "plot_comparison",

@@ -16,7 +16,7 @@ from polyrank.loading.runs import Contestant, Member
 from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
 from polyrank.scorers.lexical import corpus_of
-from polyrank.scorers.open import open_ranking, probe_encoding
+from polyrank.scorers.open import open_ranking
 from polyrank.scorers.own import as_scorer
 
 Progress = Callable[[str, list[range]], Iterable[range]]
@@ -72,7 +72,6 @@ def evaluate_models(
     metrics: Sequence[str] | None = None,
     against: Path | None = None,
     by: Sequence[By] = (),
-    probe: str | None = None,
     scores: Sequence[Path | None] | None = None,
     device: str = "auto",
     progress: Progress = lambda name, batches: batches,
@@ -87,14 +86,13 @@ def evaluate_models(
         metrics: to test, the main one first; None: the default ones.
         against: a scores file to test against; None: the first of several models.
         by: units of context length by which R@1 is also broken down.
-        probe: rank by one encoding of multi-context ConveRTs: "immediate" or "earlier".
         scores: for each model, the file to which its scores are written.
         device: for networks.
         progress: called with the name of each model and the list of its batches, which it returns or wraps.
         notify: called with lines for the user.
 
     Raises:
-        UsageError: two models with the same name have the same seed, or a model cannot be probed.
+        UsageError: two models with the same name have the same seed.
         ArtifactError: a model is damaged.
         DataError: ``against`` is not a scores file, or has other examples.
     """
@@ -109,8 +107,6 @@ def evaluate_models(
             scorer, settable = as_scorer(given), False
             name = scorer.name or type(scorer).__name__
             model = Member(name, name, None, {})
-        if probe is not None:
-            probe_encoding(scorer, model.name, probe)
         shown = "scoring" if len(models) == 1 else model.name
         shown_progress = partial(progress, shown)
         result = evaluate(scorer, task.examples, pool=task.pool, progress=shown_progress)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.config.checked import whole_number
 from polyrank.errors import DataError, UsageError
 from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
@@ -136,21 +135,6 @@ def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[
     if not pool:
         raise DataError("no example has a right answer, so the pool of responses is empty; give a `pool=FILE`")
     return examples_with_pool, list(pool.values())
-
-
-def last_turns(examples: Sequence[Example], n: int) -> list[Example]:
-    """Examples with only the last ``n`` turns of their contexts; background stays.
-
-    With 1, the ablation without earlier turns of ConveRT (2020), section 4.
-
-    Raises:
-        UsageError: ``n`` is below 1.
-
-    >>> last_turns([Example(("hi", "hello", "my wifi is down"), ("a", "b"), (0,))], 1)[0].context
-    ('my wifi is down',)
-    """
-    whole_number(n, "turns", least=1)
-    return [replace(example, context=example.context[-n:]) for example in examples]
 
 
 def rankable(examples: Sequence[Example], pool: Sequence[Candidate] | None = None) -> list[Example]:

@@ -13,7 +13,6 @@ SQLite evaluates a filter over ``candidates.metadata``. The SQL is made of fixed
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
@@ -22,10 +21,8 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import DataError, UsageError
-from polyrank.index.checks import metadata_json
+from polyrank.errors import UsageError
 from polyrank.index.filter_tokens import Token, is_plain_name, read_tokens, unquote
-from polyrank.records import Candidate
 from polyrank.storage.time_limit import limited_search
 
 MAX_CHARACTERS = 4096
@@ -139,27 +136,6 @@ def rows_where(connection: sqlite3.Connection, filter: Filter, *, after: int = 0
     query = f"SELECT row FROM candidates WHERE row > ? AND {filter.where} ORDER BY row"
     with limited_search():
         return np.fromiter((row for (row,) in connection.execute(query, (after, *filter.bound))), np.int64)
-
-
-def positions_where(candidates: Sequence[Candidate], filter: Filter) -> NDArray[np.int64]:
-    """Positions of the candidates in memory that pass, ascending.
-
-    Raises:
-        DataError: a candidate's metadata cannot be written as JSON.
-
-    >>> pool = [Candidate("a", "hi", {"lang": "en"}), Candidate("b", "salut", {"lang": "fr"}), Candidate("c", "hm")]
-    >>> positions_where(pool, read_filter('lang = "en"')), positions_where(pool, read_filter('lang != "en"'))
-    (array([0]), array([1, 2]))
-    """
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.execute("CREATE TABLE candidates (row INTEGER PRIMARY KEY, metadata TEXT)")
-        connection.execute("BEGIN")
-        for row, candidate in enumerate(candidates, 1):
-            try:
-                connection.execute("INSERT INTO candidates VALUES (?, ?)", (row, metadata_json(candidate)))
-            except (TypeError, ValueError, RecursionError) as error:
-                raise DataError(f"candidate {row - 1}: its metadata cannot be written as JSON ({error})") from error
-        return rows_where(connection, filter) - 1
 
 
 class _Parser:

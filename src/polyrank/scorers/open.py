@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
 from polyrank.loading.models import (
     Backend,
@@ -196,25 +195,3 @@ def load_frozen(name: str, purpose: str, *, device: str = "auto") -> Encoder:
             f"{name} has no vectors to {purpose}; give a Bi- or Poly-encoder, a ConveRT or an untuned backbone"
         )
     return scorer
-
-
-def probe_encoding(scorer: Scorer, name: str, encoding: str) -> None:
-    """Make a multi-context ConveRT rank by one of its encodings of a context.
-
-    Args:
-        scorer: of the ConveRT; changed in place.
-        name: its name, for errors.
-        encoding: "immediate", of the last turn; "earlier", of the turns before it; or "both", the default.
-
-    Raises:
-        UsageError: the scorer is of another network, or the encoding is unknown.
-
-    Source: Henderson et al., ConveRT (2020), section 4 and footnote 9.
-    """
-    from polyrank.models import Convert
-    from polyrank.models.convert.network import Probe
-
-    model = getattr(scorer, "model", None)
-    if not isinstance(model, Convert) or not model.multi_context:
-        raise UsageError(f"{name} is not a multi-context ConveRT, so it cannot be probed; leave `probe` out")
-    model.probe = read_choice(encoding, Probe, "probe")

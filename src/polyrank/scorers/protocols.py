@@ -193,7 +193,7 @@ class Encoder(Scorer, Protocol):
 
 
 class Responds(Protocol):
-    """Finds replies: a Retriever over an index, a LexicalRetriever, or a TwoStage."""
+    """Finds replies, as an open index does."""
 
     def respond(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: "Filter | str | None" = None

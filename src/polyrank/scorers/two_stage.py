@@ -67,17 +67,15 @@ class TwoStageScorer(Scorer):
         stages = self.retriever.fitted_to(texts), self.reranker.fitted_to(texts)
         return TwoStageScorer(*stages, n_retrieved=self.n_retrieved, combine=self.combine)
 
-    def score_pool(
-        self, contexts: Sequence[ContextLike], pool: Sequence[str], *, excluded: Sequence[Collection[int]] = ()
-    ) -> Floats:
-        """One shared pool for every context: ``[B, N]``; ``excluded`` rows of each are not in its shortlist."""
+    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
+        """One shared pool for every context: ``[B, N]``."""
         queries, shared = contexts_of(contexts), as_texts(pool, "pool")
         first, lists = list(self.retriever.score_pool(queries, shared)), [shared] * len(queries)
 
         def second(texts: Sequence[Sequence[str]]) -> list[Floats]:
             return self.reranker.score(queries, texts)
 
-        rows = rerank(first, lists, self.n_retrieved, second, self.combine, excluded)
+        rows = rerank(first, lists, self.n_retrieved, second, self.combine)
         return np.array(rows, np.float32).reshape(len(queries), len(shared))
 
     def n_context_tokens(self, context: ContextLike) -> int | None:

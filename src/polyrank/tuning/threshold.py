@@ -1,4 +1,4 @@
-"""The threshold of a ranker: below it, an answer is not good enough. Chosen on lists, tested on others."""
+"""The threshold of a ranker, chosen on lists: below it, an answer is not good enough."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.same_words import echoes
-from polyrank.errors import DataError, UsageError
-from polyrank.ranking.abstention import N_SCORES, Abstention, Point, area, calibrate, confidence, coverage_curve
+from polyrank.ranking.abstention import N_SCORES, Abstention, calibrate
 from polyrank.ranking.top import top_rows
 from polyrank.records import Example
 from polyrank.scorers.ranker import Ranker
@@ -50,7 +49,7 @@ def choose_threshold(
     Raises:
         DataError: no threshold is precise enough.
     """
-    hidden = _choose_hidden(len(lists[:MAX_CONTEXTS]), no_answer, seed)
+    hidden = choose_hidden(len(lists[:MAX_CONTEXTS]), no_answer, seed)
     scores, right = outcomes(ranker, lists[:MAX_CONTEXTS], hidden, progress=progress)
     rule, curve = calibrate(scores, right, precision=precision)
     point = min((p for p in curve if p.threshold >= rule.threshold), key=attrgetter("threshold"))
@@ -61,46 +60,6 @@ def choose_threshold(
         "chosen": asdict(point),
         "curve": usable,
     }
-
-
-def try_threshold(
-    ranker: Ranker, lists: Sequence[Example], *, no_answer: float = NO_ANSWER, seed: int = 0
-) -> tuple[dict[str, float], list[Point]]:
-    """Test a threshold on other lists than those it was chosen on.
-
-    Args:
-        ranker: with a threshold.
-        lists, no_answer, seed: see ``choose_threshold``.
-
-    Returns:
-        ``n_examples``; ``no_answer``, the share whose answer was hidden; ``coverage``, ``precision`` and ``low`` as in
-        ``Point``; ``answered_without``, the share of hidden ones that got an answer nevertheless; ``area`` under the
-        curve; and the curve.
-
-    Raises:
-        DataError: ``lists`` is empty.
-        UsageError: the ranker has no threshold.
-    """
-    if not lists:
-        raise DataError("0 examples; give a file with at least one")
-    if (rule := ranker.abstention) is None:
-        raise UsageError("this ranker has no threshold; make one with polyrank tune --precision")
-    hidden = _choose_hidden(len(lists), no_answer, seed)
-    scores, right = outcomes(ranker, lists, hidden)
-    confidences = np.array([confidence(row, rule.measure) for row in scores])
-    curve = coverage_curve(confidences, right)
-    answered = confidences >= rule.threshold
-    # the point of the curve at this threshold, which need not be the confidence of an example
-    point = next((p for p in reversed(curve) if p.threshold >= rule.threshold), Point(rule.threshold, 0, 0, 0))
-    return {
-        "n_examples": len(lists),
-        "no_answer": float(hidden.mean()),
-        "coverage": point.coverage,
-        "precision": point.precision,
-        "low": point.low,
-        "answered_without": float(answered[hidden].mean()) if hidden.any() else 0.0,
-        "area": area(curve),
-    }, curve
 
 
 def outcomes(
@@ -139,8 +98,8 @@ def outcomes(
     return scores, right
 
 
-def _choose_hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
-    """A mask of the examples that lose their right answers: this share of them, at random."""
+def choose_hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
+    """A mask ``[n]`` of the examples that lose their right answers: this share of them, at random."""
     hidden = np.zeros(n, np.bool_)
     hidden[np.random.Generator(np.random.PCG64(seed)).permutation(n)[: round(n * no_answer)]] = True
     return hidden

@@ -1,11 +1,13 @@
-"""How the papers make one score ``[n]`` of a retriever's and a re-ranker's for the same candidates. NumPy only.
+"""How the papers make one score ``[n]`` of a retriever's and a re-ranker's for the same candidates.
 
 Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning: the ensemble g + s, with g of
-Eq. 3 and s of Eq. 5. With raw scores it is ``np.add``; the paper states no other normalisation.
+Eq. 3 and s of Eq. 5. The paper states no other normalisation than the sigmoid of Eq. 5.
 """
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyrank.scorers.two_stage import Combine, reranker_alone
 
 Floats = NDArray[np.float32]
 
@@ -35,3 +37,7 @@ def by_z_score(retrieved: Floats, reranked: Floats) -> Floats:
 
     total: Floats = (z(retrieved) + z(reranked)).astype(np.float32)
     return total
+
+
+COMBINE: dict[str, Combine] = {"none": reranker_alone, "raw": np.add, "as-printed": as_printed, "z-score": by_z_score}
+"""How both stages' scores become one."""
