@@ -5,28 +5,18 @@ This module does not know file formats.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from operator import attrgetter
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.messages import REPEATED, SYSTEM, UNANSWERED, Message
+from polyrank_chats.messages import REPEATED, SYSTEM, UNANSWERED, DatedMessage
 from polyrank_chats.report import Report
 from polyrank_chats.roles import is_system
 from polyrank_chats.values import Row
 
 MAX_MESSAGES = 5_000
 """Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
-
-
-@dataclass(frozen=True, slots=True)
-class DatedMessage:
-    """A message with its parsed time and its speaker."""
-
-    message: Message
-    time: datetime | None
-    speaker: str
 
 
 def dialogues(

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from polyrank_chats.dialogues import DatedMessage, dialogues
+from polyrank_chats.dialogues import dialogues
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.files.unpacking import MAX_BYTES
-from polyrank_chats.messages import DateOrder, Message, ReadOptions
+from polyrank_chats.messages import DatedMessage, DateOrder, Message, ReadOptions
 from polyrank_chats.reading import READERS, read
 from polyrank_chats.redact import Redactor, links
 from polyrank_chats.report import Chats, Report
@@ -101,9 +101,9 @@ def import_chats(
         sheet=_several(sheet),
         max_bytes=max_bytes,
     )
-    messages = list(threaded(read(path, options)))
-    report.n_messages = len(messages) + report.left_out.total() + report.n_bad
-    said = _with_speakers(_dated(messages, date_order, report), _several(agent), report, path)
+    messages = list(read(path, options))
+    report.n_messages = sum(each.left_out is None for each in messages) + report.left_out.total() + report.n_bad
+    said = threaded(_with_speakers(_dated(messages, date_order, report), _several(agent), report, path), report)
     if n_loose := sum(each.message.conversation is None for each in said):
         how = (
             f"divided at pauses of {gap_hours:g} hours" if any(each.time for each in said) else "not divided: no times"
@@ -167,16 +167,21 @@ def _dated(
         try:
             yield message, read_time(message.time, order)
         except ValueError as error:
-            report.count_bad(DataError(f"{message.where}: {error}"))
+            if message.left_out is None:
+                report.count_bad(DataError(f"{message.where}: {error}"))
 
 
 def _with_speakers(
     dated: Iterator[tuple[Message, datetime | None]], agents: Sequence[str], report: Report, path: Path
 ) -> list[DatedMessage]:
     known = list(dated)
-    talk = [message for message, _ in known if not is_system(message)]
+    is_talk = [message.left_out is None and not is_system(message) for message, _ in known]
+    talk = [message for (message, _), said in zip(known, is_talk, strict=True) if said]
     names = iter(speakers(talk, agents, report.note, path))
-    return [DatedMessage(message, at, "" if is_system(message) else next(names)) for message, at in known]
+    return [
+        DatedMessage(message, at, next(names) if said else "")
+        for (message, at), said in zip(known, is_talk, strict=True)
+    ]
 
 
 def _why_nothing(said: Sequence[DatedMessage], report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from polyrank_chats.errors import DataError
@@ -15,7 +16,7 @@ Rows = list[tuple[int, Row]]
 
 # reasons for leaving a message out, in the singular
 EMPTY, ATTACHMENT, SYSTEM, NOTE, DELETED = "empty text", "attachment", "system line", "internal note", "deleted message"
-REPEATED, UNANSWERED = "repeated message", "unanswered message"
+REPEATED, UNANSWERED, BELOW_DELETED = "repeated message", "unanswered message", "answer to a deleted message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Message:
         sender_id: another name or id of the sender.
         id: id of the message, if answers refer to it.
         answers: ids of the messages that it answers, oldest first; a chain of answers is a conversation.
+        is_chat: not every answer names its message, so that pauses divide the stream if few do.
+        left_out: the reason for leaving it out, if other messages may answer it.
     """
 
     where: str
@@ -45,6 +48,17 @@ class Message:
     sender_id: str | None = None
     id: str | None = None
     answers: tuple[str, ...] = ()
+    is_chat: bool = False
+    left_out: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatedMessage:
+    """A message with its parsed time and its speaker."""
+
+    message: Message
+    time: datetime | None
+    speaker: str
 
 
 Messages = Iterator[Message | str | DataError]
@@ -63,6 +77,7 @@ class ReadOptions:
     text: str | None = None
     question: str | None = None
     answer: str | None = None
+    messages: str | None = None
     encoding: str | None = None
     sheet: tuple[str, ...] = ()
     max_bytes: int = MAX_BYTES

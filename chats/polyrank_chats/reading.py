@@ -61,6 +61,7 @@ def read(path: Path, options: ReadOptions) -> Iterator[Message]:
         try:
             for found in _messages(File(member, options, parts)):
                 if isinstance(found, Message):
+                    report.left_out[found.left_out or ""] += found.left_out is not None
                     yield found
                 elif isinstance(found, DataError):
                     report.count_bad(found)

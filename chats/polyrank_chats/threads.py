@@ -1,37 +1,159 @@
-"""Chains of replies become conversations: a message belongs to the conversation of the message that it answers."""
+"""Trees of replies become conversations: one for each path from a first message to a last one.
 
-from collections.abc import Iterable, Iterator
+Replies to one message are alternatives, unless they are one talk, in which its author or one of the others speaks
+again. A deleted message ends the paths through it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
 
-from polyrank_chats.messages import Message
+from polyrank_chats.errors import DataError
+from polyrank_chats.messages import BELOW_DELETED, DELETED, REPEATED, DatedMessage
+from polyrank_chats.report import Report
+from polyrank_chats.wording import counted
+
+REPLIES = 0.25
+"""The share of replies from which they define the conversations of a chat of more than two people."""
+PAUSE = timedelta(hours=1)
+"""In a chat, a message without a reply continues the conversation of its sender for this time."""
+MAX_TURNS = 1_000_000
+Key = tuple[str, str]
+"""The stream and the id of a message."""
+Nodes = dict[Key, DatedMessage]
+Parents = dict[Key, Key | None]
 
 
-def threaded(messages: Iterable[Message]) -> Iterator[Message]:
-    """Set the conversation of messages that have an id but no conversation. Ids are those of one stream.
+def threaded(said: Sequence[DatedMessage], report: Report) -> list[DatedMessage]:
+    """Set the conversation of messages with an id but no conversation, once for each path that a message is part of.
 
-    >>> chain = [Message("", "", "Ann", "hi", id="a"), Message("", "", "Ben", "yes?", id="b", answers=("a",))]
-    >>> [message.conversation for message in threaded([*chain, Message("", "", "Cy", "hello")])]
-    ['a', 'a', None]
+    Raises:
+        DataError: the paths have more than ``MAX_TURNS`` messages.
+
+    >>> from polyrank_chats.messages import Message
+    >>> tree = [("q", ()), ("a", ("q",)), ("b", ("q",))]
+    >>> said = [DatedMessage(Message("", "", f"by {id_}", id_, id=id_, answers=to), None, "") for id_, to in tree]
+    >>> [(each.message.conversation, each.message.text) for each in threaded(said, Report())]
+    [('q', 'q'), ('q', 'a'), ('q:2', 'q'), ('q:2', 'b')]
     """
-    held = list(messages)
-    answered: dict[str, dict[str, tuple[str, ...]]] = {}
-    for message in held:
-        if message.id:
-            answered.setdefault(message.stream, {})[message.id] = message.answers
-    firsts: dict[str, dict[str, str]] = {stream: {} for stream in answered}
-    for message in held:
-        if message.id and message.conversation is None:
-            first = _first(message.id, answered[message.stream], firsts[message.stream])
-            message = replace(message, conversation=first)
-        yield message
+    nodes: Nodes = {}
+    others = []
+    for each in said:
+        message = each.message
+        key = (message.stream, message.id or "")
+        if message.conversation is not None or not message.id:
+            others += [each] if message.left_out is None else []
+        elif key not in nodes:
+            nodes[key] = each
+        elif nodes[key].message.text == message.text:
+            report.left_out[REPEATED] += message.left_out is None
+        else:
+            nodes[message.stream, message.where] = each
+    parents = _parents(nodes)
+    streams: defaultdict[str, list[Key]] = defaultdict(list)
+    for key in sorted(nodes, key=lambda key: nodes[key].time or datetime.min):
+        streams[key[0]].append(key)
+    for keys in streams.values():
+        said_there = [key for key in keys if nodes[key].message.left_out is None]
+        n_replies = sum(parents[key] is not None for key in said_there)
+        if not nodes[keys[0]].message.is_chat:
+            _join_talks(keys, nodes, parents)
+        elif n_replies >= REPLIES * len(said_there) and len({nodes[key].message.sender for key in said_there}) > 2:
+            _continue_talks(said_there, nodes, parents)
+            _join_talks(keys, nodes, parents)
+        else:
+            others += [nodes[key] for key in said_there]
+            for key in keys:
+                del nodes[key]
+    return [*others, *_along_paths(nodes, parents, report)]
 
 
-def _first(id_: str, answered: dict[str, tuple[str, ...]], firsts: dict[str, str]) -> str:
-    """The first message of a chain. ``firsts`` keeps it for each message of the chain, so none is passed twice."""
-    chain = {id_}
-    while id_ not in firsts and (answers := [each for each in answered.get(id_, ()) if each not in chain]):
-        id_ = next((each for each in reversed(answers) if each in answered), answers[0])
-        chain.add(id_)
-    first = firsts.get(id_, id_)
-    firsts |= dict.fromkeys(chain, first)
-    return first
+def _parents(nodes: Nodes) -> Parents:
+    """The message that each one answers: the last known of its ``answers``; a circle is cut."""
+    parents: Parents = {}
+    for key, each in nodes.items():
+        known = [(key[0], id_) for id_ in reversed(each.message.answers) if (key[0], id_) in nodes]
+        parents[key] = next((other for other in known if other != key), None)
+    walks: dict[Key, int] = {}
+    for walk, start in enumerate(parents):
+        key, last = start, start
+        while key not in walks:
+            walks[key] = walk
+            last, key = key, parents[key] or key
+        if walks[key] == walk and key != last:
+            parents[last] = None
+    return parents
+
+
+def _continue_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None:
+    """Let messages of a chat that no reply connects continue the conversation in which their senders spoke last."""
+    answered = set(parents.values())
+    latest: dict[str, Key] = {}
+    for key in keys:
+        each, before = nodes[key], latest.get(nodes[key].message.sender)
+        if parents[key] is None and key not in answered and before:
+            then = nodes[before].time
+            parents[key] = before if each.time and then and each.time - then <= PAUSE else None
+        latest[each.message.sender] = key
+
+
+def _join_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None:
+    """Let replies to one message follow each other if they are one talk, or if a sender continues."""
+    replies: defaultdict[Key, list[Key]] = defaultdict(list)
+    for key in keys:
+        if parent := parents[key]:
+            replies[parent].append(key)
+    for parent, own in replies.items():
+        names = [nodes[key].message.sender for key in own]
+        if nodes[parent].message.sender == nodes[parent].message.role:  # people are unknown
+            continue
+        spoken = {*names, nodes[parent].message.sender}
+        is_talk = len(spoken) <= len(own) and not any(key in replies for key in own)
+        for (first, name), (second, next_name) in pairwise(zip(own, names, strict=True)):
+            if is_talk or (name == next_name and first not in replies):
+                parents[second] = first
+
+
+def _along_paths(nodes: Nodes, parents: Parents, report: Report) -> Iterator[DatedMessage]:
+    order = [key for key in nodes if parents[key] is None]
+    first = {key: key for key in order}
+    replies: defaultdict[Key | None, list[Key]] = defaultdict(list)
+    for key in nodes:
+        replies[parents[key]].append(key)
+    for key in order:  # grows
+        order += replies[key]
+        first |= dict.fromkeys(replies[key], first[key])
+    ranks = {root: rank for rank, root in enumerate(dict.fromkeys(first[key] for key in nodes))}
+    order.sort(key=lambda key: ranks[first[key]])
+    kept = dict.fromkeys(order)
+    for key in order:
+        parent = parents[key]
+        if nodes[key].message.left_out == DELETED or (parent and parent not in kept):
+            del kept[key]
+            report.left_out[BELOW_DELETED] += nodes[key].message.left_out is None
+    n_replies = Counter(parents[key] for key in kept)
+    for key in reversed([*kept]):
+        if nodes[key].message.left_out and not n_replies[key]:
+            del kept[key]
+            n_replies[parents[key]] -= 1
+    n_paths: Counter[Key] = Counter()
+    n_turns = 0
+    for key in kept:
+        if n_replies[key]:
+            continue
+        path = [key]
+        while above := parents[path[-1]]:
+            path.append(above)
+        n_turns += len(path)
+        if n_turns > MAX_TURNS:
+            raise DataError(f"{nodes[key].message.where}: the paths of replies have more than {MAX_TURNS:,} messages")
+        n_paths[first[key]] += 1
+        n = n_paths[first[key]]
+        name = first[key][1] if n == 1 else f"{first[key][1]}:{n}"
+        for each in map(nodes.__getitem__, reversed(path)):
+            if each.message.left_out is None:
+                yield replace(each, message=replace(each.message, conversation=name))
+    if n := n_paths.total() - len(n_paths):
+        report.note(f"replies branch, so {counted(n, 'more conversation')} share their first messages with another")

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from polyrank_chats import Chats, import_chats, write_dialogues
 from polyrank_chats.errors import DataError, MissingLibraryError, UsageError
 from polyrank_chats.forms.mail import unquoted
-from polyrank_chats.messages import Message
+from polyrank_chats.messages import DatedMessage, Message
+from polyrank_chats.report import Report
 from polyrank_chats.threads import threaded
 from polyrank_chats.times import order_of_dates, read_time
 
@@ -808,7 +809,8 @@ def test_a_long_chain_of_replies_is_followed_once() -> None:
     numbers = [*range(1, 2000)]
     chain = [Message("", "", "Ann", "hi", id=str(n), answers=(str(n - 1),)) for n in [*numbers, *reversed(numbers)]]
     started = process_time()
-    assert {message.conversation for message in threaded(chain)} == {"0"}
+    said = threaded([DatedMessage(message, None, "") for message in chain], Report())
+    assert {each.message.conversation for each in said} == {"1"}
     assert process_time() - started < 5
 
 
@@ -821,7 +823,9 @@ def test_long_lines_of_mails_take_linear_time(line: str) -> None:
 
 def test_messages_that_answer_each_other_are_one_conversation() -> None:
     circle = [Message("", "", "Ann", "hi", id=one, answers=(other,)) for one, other in ("ab", "bc", "ca")]
-    assert len({message.conversation for message in threaded(circle)}) == 1
+    said = threaded([DatedMessage(message, None, "") for message in circle], Report())
+    assert len({each.message.conversation for each in said}) == 1
+    assert len(said) == 3
 
 
 # from messages to dialogues

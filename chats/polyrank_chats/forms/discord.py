@@ -10,7 +10,7 @@ NAMES = ("nickname", "global_name", "name", "username", "id")
 
 
 def discord(file: File) -> Messages | None:
-    """A channel is a stream; messages about members and pins are system messages."""
+    """A channel is a stream; answers refer to their messages."""
     outer = file.objects[0][1] if len(file.objects) == 1 else {}
     messages = objects_in(outer.get("messages")) or [row for _, row in file.objects]
     return _messages(file, outer, messages) if any(map(_is_message, messages[:20])) else None
@@ -31,17 +31,19 @@ def _messages(file: File, outer: Row, messages: list[Row]) -> Messages:
         who = object_of(row.get("author"))
         name = next((str(who[key]) for key in NAMES if who.get(key)), "")
         text = str(row.get("content") or "").strip()
-        if row.get("type") not in SAID or not name:
-            yield SYSTEM
-        elif not text:
-            yield ATTACHMENT if any(row.get(key) for key in FILES) else EMPTY
-        else:
-            yield Message(
-                where=f"{file.path}: message {row.get('id', number)}",
-                stream=channel,
-                sender=name,
-                text=text,
-                time=row.get("timestamp"),
-                role="bot" if who.get("isBot") or who.get("bot") else None,
-                sender_id=str(who["id"]) if who.get("id") else None,
-            )
+        with_file = any(row.get(key) for key in FILES)
+        answered = object_of(row.get("reference") or row.get("message_reference"))
+        said = row.get("type") in SAID and name
+        yield Message(
+            where=f"{file.path}: message {row.get('id', number)}",
+            stream=channel,
+            sender=name,
+            text=text,
+            time=row.get("timestamp"),
+            role="bot" if who.get("isBot") or who.get("bot") else None,
+            sender_id=str(who["id"]) if who.get("id") else None,
+            id=str(row.get("id", number)),
+            answers=tuple(str(answered[key]) for key in ("messageId", "message_id") if answered.get(key)),
+            is_chat=True,
+            left_out=SYSTEM if not said else None if text else ATTACHMENT if with_file else EMPTY,
+        )

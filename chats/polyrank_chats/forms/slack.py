@@ -7,9 +7,9 @@ from functools import lru_cache
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
 from polyrank_chats.files.members import Members
-from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadOptions
+from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadOptions, Rows
 from polyrank_chats.report import Report
-from polyrank_chats.values import Row, object_of, text_of
+from polyrank_chats.values import Row, object_of, objects_in, text_of
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d\.json")
 SAID = (None, "", "thread_broadcast", "me_message", "bot_message", "file_share", "file_comment")
@@ -23,7 +23,7 @@ def slack(file: File) -> Messages | None:
         return iter(()) if file.path.suffix == ".json" else None
     if days and not file.data.strip(b" \r\n\t[]"):
         return iter(())  # a day without messages
-    first = next((row for _, row in file.objects), {})
+    first = next((row for _, row in _rows(file)), {})
     theirs = first.get("type") == "message" and text_of(first.get("ts")) != ""
     return _messages(file) if theirs or (days and file.objects) else None
 
@@ -31,8 +31,16 @@ def slack(file: File) -> Messages | None:
 def _messages(file: File) -> Messages:
     names = _names(file.others)
     channel = file.path.parent.name if len(file.others.files) > 1 else file.stem
-    for number, row in file.objects:
-        yield _message(f"{file.path}:{number}", channel, row, names)
+    for number, row in _rows(file):
+        nested = objects_in(row.get("slackdump_thread_replies"))
+        for each in (row, *({"thread_ts": row.get("ts"), **reply} for reply in nested)):
+            yield _message(f"{file.path}:{number}", channel, each, names)
+
+
+def _rows(file: File) -> Rows:
+    """The messages of a day, or of a channel in a file of slackdump."""
+    held = objects_in(file.objects[0][1].get("messages")) if len(file.objects) == 1 else []
+    return [*enumerate(held, 1)] if held else file.objects
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ WHO = ("from", "from_id", "actor", "actor_id")
 
 
 def telegram(file: File) -> Messages | None:
-    """Each chat is a stream; older exports have names of senders without ids."""
+    """Each chat and each topic is a stream; older exports have names of senders without ids."""
     chats = _chats(file.objects[0][1]) if len(file.objects) == 1 else None
     return None if chats is None else _messages(file, chats)
 
@@ -38,20 +38,23 @@ def _messages(file: File, chats: list[Row]) -> Messages:
         stream = str(chat.get("name") or chat.get("id") or file.stem)
         if names[stream] > 1:  # two people of the same name
             stream += f" ({chat.get('id')})"
-        for message in chat.get("messages") or ():
-            yield _message(file, stream, object_of(message))
+        topics: dict[str, str] = {}  # of each message in a topic, the first of which is its creation
+        for message in map(object_of, objects_in(chat.get("messages"))):
+            own, answered = str(message.get("id")), str(message.get("reply_to_message_id"))
+            if message.get("action") == "topic_created":
+                topics[own] = f"{stream}/{message.get('title')}"
+            elif answered in topics:
+                topics[own] = topics[answered]
+            yield _message(file, topics.get(own, stream), message)
 
 
-def _message(file: File, stream: str, message: Row) -> Message | str | DataError:
+def _message(file: File, stream: str, message: Row) -> Message | DataError:
     if "id" not in message:
         problem = f"a message of {stream!r} is not an object with an id; export the chat again"
         return row_error(file.path, 1, problem)
-    if message.get("type") != "message":
-        return SYSTEM
     text = plain(message.get("text"))
-    if not text:
-        return ATTACHMENT if any(message.get(name) for name in FILES) else EMPTY
     sender_id = str(message.get("from_id") or "")
+    reason = None if text else ATTACHMENT if any(message.get(name) for name in FILES) else EMPTY
     return Message(
         where=f"{file.path}: message {message['id']}",
         stream=stream,
@@ -59,4 +62,8 @@ def _message(file: File, stream: str, message: Row) -> Message | str | DataError
         text=text,
         time=message.get("date_unixtime") or message.get("date"),
         sender_id=sender_id or None,
+        id=str(message["id"]),
+        answers=tuple(str(message[key]) for key in ("reply_to_message_id",) if message.get(key)),
+        is_chat=True,
+        left_out=reason if message.get("type") == "message" else SYSTEM,
     )
