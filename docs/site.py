@@ -1,7 +1,8 @@
 """Additions for mkdocs: pages at the repository's root, and links to files outside docs/.
 
-On the site, SECURITY.md, CONTRIBUTING.md, CHANGELOG.md and chats/README.md are pages, a link to another file of the
-repository downloads a copy of it, and a link to a folder is the folder's name. On GitHub all are ordinary links.
+On the site, SECURITY.md, CONTRIBUTING.md, CHANGELOG.md and the READMEs of chats/ and cluster/ are pages, a link to
+another file of the repository downloads a copy of it, and a link to a folder is the folder's name. On GitHub all are
+ordinary links.
 """
 
 import re
@@ -24,7 +25,7 @@ BOOSTS = {  # of pages in search: reference pages match many words
     "messages.md": 1.5,
     "glossary.md": 1.5,
 }
-PAGES = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "chats/README.md")
+PAGES = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "chats/README.md", "cluster/README.md")
 LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./|docs/)?)([\w./-]+)(#[\w-]+)?\)")
 
 

@@ -19,14 +19,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.extend(str(Path(__file__).parents[1] / "tests" / folder) for folder in ("", "cluster"))
 
 import numpy as np
 import record
 
-import cluster
+import ray_nodes
 from polyrank.bench.machine import describe_machine
-from polyrank.integrations.ray.blocks import read_blocks, read_plan
+from polyrank_ray.blocks import read_blocks, read_plan
 
 WORDS = "my wifi is down hello thanks the router light red green restart it bill high late".split()  # noqa: SIM905
 RECIPE = """
@@ -57,7 +57,7 @@ def write_texts(path: Path, n: int) -> None:
     path.write_text("".join(json.dumps({"id": line.rsplit(" ", 1)[1], "text": line}) + "\n" for line in lines), "utf-8")
 
 
-def command(nodes: cluster.Nodes, *arguments: Any) -> "subprocess.Popen[str]":
+def command(nodes: ray_nodes.Nodes, *arguments: Any) -> "subprocess.Popen[str]":
     """Start ``polyrank ray ARGUMENTS`` with two workers on the CPUs of the cluster."""
     words = [sys.executable, "-m", "polyrank", "ray", *map(str, arguments)]
     return subprocess.Popen([*words, "--workers", "2", "--device", "cpu", "--address", nodes.address])
@@ -77,7 +77,7 @@ def end(running: "subprocess.Popen[str]") -> None:
         raise SystemExit(f"exit code {running.returncode}")
 
 
-def encoded(nodes: cluster.Nodes, folder: Path, n: int) -> dict[str, Any]:
+def encoded(nodes: ray_nodes.Nodes, folder: Path, n: int) -> dict[str, Any]:
     """Encode with both kills."""
     write_texts(folder / "texts.jsonl", n)
     output = folder / "vectors"
@@ -122,7 +122,7 @@ def losses(run: Path) -> dict[tuple[int, str], float]:
     return {(r["step"], "valid" if "valid" in r else "train"): r.get("valid", r)["loss"] for r in rows}
 
 
-def trained(nodes: cluster.Nodes, folder: Path, lr: float) -> dict[str, Any]:
+def trained(nodes: ray_nodes.Nodes, folder: Path, lr: float) -> dict[str, Any]:
     """Train with one process, and with two workers of which one is killed."""
     sample = Path(__file__).parents[1] / "src" / "polyrank" / "sample"
     curves, seconds = {}, {}
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["encode", "train"])
     options = parser.parse_args()
     result = record.read("ray") if options.only else {}
-    with tempfile.TemporaryDirectory() as name, cluster.two_nodes() as nodes:
+    with tempfile.TemporaryDirectory() as name, ray_nodes.two_nodes() as nodes:
         if options.only != "train":
             result["encode"] = encoded(nodes, Path(name), options.n)
         if options.only != "encode":

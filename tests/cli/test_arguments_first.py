@@ -62,15 +62,6 @@ WRONG = [
     ("bench respond absent --texts none", "absent is not a model folder"),
     ("serve none --host 0.0.0.0", "0.0.0.0 can be reached by other machines"),
 ]
-ON_RAY = [
-    ("ray train {recipe} --address ray://x", "'ray://x' is not the address"),
-    ("ray train {recipe} --device quantum --address 127.0.0.1:1", "unknown device of a Ray cluster 'quantum'"),
-    ("ray encode shipped:convert none -o out --address ray://x", "'ray://x' is not the address"),
-    ("ray encode shipped:convert none -o out --device quantum", "unknown device of a Ray cluster 'quantum'"),
-    ("ray encode absent none -o out --address 127.0.0.1:1", "absent is not a model folder"),
-    ("ray serve none --host 0.0.0.0 --address 127.0.0.1:1", "0.0.0.0 can be reached by other machines"),
-    ("ray serve none --address ray://x", "'ray://x' is not the address"),
-]
 
 
 def refusal(command: str) -> PolyrankError:
@@ -132,21 +123,6 @@ def test_a_backbone_is_not_needed_where_a_trained_model_has_its_weights(tiny_bac
 def test_the_longest_input_of_a_backbone(config: str, longest: int | None, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(config, "utf-8")
     assert BackboneRef(tmp_path, "x", False).max_positions == longest
-
-
-@pytest.mark.parametrize(("command", "words"), ON_RAY, ids=[command for command, _ in ON_RAY])
-@pytest.mark.filterwarnings("ignore")  # Ray's own warnings
-def test_a_wrong_option_is_refused_before_a_cluster_is_connected(
-    command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ray")
-    monkeypatch.chdir(tmp_path)
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text('output = "run"\n[data]\ntrain = "none"\nvalid = "none"\n[model]\nkind = "bi"\n')
-    error = refusal(command.format(recipe=recipe))
-    assert isinstance(error, UsageError), error
-    assert words in str(error)
-    assert list(tmp_path.iterdir()) == [recipe]
 
 
 @pytest.mark.parametrize(

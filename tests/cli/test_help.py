@@ -57,7 +57,7 @@ def test_a_group_without_a_command_prints_its_help(group: str) -> None:
 @EACH
 def test_commands_that_choose_a_device_choose_threads_too(path: tuple[str, ...]) -> None:
     options = {parameter.name: parameter for parameter in COMMANDS[path].params}
-    if "device" in options and path[0] != "ray":  # Ray's workers have as many as CPUs
+    if "device" in options:
         assert options["threads"].opts == ["--threads"]
         assert path == ("serve",) or options["threads"].envvar == "POLYRANK_THREADS"
 

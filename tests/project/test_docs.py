@@ -28,7 +28,7 @@ def test_results_are_current() -> None:
     assert checked.returncode == 0, f"run python runs/tables.py: {checked.stdout}{checked.stderr}"
 
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), ROOT / "chats/README.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), ROOT / "chats/README.md", ROOT / "cluster/README.md"]
 OTHERS = {"SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "README.md"}  # pages of the site outside docs/
 
 
@@ -40,7 +40,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), ROOT / "chats/README.md"],
+    PAGES,
     ids=lambda page: page.name,
 )
 def test_links_have_targets(page: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_reference_describes_every_public_name() -> None:
 def test_quoted_messages_exist() -> None:
     """The first column of each table in messages.md is a part of a message in the package."""
     strings = []
-    for path in [*(ROOT / "src/polyrank").rglob("*.py"), *(ROOT / "chats/polyrank_chats").rglob("*.py")]:
+    for path in [file for folder in ("src", "chats", "cluster") for file in (ROOT / folder).rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             strings.append("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts))

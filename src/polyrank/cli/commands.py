@@ -28,7 +28,6 @@ from polyrank.cli import (
     mining,
     pretraining,
     ranking,
-    ray,
     serving,
     splitting,
     training,
@@ -36,7 +35,7 @@ from polyrank.cli import (
 )
 from polyrank.cli.arguments import take_options
 from polyrank.cli.console import print_error, silence_other_ranks
-from polyrank.cli.help import Group, add_command
+from polyrank.cli.help import PASSED_ON, Group, add_command
 from polyrank.errors import PolyrankError, ResourceError, UsageError, is_out_of_memory
 from polyrank.storage.durable import DISK_TROUBLE
 
@@ -129,10 +128,20 @@ for group in (
     benches.bench_app,
     intents.intents_app,
     feedback.feedback_app,
-    ray.ray_app,
     training.recipe_app,
 ):
     app.add_typer(group)
+
+
+@add_command(app, "ray", "train data/recipe.toml --workers 4", "serve my-index --replicas 4", **PASSED_ON)
+def ray(context: typer.Context) -> None:
+    """Train, encode and serve on a Ray cluster whose nodes may fail.
+
+    The distribution polyrank-ray does this; `polyrank ray --help` lists its commands.
+    """
+    from polyrank.loading.extensions import extension
+
+    extension("ray")(context.args, "polyrank ray")
 
 
 def run() -> int:

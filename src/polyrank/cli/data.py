@@ -7,13 +7,11 @@ from typer import Argument, Context, Option
 
 from polyrank.cli.console import notify
 from polyrank.cli.examples import load_examples
-from polyrank.cli.help import add_command, command_group
+from polyrank.cli.help import PASSED_ON, add_command, command_group
 from polyrank.cli.options import JsonLines, Overwrite, SkipBad, Speaker
 from polyrank.errors import UsageError
 
 CANDIDATES = "dstc7-candidates"
-
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # arguments of another command line
 
 import_app = command_group("import", "Convert your chats, replies, or a public corpus to the files of other commands.")
 
@@ -23,8 +21,7 @@ import_app = command_group("import", "Convert your chats, replies, or a public c
     "chats",
     "export.csv -o chats.jsonl",
     '"WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt',
-    add_help_option=False,
-    context_settings=PASSED_ON,
+    **PASSED_ON,
 )
 def chats(context: Context) -> None:
     """Convert chats to a file of dialogues: CSV, sheets, JSON, and exports of help desks and messengers.
@@ -32,9 +29,9 @@ def chats(context: Context) -> None:
     The distribution polyrank-chats does this, also alone: `polyrank-chats export.csv -o chats.jsonl`. Its options are
     those of `polyrank import chats --help`.
     """
-    from polyrank.loading.importers import importer
+    from polyrank.loading.extensions import extension
 
-    importer("chats")(context.args, "polyrank import chats")
+    extension("chats")(context.args, "polyrank import chats")
 
 
 @add_command(

@@ -8,6 +8,10 @@ from typer.core import TyperCommand, TyperGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
 PROMPT = "$ "
+PASSED_ON: dict[str, Any] = {  # settings of a command that passes its arguments on to another command line
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
 
 
 class Command(TyperCommand):

@@ -10,7 +10,7 @@ from polyrank.data.pool import text_id
 from polyrank.data.rows import row_error
 from polyrank.data.same_words import template
 from polyrank.errors import DataError
-from polyrank.loading.importers import importer, polyrank_errors
+from polyrank.loading.extensions import extension, polyrank_errors
 from polyrank.records import Candidate, Example
 from polyrank.wording import counted
 
@@ -43,7 +43,7 @@ def read_replies(
     """
     path = Path(path)
     with polyrank_errors():
-        column, rows = importer("texts")(path, column=column, encoding=encoding, sheet=sheet, notify=notify)
+        column, rows = extension("texts")(path, column=column, encoding=encoding, sheet=sheet, notify=notify)
     replies: dict[str, Candidate] = {}
     texts: set[str] = set()
     n_blank = n_repeated = 0

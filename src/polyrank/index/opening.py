@@ -144,7 +144,6 @@ def write_index(
     replicas: int = 1,
     partition_by: str = "",
     overwrite: bool = False,
-    checked: bool = False,
 ) -> None:
     """Write an index, completely or not at all.
 
@@ -167,8 +166,6 @@ def write_index(
         partition_by: the metadata field, written as in a filter, that divides a remote index: a search with a filter
             such as ``lang = "en"`` then reads the candidates of that value only; empty: it is not divided.
         overwrite: whether an existing index may be replaced.
-        checked: whether the candidates have passed ``polyrank.index.checks.check_candidates``; a local index then
-            reads them part by part.
 
     Raises:
         DataError: names the first five invalid candidates by position; nothing is written.
@@ -180,7 +177,7 @@ def write_index(
     """
     of_server: dict[str, Any] = {"shards": shards, "replicas": replicas, "partition_by": partition_by}
     check_target(path, precision=precision, remote=remote, overwrite=overwrite, **of_server)
-    write = partial(write_local, path, precision=precision, checked=checked)
+    write = partial(write_local, path, precision=precision)
     if remote is not None:
         write = partial(write_remote, path, Address.of(remote), **of_server)
     write(candidates, vectors, fingerprint=fingerprint, model=model, ann=ann, overwrite=overwrite)

@@ -6,7 +6,15 @@ without opening it. This package does not import torch.
 
 from polyrank.loading.backbones import BackboneRef, resolve_backbone
 from polyrank.loading.data import DataRef, resolve_data
-from polyrank.loading.models import Backend, Lengths, ModelRef, read_backend, resolve_encoder, resolve_model
+from polyrank.loading.models import (
+    Backend,
+    Lengths,
+    ModelRef,
+    absolute_name,
+    read_backend,
+    resolve_encoder,
+    resolve_model,
+)
 from polyrank.loading.runs import Contestant, resolve_contestants
 
 __all__ = [
@@ -16,6 +24,7 @@ __all__ = [
     "DataRef",
     "Lengths",
     "ModelRef",
+    "absolute_name",
     "read_backend",
     "resolve_backbone",
     "resolve_contestants",

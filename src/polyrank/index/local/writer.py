@@ -61,7 +61,6 @@ def write_local(
     ann: str = "",
     precision: Precision = "fp32",
     overwrite: bool = False,
-    checked: bool = False,
 ) -> None:
     """Write an index folder, completely or not at all; see ``polyrank.index.write_index``."""
     target, kind = Path(path), read_kind(ann)  # checked now, although a small index does not use it until it has grown
@@ -71,7 +70,7 @@ def write_local(
         vectors, faults = as_vectors(vectors, len(candidates), None)
         refuse(vector_faults(vectors) | faults | candidate_faults(candidates))
         vectors = _slices(vectors)
-    elif not checked:
+    else:
         check_candidates(candidates)
     with ExitStack() as guard:
         if locked := overwrite and target.exists():

@@ -13,9 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("ray")
-
 import ray
 import ray.train.torch
 
@@ -31,12 +28,12 @@ from polyrank.errors import (
     ResourceError,
     UsageError,
 )
-from polyrank.integrations.ray import cluster, encoding, serving, training
-from polyrank.integrations.ray.blocks import Plan, read_blocks, read_plan
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
 from polyrank.serving.pool import StartupError
 from polyrank.training import train as train_here
+from polyrank_ray import cluster, encoding, serving, training
+from polyrank_ray.blocks import Plan, read_blocks, read_plan
 from test_ranks import assert_alike
 from train_settings import bi_tables
 

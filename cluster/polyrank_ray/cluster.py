@@ -12,16 +12,13 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
+from polyrank import OfflineError, UsageError
 from polyrank.config.checked import read_choice, whole_number
-from polyrank.errors import MissingExtraError, OfflineError, UsageError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported: Ray sends no usage reports
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
-try:
-    import ray
-except ImportError as error:
-    raise MissingExtraError("ray", "ray") from error
+import ray
 
 Device = Literal["auto", "cpu", "cuda"]
 LOCAL = "local"

@@ -10,17 +10,15 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pytest
-
-pytest.importorskip("pyarrow")
-
 import pyarrow.parquet
+import pytest
 
 import polyrank
 from polyrank.data.pool import stream_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import KnownVectors, open_index
-from polyrank.integrations.ray.blocks import (
+from polyrank.records import Candidate
+from polyrank_ray.blocks import (
     Plan,
     _StoredCandidates,
     begin,
@@ -32,7 +30,6 @@ from polyrank.integrations.ray.blocks import (
     read_plan,
     write_block,
 )
-from polyrank.records import Candidate
 
 POOL = [Candidate(f"r{i}", f"reply {i} \N{SNOWMAN}", {"n": i} if i % 2 else {}) for i in range(10)]
 VECTORS = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
@@ -200,5 +197,5 @@ def test_blocks_of_other_candidates_are_refused(tmp_path: Path) -> None:
 
 
 def test_vectors_are_read_without_ray() -> None:
-    code = "import sys, polyrank.integrations.ray.blocks; sys.exit('ray' in sys.modules)"
+    code = "import sys, polyrank_ray.blocks; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
+from pyarrow import parquet
 
-from polyrank.errors import ArtifactError, ConfigError, MissingExtraError
+from polyrank import ArtifactError, Candidate, ConfigError
 from polyrank.index import write_index
-from polyrank.records import Candidate
 from polyrank.storage.document import DocumentKind, has_document, read_document, seal
 from polyrank.storage.durable import AnyPath, check_replaceable, write_file
 from polyrank.storage.quantized import Precision
@@ -95,7 +96,6 @@ def begin(folder: Path, plan: Plan, *, overwrite: bool = False) -> None:
         ConfigError: the folder has another plan; the message names the differences.
         UsageError: the path holds other files.
     """
-    _library()
     if has_document(folder, DOCUMENT):
         there, now = read_document(folder, DOCUMENT), asdict(plan)
         differ = [name for name in ("fingerprint", "candidates", "block_size") if there.get(name) != now[name]]
@@ -126,36 +126,28 @@ def write_block(
         candidates: of the block.
         vectors: ``[n, D]``, one per candidate.
     """
-    arrow, parquet = _library()
     made_of = {"fingerprint": plan.fingerprint, "candidates": digest(candidates)}
-    schema = arrow.schema(
-        [
-            ("id", arrow.string()),
-            ("text", arrow.string()),
-            ("metadata", arrow.string()),
-            ("vector", arrow.list_(arrow.float32(), plan.dimension)),
-        ],
-        metadata={MADE_OF: json.dumps(made_of).encode()},
-    )
-    flat = arrow.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
-    columns = [
-        arrow.array([candidate.id for candidate in candidates], arrow.string()),
-        arrow.array([candidate.text for candidate in candidates], arrow.string()),
-        arrow.array([json.dumps(c.metadata) if c.metadata else None for c in candidates], arrow.string()),
-        arrow.FixedSizeListArray.from_arrays(flat, plan.dimension),
-    ]
+    flat = pyarrow.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
+    columns = {
+        "id": pyarrow.array([candidate.id for candidate in candidates], pyarrow.string()),
+        "text": pyarrow.array([candidate.text for candidate in candidates], pyarrow.string()),
+        "metadata": pyarrow.array(
+            [json.dumps(c.metadata) if c.metadata else None for c in candidates], pyarrow.string()
+        ),
+        "vector": pyarrow.FixedSizeListArray.from_arrays(flat, plan.dimension),
+    }
+    table = pyarrow.table(columns, metadata={MADE_OF: json.dumps(made_of).encode()})
     stream = BytesIO()
-    parquet.write_table(arrow.Table.from_arrays(columns, schema=schema), stream, write_page_checksum=True)
+    parquet.write_table(table, stream, write_page_checksum=True)
     write_file(block_file(folder, number), stream.getvalue())
 
 
 def is_finished(folder: Path, plan: Plan, number: int, candidates: Sequence[Candidate]) -> bool:
     """Whether a block's file exists and comes from this encoder and these candidates. Reads only the file's footer."""
-    arrow, parquet = _library()
     try:
         seen = parquet.read_metadata(block_file(folder, number))
         made_of = json.loads((seen.metadata or {}).get(MADE_OF, b"{}"))
-    except (FileNotFoundError, arrow.ArrowException, ValueError):
+    except (FileNotFoundError, pyarrow.ArrowException, ValueError):
         return False  # a damaged block is encoded again
     expected = {"fingerprint": plan.fingerprint, "candidates": digest(candidates)}
     return bool(made_of == expected and seen.num_rows == len(candidates))
@@ -190,13 +182,12 @@ def read_block(folder: Path, plan: Plan, number: int) -> tuple[list[Candidate], 
     Raises:
         ArtifactError: the block is missing or damaged.
     """
-    arrow, parquet = _library()
     file = block_file(folder, number)
     try:
         table = parquet.read_table(file, page_checksum_verification=True)
     except FileNotFoundError as error:
         raise ArtifactError(f"{file} is missing; encode again, which resumes there") from error
-    except (arrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise ArtifactError(f"{file} is damaged; delete it and encode again, which restores it") from error
     rows: list[dict[str, Any]] = table.drop_columns(["vector"]).to_pylist()
     candidates = [Candidate(r["id"], r["text"], json.loads(r["metadata"] or "{}")) for r in rows]
@@ -209,7 +200,7 @@ def index_blocks(
 ) -> int:
     """Write an index from a folder of vectors, the same as ``build_index`` writes with this encoder.
 
-    Memory holds one block, whatever their number.
+    Memory holds one block and all ids.
 
     Args:
         folder: the vectors.
@@ -232,7 +223,6 @@ def index_blocks(
         path,
         candidates,
         (candidates.vectors(number) for number in range(plan.n_blocks)),
-        checked=True,  # before they were encoded; they are the same
         fingerprint=plan.fingerprint,
         model=plan.model,
         ann=ann,
@@ -266,12 +256,3 @@ class _StoredCandidates(Sequence[Candidate]):
     def vectors(self, number: int) -> NDArray[np.float32]:
         """Vectors ``[n, D]`` of a block."""
         return self._block(number)[1]
-
-
-def _library() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet") from error
-    return pyarrow, parquet

@@ -12,16 +12,14 @@ from typing import Any
 
 import ray
 
+from polyrank import Candidate, Encoder, LostProcessError, UsageError
 from polyrank.data.pool import CandidateLike, pool_of, stream_pool
-from polyrank.errors import LostProcessError, UsageError
 from polyrank.index.checks import Faults, candidate_faults, refuse
-from polyrank.integrations.ray.blocks import Plan, begin, digest, is_finished, write_block
-from polyrank.integrations.ray.cluster import check_arguments, connected, n_gpus, working_in
-from polyrank.loading.models import Backend, absolute_name, resolve_encoder
-from polyrank.records import Candidate
+from polyrank.loading import Backend, absolute_name, resolve_encoder
 from polyrank.scorers.open import load_encoder
-from polyrank.scorers.protocols import Encoder
 from polyrank.storage.durable import AnyPath
+from polyrank_ray.blocks import Plan, begin, digest, is_finished, write_block
+from polyrank_ray.cluster import check_arguments, connected, n_gpus, working_in
 
 BLOCK = 4096  # candidates; a multiple of the batch size of an index, so that the vectors have the same bits
 DEATHS = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError)
@@ -76,13 +74,11 @@ def encode(
     resolve_encoder(model, backend=backend)
     folder = Path(output).absolute()
     if isinstance(candidates, str | os.PathLike):
-        source = Path(candidates)
-        n, of_all = _checked(stream_pool(source, notify=notify), block_size)
-        blocks = _blocks(stream_pool(source), block_size)
+        first: Iterable[Candidate] = stream_pool(Path(candidates), notify=notify)
+        second: Iterable[Candidate] = stream_pool(Path(candidates))
     else:
-        pool = pool_of(candidates)
-        n, of_all = _checked(pool, block_size)
-        blocks = _blocks(pool, block_size)
+        first = second = pool_of(candidates)
+    n, of_all = _checked(first, block_size)
     with connected(address):
         gpus = n_gpus(device)
         encoder = load_encoder(model, device="cpu", backend=backend)  # for its fingerprint and dimension
@@ -93,7 +89,7 @@ def encode(
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=max_failures)(_encode_block)
         running: dict[Any, int] = {}  # the number of candidates by task
         n_encoded = n_kept = 0
-        for number, block in enumerate(blocks):
+        for number, block in enumerate(_blocks(second, block_size)):
             if is_finished(folder, plan, number, block):
                 n_kept += len(block)
                 continue
@@ -114,7 +110,7 @@ def _blocks(candidates: Iterable[Candidate], size: int) -> Iterator[list[Candida
 
 
 def _checked(candidates: Iterable[Candidate], block_size: int) -> tuple[int, str]:
-    """The number of candidates and their digest, see ``polyrank.integrations.ray.blocks.digest``.
+    """The number of candidates and their digest, see ``polyrank_ray.blocks.digest``.
 
     Raises:
         DataError: names the first five invalid candidates by position.

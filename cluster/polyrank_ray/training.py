@@ -14,14 +14,11 @@ from typing import Any
 
 import ray
 
-from polyrank.config.recipe import Recipe
+from polyrank import LockedError, LostProcessError, PolyrankError, Recipe, RunResult, load_recipe
+from polyrank import train as train_here
 from polyrank.devices import distributed
 from polyrank.devices.memory import keep_freed_memory
-from polyrank.errors import LockedError, LostProcessError, PolyrankError
-from polyrank.integrations.ray.cluster import check_arguments, connected, current_node_id, n_gpus, working_in
-from polyrank.loading.recipes import load_recipe
-from polyrank.training import RunResult
-from polyrank.training import train as train_here
+from polyrank_ray.cluster import check_arguments, connected, current_node_id, n_gpus, working_in
 
 ENDING_S = 30.0  # for workers to notice that a training has ended
 NODE = "ray.io/node-id"  # runs the mailbox on the node of this process, without which nothing reads its messages

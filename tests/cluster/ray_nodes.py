@@ -68,7 +68,7 @@ class Nodes:
 
 
 def _connected(work: Callable[..., None], nodes: Nodes, *arguments: Any) -> None:
-    from polyrank.integrations.ray.cluster import connected
+    from polyrank_ray.cluster import connected
 
     with connected(nodes.address):
         work(nodes, *arguments)

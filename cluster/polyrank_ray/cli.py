@@ -1,35 +1,48 @@
-"""``polyrank ray``: training, encoding and serving on a Ray cluster."""
+"""``polyrank ray``: training, encoding and serving on a Ray cluster.
+
+Its options, messages and exit codes are those of polyrank's commands, which it imports.
+"""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
+import typer
 from typer import Argument, Option
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import encoding_progress, notify, silence_other_ranks
+from polyrank.cli.arguments import take_options
+from polyrank.cli.console import encoding_progress, notify
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Changes, Json, Resume, StartAgain
 from polyrank.cli.serving import ApiKeyFile, ServedPaths, read_options
 from polyrank.cli.training import TrainingDisplay, check_resume, show_results
-from polyrank.errors import MissingExtraError
 
-ray_app = command_group("ray", "Train, encode and serve on a Ray cluster.", callback=silence_other_ranks)
+PLAIN = {"add_completion": False, "rich_markup_mode": None}  # help as that of polyrank
+ray_app = command_group("ray", "Train, encode and serve on a Ray cluster whose nodes may fail.", **PLAIN)
 Address = Annotated[str, Option(help="auto (the cluster on this machine), HOST:PORT, or local (only this machine).")]
 Workers = Annotated[int, Option(min=1, help="Maximum number of workers; they start when resources are free.")]
 Cpus = Annotated[int, Option(min=1, help="CPUs and threads of each worker.")]
 Device = Annotated[str, Option(help="auto (one GPU per worker if the cluster has GPUs), cpu or cuda.")]
 
 
-@contextmanager
-def _on_ray() -> Iterator[None]:
-    try:
-        with redirect_stdout(sys.stderr):  # Ray prints messages about its nodes to stdout
-            yield
-    except ModuleNotFoundError as error:  # a part of Ray that is a separate extra
-        raise MissingExtraError(error.name or "ray", "ray") from error
+def main(arguments: Sequence[str], name: str) -> None:
+    """Run a command, which raises polyrank's errors; the entry point of ``polyrank ray``.
+
+    Args:
+        arguments: those after the name.
+        name: of the command line in its help.
+    """
+    command = typer.main.get_command(ray_app)
+    take_options(command)
+    command(list(arguments), prog_name=name, standalone_mode=False)
+
+
+def _messages_to_stderr() -> redirect_stdout[TextIO]:
+    """Ray prints messages about its nodes to stdout."""
+    return redirect_stdout(sys.stderr)
 
 
 @add_command(ray_app, "train", "data/recipe.toml --workers 4 --address 10.0.0.1:6379")
@@ -49,12 +62,12 @@ def train(
     The losses equal those of one process. When a node fails, the run continues from its last checkpoint with the other
     workers, and adds workers when resources are free.
     """
-    from polyrank.loading.recipes import load_recipe
+    from polyrank import load_recipe
 
     check_resume(resume, overwrite)
     plan = load_recipe(recipe, changes or ())
-    with _on_ray(), TrainingDisplay() as display:
-        from polyrank.integrations.ray import train as run
+    with _messages_to_stderr(), TrainingDisplay() as display:
+        from polyrank_ray import train as run
 
         results = run(
             plan,
@@ -89,13 +102,13 @@ def encode(
     After an interruption, run the command again: it skips the blocks that are finished.
     """
     from polyrank.index import check_target
-    from polyrank.integrations.ray.blocks import index_blocks
+    from polyrank_ray.blocks import index_blocks
 
     if index is not None:
         check_target(index, overwrite=overwrite)
     interrupts.set_resume_hint("run it again to continue")
-    with _on_ray(), encoding_progress() as progress:
-        from polyrank.integrations.ray import encode as run
+    with _messages_to_stderr(), encoding_progress() as progress:
+        from polyrank_ray import encode as run
 
         n = run(
             model,
@@ -136,8 +149,8 @@ def serve(
         threads=cpus,
     )
     interrupts.restore_handlers()  # the server installs its own handlers
-    with _on_ray():
-        from polyrank.integrations.ray import serve as run
+    with _messages_to_stderr():
+        from polyrank_ray import serve as run
 
         run(
             models,

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from polyrank import ConfigError, ResourceError, UsageError
 from polyrank.config.serving import ServingSettings, check_reach
-from polyrank.errors import ConfigError, ResourceError, UsageError
-from polyrank.integrations.ray.cluster import check_arguments, connected, share_of_gpus
-from polyrank.loading.models import absolute_name
+from polyrank.loading import absolute_name
 from polyrank.serving.pool import StartupError, Worker
 from polyrank.serving.tasks import Started
 from polyrank.serving.worker import Setup
+from polyrank_ray.cluster import check_arguments, connected, share_of_gpus
 
 APP = "polyrank"
 STATUS_S = 1.0  # between two queries of the replicas' status

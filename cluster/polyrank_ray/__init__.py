@@ -1,17 +1,17 @@
-"""Training, encoding and serving on a Ray cluster whose nodes may fail.
+"""Train, encode and serve with polyrank on a Ray cluster whose nodes may fail.
 
 Every path must be on a disk that all nodes share. This package computes nothing itself: each Ray worker calls the
-functions that a single process calls. ``blocks`` reads the vectors that a cluster wrote, without Ray.
+functions of polyrank that a single process calls. ``blocks`` reads the vectors that a cluster wrote, without Ray.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyrank.integrations.ray.cluster import connected
-    from polyrank.integrations.ray.encoding import encode
-    from polyrank.integrations.ray.serving import serve
-    from polyrank.integrations.ray.training import train
+    from polyrank_ray.cluster import connected
+    from polyrank_ray.encoding import encode
+    from polyrank_ray.serving import serve
+    from polyrank_ray.training import train
 
 __all__ = ["connected", "encode", "serve", "train"]
 

@@ -1,4 +1,4 @@
-"""Importers that other distributions bring, by their entry points in the group ``polyrank.importers``."""
+"""Functions that other distributions bring, by their entry points in the group ``polyrank.extensions``."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,15 +7,16 @@ from typing import Any
 
 from polyrank.errors import DataError, UsageError
 
-GROUP = "polyrank.importers"
-DISTRIBUTIONS = {"chats": "polyrank-chats", "texts": "polyrank-chats"}
+GROUP = "polyrank.extensions"
+DISTRIBUTIONS = {"chats": "polyrank-chats", "texts": "polyrank-chats", "ray": "polyrank-ray"}
 
 
-def importer(name: str) -> Callable[..., Any]:
+def extension(name: str) -> Callable[..., Any]:
     """The function of an entry point.
 
     Args:
-        name: ``chats``, the command line that turns chats into dialogues, or ``texts``, which reads a column of texts.
+        name: ``chats`` and ``ray``, command lines, called with their arguments and name; ``texts``, which reads a
+            column of texts.
 
     Raises:
         UsageError: its distribution is not installed.
@@ -29,7 +30,7 @@ def importer(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def polyrank_errors() -> Iterator[None]:
-    """Raise the errors of an importer, which have exit codes of the command line, as polyrank's."""
+    """Raise an extension's errors, which have exit codes of the command line, as polyrank's."""
     try:
         yield
     except Exception as error:

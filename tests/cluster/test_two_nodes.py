@@ -12,20 +12,17 @@ import httpx
 import numpy as np
 import pytest
 
-import cluster
-
-pytest.importorskip("ray")
-
 import polyrank
+import ray_nodes
 from attached import end_with_parent
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import ConfigError, UsageError
-from polyrank.integrations.ray import cluster as connection
-from polyrank.integrations.ray import encode
-from polyrank.integrations.ray import train as train_on_ray
-from polyrank.integrations.ray.blocks import block_file, index_blocks, read_blocks
 from polyrank.training import train
+from polyrank_ray import cluster as connection
+from polyrank_ray import encode
+from polyrank_ray import train as train_on_ray
+from polyrank_ray.blocks import block_file, index_blocks, read_blocks
 from processes import join, run, start
 from test_ranks import assert_alike
 from train_settings import train_config
@@ -35,8 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own warnings
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[cluster.Nodes]:
-    with cluster.two_nodes() as started:
+def nodes() -> Iterator[ray_nodes.Nodes]:
+    with ray_nodes.two_nodes() as started:
         yield started
         assert any("raylet" in name for name in started.processes())
     assert started.processes() == []
@@ -62,7 +59,7 @@ def train_alone(plan: Recipe) -> None:
     train(plan)
 
 
-def train_and_kill_a_node(nodes: cluster.Nodes, plan: Recipe) -> None:
+def train_and_kill_a_node(nodes: ray_nodes.Nodes, plan: Recipe) -> None:
     """There are two workers; the node of one is killed, and the other continues alone."""
     said: list[str] = []
     killed = []
@@ -82,7 +79,7 @@ def train_and_kill_a_node(nodes: cluster.Nodes, plan: Recipe) -> None:
 @pytest.mark.deep
 @pytest.mark.slow
 def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
-    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: ray_nodes.Nodes
 ) -> None:
     nodes.run(train_and_kill_a_node, recipe(task, tiny_backbone, tmp_path / "ray"))
     plan = recipe(task, tiny_backbone, tmp_path / "alone")
@@ -93,7 +90,7 @@ def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
-def train_in_vain(nodes: cluster.Nodes, plan: Recipe) -> None:
+def train_in_vain(nodes: ray_nodes.Nodes, plan: Recipe) -> None:
     with pytest.raises(UsageError, match="holds an earlier run; pass `resume=True`"):
         train_on_ray(plan, device="cpu")
     with pytest.raises(UsageError, match="the Ray cluster has no GPU"):
@@ -103,7 +100,7 @@ def train_in_vain(nodes: cluster.Nodes, plan: Recipe) -> None:
 @pytest.mark.slow
 @pytest.mark.deep
 def test_a_workers_error_is_reported_without_a_retry(
-    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: ray_nodes.Nodes
 ) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("")
@@ -113,7 +110,7 @@ def test_a_workers_error_is_reported_without_a_retry(
 def test_replicas_share_the_gpus_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    from polyrank.integrations.ray.cluster import share_of_gpus
+    from polyrank_ray.cluster import share_of_gpus
 
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 4.0})
     assert [share_of_gpus("auto", n) for n in (1, 4, 5, 8, 9)] == [1, 1, 1 / 2, 1 / 2, 1 / 3]
@@ -141,11 +138,11 @@ def catalogue(tmp_path: Path) -> Path:
 @pytest.mark.deep
 @pytest.mark.slow
 def test_each_text_is_encoded_once_if_a_node_dies(
-    catalogue: Path, tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+    catalogue: Path, tiny_backbone: Path, tmp_path: Path, nodes: ray_nodes.Nodes
 ) -> None:
     model, folder = f"untuned:{tiny_backbone}", tmp_path / "vectors"
     given = [model, str(catalogue), str(folder)]
-    code = f"from polyrank.integrations.ray import encode; print(encode(*{given}, block_size=2, device='cpu',"
+    code = f"from polyrank_ray import encode; print(encode(*{given}, block_size=2, device='cpu',"
     code += f" workers=2, address={nodes.address!r}))"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent
@@ -176,7 +173,7 @@ def test_each_text_is_encoded_once_if_a_node_dies(
             np.testing.assert_allclose([r.score for r in ranked], [r.score for r in expected], rtol=1e-5)
 
 
-def encode_again(nodes: cluster.Nodes, model: str, folder: Path) -> None:
+def encode_again(nodes: ray_nodes.Nodes, model: str, folder: Path) -> None:
     texts = TEXTS[:60]
     settings: dict[str, Any] = {"block_size": 20, "device": "cpu"}
     assert encode(model, texts, folder, **settings) == 60
@@ -200,7 +197,7 @@ def encode_again(nodes: cluster.Nodes, model: str, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.deep
 def test_an_encoding_resumes_with_missing_or_damaged_blocks(
-    tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+    tiny_backbone: Path, tmp_path: Path, nodes: ray_nodes.Nodes
 ) -> None:
     nodes.run(encode_again, f"untuned:{tiny_backbone}", tmp_path / "vectors")
 
@@ -210,12 +207,12 @@ def test_an_encoding_resumes_with_missing_or_damaged_blocks(
 
 def replicas() -> list[int]:
     """Ids of the replicas' processes."""
-    return [pid for pid, (_, name) in cluster.processes().items() if "ServeReplica" in name]
+    return [pid for pid, (_, name) in ray_nodes.processes().items() if "ServeReplica" in name]
 
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_replicas_answer_like_the_model_and_one_may_die(tiny_backbone: Path, nodes: cluster.Nodes) -> None:
+def test_replicas_answer_like_the_model_and_one_may_die(tiny_backbone: Path, nodes: ray_nodes.Nodes) -> None:
     model = f"untuned:{tiny_backbone}"
     command = ["ray", "serve", f"tiny={model}", "--replicas", "2", "--port", str(free_port())]
     server = subprocess.Popen(
@@ -250,8 +247,8 @@ def test_replicas_answer_like_the_model_and_one_may_die(tiny_backbone: Path, nod
                 ask()
             there = replicas()
             assert len(there) == 2
-            cluster.end(there[0])
-            while there[0] in cluster.processes():
+            ray_nodes.end(there[0])
+            while there[0] in ray_nodes.processes():
                 ask()
             for _ in range(50):
                 ask()
@@ -324,7 +321,7 @@ def test_relative_paths_are_resolved_where_the_command_runs(tmp_path: Path) -> N
 
 def test_options_that_replicas_lack_are_refused_before_connecting(tmp_path: Path) -> None:
     from polyrank.config.serving import FeedbackSettings, ServingSettings
-    from polyrank.integrations.ray.serving import deploy
+    from polyrank_ray.serving import deploy
 
     kept = ServingSettings(feedback=FeedbackSettings(file=str(tmp_path / "feedback.db")))
     with pytest.raises(ConfigError, match="replicas cannot share a feedback file; omit it"):

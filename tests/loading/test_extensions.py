@@ -1,4 +1,4 @@
-"""Importers of other distributions: the command passes its arguments on, and a missing distribution is named."""
+"""Extensions by other distributions: commands pass their arguments on, and a missing distribution is named."""
 
 import importlib.metadata
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import pytest
 
 from polyrank.data import read_examples, read_replies
 from polyrank.errors import UsageError
+from polyrank.loading.extensions import extension
 from processes import run
 
 Write = Callable[[str, Any], Path]
@@ -30,8 +31,10 @@ def test_the_command_turns_chats_into_trainable_dialogues(write: Write, tmp_path
 
 
 def test_a_missing_distribution_is_named(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyrank.loading.importers.entry_points", lambda **_: importlib.metadata.EntryPoints())
+    monkeypatch.setattr("polyrank.loading.extensions.entry_points", lambda **_: importlib.metadata.EntryPoints())
     with pytest.raises(
         UsageError, match="polyrank-chats is not installed; install it with: pip install polyrank-chats"
     ):
         read_replies(write("r.csv", "text\nyes\n"))
+    with pytest.raises(UsageError, match="polyrank-ray is not installed; install it with: pip install polyrank-ray"):
+        extension("ray")
