@@ -181,10 +181,14 @@ def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     """The column of times, by its name and values; if it holds only dates, also a column of times of day."""
     exact = {key: rank for rank, key in enumerate(usual((each.key for each in free), "time"))}
 
+    def is_hint(each: Profile) -> bool:
+        return each.key in exact or (hinted(each.key, "said_at", "timed") and not hinted(each.key, "lasts"))
+
     def is_time(each: Profile) -> bool:
-        hint = each.key in exact or (hinted(each.key, "said_at", "timed") and not hinted(each.key, "lasts"))
         return (each.key in exact or each.filled >= 0.5) and (
-            each.times >= 0.8 or (hint and each.maybe_times >= 0.8) or (each.key in exact and each.maybe_times > 0)
+            each.times >= 0.8
+            or (is_hint(each) and each.maybe_times >= 0.8)
+            or (each.key in exact and each.maybe_times > 0)
         )
 
     def rank(each: Profile) -> tuple[float, ...]:
@@ -194,11 +198,19 @@ def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
         return name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
 
     found = sorted(filter(is_time, free), key=rank)
-    clock = [each for each in free if each.clocks >= 0.8][:1] if found and not found[0].has_clock else []
+    if not found:  # a row that is not a time is an error that names it
+        found = [
+            each for each in free if each.filled >= 0.5 and each.maybe_times > 0.3 and (is_hint(each) or each.times)
+        ]
+    clocks = [each for each in free if each.clocks >= 0.8 or (each.key in exact and all(map(_is_dotted, each.values)))]
+    clock = clocks[:1] if found and not found[0].has_clock else []
     for each in free:
         if each.key in exact and each.n_distinct and each not in [*found, *clock]:
             value = next(filter(None, each.values), "")
-            options.report.note(f"column {each.key!r} holds values that are not readable times, such as {value[:40]!r}")
+            problem = f"column {each.key!r} holds values that are not readable times, such as {value[:40]!r}"
+            if not found and each not in clocks and each.numbers < 0.5 and sum(map(str.isdigit, value)) > 2:
+                raise DataError(f"{problem}; write times as 2024-01-31T21:15:00, or rename the column")
+            options.report.note(problem)
     if not found:
         return []
     if clock:
@@ -208,6 +220,10 @@ def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
             f"also times: {listed(each.key for each in found[1:])} (choose a column with the option time)"
         )
     return [found[0].key]
+
+
+def _is_dotted(value: str) -> bool:
+    return not value or re.fullmatch(r"\d\d?\.\d\d?", value) is not None
 
 
 def _text(free: Sequence[Profile]) -> list[str]:

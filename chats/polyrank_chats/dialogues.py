@@ -41,7 +41,10 @@ def dialogues(
     of_stream: dict[str, list[list[DatedMessage]]] = {}
     for (stream, _), group in groups.items():
         of_stream.setdefault(stream, []).append(group)
-    falling = {stream: newest_first(held) for stream, held in of_stream.items()}
+    in_file: dict[str, list[DatedMessage]] = {}
+    for each in messages:
+        in_file.setdefault(each.message.stream, []).append(each)
+    falling = {stream: newest_first(of_stream[stream], held) for stream, held in in_file.items()}
     for (stream, name), unsorted in groups.items():
         group = in_order(unsorted, report, falling=falling[stream])
         parts = (
@@ -60,10 +63,18 @@ def dialogues(
                 yield row
 
 
-def newest_first(groups: Iterable[Sequence[DatedMessage]]) -> bool:
-    """Whether times decrease from message to message far more often than they increase."""
-    pairs = [(a.time, b.time) for group in groups for a, b in pairwise(group) if a.time and b.time]
-    return sum(a > b for a, b in pairs) > 2 * sum(a < b for a, b in pairs)
+def newest_first(groups: Iterable[Sequence[DatedMessage]], in_file: Sequence[DatedMessage]) -> bool:
+    """Whether times decrease from message to message far more often than they increase.
+
+    Args:
+        groups: the conversations of a stream; they decide unless all messages of each have the same time.
+        in_file: the messages of the stream.
+    """
+    for held in (groups, [in_file]):
+        pairs = [(a.time, b.time) for group in held for a, b in pairwise(group) if a.time and b.time]
+        if rising_or_falling := [a > b for a, b in pairs if a != b]:
+            return 3 * sum(rising_or_falling) > 2 * len(rising_or_falling)
+    return False
 
 
 def in_order(group: list[DatedMessage], report: Report, *, falling: bool) -> list[DatedMessage]:

@@ -15,7 +15,7 @@ from polyrank_chats.redact import Redactor, links
 from polyrank_chats.report import Chats, Report
 from polyrank_chats.roles import AGENT, is_system, speakers
 from polyrank_chats.threads import threaded
-from polyrank_chats.times import order_of_dates, read_time
+from polyrank_chats.times import date_form, read_time
 from polyrank_chats.values import Row
 from polyrank_chats.wording import counted
 
@@ -157,15 +157,16 @@ def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
 def _dated(
     messages: Sequence[Message], order: DateOrder | None, report: Report
 ) -> Iterator[tuple[Message, datetime | None]]:
-    if order is None:
-        order, is_guess = order_of_dates(message.time for message in messages)
-        if is_guess:
-            report.note(
-                f"dates are ambiguous: assuming that the {order} comes first (choose it with the option date order)"
-            )
+    form, is_guess = date_form(message.time for message in messages)
+    if order is not None:
+        form = form._replace(order=order)
+    elif is_guess:
+        report.note(
+            f"dates are ambiguous: assuming that the {form.order} comes first (choose it with the option date order)"
+        )
     for message in messages:
         try:
-            yield message, read_time(message.time, order)
+            yield message, read_time(message.time, form)
         except ValueError as error:
             if message.left_out is None:
                 report.count_bad(DataError(f"{message.where}: {error}"))
@@ -192,6 +193,7 @@ def _why_nothing(said: Sequence[DatedMessage], report: Report) -> str:
     if len(senders) == 1:
         return f"all {counted(len(said), 'message')} are by {senders.pop()!r}; name the column of senders"
     if said:
-        return f"none of {counted(len(said), 'message')} answers another; name the column of conversations"
+        n = counted(len(said), "message")
+        return f"none of {n} answers another; name the column of conversations, or raise the gap"
     reasons = ", ".join(counted(n, reason) for reason, n in report.left_out.most_common())
     return f"holds no usable message{f' ({reasons})' if reasons else ''}; check the file, or choose its form"

@@ -4,5 +4,5 @@ import tomllib
 from importlib.resources import files
 
 _TEXT = (files("polyrank_chats") / "names.toml").read_text("utf-8")
-NAMES = {kind: tuple(names.split()) for kind, names in tomllib.loads(_TEXT).items()}
+NAMES: dict[str, tuple[str, ...]] = {kind: tuple(names.split()) for kind, names in tomllib.loads(_TEXT).items()}
 """The names of each kind; earlier names are preferred."""

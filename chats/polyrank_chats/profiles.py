@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from polyrank_chats.texts import plain
-from polyrank_chats.times import CLOCK, COMPACT, NUMBER, read_time
+from polyrank_chats.times import CLOCK, COMPACT, NUMBER, DateForm, read_time
 
-DATED = re.compile(r"\d{1,4} ?[-/.] ?\d{1,2} ?[-/.] ?\d{1,4}|\d{1,4}.*[^\W\d_]{3}|[^\W\d_]{3}.*\d{1,4}", re.DOTALL)
 SURE = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)|\d:\d\d")
 YEARS = range(1990, 2101)
 
@@ -33,13 +32,11 @@ def kind_of_time(value: Any) -> TimeKind:
     if CLOCK.fullmatch(text):
         return "clock"
     number = NUMBER.fullmatch(text) is not None
-    if not number and (not DATED.search(text) or len(text.split()) > 9):
-        return ""
     try:
-        found = read_time(value, "day")
+        found = read_time(value)
     except ValueError:
         try:
-            found = read_time(text, "month")
+            found = read_time(text, DateForm("month"))
         except ValueError:
             return ""
     if found is None or found.year not in YEARS:

@@ -1,44 +1,82 @@
 """Parse times: ISO 8601, seconds since 1970, days of a sheet, or the format of a country.
 
 The order of day and month in a date such as 3/4/24 is determined from the whole file: by numbers that can only be a
-day, else by the order of the rows.
+day, else by the order of the rows, since messages follow each other in days, not in months.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, get_args
+from math import log1p
+from typing import Any, NamedTuple, get_args
+from zoneinfo import ZoneInfo
 
 from polyrank_chats.messages import DateOrder
+from polyrank_chats.names import NAMES
 from polyrank_chats.values import is_number, text_of
+from polyrank_chats.words_of_dates import days, folded, language_of, months, words_of
 
-THREE_NUMBERS = re.compile(r"(?:[^\W\d]+\.?,? )?(\d{1,2})([./-]) ?(\d{1,2})[./-] ?(\d{4}|\d{1,2})(?!\d)(.*)", re.DOTALL)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 CLOCK = re.compile(r"(?:1(?:899|900)-\S+ )?\d{1,2}[:h]\d\d(?::\d\d(?:\.\d+)?)?(?: ?[ap]\.? ?m\.?)?", re.IGNORECASE)
 COMPACT = re.compile(r"(?:19|20)\d{6}(?:\d{6})?")
 UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # the least number of a unit, and how many are a second
 SHEET_DAYS = (20_000, 80_000)  # days of a sheet, counted from the end of 1899: the years 1954 to 2119
-HALVES = {
-    **dict.fromkeys(("上午", "午前", "오전", "ص", "π.μ.", "पूर्वाह्न"), "AM"),
-    **dict.fromkeys(("下午", "午後", "오후", "م", "μ.μ.", "अपराह्न"), "PM"),
-}
-HALF = re.compile(f"(?:{'|'.join(map(re.escape, HALVES))})(?![^\\W\\d])")
-AM_OR_PM = re.compile(r"\b([ap])\.? ?m\b\.?", re.IGNORECASE)
-LANGUAGES = "en de de_AT fr es it pt nl pl cs sk hu ro sv da nb fi tr ru uk bg el hr sl et lv lt id hi"
-"""Languages of the names of months; a name with several meanings has that of the first."""
-WORD = re.compile(r"[^\W\d_]{3,}")
-FILLERS = re.compile(r"^[^\W\d_]+\.?, ?(?=\d)|\b(?:de|del|um|uhr|klo|kl|le|den|alle|às|à|h)\b\.?", re.IGNORECASE)
-NO_YEAR = 1904  # the default year for dateutil: a leap year before all chats
+HALVES = {word: half.upper() for half in ("am", "pm") for word in NAMES[half]}
+PM = {folded(word) for word, half in HALVES.items() if half == "PM"}
+HALF = "|".join((*map(re.escape, map(folded, NAMES["am"][1:] + NAMES["pm"][1:])), r"(?<![^\W\d])[ap]m"))
+HOURS = re.compile(  # 15:04, 15h04, 3:04:05.123 pm, 下午3:04, 3 pm; with +02:00
+    rf"""(?P<early>{HALF})?\ ?(?<!\d)(?P<h>\d\d?)(?:\ ?[:h]\ ?(?P<m>\d\d?)
+    (?:[:.m]\ ?(?P<s>\d\d?)(?:[.,:](?P<part>\d{{1,9}}))?s?)?(?:\ ?(?P<late>{HALF})(?![^\W\d]))?
+    (?:\ ?\(?(?:z|utc|gmt)?\ ?(?P<sign>[+-])(?P<zh>\d\d?):?(?P<zm>\d\d)?(?![\d./-]))?
+    |\ ?(?P<alone>[ap]m\b|h(?!\w)))(?!\d)""",
+    re.VERBOSE,
+)
+DOTTED = re.compile(  # 15.04 next to a date
+    r"(?<![\d.])(?P<h>\d\d?)\.(?P<m>\d\d)(?:\.(?P<s>\d\d)(?:\.(?P<part>\d+))?)?(?: (?P<late>[ap]m))?(?![\d.])"
+)
+NUMERIC = (  # dates with the year in front, at the end, or with two digits
+    re.compile(r"(?<![\d.:])(\d{4})([-/.]) ?(\d\d?)[-/.] ?(\d\d?)(?!\d)"),
+    re.compile(r"(?<![\d.:])(\d\d?)([-/.]) ?(\d\d?)[-/.] ?(\d{4})(?!\d)"),
+    re.compile(r"(?<![\d.:])(\d\d?)([-/.]) ?(\d\d?)[-/.] ?(\d\d?)(?!\d)"),
+)
+SPELLED = (  # steps to one way of writing
+    (re.compile(r"\([^()]* [^()]*\)"), " "),  # the long name of a zone
+    (re.compile(r"\b([ap])\. ?m\b\.?"), r"\1m"),
+    (re.compile(r"(?<=\d)(?:st|nd|rd|th|er|e|º|ª|ος|-?го)\b"), ""),
+)
+SPELLED_CJK = (
+    (re.compile(r"(?<=\d) ?[年년月월] ?(?=\d)"), "-"),
+    (re.compile(r"(?<=\d) ?[時时시点點分분] ?(?=\d)"), ":"),
+    (re.compile(r"(?<=\d) ?[時时시点點]"), ":00 "),
+    (re.compile(r"(?<=\d) ?[日일秒초分분]"), " "),
+)
+NOTHING = re.compile(r"(?!)")
+IANA = re.compile(r"\[?\b([A-Z][A-Za-z]+(?:/[A-Za-z_+-]+)+)\b\]?")
+THAI = re.compile("[\u0e00-\u0e7f]")
+BUDDHIST = 543  # years before those of the common calendar
+ZONES = {word: float(hours) for word, _, hours in (zone.partition("=") for zone in NAMES["zones"])}
 
 
-def read_time(value: Any, order: DateOrder) -> datetime | None:
+class DateForm(NamedTuple):
+    """How to read the dates of a file.
+
+    Args:
+        order: the number that comes first in a date such as 3/4/24.
+        language: the language of names of months that have other meanings in other languages.
+    """
+
+    order: DateOrder = "day"
+    language: str = ""
+
+
+def read_time(value: Any, form: DateForm = DateForm()) -> datetime | None:  # noqa: B008 - immutable
     """Parse a time. The result has no zone: it is in UTC if the value has a zone or counts seconds.
 
-    >>> read_time("31.12.23, 21:15", "day").isoformat(), read_time(1704057300000, "day").isoformat()
-    ('2023-12-31T21:15:00', '2023-12-31T21:15:00')
+    >>> [str(read_time(value)) for value in ("31.12.23, 21:15", 1704057300000, "15:04 5 août 2024")]
+    ['2023-12-31 21:15:00', '2023-12-31 21:15:00', '2024-08-05 15:04:00']
 
     Raises:
         ValueError: the value is not a readable time; the message explains the fix.
@@ -47,7 +85,7 @@ def read_time(value: Any, order: DateOrder) -> datetime | None:
         case None:
             return None
         case str():
-            return read_time(_from_text(value.strip(), order), order)
+            return read_time(_from_text(value.strip(), form), form)
         case datetime():
             try:
                 return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
@@ -74,110 +112,137 @@ def _from_number(number: float) -> datetime:
 
 
 @lru_cache(maxsize=2**14)
-def _from_text(text: str, order: DateOrder) -> datetime | float | None:
+def _from_text(text: str, form: DateForm) -> datetime | float | None:
     if not text:
         return None
     if NUMBER.fullmatch(text) and not COMPACT.fullmatch(text):
         return float(text)
+    with suppress(ValueError):
+        return datetime.fromisoformat(f"{text[:8]}T{text[8:]}" if len(text) == 14 and text.isdecimal() else text)
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return _parsed(text, order)
+        return _parsed(text, form)
+    except (ValueError, OverflowError, KeyError, OSError) as error:  # the last two: an unknown zone
+        hint = "; join the columns of date and time, or name both" if CLOCK.fullmatch(text) else ""
+        what = "has no date" if hint else "is not a readable time; write times as 2024-01-31T21:15:00"
+        raise ValueError(f"{text[:40]!r} {what}{hint}") from error
 
 
-def _parsed(text: str, order: DateOrder) -> datetime:
-    from dateutil.parser import parse  # slow to import
-
-    plain = WORD.sub(
-        lambda word: english_months().get(word[0].casefold(), word[0]),
-        FILLERS.sub("", AM_OR_PM.sub(r"\1m", text)).strip(),
-    )
-    if half := HALF.search(text):
-        plain = f"{HALF.sub(' ', text)} {HALVES[half[0]]}"
-    numbers = THREE_NUMBERS.match(plain)  # does not match a year of four digits in front, which a month follows
-    if numbers and order == "year":
-        plain = f"20{plain[numbers.start(1) :]}"
-    try:
-        time: datetime = parse(
-            plain,
-            dayfirst=numbers is not None and order == "day",
-            default=datetime(NO_YEAR, 1, 1),
-            tzinfos=_zone,
-        )
-    except (ValueError, OverflowError, TypeError) as error:
-        raise ValueError(f"{text[:40]!r} is not a readable time; write times as 2024-01-31T21:15:00") from error
-    if time.year == NO_YEAR:
-        raise ValueError(f"{text[:40]!r} has no date; join the columns of date and time, or name both")
-    return time
+def _spelled(text: str) -> str:
+    plain = folded(text)
+    for pattern, to in SPELLED if text.isascii() else SPELLED + SPELLED_CJK:
+        plain = pattern.sub(to, plain)
+    return plain
 
 
-@cache
-def english_months() -> dict[str, str]:
-    """The English abbreviations of months by their names, and by the beginnings of these, in small letters.
+def _cut(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
+    """The first match, and the text without it."""
+    found = pattern.search(text)
+    return found, text if found is None else f"{text[: found.start()]} {text[found.end() :]}"
 
-    >>> [english_months()[name] for name in ("mayo", "août", "maja", "okt")]
-    ['May', 'Aug', 'May', 'Oct']
+
+def _parsed(text: str, form: DateForm) -> datetime:
+    place, rest = _cut(IANA, text)
+    rest = _spelled(rest)
+    hours, rest = _cut(HOURS, rest)
+    words = words_of(rest)
+    month = _month(words - ZONES.keys() - {*NAMES["in_dates"]}, form.language)
+    numeric = (pattern for pattern in NUMERIC if not month and pattern.search(rest))
+    three, rest = _cut(next(numeric, NOTHING), rest)
+    if not hours:
+        hours, rest = _cut(DOTTED, rest)
+    numbers = [*(three.group(1, 3, 4) if three else ()), *re.findall(r"\d+", rest)]
+    if len(numbers) != (2 if month else 3) or not (three or words):
+        raise ValueError("too many or too few numbers")
+    order = form.order
+    if month:
+        is_first = len(numbers[0]) == 4 or (len(numbers[1]) < 4 and order == "year")
+        year, day_of_month = numbers if is_first else numbers[::-1]
+        numbers, order = [year, str(month), day_of_month], "year"
+    day = _date(order, *numbers, is_thai=THAI.search(text) is not None)
+    zone: tzinfo | None = next((timezone(timedelta(hours=ZONES[word])) for word in words if word in ZONES), None)
+    found = datetime.combine(day, time())
+    if hours:
+        found += _of_day(hours.groupdict())
+        if hours.groupdict().get("sign"):
+            offset = timedelta(hours=int(hours["zh"]), minutes=int(hours["zm"] or 0))
+            zone = timezone(-offset if hours["sign"] == "-" else offset)
+    if place:
+        zone = ZoneInfo(place[1])
+    return found.replace(tzinfo=zone)
+
+
+def _of_day(parts: dict[str, str | None]) -> timedelta:
+    half = parts.get("early") or parts.get("late") or (parts.get("alone") or "").replace("h", "")
+    hour, minute, second = (int(parts.get(name) or 0) for name in ("h", "m", "s"))
+    if half and hour <= 12:
+        hour = hour % 12 + 12 * (half in PM)
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError("not a time of day")
+    micros = int(f"{parts.get('part') or '':0<6.6}")
+    return timedelta(hours=hour, minutes=minute, seconds=second, microseconds=micros)
+
+
+def _month(words: Iterable[str], language: str) -> int | None:
+    """The month that is named, if one is; days of the week count only if no other word can be a month: French mar.
+
+    Raises:
+        ValueError: a word has no meaning.
     """
-    from babel.dates import get_month_names  # slow to import
-
-    english = get_month_names("abbreviated", "format", "en")
-    months = {"mrz": "Mar"}  # Excel's German abbreviation
-    for language in LANGUAGES.split():
-        for context in ("format", "stand-alone"):
-            for month, name in get_month_names("wide", context, language).items():
-                for end in range(3, len(name) + 1):
-                    months.setdefault(name[:end].casefold(), english[month])
-    return months
+    named = {word: months(language).get(word) for word in sorted(words, key=lambda word: (word in days(), word))}
+    if unknown := [word for word, number in named.items() if number is None and word not in days()]:
+        raise ValueError(f"unknown words {unknown}")
+    return next(filter(None, named.values()), None)
 
 
-ZONES = {  # hours from UTC; CST is that of Chicago, IST of India, BST of London
-    "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "AKST": -9, "HST": -10,
-    "BRT": -3, "WET": 0, "WEST": 1, "BST": 1, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "MSK": 3, "SAST": 2, "WAT": 1,
-    "EAT": 3, "IST": 5.5, "PKT": 5, "SGT": 8, "HKT": 8, "JST": 9, "KST": 9, "AEST": 10, "AEDT": 11, "NZST": 12,
-    "NZDT": 13,
-}  # fmt: skip
-
-
-def _zone(name: str | None, seconds: int | None) -> tzinfo | None:
-    hours = None if name is None else ZONES.get(name)
-    offset = seconds if hours is None else hours * 3600
-    return None if offset is None else timezone(timedelta(seconds=offset))
-
-
-def order_of_dates(values: Iterable[Any]) -> tuple[DateOrder, bool]:
-    """The number that comes first in the dates of a file, and whether that is a guess.
-
-    >>> order_of_dates(["3/4/24, 9:15", "4/13/24, 8:00"]), order_of_dates(["2024-04-03"])
-    (('month', False), ('day', False))
-    >>> order_of_dates(["3/4/24, 9:15 PM"]), order_of_dates(["1/2/24 9:00", "2/2/24 9:00", "1/3/24 9:00"])
-    (('month', True), ('day', False))
-    """
-    matches = [match for value in values if (match := THREE_NUMBERS.match(text_of(value).strip()))]
-    numbers = [(int(match[1]), int(match[3]), int(match[4])) for match in matches]
-    possible = [order for order in get_args(DateOrder) if all(_date(order, *three) for three in numbers)]
-    if not numbers or len(possible) == 1:
-        return (possible or ["day"])[0], False
-    if not possible:
-        return "day", True
-    rising = [order for order in possible if _rises([_date(order, *three) for three in numbers])]
-    if len(rising) == 1:
-        return rising[0], False
-    usual = [order for order in possible if order != "year"] or possible  # years of two digits come last
-    if len(usual) == 1 or matches[0][2] == ".":
-        return usual[0], False
-    return ("month" if matches[0][2] == "/" and AM_OR_PM.search(matches[0][5]) else "day"), True
-
-
-def _date(order: DateOrder, a: int, b: int, c: int) -> date | None:
-    """The date; None if it does not exist."""
+def _date(order: DateOrder, a: str, b: str, c: str, *, is_thai: bool = False) -> date:
+    if len(a) == 4:
+        order = "year"
     day, month, year = {"day": (a, b, c), "month": (b, a, c), "year": (c, b, a)}[order]
-    try:
-        return date(year if year > 99 else 2000 + year, month, day)
-    except ValueError:
-        return None
+    return date(_year(year, is_thai=is_thai), int(month), int(day))
 
 
-def _rises(dates: Sequence[date | None]) -> bool:
-    """Whether the dates never decrease, and not all are equal."""
-    known = [each for each in dates if each]
-    return all(a <= b for a, b in pairwise(known)) and len(set(known)) > 1
+def _year(digits: str, *, is_thai: bool) -> int:
+    """The year of a date: those of two digits are from 1970 to 2069, and Thai years are Buddhist."""
+    year = int(digits)
+    if len(digits) < 3:
+        year += 2500 if is_thai else 2000 if year < 70 else 1900
+    year -= BUDDHIST * (year > 2400)
+    if not 1900 <= year < 2400:
+        raise ValueError(f"year {year}")
+    return year
+
+
+def date_form(values: Iterable[Any]) -> tuple[DateForm, bool]:
+    """How to read the dates of a file, and whether the order of their numbers is a guess.
+
+    If several orders are possible, that with the smallest steps from date to date counts: sum_i log(1 + |days_i|).
+
+    >>> date_form(["3/4/24, 9:15", "4/13/24, 8:00"])[0].order, date_form(["1/12/24", "1/12/24", "2/12/24"])[0].order
+    ('month', 'day')
+    >>> date_form(["3/4/24, 9:15 PM"])
+    (DateForm(order='month', language=''), True)
+    """
+    numbers: list[tuple[str, str, str]] = []
+    words: set[str] = set()
+    sign, in_halves = "", False
+    for text in filter(None, map(_spelled, map(text_of, values))):
+        if found := NUMERIC[1].search(text) or (None if NUMERIC[0].search(text) else NUMERIC[2].search(text)):
+            numbers.append((found[1], found[3], found[4]))
+            sign, in_halves = sign or found[2], in_halves or re.search(r"\d ?[ap]m\b", text) is not None
+        else:
+            words |= words_of(text)
+    language = language_of(words) if any(len(word) > 1 for word in words) else ""
+    steps = {}
+    for order in get_args(DateOrder):
+        with suppress(ValueError):
+            steps[order] = [b - a for a, b in pairwise(_date(order, *three) for three in numbers)]
+    if not numbers or len(steps) == 1:
+        return DateForm(next(iter(steps), "day") if numbers else "day", language), False
+    if not steps:
+        return DateForm("day", language), True
+    sizes = {order: sum(log1p(abs(step.days)) for step in held) for order, held in steps.items()}
+    usual = "month" if sign == "/" and in_halves else "day"
+    best = min(sizes, key=lambda order: (round(sizes[order], 6), order != usual, order == "year"))
+    zero = timedelta()
+    sorted_by = [o for o, held in steps.items() if any(held) and (min(held) >= zero or max(held) <= zero)]
+    return DateForm(best, language), sorted_by != [best] and not (sign == "." and best == "day")

@@ -26,7 +26,7 @@ from polyrank_chats.forms.mail import unquoted
 from polyrank_chats.messages import DatedMessage, Message
 from polyrank_chats.report import Report
 from polyrank_chats.threads import threaded
-from polyrank_chats.times import order_of_dates, read_time
+from polyrank_chats.times import DateForm, date_form, read_time
 
 Write = Callable[[str, Any], Path]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -1028,7 +1028,7 @@ def test_html_bodies_and_texts_that_look_like_html(write: Write) -> None:
     ],
 )
 def test_times_of_many_forms(value: Any, order: Any, expected: str) -> None:
-    found = read_time(value, order)
+    found = read_time(value, DateForm(order))
     assert found is not None
     assert found.isoformat() == expected
 
@@ -1038,8 +1038,8 @@ def test_times_of_many_forms(value: Any, order: Any, expected: str) -> None:
 )
 def test_values_that_are_not_times(value: Any) -> None:
     with pytest.raises(ValueError, match=r"is not a|has no date"):
-        read_time(value, "day")
-    assert read_time("", "day") is read_time(None, "day") is read_time("  ", "day") is None
+        read_time(value)
+    assert read_time("") is read_time(None) is read_time("  ") is None
 
 
 @given(
@@ -1049,15 +1049,15 @@ def test_values_that_are_not_times(value: Any) -> None:
 )
 def test_the_order_of_dates_is_inferred_from_the_whole_file(first: datetime.date, order: Any, n: int) -> None:
     days = [first + datetime.timedelta(days=i) for i in range(n + 1)]
-    form = {"day": "{d}/{m}/{y}", "month": "{m}/{d}/{y}"}[order]
-    texts = [form.format(d=day.day, m=day.month, y=day.year) for day in days]
-    found, guessed = order_of_dates(texts)
+    written = {"day": "{d}/{m}/{y}", "month": "{m}/{d}/{y}"}[order]
+    texts = [written.format(d=day.day, m=day.month, y=day.year) for day in days]
+    form, guessed = date_form(texts)
     if not guessed:
-        assert [read_time(text, found) for text in texts] == [
+        assert [read_time(text, form) for text in texts] == [
             datetime.datetime.combine(day, datetime.time()) for day in days
         ]
     if n >= 31:
-        assert (found, guessed) == (order, False)  # a day is above 12
+        assert (form.order, guessed) == (order, False)  # a day is above 12
 
 
 def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:

@@ -38,7 +38,7 @@ def _irssi(file: File, lines: list[str]) -> Messages:
     for number, line in enumerate(lines, 1):
         if opened := OPENED.match(line.rstrip()):
             try:
-                at = read_time(f"{opened['day']} {opened['year']}", "day")  # knows months of other languages
+                at = read_time(f"{opened['day']} {opened['year']}")  # knows months of other languages
             except ValueError as error:
                 yield DataError(f"{file.path}:{number}: {error}")
             else:
