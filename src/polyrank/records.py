@@ -236,9 +236,12 @@ class Ranked:
     """A candidate with its score.
 
     Args:
-        id, text, metadata: those of the candidate.
+        id, metadata: those of the candidate.
+        text: of the candidate; in an answer, with the values of its slots, as far as the context has them.
         score: a raw score, not a probability; higher is better.
         stages: the score of each stage, such as ``{"retriever": 3.1, "reranker": 0.4}``.
+        template: text of the candidate, with slots such as ``{order}``; empty: ``text``.
+        slots: the value of each slot by its name; None: a gap, which ``text`` shows as ``{order}``.
     """
 
     id: str
@@ -246,3 +249,8 @@ class Ranked:
     score: float
     metadata: dict[str, Any] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
+    template: str = ""
+    slots: dict[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "template", self.template or self.text)

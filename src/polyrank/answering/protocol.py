@@ -18,6 +18,7 @@ from polyrank.ranking.frames import data_frame
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.slots import GAPS_FIELD, fill, slots_in, values_of
 from polyrank.storage.closing import Closing
 
 
@@ -67,6 +68,18 @@ class Answer:
         return table(["reply", "score", *stages, "id"], rows, "no good answer" if self.abstained else "")
 
 
+def filled(answer: Answer, context: Context) -> Answer:
+    """An answer whose replies have the values of their slots that the context tells, see ``polyrank.slots``."""
+    if not any(slots_in(reply.template) for reply in answer.ranked):
+        return answer
+    values, ranked = values_of(context), []
+    for reply in answer.ranked:
+        gaps = reply.metadata.get(GAPS_FIELD)
+        text, slots = fill(reply.template, values, gaps if isinstance(gaps, list) else ())
+        ranked.append(replace(reply, text=text, slots=slots))
+    return replace(answer, ranked=tuple(ranked))
+
+
 class Answering(Closing):
     """Answers contexts with replies. ``close``, or the end of a ``with`` block, closes its index.
 
@@ -114,7 +127,8 @@ class Answering(Closing):
         if whole_number(k, "k") < 1:
             raise UsageError(f"k is {k}; request at least one reply")
         choice = Choice(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
-        answers = self.best(contexts_of(contexts), choice) if contexts else []
+        queries = contexts_of(contexts)
+        answers = self.best(queries, choice) if queries else []
         if choice.filter is not None and not all(one.ranked for one in answers):
             notes = tuple(
                 f"no candidate has the field {name} of the filter"
@@ -122,11 +136,10 @@ class Answering(Closing):
                 if not self.any_passes(there)
             )
             answers = [one if one.ranked else replace(one, notes=notes) for one in answers]
-        if not diverse:
-            return answers
-        return [
-            replace(one, ranked=tuple(choose_diverse(one.ranked, k, self._similarity(one.ranked)))) for one in answers
-        ]
+        if diverse:
+            ranked = [choose_diverse(one.ranked, k, self._similarity(one.ranked)) for one in answers]
+            answers = [replace(one, ranked=tuple(few)) for one, few in zip(answers, ranked, strict=True)]
+        return [filled(one, context) for one, context in zip(answers, queries, strict=True)]
 
     def answer(
         self,

@@ -193,7 +193,7 @@ class Replies(Answering):
             (ranked,) = self.respond([context], 1, filter=filter)
             if not ranked:
                 raise UsageError("no reply matches, so none can be explained; add one to the index, or give a text")
-            text = ranked[0].text
+            text = ranked[0].template
         return explain(self, context, text, max_words=max_words, filter=filter)
 
     def count(self, text: str, filter: Filter | None = None) -> float:

@@ -86,6 +86,7 @@ def _print_answer(context: "Context", result: "Answer", name: str) -> None:
 
 def _row(reply: "Ranked") -> dict[str, Any]:
     row = {"id": reply.id, "text": reply.text, "score": reply.score, "metadata": reply.metadata}
+    row |= {"template": reply.template, "slots": reply.slots} if reply.slots else {}
     return row | ({"stages": reply.stages} if reply.stages else {})
 
 

@@ -251,4 +251,12 @@ def _answer(content: Mapping[str, Any]) -> Answer:
 
 def _ranked(row: Mapping[str, Any]) -> Ranked:
     stages = {"retriever": row["retrieval_score"], "reranker": row["rerank_score"]}
-    return Ranked(row["id"], row["text"], row["score"], dict(row["metadata"]), _given(**stages))
+    return Ranked(
+        row["id"],
+        row["text"],
+        row["score"],
+        dict(row["metadata"]),
+        _given(**stages),
+        row["template"],
+        dict(row["slots"]),
+    )

@@ -7,10 +7,11 @@ desks and messengers into rows of dialogues.
 
 from polyrank.data.candidate_lists import draw_candidates
 from polyrank.data.examples import Kind, read_examples, write_examples
+from polyrank.data.frequent_replies import frequent_replies
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
 from polyrank.data.pool import import_pool, read_pool, text_id, write_pool
 from polyrank.data.read_report import Loaded, ReadReport
-from polyrank.data.replies import frequent_replies, read_replies
+from polyrank.data.replies import read_replies
 from polyrank.data.speakers import choose_speaker
 from polyrank.data.splits import Split, split, write_split
 

@@ -1,18 +1,15 @@
-"""Build a catalogue of replies from a table, from a list of texts, or from the frequent replies of conversations."""
+"""Build a catalogue of replies from a table or from a list of texts."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from polyrank.data import fields
 from polyrank.data.language import not_english
 from polyrank.data.pool import text_id
 from polyrank.data.rows import row_error
-from polyrank.data.same_words import template
 from polyrank.errors import DataError
 from polyrank.loading.extensions import extension, polyrank_errors
-from polyrank.records import Candidate, Example
-from polyrank.wording import counted
+from polyrank.records import Candidate
 
 
 def read_replies(
@@ -74,65 +71,3 @@ def read_replies(
     if warning := not_english("replies", (reply.text for reply in replies.values())):
         notify(f"{path}: {warning}")
     return list(replies.values())
-
-
-def frequent_replies(
-    examples: Iterable[Example],
-    *,
-    min_count: int = 2,
-    top: int | None = None,
-    notify: Callable[[str], None] = lambda text: None,
-) -> list[Candidate]:
-    """The most frequent replies of examples, most frequent first; near-copies count as one reply.
-
-    Near-copies differ only in case, punctuation, numbers, or the name after a greeting. The most frequent variant
-    represents them; ``metadata`` holds their total count and the number of variants.
-
-    Args:
-        examples: examples with right answers.
-        min_count: leave out replies that occur less often.
-        top: keep this many; None: all.
-        notify: called with messages about replies that were left out.
-
-    Raises:
-        DataError: no reply occurs ``min_count`` times.
-
-    >>> said = ["Hi Ann, restart it.", "hi Bob: restart it", "Try port 2.", "Try port 4.", "Try port 2.", "Once."]
-    >>> for reply in frequent_replies(Example(("hi",), (text,), (0,)) for text in said):
-    ...     print(reply.text, reply.metadata)
-    Try port 2. {'count': 3, 'n_variants': 2}
-    Hi Ann, restart it. {'count': 2, 'n_variants': 2}
-    """
-    variants: dict[str, Counter[str]] = {}
-    n_numbers = 0
-    for example in examples:
-        for text in dict.fromkeys(example.candidates[i].strip() for i in example.relevant):
-            if _is_number(text):
-                n_numbers += 1
-            elif text:
-                variants.setdefault(template(text), Counter())[text] += 1
-    groups = sorted(variants.values(), key=lambda texts: -texts.total())
-    rare = [texts.total() for texts in groups if texts.total() < min_count]
-    kept = [texts for texts in groups if texts.total() >= min_count][:top]
-    if not kept:
-        most = groups[0].total() if groups else 0
-        raise DataError(
-            f"none of {len(groups):,} different replies occurs {min_count} times, the most frequent {most} times; lower"
-            " min_count"
-        )
-    if rare:
-        n_said = sum(texts.total() for texts in groups)
-        notify(
-            f"{len(rare):,} of {len(groups):,} different replies, {sum(rare) / n_said:.0%} of all {n_said:,} replies,"
-            f" are left out because they occur fewer than {min_count} times (`min_count`)"
-        )
-    if n_numbers:
-        notify(f"{counted(n_numbers, 'number')} without a word left out")
-    return [
-        Candidate(text_id(text := texts.most_common(1)[0][0]), text, {"count": texts.total(), "n_variants": len(texts)})
-        for texts in kept
-    ]
-
-
-def _is_number(text: str) -> bool:
-    return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))

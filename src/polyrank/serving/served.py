@@ -177,7 +177,7 @@ class Served:
             milliseconds = (time.perf_counter() - started) * 1000
             for number, answer in zip(numbers, answers, strict=True):
                 ranked = answer.ranked[: tasks[number].k]
-                shown = [(reply.id, reply.score, reply.text) for reply in ranked]
+                shown = [(reply.id, reply.score, reply.template) for reply in ranked]
                 made_by = replies.index.change, self.scorer.fingerprint
                 own = replace(answer, ranked=())
                 results[number] = Responded(own, replies_as_json(ranked), shown, milliseconds, *made_by)
@@ -258,8 +258,8 @@ def replies_as_json(ranked: Sequence[Ranked]) -> list[bytes]:
     """
     rows = []
     for reply in ranked:
-        row = {"id": reply.id, "text": reply.text, "score": reply.score}
-        row |= {f"{name}_score": reply.stages.get(stage) for name, stage in STAGES.items()}
+        row: dict[str, Any] = {"id": reply.id, "text": reply.text, "template": reply.template, "slots": reply.slots}
+        row |= {"score": reply.score} | {f"{name}_score": reply.stages.get(stage) for name, stage in STAGES.items()}
         metadata = json.dumps(reply.metadata, ensure_ascii=False).encode()
         rows.append(b'%s,"metadata":%s}' % (orjson.dumps(row)[:-1], metadata))
     if (n := sum(map(len, rows))) > ANSWER_BYTES:

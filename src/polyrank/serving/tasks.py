@@ -32,7 +32,7 @@ class Responded:
     Args:
         answer: without its replies.
         rows: each reply as JSON.
-        shown: id, score and text of each reply.
+        shown: id, score and template of each reply.
         model_ms: duration of the whole batch.
         change: of the index.
         fingerprint: of the scorer that ordered the replies.

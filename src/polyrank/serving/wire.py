@@ -77,7 +77,9 @@ class RespondReply(BaseModel):
     """A reply."""
 
     id: Id
-    text: str = Field(description="Text of the reply.")
+    text: str = Field(description="The reply with the values of its slots, as far as the context has them.")
+    template: str = Field(description="The candidate's text, with slots such as {order}.")
+    slots: dict[str, str | None] = Field(description="The value of each slot; null: a gap, which text shows.")
     score: float = Field(description="Raw score, higher is better.")
     retrieval_score: float | None = Field(None, description="Score of the retriever, if a second stage re-ranks.")
     rerank_score: float | None = Field(None, description="Score of the re-ranker, if there is one.")

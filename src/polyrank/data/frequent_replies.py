@@ -1,0 +1,314 @@
+"""The frequent replies of conversations as a catalogue: with slots in place of customers' data, near-copies as one."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from unicodedata import normalize
+
+from polyrank.data.pool import text_id
+from polyrank.data.same_words import same_words, word_pattern
+from polyrank.errors import DataError
+from polyrank.records import Candidate, Example
+from polyrank.slots import GAPS_FIELD, SLOT, Found, data_in, normalized, parts_of, people_in, template
+from polyrank.wording import brief, counted
+
+N_OF_FIRM = 3
+"""A value that replies to so many customers hold, and that no customer said, is the firm's, such as its phone."""
+N_SPELLED = 5
+"""Shorter words are not corrected: "now" and "not" differ in one letter."""
+_CAPITALIZED = re.compile(r"(?<![\w'’])(?=[^\W\d_a-zß-ÿ])(?!I\b)\w[\w'’-]+")
+_PHRASE = re.compile(
+    r"(?<![\w{])(?:\d+[a-z]?,? (?:[a-zß-ÿ]+ )?[^\W\d_a-zß-ÿ][\w'’-]+|[^\W\d_a-zß-ÿ][\w'’-]+ \d+[a-z]?)(?!\w)"
+)
+_NUMBER = re.compile(r"(?<![\w.,{-])\d(?:[\d.,]*\d){2}(?![\w}-])")
+
+
+def frequent_replies(
+    examples: Iterable[Example],
+    *,
+    min_count: int = 2,
+    top: int | None = None,
+    notify: Callable[[str], None] = lambda text: None,
+) -> list[Candidate]:
+    """The most frequent replies of examples, most frequent first, without the data of single customers.
+
+    Names of participants, numbers of orders and phones, addresses, dates and amounts become slots, see
+    ``polyrank.slots``. A value stays text if replies to three customers hold it and no customer said it. A reply is
+    left out if it holds a word that may be a customer's data but fits no slot: several numbers of orders, or a
+    capitalized word of a single conversation.
+
+    Near-copies count as one reply: they differ only in case, punctuation, spaces, the values of slots, or misspelled
+    words. The most frequent variant represents them. ``metadata`` holds their total count, the number of variants, and
+    ``gaps``: slots that agents looked up, so that an answer does not fill them from its context.
+
+    Args:
+        examples: examples with right answers. Those of a conversation have ids with a common beginning before "#".
+        min_count: leave out replies that occur less often.
+        top: keep this many; None: all.
+        notify: called with messages about replies that were left out.
+
+    Raises:
+        DataError: no reply occurs ``min_count`` times.
+
+    >>> said = ["Hi Ann, restart it.", "hi Bob: restart it", "Is AR-12345 it?", "Is AR-99881 it?", "Is that it?"]
+    >>> for reply in frequent_replies(Example(("hi",), (text,), (0,)) for text in said):
+    ...     print(reply.text, reply.metadata)
+    Hi {customer}, restart it. {'count': 2, 'n_variants': 2}
+    Is {order} it? {'count': 2, 'n_variants': 2, 'gaps': ['order']}
+    """
+    corpus = _Corpus(_conversations(examples))
+    replies = corpus.replies()
+    n_numbers = sum(reply.template is not None and _is_number(reply.template) for reply in replies)
+    untold = [reply.text for reply in replies if reply.template is None]
+    groups: dict[str, list[_Reply]] = defaultdict(list)
+    for reply in replies:
+        if reply.template and not _is_number(reply.template):
+            groups[corpus.key(reply.template)].append(reply)
+    by_count = sorted(groups.values(), key=lambda group: -len(group))
+    rare = [len(group) for group in by_count if len(group) < min_count]
+    kept = by_count[: len(by_count) - len(rare)][:top]
+    if not kept:
+        most = len(by_count[0]) if by_count else 0
+        raise DataError(
+            f"none of {len(groups):,} different replies occurs {min_count} times, the most frequent {most} times; lower"
+            " min_count"
+        )
+    if rare:
+        n_said = sum(map(len, by_count))
+        notify(
+            f"{len(rare):,} of {len(groups):,} different replies, {sum(rare) / n_said:.0%} of all {n_said:,} replies,"
+            f" are left out because they occur fewer than {min_count} times (`min_count`)"
+        )
+    if n_numbers:
+        notify(f"{counted(n_numbers, 'number')} without a word left out")
+    if untold:
+        notify(
+            f"{counted(len(untold), 'reply')} left out because a word may be a customer's data and fits no slot, such"
+            f" as {brief(untold[0])}"
+        )
+    return [_candidate(group) for group in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A reply as it was said.
+
+    Args:
+        text: its words.
+        template: with slots; None: its data cannot be told from its words.
+        looked_up: kinds of its values that the customer did not say.
+    """
+
+    text: str
+    template: str | None
+    looked_up: frozenset[str]
+
+
+def _candidate(group: list[_Reply]) -> Candidate:
+    """The most frequent variant of near-copies."""
+    templates = Counter(reply.template for reply in group if reply.template)
+    text = templates.most_common(1)[0][0]
+    looked_up = Counter(kind for reply in group for kind in reply.looked_up)
+    gaps = sorted(kind for kind, n in looked_up.items() if 2 * n > len(group) and f"{{{kind}}}" in text)
+    metadata = {"count": len(group), "n_variants": len({reply.text for reply in group})}
+    return Candidate(text_id(text), text, metadata | ({GAPS_FIELD: gaps} if gaps else {}))
+
+
+def _is_number(text: str) -> bool:
+    """Whether a template has values or digits, but no words."""
+    rest = SLOT.sub("0", text)
+    return any(map(str.isdigit, rest)) and not any(map(str.isalpha, rest))
+
+
+@dataclass(eq=False)
+class _Conversation:
+    """A conversation's turns in the contexts of its examples, the answered ones, and the replies as often as said."""
+
+    name: str
+    turns: dict[str, None] = field(default_factory=dict)
+    answered: list[str] = field(default_factory=list)
+    replies: list[str] = field(default_factory=list)
+
+    @cached_property
+    def heard(self) -> list[str]:
+        """The customer's turns. If the turns of all speakers are replies, the customer's are unknown: all turns."""
+        said = set(self.replies)
+        if 2 * sum(turn in said for turn in self.answered) > len(self.answered):
+            return [*self.turns]
+        return [turn for turn in self.turns if turn not in said]
+
+    @cached_property
+    def values(self) -> set[str]:
+        """The customer's values, normalized."""
+        return {normalized(found.value) for turn in self.heard for found in data_in(turn)}
+
+    @cached_property
+    def people(self) -> dict[str, str]:
+        """The kind of slot of each word of the participants' names, in lower case."""
+        heard = {"speaker": "customer", "listener": "agent"}
+        said = {"speaker": "agent", "listener": "customer", "either": "customer"}
+        kinds = {
+            (part.casefold(), kinds[name.whose])
+            for texts, kinds in ((self.heard, heard), (self.replies, said))
+            for text in dict.fromkeys(texts)
+            for name in people_in(text)
+            if name.sure and name.whose in kinds
+            for part in parts_of(name.name)
+        }
+        return dict(sorted(kinds))  # a word of both names is the customer's
+
+    @cached_property
+    def customer(self) -> str:
+        """The customer's name; the conversation's, if it is unknown."""
+        return " ".join(part for part, kind in self.people.items() if kind == "customer") or f"#{self.name}"
+
+
+def _conversations(examples: Iterable[Example]) -> list[_Conversation]:
+    conversations: dict[str, _Conversation] = {}
+    for number, example in enumerate(examples):
+        name = example.id.rpartition("#")[0] or example.id or f"example {number}"
+        conversation = conversations.setdefault(name, _Conversation(name))
+        turns = [*map(_clean, example.context)]
+        conversation.turns.update(dict.fromkeys((*map(_clean, example.background), *turns)))
+        conversation.answered += turns[-1:]
+        conversation.replies += filter(None, dict.fromkeys(_clean(example.candidates[i]) for i in example.relevant))
+    return [*conversations.values()]
+
+
+@lru_cache(100_000)  # contexts repeat the turns of a conversation
+def _clean(text: str) -> str:
+    """A text in composed Unicode, with single spaces."""
+    return re.sub(r"[^\S\n]+", " ", normalize("NFC", text)).strip()
+
+
+class _Corpus:
+    """Statistics of the words of all conversations: whose they are, and how they are spelled."""
+
+    def __init__(self, conversations: Sequence[_Conversation]) -> None:
+        self.conversations = conversations
+        self.n_customers: Counter[str] = Counter()  # whose conversations have a word, in lower case
+        self.n_lower: Counter[str] = Counter()  # conversations that have a word written so
+        n_named: Counter[str] = Counter()
+        last: dict[str, str] = {}
+        holders: dict[str, set[str]] = defaultdict(set)
+        said_by_customers: set[str] = set()
+        for one in conversations:
+            texts = dict.fromkeys((*one.turns, *one.replies))
+            plain = {word for text in texts for word in _words(_without_data(text, one.people))}
+            self.n_lower.update(filter(str.islower, plain))
+            n_named.update(list(one.people))
+            for word in {part.casefold() for text in texts for part in (*_words(text), *_PHRASE.findall(text))}:
+                self.n_customers[word] += last.get(word) != one.customer
+                last[word] = one.customer
+            said_by_customers |= one.values
+            for found in (found for text in one.replies for found in data_in(text)):
+                holders[normalized(found.value)].add(one.customer)
+        self.common = {word for word in n_named if self.n_lower[word] > n_named[word]}
+        self.names = {word for word in n_named if 2 * n_named[word] >= self.n_customers[word]} - self.common
+        self.of_firm = {value for value, of in holders.items() if len(of) >= N_OF_FIRM} - said_by_customers
+        self.spelling = _spelling(self.n_customers)
+
+    def replies(self) -> list[_Reply]:
+        """All replies, as templates."""
+        masked = [
+            (text, template(text, one.people, common=self.common, kept=self._is_of_firm), one)
+            for one in self.conversations
+            for text in one.replies
+        ]
+        names_at: dict[str, set[str]] = defaultdict(set)  # words at the place of a name, by the rest of the reply
+        for _, made, _ in masked:
+            for rest, name in _holes(made or ""):
+                names_at[self.key(rest)].add(name.casefold())
+        return [self._reply(text, made, one, names_at) for text, made, one in masked]
+
+    def _reply(
+        self, text: str, made: str | None, one: _Conversation, names_at: Mapping[str, Collection[str]]
+    ) -> _Reply:
+        if made is not None:
+            made = next((rest for rest, name in _holes(made) if self._is_name(rest, name, one, names_at)), made)
+            made = _NUMBER.sub(lambda number: "{number}" if self._is_rare(number[0]) else number[0], made)
+            made = None if self._is_personal(made) else made
+        values = [found for found in data_in(text) if not self._is_of_firm(found)]
+        return _Reply(
+            text, made, frozenset(found.kind for found in values if normalized(found.value) not in one.values)
+        )
+
+    def _is_of_firm(self, found: Found) -> bool:
+        return normalized(found.value) in self.of_firm and not found.value.startswith("{")
+
+    def _is_name(self, rest: str, name: str, one: _Conversation, names_at: Mapping[str, Collection[str]]) -> bool:
+        """Whether the words at the place of a name are one: known, or otherwise equal replies have others there."""
+        words = name.casefold().split()
+        if all(word in self.names or word in self.common or word in one.people for word in words):
+            return True
+        return len(names_at[self.key(rest)]) > 1 and not any(self.n_lower[word] for word in words if word not in name)
+
+    def _is_rare(self, words: str, n: int = N_OF_FIRM) -> bool:
+        """Whether the conversations of fewer than ``n`` customers have each of these words."""
+        return all(self.n_customers[word] < n for word in _words(words.casefold()))
+
+    def _is_personal(self, made: str) -> bool:
+        """Whether a template holds a word that may be a customer's data: a name, or one in no other conversation."""
+        for match in _CAPITALIZED.finditer(SLOT.sub(lambda slot: " " * len(slot[0]), made)):
+            starts = re.search(r"(?:^|[.!?:…\n(\"“„«*•–-])\s*$", made[: match.start()])
+            known = _spelled(match[0], self.spelling)
+            word = known.casefold().removesuffix("'s").removesuffix("’s")
+            if word in self.names or (not starts and (word in self.common or self._is_rare(known, 2))):
+                return True
+        if any(self.n_customers[phrase.casefold()] < 2 for phrase in _PHRASE.findall(made)):
+            return True
+        return any(self._is_rare(_spelled(name, self.spelling), 2) for _, name in _holes(made))
+
+    def key(self, made: str) -> str:
+        """The key that near-copies share: the template without case, punctuation, spaces and rare misspellings."""
+        words = _spelled(same_words(SLOT.sub(r" slot\1 ", made)), self.spelling)
+        return re.sub(r"(?<!\d) | (?!\d)", "", words)
+
+
+def _holes(made: str) -> Iterator[tuple[str, str]]:
+    """For each name at a place of names: the template with a slot instead, and the name."""
+    for name in people_in(made):
+        yield f"{made[: name.start]}{{customer}}{made[name.end :]}", name.name
+
+
+def _without_data(text: str, people: Mapping[str, str]) -> str:
+    """A text without slots and names at the places of names."""
+    made = SLOT.sub(" ", template(text, people) or text)
+    for name in sorted(people_in(made), reverse=True):
+        made = made[: name.start] + made[name.end :]
+    return made
+
+
+def _words(text: str) -> list[str]:
+    return word_pattern().findall(text)
+
+
+def _spelled(words: str, spelling: Mapping[str, str]) -> str:
+    return " ".join(spelling.get(word.casefold(), word) for word in words.split())
+
+
+def _spelling(counts: Mapping[str, int]) -> dict[str, str]:
+    """Corrections of words with one typing error: a letter too many, too few, another, or two exchanged.
+
+    Args:
+        counts: of customers by word. A word of one customer, or of a tenth as many as another, is corrected to the
+            other, if both begin alike.
+
+    >>> _spelling({"restart": 5, "restrat": 1, "restrt": 1, "start": 2, "keine": 9, "deine": 1})
+    {'restrat': 'restart', 'restrt': 'restart'}
+    """
+    by_part: dict[str, str] = {}
+    long = {word: n for word, n in counts.items() if len(word) >= N_SPELLED and word.isalpha()}
+    for word, _ in sorted(((word, n) for word, n in long.items() if n > 1), key=lambda pair: pair[1]):
+        by_part |= dict.fromkeys(_parts(word), word)
+    nearest = (
+        (word, n, next((by_part[part] for part in _parts(word) if part in by_part), word)) for word, n in long.items()
+    )
+    return {word: near for word, n, near in nearest if n < 2 <= long[near] or 10 * n <= long[near]}
+
+
+def _parts(word: str) -> list[str]:
+    """A word, and the word without each of its letters but the first."""
+    return [word, *(word[:i] + word[i + 1 :] for i in range(1, len(word)))]

@@ -1,0 +1,24 @@
+"""Slots: the places of a reply that hold data of one conversation, such as ``{order}``.
+
+``data`` recognizes values by their form, ``people`` the names of a conversation's participants by their place, and
+``templates`` puts slots into texts and fills them from a context. Nothing here knows files or models.
+"""
+
+from polyrank.slots.data import KINDS, Found, data_in, normalized
+from polyrank.slots.people import parts_of, people_in
+from polyrank.slots.templates import GAPS_FIELD, SLOT, fill, slots_in, template, values_of
+
+__all__ = [
+    "GAPS_FIELD",
+    "KINDS",
+    "SLOT",
+    "Found",
+    "data_in",
+    "fill",
+    "normalized",
+    "parts_of",
+    "people_in",
+    "slots_in",
+    "template",
+    "values_of",
+]

@@ -1,0 +1,150 @@
+"""Recognize the names of a conversation's participants by their place: after a greeting, in a signature and the like.
+
+The place shows whose name it is: the speaker's ("my name is Zoe", "Regards, Zoe") or the listener's ("Hi Zoe!").
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+TITLE = r"(?:Mrs?|Ms|Miss|Dr|Prof|Herrn?|Frau|M(?=\.)|Mme|Mlle|Madame|Monsieur|Sra?|Srta|Señora?|v[ao]n|de[rl]?)\b\.?"
+"""A form of address before a name, or a particle of a family name."""
+_NAME = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
+_NAMES = rf"((?:{TITLE} )*{_NAME}(?: (?:{TITLE} )*{_NAME}){{0,2}})"
+_CAPITAL = r"(?-i:(?![a-zß-ÿ]))"  # case is ignored elsewhere
+_HELLO = (
+    r"(?:hi|hello|hey|hiya|dear|good (?:morning|afternoon|evening|day)|hallo|moin|servus|grüezi|liebe[rs]?"
+    r"|guten (?:tag|morgen|abend)|sehr geehrte[rs]?|bonjour|bonsoir|salut|ch[eè]re?|hola|buen día"
+    r"|buen[oa]s (?:días|tardes|noches)|estimad[oa]|querid[oa]|ciao|buongiorno|gentile|ol[áa])(?: again| nochmals?)?"
+)
+_THANKS = r"(?:thanks|thank you|many thanks|welcome|sorry|danke|vielen dank|merci|gracias)"
+_FAREWELL = (
+    r"(?:regards|wishes|best|sincerely|faithfully|cheers|yours|gr[üu](?:ß|ss)en?|gru(?:ß|ss)|[lv]g|mfg|cordialement"
+    r"|bien à (?:vous|toi)|saludos?|atentamente|saluti)"
+)
+_GENERIC_WORDS = (
+    "me there all team everyone everybody sir madam customer guys folks again friend friends support service you "
+    "both ladies gentlemen mate buddy colleague colleagues much so very for your contacting waiting valued kunde "
+    "kundin kunden zusammen leute damen interessent tous toutes client cliente clients señores todos todas equipo "
+    "amigo amiga yes no sure ok okay sorry thanks thank unfortunately great perfect hello hi hey well please "
+    "alright absolutely certainly however also currently first then now actually welcome yeah correct right good "
+    "sadly ja nein gut gerne leider danke bitte genau natürlich hallo oui non bien merci désolé malheureusement "
+    "parfait bonjour salut sí claro gracias hola perfecto lamentablemente vale bueno not glad happy afraid here "
+    "back using having trying i we it the that this is what how today tomorrow monday tuesday wednesday thursday "
+    "friday saturday sunday"
+)
+"""Words at the places of names that are not names."""
+_GENERIC = frozenset(_GENERIC_WORDS.split())
+
+Whose = Literal["speaker", "listener", "either"]
+_SENTENCE = r"(?:^|[.!?,\n])\s*"
+_FORMS: tuple[tuple[Whose, bool, str], ...] = (
+    ("speaker", True, rf"\b{_FAREWELL}[,.!]*\s+{_NAMES}\W*$|\b{_THANKS}[,.!]*\n\s*{_NAMES}\W*$"),
+    ("speaker", True, rf"(?:[.!?] |\n)\s*[-–—~]+ ?{_NAMES}\W*$"),
+    (
+        "speaker",
+        True,
+        r"\b(?:my name(?:['’]s| is)|ich heiße|mein name ist|je m['’]appelle|mon nom est|me llamo|mi nombre es)"
+        rf" {_NAMES}",
+    ),
+    (
+        "speaker",
+        True,
+        rf"\b(?:this is|i am|i['’]m|ich bin|hier ist|hier spricht|je suis|ici|soy|le habla) {_NAMES}"
+        r"(?=[,.!]|$| (?:from|with|here|at|and|vom?|und|hier|de|du|et|y)\b)",
+    ),
+    ("listener", True, rf"{_SENTENCE}{_HELLO},? {_NAMES}"),
+    ("listener", True, rf"{_SENTENCE}{_THANKS} {_NAMES}(?=\s*[,.!?;–—\n]|\s*$)"),
+    ("either", True, rf"{_SENTENCE}{_THANKS}, {_NAMES}\W*$"),
+    (
+        "either",
+        True,
+        rf"\b((?:Mrs?|Ms|Herrn?|Frau|Mme|Madame|Monsieur|Sra?|Señora?)\b\.? (?:{TITLE} )*{_NAME}(?: {_NAME})?)",
+    ),
+    ("listener", False, rf"{_SENTENCE}{_HELLO} ({_NAME})(?=[,.!])"),
+    ("listener", False, rf"(?:^|[.!?\n]\s*)({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?),\s"),
+    ("listener", False, rf",\s({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?)(?=\s*(?:[.!?\n]|$))"),
+)
+_PLACES = [(whose, sure, re.compile(form, re.IGNORECASE)) for whose, sure, form in _FORMS]
+
+
+class Named(NamedTuple):
+    """A name in a text.
+
+    Args:
+        start, end: its place.
+        name: without titles and generic words such as "team".
+        whose: "either" if the place does not show it.
+        sure: whether the place holds nothing but names; a word before a comma ("Zoe, it is here") may be another.
+    """
+
+    start: int
+    end: int
+    name: str
+    whose: Whose
+    sure: bool
+
+
+def people_in(text: str) -> Iterator[Named]:
+    r"""The names at the places of names, in no order; a name may be at several places.
+
+    >>> [(one.name, one.whose) for one in people_in("Hi Zoe, this is Sam from the depot. Kind regards\nSam Lee")]
+    [('Sam Lee', 'speaker'), ('Sam', 'speaker'), ('Zoe', 'listener'), ('Zoe', 'listener')]
+    >>> [*people_in("Hello there, thank you for waiting. Dear customer, thanks!")]
+    []
+    """
+    for whose, sure, place in _PLACES:
+        for match in place.finditer(text):
+            group = match.lastindex or 1
+            end = match.start(group)
+            names = []
+            for word in re.finditer(rf"{TITLE}|{_NAME}|\S+", match[group], re.IGNORECASE):
+                if not is_title(word[0]):
+                    if word[0].casefold() in _GENERIC or (sure and not word[0][0].isupper()):
+                        break
+                    names.append(word[0])
+                end = match.start(group) + word.end()
+            if names:
+                yield Named(match.start(group), end, " ".join(names), whose, sure)
+
+
+def is_title(word: str) -> bool:
+    """Whether a word is a form of address, such as "Mrs." or "Herr"."""
+    return re.fullmatch(TITLE, word, re.IGNORECASE) is not None
+
+
+def parts_of(name: str) -> list[str]:
+    """The words of a name, to find each of them alone: "Zoe Miller" is also "Zoe" and "Miller".
+
+    >>> parts_of("Frau von Berg"), parts_of("Zoe J Miller")
+    (['Berg'], ['Zoe', 'Miller'])
+    """
+    return [word for word in name.removesuffix("'s").removesuffix("’s").split() if len(word) > 1 and not is_title(word)]
+
+
+def mentions(text: str, people: Mapping[str, str], common: Collection[str] = ()) -> Iterator[re.Match[str]]:
+    """The places where a text names these people, with their titles.
+
+    Args:
+        text: in any case.
+        people: the kind of slot of each word of a name in lower case.
+        common: words in lower case that are not only names, such as "may"; they count only with a capital, and at
+            the start of a sentence only with an "s" after them.
+
+    >>> people = {"miller": "customer", "zoe": "customer", "may": "agent"}
+    >>> [found[0] for found in mentions("Mrs Miller, may I ask zoe miller or May?", people, ["may"])]
+    ['Mrs Miller', 'zoe miller', 'May']
+    """
+    for match in _pattern(frozenset(people)).finditer(text) if people else ():
+        word = match[0].casefold()
+        starts = not match.start() or re.search(r"[.!?:\n]\s*$", text[: match.start()])
+        possessive = text.startswith(("'s ", "’s "), match.end())
+        if word not in common or (match[0][0].isupper() and (possessive or not starts)):
+            yield match
+
+
+@lru_cache(1000)
+def _pattern(parts: frozenset[str]) -> re.Pattern[str]:
+    one = "|".join(map(re.escape, sorted(parts, key=len, reverse=True)))
+    return re.compile(rf"(?<!\w)(?:{TITLE} )*({one})(?:[ -](?:{TITLE} )*(?:{one}))*(?!\w)", re.IGNORECASE)

@@ -1,0 +1,116 @@
+"""Put slots into texts, and fill them from a context where exactly one value of their kind is known."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from unicodedata import normalize
+
+from polyrank.records import Context
+from polyrank.slots.data import KINDS, SEVERAL, Found, data_in, normalized
+from polyrank.slots.people import mentions, parts_of, people_in
+
+SLOT = re.compile(rf"\{{((?:{'|'.join(KINDS)})(?:_\d)?)\}}")
+
+GAPS_FIELD = "gaps"
+"""The metadata field of slots that agents look up: their values are not from customers."""
+
+
+def slots_in(text: str) -> list[str]:
+    """Names of a text's slots, each once.
+
+    >>> slots_in("Hi {customer}, {order} comes between {date} and {date_2}. {Other} braces are text.")
+    ['customer', 'order', 'date', 'date_2']
+    """
+    return list(dict.fromkeys(SLOT.findall(text)))
+
+
+def template(
+    text: str,
+    people: Mapping[str, str] = {},
+    *,
+    common: Collection[str] = (),
+    kept: Callable[[Found], bool] = lambda found: False,
+) -> str | None:
+    """A text with slots in place of its data, in composed Unicode.
+
+    Args:
+        text: of a reply.
+        people: "customer" or "agent" for each word of a name in lower case.
+        common: see ``mentions``.
+        kept: whether a value stays text.
+
+    Returns:
+        None if the text holds several values of a kind that a slot's name does not tell apart.
+
+    >>> template("Hi Zoe, AR-12345 comes between 9:00 and 11:30.", {"zoe": "customer"})
+    'Hi {customer}, {order} comes between {time} and {time_2}.'
+    >>> template("AR-12345 and AR-12346 were sent.") is None
+    True
+    """
+    text = normalize("NFC", text)
+    spans = [(one.start, one.end, one.kind, one.value) for one in data_in(text) if not kept(one)]
+    taken = [(one.start, one.end) for one in data_in(text)]
+    spans += [
+        (*name.span(), people[name[1].casefold()], "")
+        for name in mentions(text, people, common)
+        if all(name.end() <= start or end <= name.start() for start, end in taken)
+    ]
+    numbers: dict[str, dict[str, int]] = {}
+    parts, end = [], 0
+    for start, stop, kind, value in sorted(spans):
+        n = numbers.setdefault(kind, {}).setdefault(normalized(value), len(numbers[kind]) + 1)
+        if n > 1 and kind not in SEVERAL:
+            return None
+        parts += [text[end:start], f"{{{kind}_{n}}}" if n > 1 else f"{{{kind}}}"]
+        end = stop
+    return "".join([*parts, text[end:]])
+
+
+def values_of(context: Context) -> dict[str, str]:
+    """The value of each kind of which a context holds exactly one.
+
+    The last turn is the customer's, and turns alternate. The names of both are recognized only by their place.
+
+    >>> values_of(Context(["Hi Zoe, which order?", "AR-12345 of 3 May, or of 4 May"]))
+    {'order': 'AR-12345', 'customer': 'Zoe'}
+    """
+    values: dict[str, dict[str, str]] = {}
+    background, turns = (
+        tuple(normalize("NFC", text) for text in texts) for texts in (context.background, context.turns)
+    )
+    for text in (*background, *turns):
+        for one in data_in(text):
+            if not one.value.startswith("{"):
+                values.setdefault(one.kind, {}).setdefault(normalized(one.value), one.value)
+    for age, text in enumerate(reversed(turns)):
+        for name in people_in(text):
+            if name.sure and name.whose != "either":
+                kind = "customer" if (name.whose == "speaker") == (age % 2 == 0) else "agent"
+                values.setdefault(kind, {}).setdefault(normalized(name.name), name.name)
+    for kind in ("customer", "agent"):
+        values[kind] = _shortest(values.get(kind, {}).values())
+    return {kind: next(iter(found.values())) for kind, found in values.items() if len(found) == 1}
+
+
+def _shortest(names: Iterable[str]) -> dict[str, str]:
+    """Names without those that hold another of them: "Zoe" of "Zoe" and "Zoe Miller"."""
+    words = {name: {part.casefold() for part in parts_of(name)} for name in names}
+    return {name: name for name, own in words.items() if not any(other < own for other in words.values())}
+
+
+def fill(text: str, values: Mapping[str, str], gaps: Collection[str] = ()) -> tuple[str, dict[str, str | None]]:
+    """Fill a template.
+
+    Args:
+        text: the template.
+        values: of slots, see ``values_of``.
+        gaps: slots that stay gaps, because agents look their values up.
+
+    Returns:
+        The text, in which gaps look like ``{date}``, and the value of each slot, or None.
+
+    >>> fill("{order} was sent on {date}.", {"order": "AR-12345", "date": "3 May"}, ["date"])
+    ('AR-12345 was sent on {date}.', {'order': 'AR-12345', 'date': None})
+    """
+    names = slots_in(text)
+    slots = {name: None if name in gaps or f"{name}_2" in names else values.get(name) for name in names}
+    return SLOT.sub(lambda slot: slots[slot[1]] or slot[0], text), slots

@@ -1,0 +1,120 @@
+"""Values and names in texts, and templates that are filled from a context."""
+
+import pytest
+
+from polyrank.answering.retrievers import LexicalRetriever
+from polyrank.records import Candidate, Context
+from polyrank.scorers.lexical import BM25
+from polyrank.slots import data_in, fill, people_in, template, values_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Your order #4711 has shipped, tracking 1Z999AA10123456784.", None),
+        ("ticket INC0012345 was closed", "ticket {order} was closed"),
+        ("Bestellnummer: 55-1234-9, Kundennummer K4711", None),
+        ("Die Bestellung Nr. 12345 wurde am 12.05.2024 um 14:30 Uhr versendet",
+         "Die Bestellung Nr. {order} wurde am {date} um {time} versendet"),
+        ("Ihre Rechnung RE-2024-0815 vom 3. Mai.", "Ihre Rechnung {order} vom {date}."),
+        ("Votre commande n° 84512 du 12 mars 2024 de 49,90 € arrivera le 3 avril à 14h30",
+         "Votre commande n° {order} du {date} de {amount} arrivera le {date_2} à {time}"),
+        ("Appelez le 06 12 34 56 78 ou +33 6 12 34 56 79.", None),
+        ("Su pedido PED-00123 del 3 de mayo, 1.249,00 €, llegará a las 10:30.",
+         "Su pedido {order} del {date}, {amount}, llegará a las {time}."),
+        ("Llame al 612 345 678", "Llame al {phone}"),
+        ("Rufen Sie 030/1234567 an, Mo-Fr 9-17 Uhr", "Rufen Sie {phone} an, Mo-Fr 9-17 Uhr"),
+        ("We refunded $49.99 on May 3rd, 2024 at 5 pm.", "We refunded {amount} on {date} at {time}."),
+        ("See https://shop.example/t/ABC?x=1. Mail ann.lee@example.com!", "See {link}. Mail {email}!"),
+        ("It is at 12 Elm Road, Ashford.", "It is at {address}."),
+        ("Geliefert an Lindenweg 12a, 10115 Berlin", "Geliefert an {address}"),
+        ("La adresse est 6 rue de la Paix, 75002 Paris", "La adresse est {address}"),
+        ("Vive en calle Mayor 5, 28013 Madrid", "Vive en {address}"),
+        ("IBAN DE89 3704 0044 0532 0130 00, card 4111 1111 1111 1111, 192.168.0.1",
+         "IBAN {iban}, card {card}, {ip}"),
+        ("{customer} paid {amount}", "{customer} paid {amount}"),
+    ],
+)  # fmt: skip
+def test_values_of_real_looking_replies(text: str, expected: str | None) -> None:
+    assert template(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "May I help? Option 3 may help within 14 days, 24/7, at 50% off.",
+        "1080p, 5000mAh, 24-48h, 3-5 days, 100-day, 2FA, iPhone14, B2B, version 2.10.3, 10,000 points",
+        "We march on; the second of 12 boxes. {name} is not a slot.",
+    ],
+)
+def test_words_that_are_not_values(text: str) -> None:
+    assert not data_in(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "whose"),
+    [
+        ("Hi Zoe! Your order", "Zoe", "listener"),
+        ("Hello Mrs. Miller, thanks", "Miller", "listener"),
+        ("Guten Tag Herr Dr. Schmidt, Ihre", "Schmidt", "listener"),
+        ("Sehr geehrte Frau von Berg, wir", "Berg", "listener"),
+        ("Bonjour Madame Dupont, votre", "Dupont", "listener"),
+        ("Buenos días Sr. García: su", "García", "listener"),
+        ("Hi Jean-Pierre I have checked", "Jean-Pierre", "listener"),
+        ("My name is Zoe Miller and", "Zoe Miller", "speaker"),
+        ("Ich bin Anna, meine", "Anna", "speaker"),
+        ("Je m'appelle Léa.", "Léa", "speaker"),
+        ("Me llamo Iñigo y", "Iñigo", "speaker"),
+        ("Viele Grüße\nSam", "Sam", "speaker"),
+        ("Thanks,\nZoe", "Zoe", "speaker"),
+        ("It is late. Thanks, Zoe", "Zoe", "either"),
+    ],
+)
+def test_names_at_the_places_of_names(text: str, name: str, whose: str) -> None:
+    assert (name, whose) in [(one.name, one.whose) for one in people_in(text) if one.sure]
+
+
+@pytest.mark.parametrize("text", ["Hi there!", "Hello Team,", "Sure, please wait", "Dear Sir or Madam, thanks", "ok"])
+def test_greetings_without_a_name(text: str) -> None:
+    assert not [*people_in(text)]
+
+
+@pytest.mark.parametrize(
+    ("turns", "known"),
+    [
+        (["Where is AR-12345? I'm Zoe"], {"order": "AR-12345", "customer": "Zoe"}),
+        (["Where is AR-12345?", "Is it AR-12345?", "No, AR-12346, sorry"], {}),
+        (["Where is AR-12345?", "ar12345?", "yes, ar-12345"], {"order": "AR-12345"}),
+        (["Hi Sam, my mail is a@b.example", "Hi Zoe, I'm Sam", "thanks"],
+         {"email": "a@b.example", "customer": "Zoe", "agent": "Sam"}),
+        (["Mon numéro est le 06 12 34 56 78, je m'appelle Zoe\u0308."], {"phone": "06 12 34 56 78", "customer": "Zoë"}),
+        (["My order is {order}"], {}),
+    ],
+)  # fmt: skip
+def test_the_values_that_a_context_tells(turns: list[str], known: dict[str, str]) -> None:
+    assert values_of(Context(turns)) == known
+
+
+def test_gaps_stay_visible() -> None:
+    text, slots = fill("{order} comes between {date} and {date_2}", {"order": "7", "date": "3 May"})
+    assert (text, slots) == ("7 comes between {date} and {date_2}", {"order": "7", "date": None, "date_2": None})
+
+
+def test_answers_are_filled_and_ranked_as_templates() -> None:
+    pool = [
+        Candidate("a", "Hi {customer}, parcel {order} comes on {date}.", {"gaps": ["date"]}),
+        Candidate("b", "The parcel is here"),
+        Candidate("c", "Odd metadata: {order}", {"gaps": 3}),
+    ]
+    replies = LexicalRetriever(BM25(), pool)
+    (answer,) = replies.answer_all(["I'm Zoe. My parcel AR-12345 of 3 May comes when?"], 3)
+    found = {reply.id: reply for reply in answer.ranked}
+    assert found["a"].text == "Hi Zoe, parcel AR-12345 comes on {date}." == answer.text
+    assert found["a"].template == pool[0].text
+    assert found["a"].slots == {"customer": "Zoe", "order": "AR-12345", "date": None}
+    assert (found["b"].text, found["b"].template, found["b"].slots) == (pool[1].text, pool[1].text, {})
+    assert found["c"].text == "Odd metadata: AR-12345"
+    scores = replies.scorer.score(
+        [Context("I'm Zoe. My parcel AR-12345 of 3 May comes when?")], [[c.text for c in pool]]
+    )
+    assert found["a"].score == pytest.approx(float(scores[0][0]))
