@@ -7,27 +7,88 @@ slots, answers each ticket's first turn, and prints one JSON object with the num
 that occur in each place.
 """
 
-import argparse
-import json
 import random
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 FIRST = {
-    "en": "Zoe Ben Ann Liam Olivia Noah Emma Will Grace Mark Priya Wei Kwame Siobhán May".split(),
-    "de": "Jürgen Anna Lukas Mia Björn Heike Uwe Sabine Çağla Max".split(),
-    "fr": "Zoë Léa Hugo Chloé Luc Inès Étienne Amélie Rémy Jean-Pierre".split(),
-    "es": "Lucía Ana José Martín Sofía Iñigo Carmen Pablo Belén Ángel".split(),
+    "en": [
+        "Zoe",
+        "Ben",
+        "Ann",
+        "Liam",
+        "Olivia",
+        "Noah",
+        "Emma",
+        "Will",
+        "Grace",
+        "Mark",
+        "Priya",
+        "Wei",
+        "Kwame",
+        "Siobhán",
+        "May",
+    ],
+    "de": ["Jürgen", "Anna", "Lukas", "Mia", "Björn", "Heike", "Uwe", "Sabine", "Çağla", "Max"],
+    "fr": ["Zoë", "Léa", "Hugo", "Chloé", "Luc", "Inès", "Étienne", "Amélie", "Rémy", "Jean-Pierre"],
+    "es": ["Lucía", "Ana", "José", "Martín", "Sofía", "Iñigo", "Carmen", "Pablo", "Belén", "Ángel"],
 }
 LAST = {
-    "en": "Miller O'Brien Patel Nguyen Clarke Adeyemi Whitfield Harrow Kowalski Bexley".split(),
-    "de": "Schmidt Müller Weiß Özdemir Brandt Köhler Vogelsang Lindner".split(),
-    "fr": "Dupont Lefèvre Moreau Rousseau Garnier Benoît Charpentier".split(),
-    "es": "García Muñoz Ibáñez Ortega Salgado Peñalver Quiroga".split(),
+    "en": ["Miller", "O'Brien", "Patel", "Nguyen", "Clarke", "Adeyemi", "Whitfield", "Harrow", "Kowalski", "Bexley"],
+    "de": ["Schmidt", "Müller", "Weiß", "Özdemir", "Brandt", "Köhler", "Vogelsang", "Lindner"],
+    "fr": ["Dupont", "Lefèvre", "Moreau", "Rousseau", "Garnier", "Benoît", "Charpentier"],
+    "es": ["García", "Muñoz", "Ibáñez", "Ortega", "Salgado", "Peñalver", "Quiroga"],
 }
 AGENTS = ("Sam", "Nadia", "Oskar")
 STREETS = ("Elm", "Birch", "Quarry", "Tulpen", "Linden", "Rivoli", "Alcalá", "Magnolia", "Harbour", "Foundry")
+MONTHS = {
+    "en": [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ],
+    "de": [f"{n}." for n in range(1, 13)],
+    "fr": [
+        "janvier",
+        "février",
+        "mars",
+        "avril",
+        "mai",
+        "juin",
+        "juillet",
+        "août",
+        "septembre",
+        "octobre",
+        "novembre",
+        "décembre",
+    ],
+    "es": [
+        "enero",
+        "febrero",
+        "marzo",
+        "abril",
+        "mayo",
+        "junio",
+        "julio",
+        "agosto",
+        "septiembre",
+        "octubre",
+        "noviembre",
+        "diciembre",
+    ],
+}
+DATES = {"en": "{} {}", "de": "{}.{}", "fr": "{} {}", "es": "{} de {}"}
 TOWNS = ("Ashford", "Brackley", "Wismar", "Kempten", "Annecy", "Cahors", "Toledo", "Huesca", "Morpeth", "Selby")
 
 ASKED = {
@@ -77,7 +138,7 @@ ANSWERED = {
         "Anything else I can do for you today?",
     ),
     "de": (
-        "Hallo {first}, Ihre Bestellung {order} kommt am {day}.",
+        "Hallo {first}, Ihre Bestellung {order} kommt am {date}",
         "Guten Tag Frau {last}, vielen Dank für die Nummer. {order} liegt im Depot.",
         "Sehr geehrter Herr {last}, wir haben Ihnen {amount} erstattet.\n\nMit freundlichen Grüßen\n{agent}",
         "Danke {first}! Wir rufen Sie unter {phone} an.",
@@ -85,14 +146,14 @@ ANSWERED = {
         "Sie erreichen uns unter 0800 123 456. Die Rückgabe ist 14 Tage kostenlos.",
     ),
     "fr": (
-        "Bonjour {first}, votre commande {order} arrivera le {jour}.",
+        "Bonjour {first}, votre commande {order} arrivera le {date}.",
         "Bonjour Madame {last}, merci pour le numéro. {order} est au dépôt.",
         "Merci {first} ! Nous vous appelons au {phone}.",
         "Nous avons remboursé {amount} à {first} {last}.",
         "La nouvelle adresse est {street}. Cordialement, {agent}",
     ),
     "es": (
-        "Hola {first}, su pedido {order} llegará el {dia}.",
+        "Hola {first}, su pedido {order} llegará el {date}.",
         "Buenas tardes Sr. {last}: gracias por el número. {order} está en el almacén.",
         "Gracias {first}. Le llamamos al {phone}.",
         "Le hemos enviado un correo a {mail}, {first}.",
@@ -124,7 +185,6 @@ def _ticket(name: str, chance: random.Random) -> Ticket:
     language = chance.choices(("en", "de", "fr", "es"), (6, 2, 1, 1))[0]
     first, last = chance.choice(FIRST[language]), chance.choice(LAST[language])
     digits = "".join(chance.choices("0123456789", k=12))
-    month = chance.randrange(12)
     values = {
         "first": first,
         "last": last,
@@ -141,7 +201,7 @@ def _ticket(name: str, chance: random.Random) -> Ticket:
         }[language],
         "street": {
             "en": f"{chance.randint(1, 99)} {chance.choice(STREETS)} Road, {chance.choice(TOWNS)}",
-            "de": f"{chance.choice(STREETS)}weg {chance.randint(1, 99)}, {chance.randint(10000, 99999)} {chance.choice(TOWNS)}",
+            "de": f"{chance.choice(STREETS)}weg {chance.randint(1, 99)}, 1{digits[:4]} {chance.choice(TOWNS)}",
             "fr": f"{chance.randint(1, 99)} rue {chance.choice(STREETS)}, {chance.choice(TOWNS)}",
             "es": f"calle {chance.choice(STREETS)} {chance.randint(1, 99)}, {chance.choice(TOWNS)}",
         }[language],
@@ -153,10 +213,7 @@ def _ticket(name: str, chance: random.Random) -> Ticket:
         "name": chance.choice((f"Thanks, {first}", f"Best, {first} {last}", "")),
         "agent": chance.choice(AGENTS),
         "amount": f"£{pounds}.{chance.randint(10, 99)}" if language == "en" else f"{pounds},{chance.randint(10, 99)} €",
-        "date": f"{day} {'January February March April May June July August September October November December'.split()[month]}",
-        "day": f"{day}.{month + 1}.",
-        "jour": f"{day} {'janvier février mars avril mai juin juillet août septembre octobre novembre décembre'.split()[month]}",
-        "dia": f"{day} de {'enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre'.split()[month]}",
+        "date": DATES[language].format(day, chance.choice(MONTHS[language])),
     }
     turns = []
     for _ in range(3):
@@ -167,8 +224,6 @@ def _ticket(name: str, chance: random.Random) -> Ticket:
 
 def leaks(texts: Iterable[str], planted: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Texts that hold a planted value as a whole word."""
-    import re
-
     pattern = re.compile(
         "|".join(rf"(?<!\w){re.escape(value)}(?!\w)" for value in sorted(planted, key=len, reverse=True))
     )

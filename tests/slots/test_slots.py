@@ -1,10 +1,11 @@
 """Values and names in texts, and templates that are filled from a context."""
 
+from pathlib import Path
+
 import pytest
 
-from polyrank.answering.retrievers import LexicalRetriever
+import polyrank
 from polyrank.records import Candidate, Context
-from polyrank.scorers.lexical import BM25
 from polyrank.slots import data_in, fill, people_in, template, values_of
 
 
@@ -100,21 +101,23 @@ def test_gaps_stay_visible() -> None:
     assert (text, slots) == ("7 comes between {date} and {date_2}", {"order": "7", "date": None, "date_2": None})
 
 
-def test_answers_are_filled_and_ranked_as_templates() -> None:
+def test_answers_are_filled_and_ranked_as_templates(tmp_path: Path) -> None:
     pool = [
         Candidate("a", "Hi {customer}, parcel {order} comes on {date}.", {"gaps": ["date"]}),
         Candidate("b", "The parcel is here"),
         Candidate("c", "Odd metadata: {order}", {"gaps": 3}),
     ]
-    replies = LexicalRetriever(BM25(), pool)
-    (answer,) = replies.answer_all(["I'm Zoe. My parcel AR-12345 of 3 May comes when?"], 3)
+    context = "I'm Zoe. My parcel AR-12345 of 3 May comes when?"
+    polyrank.build_index(tmp_path / "index", "shipped:convert", pool)
+    with polyrank.open(tmp_path / "index") as replies:
+        (answer,) = replies.answer_all([context], 3)
+        diverse = replies.answer(context, 3, diverse=True)
+        (scores,) = replies.scorer.score([Context(context)], [[each.text for each in pool]])
     found = {reply.id: reply for reply in answer.ranked}
-    assert found["a"].text == "Hi Zoe, parcel AR-12345 comes on {date}." == answer.text
+    assert found["a"].text == "Hi Zoe, parcel AR-12345 comes on {date}."
     assert found["a"].template == pool[0].text
     assert found["a"].slots == {"customer": "Zoe", "order": "AR-12345", "date": None}
     assert (found["b"].text, found["b"].template, found["b"].slots) == (pool[1].text, pool[1].text, {})
     assert found["c"].text == "Odd metadata: AR-12345"
-    scores = replies.scorer.score(
-        [Context("I'm Zoe. My parcel AR-12345 of 3 May comes when?")], [[c.text for c in pool]]
-    )
-    assert found["a"].score == pytest.approx(float(scores[0][0]))
+    assert [found[each.id].score for each in pool] == pytest.approx(scores, abs=1e-4)
+    assert {reply.id: reply.text for reply in diverse.ranked}["a"] == found["a"].text

@@ -69,7 +69,7 @@ class Answer:
 
 
 def filled(answer: Answer, context: Context) -> Answer:
-    """An answer whose replies have the values of their slots that the context tells, see ``polyrank.slots``."""
+    """An answer whose replies have the values of their slots, from the context; see ``polyrank.slots``."""
     if not any(slots_in(reply.template) for reply in answer.ranked):
         return answer
     values, ranked = values_of(context), []

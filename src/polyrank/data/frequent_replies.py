@@ -97,8 +97,8 @@ class _Reply:
 
     Args:
         text: its words.
-        template: with slots; None: its data cannot be told from its words.
-        looked_up: kinds of its values that the customer did not say.
+        template: with slots; None: its data fits no slot.
+        looked_up: kinds of its values that are not from the customer.
     """
 
     text: str
