@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed what draws without a seed of its own by the test's name; ``POLYRANK_TEST_SEED`` gives other draws."""
+    """Seed what draws without an explicit seed by the test's name; ``POLYRANK_TEST_SEED`` gives other draws."""
     seed = zlib.crc32(f"{os.environ.get('POLYRANK_TEST_SEED', '')}{item.nodeid}".encode())
     random.seed(seed)
     np.random.seed(seed)

@@ -303,8 +303,8 @@ def test_bad_csv_records_keep_their_lines(tmp_path: Path) -> None:
     path.write_bytes(b"context,response\ra,b\r")  # lines as old versions of Excel for Mac end them
     with pytest.raises(DataError, match=r"x\.csv:1: not CSV: .*; end its lines with LF or CRLF"):
         read_examples(path)
-    with pytest.raises(DataError, match=r"x\.csv:2: unknown kind of row: .* and has question, answer"):
-        read_examples(written(path, "question,answer", "a,b"))
+    with pytest.raises(DataError, match=r"x\.csv:2: unknown kind of row: .* and has frage, antwort"):
+        read_examples(written(path, "frage,antwort", "a,b"))
     with pytest.raises(DataError, match=r"x\.csv:1: two columns have the same name"):
         read_examples(written(path, "a,a", "1,2"))
     with pytest.raises(DataError, match=r"x\.csv:1: byte 1 of the line is not UTF-8"):

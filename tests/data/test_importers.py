@@ -25,7 +25,6 @@ def written(path: Path, *lines: str | bytes) -> Path:
 
 
 def test_every_format_is_named() -> None:
-    assert list(IMPORTERS) == ["convai2", "dstc7", "dstc7-pool", "pairs", "triplets", "ubuntu-v2", "wikipedia"]
     with pytest.raises(UsageError, match=r"format 'list' is unknown; use convai2, .* or wikipedia"):
         import_examples("list", ".")
 
@@ -415,24 +414,6 @@ def test_conversational_pairs_go_back_in_time(tmp_path: Path) -> None:
         import_examples("pairs", written(source, '{"context": "a", "context/0": 1, "response": "b"}'))
 
 
-def test_triplets(tmp_path: Path) -> None:
-    source = written(tmp_path / "x.csv", "anchor,positive,negative_10,negative_2", "a,p,ten,two", "b,q,,")
-    assert import_examples("triplets", source).examples == [
-        Example(("a",), ("p", "two", "ten"), (0,), "x:2"),
-        Example(("b",), ("q",), (0,), "x:3"),
-    ]
-    lines = (
-        '{"query": "a", "positive": "p", "negative": "n"}',
-        '{"id": 4, "anchor": "a", "positive": "p", "negative": null, "negative_1": ""}',
-    )
-    assert import_examples("triplets", written(tmp_path / "x.jsonl", *lines)).examples == [
-        Example(("a",), ("p", "n"), (0,), "x:1"),
-        Example(("a",), ("p", ""), (0,), "4"),
-    ]
-    with pytest.raises(DataError, match=r'x\.csv:2: missing field "anchor"'):
-        import_examples("triplets", written(source, "a,b", "c,d"))
-
-
 # the fields of each format
 
 
@@ -605,28 +586,11 @@ def test_conversational_pairs_leave_padding_out_and_keep_ids(tmp_path: Path) -> 
     ]
 
 
-def test_triplets_have_the_positive_first_and_negatives_by_number(tmp_path: Path) -> None:
-    rows = [
-        {"anchor": "a", "query": "q", "positive": "p", "negative_2": "two", "negative_10": "ten", "negative": "none"},
-        {"query": "q", "positive": "p", "negative_x": "no", "negatives": ["no"]},
-        {"anchor": "a", "positive": "", "negative_1": None, "negative_3": "three", "id": "t3"},
-        {"anchor": "a", "positive": "p", "negative_10": "ten", "negative_01": "one"},
-    ]
-    source = written(tmp_path / "x.jsonl", *map(json.dumps, rows))
-    assert import_examples("triplets", source).examples == [
-        Example(("a",), ("p", "none", "two", "ten"), (0,), "x:1"),
-        Example(("q",), ("p",), (0,), "x:2"),
-        Example(("a",), ("", "three"), (0,), "t3"),
-        Example(("a",), ("p", "one", "ten"), (0,), "x:4"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "lines", "counts"),
     [
         ("convai2", ["1 a\tb", "oops", "2 c\td"], (3, 2, 0, 1)),
         ("pairs", ['{"context": "a", "response": "b"}', "{", '{"context": "a", "response": "c"}'], (3, 2, 0, 1)),
-        ("triplets", ['{"anchor": "a", "positive": "b"}', "{}", '{"query": "a", "positive": "c"}'], (3, 2, 0, 1)),
         ("wikipedia", [b"a\tb", b"\xff", b"alone", b"c\td"], (4, 2, 1, 1)),
     ],
 )

@@ -105,7 +105,7 @@ def test_extreme_inputs(seed: int) -> None:
     with torch.inference_mode():
         found, scale = Int8Linear(layer)(rows), layer.weight.abs().amax(1) / 64
         rounded = (layer.weight / scale.clamp_min(1e-20)[:, None]).round() * scale[:, None]
-        # products of 1e6 may cancel, so that their rounding is large beside their sum
+        # products of 1e6 may cancel, so that their rounding is larger than their sum
         limit = 1e-5 + 1e-6 * (rows.abs() @ rounded.abs().T)
         assert ((found - (rows @ rounded.T + layer.bias)).abs() <= limit).all()
         assert Int8Linear(layer)(torch.full((1, 5), torch.nan)).isnan().all()

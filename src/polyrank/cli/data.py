@@ -16,6 +16,38 @@ CANDIDATES = "dstc7-candidates"
 import_app = command_group("import", "Convert your chats, replies, or a public corpus to the files of other commands.")
 
 
+FORMATS = """\
+chats              exports of help desks and messengers: polyrank import chats
+replies            a table or list of replies: polyrank import replies
+
+polyrank import corpus FORMAT converts:
+convai2            Persona-Chat in ParlAI's older text form
+dailydialog        a dialogue in each line, __eou__ after each turn
+dstc7              track 1, subtask 1 (also 3 and 4)
+dstc7-pool         subtask 2; dstc7-candidates its candidates
+labelled-turns     Douban, E-commerce: label, turns and response with tabs
+pairs              Reddit, OpenSubtitles, AmazonQA with context/0, context/1, ...
+parlai             ParlAI's dialogue form: text:, labels:, episode_done:
+personachat        Persona-Chat as one JSON object of train and valid
+ubuntu-v2          the Ubuntu Dialogue Corpus 2
+wikipedia          an article in each line, tabs between sentences
+
+split, train, evaluate and tune read as they are (.jsonl, .json, .csv, .tsv, .parquet):
+query, pos, neg    FlagEmbedding, Tevatron, DPR; anchor, positive, negative of sentence-transformers
+query, docs, labels; or query, passage, label in each row (0 or 1)
+question, answer   also AmazonQA's Python literals
+a folder of corpus.jsonl, queries.jsonl and qrels/ (BEIR)"""
+
+
+@import_app.callback(invoke_without_command=True)
+def formats(
+    listed: Annotated[bool, Option("--list", help="Print every form of data that polyrank reads.")] = False,
+) -> None:
+    """Convert your chats, replies, or a public corpus to the files of other commands."""
+    if listed:
+        print(FORMATS)
+
+
 @add_command(
     import_app,
     "chats",
@@ -84,7 +116,7 @@ def corpus(
         str,
         Argument(
             metavar="FORMAT",
-            help="convai2, dstc7, dstc7-pool, dstc7-candidates, pairs, triplets, ubuntu-v2 or wikipedia.",
+            help="The name of a format, see polyrank import --list.",
         ),
     ],
     source: Annotated[Path, Argument(help="The file to read.")],
@@ -104,21 +136,16 @@ def corpus(
             " uses every second turn.",
         ),
     ] = False,
+    part: Annotated[str | None, Option(help="For personachat: train (the default) or valid.")] = None,
     skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert a public corpus in its published format.
-
-    The formats are convai2 (Persona-Chat in ParlAI's text format); dstc7, dstc7-pool and dstc7-candidates (track 1,
-    subtasks 1 and 2, and the candidates of subtask 2); pairs (Reddit, OpenSubtitles and AmazonQA with extra contexts);
-    triplets (anchors with a positive and negatives); ubuntu-v2 (the Ubuntu Dialogue Corpus 2); and wikipedia (an
-    article per line, with tabs between sentences).
-    """
+    """Convert a public corpus in its published format. Other commands read some published forms as they are."""
     from polyrank.data import import_examples, import_pool, write_examples
     from polyrank.storage.durable import check_output
 
     check_output(output, inputs=(source, answers), overwrite=overwrite)
-    options = {"answers": answers, "every_turn": every_turn, "as_released": as_released}
+    options = {"answers": answers, "every_turn": every_turn, "as_released": as_released, "part": part}
     given: dict[str, Any] = {name: value for name, value in options.items() if value}
     if format_ == CANDIDATES:
         if skip_bad or given:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from polyrank.data import fields
+from polyrank.data.published import as_candidates, grouped
 from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
 from polyrank.data.rows import MAX_LINE_BYTES, OnBad, check_object, row_error, rows, stem, write_rows
 from polyrank.data.values import Row, rows_of, type_name
@@ -62,9 +63,9 @@ def read_examples(
     numbered: Callable[[OnBad], Iterable[tuple[int, Any]]]
     if isinstance(path, str | Path):
         path = Path(path)
-        numbered = partial(rows, path, max_line_bytes=max_line_bytes)
+        numbered = grouped(partial(rows, path, max_line_bytes=max_line_bytes))
     else:
-        numbered = partial(_rows_in_memory, path)
+        numbered = grouped(partial(_rows_in_memory, path))
         path = MEMORY
     if kind is not None and kind not in get_args(Kind):
         raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
@@ -91,7 +92,7 @@ class Reader:
         """
         if isinstance(row, Example):
             return (row,)
-        check_object(row, escaped=self.stem == MEMORY.name)
+        row = as_candidates(check_object(row, escaped=self.stem == MEMORY.name))
         kind = self.kind or kind_of(row)
         if self.speaker is not None and kind != "dialogues":
             raise UsageError(f"speaker {self.speaker!r} applies only to dialogues, and these are {kind}; leave it out")

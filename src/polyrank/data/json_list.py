@@ -15,6 +15,17 @@ from polyrank.errors import DataError
 _blanks = re.compile(r"[ \t\r\n]*")
 
 
+def is_list(path: Path) -> bool:
+    """Whether the first sign of a file begins a list; False for a pipe, or if its reader reports that it is damaged."""
+    if not path.is_file():
+        return False
+    try:
+        with open_file(path) as stream:
+            return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+    except (DataError, OSError, EOFError):
+        return False
+
+
 def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Row]]:
     """Each object of the list with the line that it starts on; only the text of the file is in memory as a whole.
 
@@ -25,7 +36,7 @@ def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Ro
     Raises:
         DataError: the file is not a JSON list, or its JSON is broken, because reading cannot continue after that.
     """
-    text = _text(path)
+    text = whole_text(path)
 
     def skip(position: int) -> int:
         """The next position that is not blank."""
@@ -67,7 +78,12 @@ def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Ro
         raise broken(rest, "something follows the end of the list; give one list per file")
 
 
-def _text(path: Path) -> str:
+def whole_text(path: Path) -> str:
+    """The text of a file in UTF-8; gzip if named ``.gz``.
+
+    Raises:
+        DataError: the file cannot be read, or is not UTF-8.
+    """
     with gzip_errors(path, lambda: 1), open_file(path) as stream:
         data = stream.read()
     try:

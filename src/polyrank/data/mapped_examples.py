@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.examples import Kind, Reader
+from polyrank.data.published import grouped
 from polyrank.data.read_report import BadRows, parsed
 from polyrank.data.rows import rows
 from polyrank.errors import DataError
@@ -223,7 +224,7 @@ def _examples_of(
     """The examples of each row that have a right answer."""
     n_good, bad = 0, BadRows(skip=skip_bad)
     for file in files:
-        for item in parsed(file, partial(rows, file), Reader(file, kind, speaker).examples)(bad.add):
+        for item in parsed(file, grouped(partial(rows, file)), Reader(file, kind, speaker).examples)(bad.add):
             n_good += 1
             if examples := [example for example in item if example.relevant]:
                 yield examples

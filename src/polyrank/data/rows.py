@@ -5,6 +5,7 @@ error. If the file as a whole cannot be read (missing, damaged gzip), the reader
 rows and line numbers; it does not know what the fields mean.
 """
 
+import ast
 import codecs
 import csv
 import gzip
@@ -194,12 +195,21 @@ strict_json = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite,
 def parse_object(text: str) -> Row:
     """Parse a JSON object strictly: no NaN, no infinities, no lone surrogates.
 
+    A line of AmazonQA is a Python literal, which is read too.
+
     Raises:
         ValueError: the text is something else; the message explains it.
 
-    >>> parse_object('{"id": "a"}')
-    {'id': 'a'}
+    >>> parse_object('{"id": "a"}'), parse_object("{'question': 'open?', 'answer': 'yes'}")
+    ({'id': 'a'}, {'question': 'open?', 'answer': 'yes'})
     """
+    if text.lstrip().startswith(("{'", "{u'")):
+        try:
+            return check_object(ast.literal_eval(text.strip()), escaped=True)
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            raise ValueError(
+                f"not a Python literal ({type(error).__name__}); write one JSON object per line"
+            ) from error
     try:
         return check_object(strict_json.decode(text.strip()), escaped="\\ud" in text or "\\uD" in text)
     except json.JSONDecodeError as error:
@@ -336,10 +346,17 @@ def _parquet_values(batch: Any) -> list[Row | None]:
 
 
 def rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX_LINE_BYTES) -> Numbered:
-    """Rows of a file with their line numbers: ``.csv``, ``.parquet``, or else JSON lines."""
+    """Rows of a file with their line numbers: ``.csv``, ``.tsv``, ``.parquet``, or else JSON; or of a BEIR folder."""
+    from polyrank.data.beir import judged_queries, judgements_of  # these read JSON and CSV by this module
+    from polyrank.data.json_list import is_list, listed_rows
+
+    if judgements := judgements_of(path):
+        return judged_queries(judgements, on_bad)
     form = data_file(path).form
     if form == "parquet":
         return parquet_rows(path, on_bad)
+    if form == "json" and is_list(path):
+        return listed_rows(path, on_bad)
     read = csv_rows if form == "csv" else json_rows
     return read(path, on_bad, max_line_bytes=max_line_bytes)
 

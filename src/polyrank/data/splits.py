@@ -18,6 +18,7 @@ from typing import Any, Literal
 from polyrank.data import fields
 from polyrank.data.candidate_lists import Responses, default_length
 from polyrank.data.examples import Reader, read_with, write_examples
+from polyrank.data.published import grouped
 from polyrank.data.read_report import ReadReport
 from polyrank.data.rows import rows, stem, write_rows
 from polyrank.data.same_words import same_words
@@ -137,7 +138,7 @@ def split(
         )
     speaker = choose_speaker(path, speaker, notify=notify)
     known = _Conversations(path, speaker, timed=by != "id")
-    report = read_with(known.reader, path, partial(rows, path), known.examples, skip_bad=skip_bad).report
+    report = read_with(known.reader, path, grouped(partial(rows, path)), known.examples, skip_bad=skip_bad).report
     conversations = [conversation for conversation in known.conversations.values() if conversation.examples]
     groups = _equal_ones(conversations)
     chosen = _choose_order(path, conversations, by, notify)

@@ -7,6 +7,7 @@ from typing import Any
 
 from polyrank.config.checked import whole_number
 from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
+from polyrank.data.beir import corpus_of, judgements_of
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.values import rows_of
 from polyrank.evaluation.protocols import against_responses, rankable
@@ -75,6 +76,8 @@ def read_task(
                 f"{counted(len(missing), 'example')} of {len(examples[:limit])} name right answers that are not in the"
                 " pool; only those in it count"
             )
+    elif isinstance(data, str | Path) and (judgements := judgements_of(Path(data))):
+        candidates = corpus_of(judgements)
     elif not have_lists(examples) and any(example.relevant for example in examples):
         examples = draw_candidates(examples, what=source, limit=limit)
         notify(

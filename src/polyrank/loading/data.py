@@ -8,8 +8,8 @@ from polyrank.errors import DataError
 from polyrank.storage.durable import AnyPath
 
 Form = Literal["json", "csv", "parquet", "text"]
-_FORMS: dict[str, Form] = {".csv": "csv", ".parquet": "parquet", ".txt": "text"}
-ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
+_FORMS: dict[str, Form] = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text"}
+ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 """Endings of the files that polyrank reads from a folder."""
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from polyrank.data.importers.dialogue import convai2, pairs
-from polyrank.data.importers.texts import triplets, wikipedia
+from polyrank.data.importers.dialogue import convai2, dailydialog, labelled_turns, pairs, parlai, personachat
+from polyrank.data.importers.texts import wikipedia
 from polyrank.data.importers.ubuntu import dstc7, dstc7_pool, ubuntu_v2
 from polyrank.data.read_report import Loaded, Source, collect
 from polyrank.errors import UsageError
@@ -22,10 +22,13 @@ Importer = Callable[..., Source]
 IMPORTERS: Mapping[str, Importer] = MappingProxyType(
     {
         "convai2": convai2,
+        "dailydialog": dailydialog,
         "dstc7": dstc7,
         "dstc7-pool": dstc7_pool,
+        "labelled-turns": labelled_turns,
         "pairs": pairs,
-        "triplets": triplets,
+        "parlai": parlai,
+        "personachat": personachat,
         "ubuntu-v2": ubuntu_v2,
         "wikipedia": wikipedia,
     }
@@ -40,7 +43,7 @@ def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False,
         source: the published file.
         skip_bad: count bad rows in the report and continue, instead of stopping at the first.
         options: keywords of the importer: ``seed`` and ``max_words`` of wikipedia, ``answers`` of dstc7 and dstc7-pool,
-            ``every_turn`` of convai2, dstc7 and ubuntu-v2, ``as_released`` of dstc7.
+            ``every_turn`` of convai2, dstc7 and ubuntu-v2, ``as_released`` of dstc7, ``part`` of personachat.
 
     Raises:
         UsageError: the format is unknown, or does not have an option.
@@ -48,7 +51,7 @@ def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False,
 
     >>> import_examples("conll", "x.txt")
     Traceback (most recent call last):
-    polyrank.errors.UsageError: format 'conll' is unknown; use convai2, dstc7, dstc7-pool, pairs, ... or wikipedia
+    polyrank.errors.UsageError: format 'conll' is unknown; use convai2, dailydialog, dstc7, ... or wikipedia
     """
     if format_ not in IMPORTERS:
         *most, last = IMPORTERS

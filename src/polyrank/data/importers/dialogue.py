@@ -1,14 +1,15 @@
-"""Importers for conversations between two people: ConvAI2 (Persona-Chat) and the conversational-datasets pairs."""
+"""Importers for conversations: Persona-Chat and others in ParlAI's forms, labelled turns, DailyDialog, and pairs."""
 
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import takewhile
+from itertools import groupby, takewhile
 from pathlib import Path
 
 from polyrank.data import fields
+from polyrank.data.json_list import whole_text
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import OnBad, numbered_lines, rows, stem
+from polyrank.data.rows import OnBad, numbered_lines, parse_object, row_error, rows, stem
 from polyrank.data.values import Row
 from polyrank.records import Example
 
@@ -34,10 +35,10 @@ def convai2(source: Path, *, every_turn: bool = False) -> Source:
         every_turn: also turn the partner's turns into responses to everything before them: pairs whose ids end in
             ``#partner``, with the two personas exchanged.
     """
-    return parsed(source, partial(_exchanges, source), _Dialogues(source, every_turn).examples)
+    return parsed(source, partial(_lines, source), _Dialogues(source, every_turn).examples)
 
 
-def _exchanges(source: Path, on_bad: OnBad) -> Iterator[tuple[int, str]]:
+def _lines(source: Path, on_bad: OnBad) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in numbered_lines(source, on_bad) if not line.isspace())
 
 
@@ -120,3 +121,90 @@ def pairs(source: Path) -> Source:
         )
 
     return parsed(source, partial(rows, source), example)
+
+
+def labelled_turns(source: Path) -> Source:
+    """Import Douban's and E-commerce's conversation corpora: ``label<TAB>turn<TAB>...<TAB>response`` in each line.
+
+    Lines that follow each other and have the same turns are one list; label 1 means that the response is right.
+    """
+
+    def lists(on_bad: OnBad) -> Iterator[tuple[int, list[list[str]]]]:
+        lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in _lines(source, on_bad))
+        for _, group in groupby(lines, key=lambda line: line[1][1:-1]):
+            (first, cells), *others = group
+            yield first, [cells, *(cells for _, cells in others)]
+
+    def example(line: int, rows: list[list[str]]) -> Iterable[Example]:
+        labels = [cells[0] for cells in rows]
+        if len(rows[0]) < 3 or not {"0", "1"}.issuperset(labels):
+            raise ValueError("the line is not a label of 0 or 1, turns and a response, with tabs between them")
+        relevant = tuple(i for i, label in enumerate(labels) if label == "1")
+        turns, responses = tuple(rows[0][1:-1]), tuple(cells[-1] for cells in rows)
+        return (Example(turns, responses, relevant, f"{stem(source)}:{line}"),)
+
+    return parsed(source, lists, example)
+
+
+def parlai(source: Path) -> Source:
+    """Import ParlAI's dialogue form: ``text:...<TAB>labels:...<TAB>episode_done:True``; ``|`` separates labels.
+
+    The context of an exchange is the texts and first labels of its episode so far. ``label_candidates`` become the
+    candidates; ``eval_labels`` are labels too.
+    """
+    turns: list[str] = []
+
+    def example(line: int, raw: str) -> Iterable[Example]:
+        cells = dict(cell.partition(":")[::2] for cell in raw.rstrip("\r\n").split("\t"))
+        if "text" not in cells:
+            raise ValueError("the line has no text:...; write text:...<TAB>labels:... in ParlAI's dialogue form")
+        turns.extend(filter(None, [cells["text"].replace("\\n", "\n")]))
+        context, labels = tuple(turns), (cells.get("labels") or cells.get("eval_labels") or "").split("|")
+        turns.extend(filter(None, labels[:1]))
+        if cells.get("episode_done", "").strip() == "True":
+            turns.clear()
+        if not labels[0] or not context:
+            return ()
+        candidates = tuple(cells["label_candidates"].split("|")) if cells.get("label_candidates") else tuple(labels)
+        relevant = tuple(i for i, candidate in enumerate(candidates) if candidate in labels)
+        return (Example(context, candidates, relevant, f"{stem(source)}:{line}"),)
+
+    return parsed(source, partial(_lines, source), example)
+
+
+def personachat(source: Path, *, part: str = "train") -> Source:
+    """Import Persona-Chat as one JSON object: ``{"train": [{"personality", "utterances"}], "valid": [...]}``.
+
+    An utterance has its ``history`` and ``candidates``, of which the last one is right. The personality becomes
+    background.
+
+    Args:
+        source: the JSON file.
+        part: "train" or "valid".
+    """
+
+    def dialogues(on_bad: OnBad) -> Iterator[tuple[int, Row]]:
+        text = whole_text(source)
+        try:
+            return enumerate(fields.objects(parse_object(text), part) if text.strip() else [])
+        except ValueError as error:
+            raise row_error(source, 1, error) from error
+
+    def examples(number: int, row: Row) -> Iterable[Example]:
+        persona = fields.optional_texts(row, "personality")
+        for place, utterance in enumerate(fields.objects(row, "utterances")):
+            turns, candidates = fields.texts(utterance, "history"), fields.texts(utterance, "candidates")
+            yield Example(turns, candidates, (len(candidates) - 1,), f"{number}#{place}", persona)
+
+    return parsed(source, dialogues, examples)
+
+
+def dailydialog(source: Path) -> Source:
+    """Import DailyDialog: a dialogue in each line, with ``__eou__`` after each turn. Each turn answers those before."""
+
+    def examples(line: int, raw: str) -> Iterable[Example]:
+        turns = tuple(filter(None, (turn.strip() for turn in raw.split("__eou__"))))
+        for place in range(1, len(turns)):
+            yield Example(turns[:place], (turns[place],), (0,), f"{stem(source)}:{line}#{place}")
+
+    return parsed(source, partial(_lines, source), examples)
