@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import descendants
+from ray_nodes import descendants
 
 pytestmark = [
     pytest.mark.deep,
