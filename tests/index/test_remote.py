@@ -704,15 +704,13 @@ def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) ->
         ({"remote": "http://me:secret@host/replies"}, "contains a password"),
         ({"remote": "http://host/replies", "precision": "int8"}, "holds fp32, not int8"),
         ({"remote": "http://host/replies", "ann": "auto"}, "'auto'; use none, flat, hnsw, sq8, ivfpq, diskann"),
-        ({"remote": "http://host/replies", "shards": 0}, "`shards` is 0; give 1 or more"),
-        ({"replicas": 2}, "`replicas` is 2, and a local index has 1; leave it out, or give `remote`"),
         ({"partition_by": "lang"}, "`partition_by` is 'lang', and a local index is one part; leave it out"),
         (
             {"remote": "http://host/replies", "partition_by": "a or exists b"},
             "cannot be divided by 'a or exists b'; name",
         ),
     ],
-    ids=["scheme", "port", "nothing", "name", "password", "precision", "ann", "shards", "replicas", "local", "field"],
+    ids=["scheme", "port", "nothing", "name", "password", "precision", "ann", "local", "field"],
 )
 def test_impossible_settings(tmp_path: Path, settings_: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:

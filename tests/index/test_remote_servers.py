@@ -147,7 +147,7 @@ def test_indexes_of_two_databases_are_apart(milvus: Milvus, tmp_path: Path) -> N
         assert len(index) == 2
 
 
-# --- kinds of indexes, shards and replicas ----------------------------------------------------------------------------
+# --- kinds of indexes -------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -179,9 +179,7 @@ def in_process(servicer: Any, folder: Path, **settings: Any) -> Iterator[int]:
     ("ann", "kind", "searched"),
     [("diskann", "DISKANN", {"search_list": 128}), ("ivfpq", "IVF_PQ", {"nprobe": 64}), ("", "FLAT", {})],
 )
-def test_a_server_gets_the_kind_of_index_its_shards_and_replicas(
-    tmp_path: Path, ann: str, kind: str, searched: dict[str, int]
-) -> None:
+def test_a_server_gets_the_kind_of_index(tmp_path: Path, ann: str, kind: str, searched: dict[str, int]) -> None:
     """A server that claims not to be a Milvus Lite, and records what it is sent."""
     from milvus_lite.adapter.grpc.servicer import MilvusServicer
     from pymilvus.grpc_gen import common_pb2, milvus_pb2
@@ -201,29 +199,26 @@ def test_a_server_gets_the_kind_of_index_its_shards_and_replicas(
 
             return answer
 
-        for name in ("CreateCollection", "CreateIndex", "LoadCollection", "Search"):
+        for name in ("CreateIndex", "Search"):
             setattr(servicer, name, recorded(name, getattr(servicer, name)))
         version = milvus_pb2.GetVersionResponse(status=common_pb2.Status(), version="v2.6.0")
         servicer.GetVersion = lambda *_: version
         return servicer
 
     with in_process(recorder, tmp_path / "data") as port:
-        build(tmp_path / "ix", Address(f"http://127.0.0.1:{port}", "replies"), ann=ann, shards=3, replicas=2)
-        assert (sent["CreateCollection"].shards_num, sent["LoadCollection"].replica_number) == (3, 2)
+        build(tmp_path / "ix", Address(f"http://127.0.0.1:{port}", "replies"), ann=ann)
         assert values(sent["CreateIndex"].extra_params)["index_type"] == kind
         with open_index(tmp_path / "ix") as index:
-            assert index.info()["replicas"] == 2
             ((found, result),) = index.search(NearestSearch(np.eye(2)[None, :1], np.ones((1, 1), np.bool_), 2))
         assert [one.id for one in found] == ["a", "b"]
         assert (result.exact, result.ways) == (not ann, (f"remote {kind.lower()}",))
         assert json.loads(values(sent["Search"].search_params)["params"]) == {"metric_type": "IP", **searched}
 
 
-@pytest.mark.parametrize("settings", [{"ann": "diskann"}, {"shards": 2}, {"replicas": 2}])
-def test_milvus_lite_names_what_it_offers(milvus: Milvus, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_milvus_lite_names_what_it_offers(milvus: Milvus, tmp_path: Path) -> None:
     address = milvus.address()
-    with pytest.raises(UsageError, match="is a Milvus Lite, which offers the index types flat, hnsw, sq8 in 1 shard"):
-        build(tmp_path / "ix", address, **settings)
+    with pytest.raises(UsageError, match="is a Milvus Lite, which offers the index types flat, hnsw, sq8; use"):
+        build(tmp_path / "ix", address, ann="diskann")
     assert not [one for one in list_collections(address) if one.name.startswith(address.collection + "_")]
 
 

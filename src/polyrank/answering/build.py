@@ -51,8 +51,6 @@ def build_index(
     precision: Precision = "fp32",
     overwrite: bool = False,
     remote: str | None = None,
-    shards: int = 1,
-    replicas: int = 1,
     partition_by: str = "",
     progress: Progress | None = None,
 ) -> int:
@@ -74,7 +72,7 @@ def build_index(
         overwrite: whether an existing index may be replaced.
         remote: the Milvus server that stores candidates and vectors, ``http://HOST:PORT/COLLECTION``; the folder then
             only names it. See docs/remote.md.
-        shards, replicas, partition_by: of a remote index, see ``write_index``.
+        partition_by: of a remote index, see ``write_index``.
         progress: called with the number of distinct texts encoded so far, and their total.
 
     Returns:
@@ -111,8 +109,6 @@ def build_index(
             ann=ann,
             precision=precision,
             remote=remote,
-            shards=shards,
-            replicas=replicas,
             partition_by=partition_by,
             overwrite=overwrite,
         )

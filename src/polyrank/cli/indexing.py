@@ -55,10 +55,6 @@ def index_build(
             " address."
         ),
     ] = None,
-    shards: Annotated[int, Option(help="With --remote: parts of the collection, which share the writing.")] = 1,
-    replicas: Annotated[
-        int, Option(help="With --remote: copies in memory, which share the searches; at most the server's query nodes.")
-    ] = 1,
     partition_by: Annotated[
         str,
         Option(help="With --remote: a metadata field. A filter for its value reads that part of the collection only."),
@@ -85,8 +81,8 @@ def index_build(
     kind = read_kind(ann) if remote is None else read_remote_kind(ann)
     stored, runtime = read_precision(precision), read_backend(backend)
     resolve_encoder(model, backend=runtime)
-    of_server: dict[str, Any] = {"shards": shards, "replicas": replicas, "partition_by": partition_by}
-    on_rank_zero(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite, **of_server))
+    target: dict[str, Any] = {"precision": stored, "remote": remote, "partition_by": partition_by}
+    on_rank_zero(lambda: check_target(output, overwrite=overwrite, **target))
     pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
     if model.startswith(SHIPPED) and (warning := not_english("replies", (candidate.text for candidate in pool))):
@@ -100,10 +96,8 @@ def index_build(
             pool,
             name=absolute_name(model),
             ann=kind,
-            precision=stored,
             overwrite=overwrite,
-            remote=remote,
-            **of_server,
+            **target,
             progress=progress,
         )
     report_cut_texts(encoder)

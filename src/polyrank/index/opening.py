@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from polyrank.errors import UsageError
 from polyrank.index.checks import Vectors
@@ -105,21 +104,14 @@ def check_target(
     *,
     precision: Precision = "fp32",
     remote: str | None = None,
-    shards: int = 1,
-    replicas: int = 1,
     partition_by: str = "",
     overwrite: bool = False,
 ) -> None:
     """Check that an index can be written at a path, before anything is encoded; see ``write_index``.
 
     Raises:
-        UsageError: the path already exists, or the server's address or a number is invalid.
+        UsageError: the path already exists, or the server's address is invalid.
     """
-    for name, number in (("shards", shards), ("replicas", replicas)):
-        if number < 1:
-            raise UsageError(f"`{name}` is {number}; give 1 or more")
-        if remote is None and number > 1:
-            raise UsageError(f"`{name}` is {number}, and a local index has 1; leave it out, or give `remote`")
     if remote is None and partition_by:
         raise UsageError(f"`partition_by` is {partition_by!r}, and a local index is one part; leave it out")
     if remote is not None:
@@ -140,8 +132,6 @@ def write_index(
     ann: str = "",
     precision: Precision = "fp32",
     remote: str | None = None,
-    shards: int = 1,
-    replicas: int = 1,
     partition_by: str = "",
     overwrite: bool = False,
 ) -> None:
@@ -161,8 +151,6 @@ def write_index(
             stored vectors: "bf16" takes half the space of fp32, "int8" about a quarter.
         remote: ``http://HOST:PORT/COLLECTION`` of a Milvus server that stores candidates and vectors; the folder then
             only names it.
-        shards: parts of a remote index that share the writing.
-        replicas: copies of a remote index in the memory of as many groups of query nodes, which share the searches.
         partition_by: the metadata field, written as in a filter, that divides a remote index: a search with a filter
             such as ``lang = "en"`` then reads the candidates of that value only; empty: it is not divided.
         overwrite: whether an existing index may be replaced.
@@ -175,9 +163,8 @@ def write_index(
         ResourceError: the disk is full; an earlier index is intact.
         OfflineError: the server does not answer.
     """
-    of_server: dict[str, Any] = {"shards": shards, "replicas": replicas, "partition_by": partition_by}
-    check_target(path, precision=precision, remote=remote, overwrite=overwrite, **of_server)
+    check_target(path, precision=precision, remote=remote, partition_by=partition_by, overwrite=overwrite)
     write = partial(write_local, path, precision=precision)
     if remote is not None:
-        write = partial(write_remote, path, Address.of(remote), **of_server)
+        write = partial(write_remote, path, Address.of(remote), partition_by=partition_by)
     write(candidates, vectors, fingerprint=fingerprint, model=model, ann=ann, overwrite=overwrite)

@@ -21,13 +21,13 @@ MAX_LIST = 16_384  # Milvus's limit on the hits of one vector
 MAX_STRING = 65_535  # bytes
 ROWS_AT_A_TIME = 2048  # of a scan, approximately
 PROPERTY = "polyrank"  # of a collection: holds the index's description of itself
-REPLICAS = "collection.replica.number"  # Milvus's property, which later loads of the collection respect
 NORM = "polyrank_norm_"  # of a collection: starts properties that bound the norms of its vectors
 KEY = "key"  # the primary key
 # FLAT compares every vector. The others list candidates approximately, from a graph or from lists of vectors in fewer
 # bits; polyrank then scores the listed candidates with the stored vectors.
 KINDS = {"": "FLAT", "flat": "FLAT", "hnsw": "HNSW", "sq8": "IVF_SQ8", "ivfpq": "IVF_PQ", "diskann": "DISKANN"}
 OF_LITE = ("flat", "hnsw", "sq8")  # Milvus Lite accepts any name, and compares every vector for those that it lacks
+LOSE_PARTITIONS = ("2.2.", "2.3.")  # versions that do not find written rows by their partition
 BREADTH = 128  # nodes of a graph that a search visits at least
 MOST_LISTS, PROBED = 1024, 64  # Milvus builds lists for each segment of at most a few hundred thousand vectors
 Row = dict[str, Any]
@@ -42,16 +42,12 @@ class CollectionDescription:
         info: the index's description of itself.
         width: numbers per stored vector.
         norm: every stored vector is shorter.
-        shards: parts that share the writing.
-        replicas: copies in memory that share the searches.
     """
 
     name: str
     info: str
     width: int
     norm: float
-    shards: int = 1
-    replicas: int = 1
 
 
 class MilvusCollection:
@@ -70,18 +66,28 @@ class MilvusCollection:
         self.connection = Connection(address, timeout_s)
         self._call = self.connection.call
 
-    def check_offered(self, ann: str, *, shards: int, replicas: int) -> None:
-        """Refuse what Milvus Lite accepts but does not do; other servers refuse it themselves in ``create``.
+    def check_offered(self, ann: str, *, divided: bool) -> None:
+        """Refuse what some servers accept but do not do; others refuse it themselves in ``create``.
+
+        Args:
+            ann: of the vectors, a key of ``KINDS``.
+            divided: whether rows name the partition that they belong to.
 
         Raises:
-            UsageError: the server lacks the kind of vector index, shards or replicas.
+            UsageError: the server lacks the kind of vector index, or loses rows of divided collections.
         """
-        if ann in ("", *OF_LITE) and shards == replicas == 1:
+        if ann in ("", *OF_LITE) and not divided:
             return
-        if str(self._call("get_server_version")).startswith("milvus_lite"):
+        version = str(self._call("get_server_version"))
+        if ann not in ("", *OF_LITE) and version.startswith("milvus_lite"):
             raise UsageError(
-                f"{self.address.uri} is a Milvus Lite, which offers the index types {', '.join(OF_LITE)} in 1 shard and"
-                " 1 replica; use these, or a standalone or distributed Milvus"
+                f"{self.address.uri} is a Milvus Lite, which offers the index types {', '.join(OF_LITE)}; use one of"
+                " these, or a standalone or distributed Milvus"
+            )
+        if divided and version.removeprefix("v").startswith(LOSE_PARTITIONS):
+            raise UsageError(
+                f"{self.address.uri} is Milvus {version}, which loses rows of divided collections; leave out"
+                " `partition_by`, or use a later version"
             )
 
     def create(
@@ -93,8 +99,6 @@ class MilvusCollection:
         settings: dict[str, int],
         info: str,
         norm_exponent: int,
-        shards: int = 1,
-        replicas: int = 1,
         divided: bool = False,
     ) -> None:
         """Make a collection that can be searched.
@@ -106,16 +110,14 @@ class MilvusCollection:
             settings: of this kind.
             info: the index's description of itself.
             norm_exponent: see ``allow_norms``.
-            shards, replicas: see ``CollectionDescription``.
             divided: whether rows name the partition that they belong to.
 
         Raises:
             UsageError: the server does not offer the kind of index.
-            ResourceError: it does not have enough query nodes for the replicas, or refuses for another reason.
+            ResourceError: it refuses for another reason.
         """
         library = self.connection.library
         kinds, new = library.DataType, library.MilvusClient
-        several = {REPLICAS: str(replicas)} if replicas > 1 else {}
         schema = new.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field(KEY, kinds.VARCHAR, is_primary=True, max_length=32)
         schema.add_field("row", kinds.INT64)
@@ -131,9 +133,8 @@ class MilvusCollection:
                 "create_collection",
                 name,
                 schema=schema,
-                num_shards=shards,
                 consistency_level="Strong",  # every later request gets what was acknowledged
-                properties={PROPERTY: info} | _norm_property(norm_exponent) | several,
+                properties={PROPERTY: info} | _norm_property(norm_exponent),
             )
         indexes = new.prepare_index_params()
         indexes.add_index("vector", index_type=kind, metric_type="IP", params=settings)
@@ -142,7 +143,7 @@ class MilvusCollection:
                 self._call("create_index", name, indexes)
         except ResourceError as error:
             raise UsageError(f"{error}; use another index type") from error
-        self._call("load_collection", name, replica_number=replicas)
+        self._call("load_collection", name)
 
     def allow_norms(self, collection: str, exponent: int) -> None:
         """Record that vectors may have norms below ``2 ** exponent``, before such vectors are written.
@@ -177,8 +178,7 @@ class MilvusCollection:
         if PROPERTY not in properties or len(widths) != 1:
             return None
         info, norm = str(properties[PROPERTY]), max(norms, default=inf)
-        shards, replicas = int(found.get("num_shards", 1)), int(properties.get(REPLICAS, 1))
-        return CollectionDescription(str(found["collection_name"]), info, widths[0], norm, shards, replicas)
+        return CollectionDescription(str(found["collection_name"]), info, widths[0], norm)
 
     def kind(self) -> str:
         """Type of the vectors' index, such as FLAT; empty if it has no index of inner products."""

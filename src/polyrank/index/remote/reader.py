@@ -184,8 +184,7 @@ class RemoteIndex(Index):
     def info(self) -> dict[str, Any]:
         server = {"remote": str(self.server.address), "collection": self.collection, "kind": self.kind}
         size = {"n": len(self), "n_indexed": self.server.n_indexed(), "dimension": self.dimension, "precision": "fp32"}
-        copies = {"shards": self._description.shards, "replicas": self._description.replicas}
-        return asdict(self._info) | size | server | copies
+        return asdict(self._info) | size | server
 
     def close(self) -> None:
         """Close the connection."""

@@ -22,7 +22,6 @@ from polyrank.index.checks import (
 )
 from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.index.remote.address import FOLDER_FILES, LOCK, Address, read_address, write_address
-from polyrank.index.remote.collections import check_partitions
 from polyrank.index.remote.connection import TIMEOUT_S
 from polyrank.index.remote.facts import Columns, read_field
 from polyrank.index.remote.milvus import KINDS, MilvusCollection, build_settings, read_kind
@@ -161,8 +160,6 @@ def write_remote(
     fingerprint: str,
     model: str,
     ann: str = "",
-    shards: int = 1,
-    replicas: int = 1,
     partition_by: str = "",
     overwrite: bool = False,
     timeout_s: float = TIMEOUT_S,
@@ -173,7 +170,7 @@ def write_remote(
         path: the folder to make, which stores the address.
         address: of the server, and a name that is free or that of an index to replace.
         candidates, vectors, fingerprint, model: as in ``polyrank.index.write_index``.
-        ann, shards, replicas, partition_by: as in ``polyrank.index.write_index``.
+        ann, partition_by: as in ``polyrank.index.write_index``.
         overwrite: whether an existing index may be replaced.
         timeout_s: for each request.
 
@@ -196,7 +193,7 @@ def write_remote(
         if overwrite and target.exists():  # a writer's changes would be lost with the old collection
             _hold_lock(resources, target)
         server = resources.enter_context(closing(MilvusCollection(address, timeout_s=timeout_s)))
-        server.check_offered(ann, shards=shards, replicas=replicas)
+        server.check_offered(ann, divided=bool(columns.field))
         old = server.alias()
         if old is not None and not overwrite:
             raise UsageError(f"{address} already exists; choose another name or pass `overwrite=True`")
@@ -219,12 +216,8 @@ def write_remote(
                         settings=build_settings(kind, len(candidates), width),
                         info=json.dumps(asdict(CollectionInfo(fingerprint, model, dimension, partition_by))),
                         norm_exponent=exponent,
-                        shards=shards,
-                        replicas=replicas,
                         divided=bool(columns.field),
                     )
-                    if columns.field:
-                        check_partitions(server, collection, width)
                 if exponent > largest:
                     largest = exponent
                     server.allow_norms(collection, exponent)
