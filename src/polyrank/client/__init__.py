@@ -1,6 +1,6 @@
 """Clients for a polyrank server. They return the same answers, explanations and errors as an index opened locally.
 
-``calls`` defines routes and JSON, ``clients`` sends requests. This package does not load torch.
+``calls`` parses answers, ``clients`` defines and sends requests. This package does not load torch.
 """
 
 from polyrank.client.clients import AsyncClient, Client

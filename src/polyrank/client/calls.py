@@ -1,4 +1,4 @@
-"""Requests to a server as values: method, route, JSON body, and a function that parses the answer. Sends nothing."""
+"""Requests to a server as values, and what their answers mean: results and errors. Sends nothing."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,7 @@ from polyrank.errors import (
     ResourceError,
     UsageError,
 )
-from polyrank.feedback.records import Action
 from polyrank.records import Candidate, Context, ContextLike, Ranked
-from polyrank.scorers.explanation import Explanation
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -72,101 +70,6 @@ class ServedModel:
     facts: Mapping[str, Any] = field(repr=False)
 
 
-def respond(
-    context: ContextLike,
-    k: int,
-    model: str | None,
-    filter: str | None,
-    conversation: str | None,
-    allow_echo: bool,
-    diverse: bool,
-) -> Call[Answer]:
-    """Get the best replies."""
-    if k < 1:
-        raise UsageError(f"k is {k}; request at least one reply")
-    given = _given(model=model, filter=filter, conversation=conversation)
-    given |= _given(allow_echo=allow_echo or None, diverse=diverse or None)
-    return Call("POST", "/v1/respond", _answer, _context(context) | {"k": k} | given)
-
-
-def explain(
-    context: ContextLike, *, text: str | None, candidate_id: str | None, model: str | None, filter: str | None
-) -> Call[Explanation]:
-    """Explain the score of a reply."""
-    if (text is None) == (candidate_id is None):
-        raise UsageError(f"text = {text!r} and candidate_id = {candidate_id!r}; give exactly one of the two")
-    body = _context(context) | _given(text=text, id=candidate_id, model=model, filter=filter)
-    return Call("POST", "/v1/explain", Explanation.from_dict, body)
-
-
-def score(context: ContextLike, candidates: Sequence[str], *, model: str | None) -> Call[list[float]]:
-    """Get raw scores."""
-    body = _context(context) | {"candidates": _texts(candidates, "candidates")} | _given(model=model)
-    return Call("POST", "/v1/score", lambda answer: list(map(float, answer["scores"])), body)
-
-
-def add(
-    candidates: Iterable[CandidateLike], *, replace: bool, previous: Iterable[CandidateLike], model: str | None
-) -> Call[list[str]]:
-    """Add candidates; they are on disk when the server answers."""
-    new, known = (
-        [{"id": one.id, "text": one.text, "metadata": one.metadata} for one in pool_of(side)]
-        for side in (candidates, previous)
-    )
-    body = {"candidates": new, "replace": replace} | _given(previous=known or None, model=model)
-    return Call("POST", "/v1/candidates", lambda answer: list(answer["ids"]), body)
-
-
-def remove(ids: Sequence[str], *, model: str | None) -> Call[int]:
-    """Remove candidates; the result is how many were in the catalogue."""
-    body = {"ids": _texts(ids, "ids")} | _given(model=model)
-    return Call("POST", "/v1/candidates/remove", lambda answer: int(answer["removed"]), body)
-
-
-def _texts(values: Sequence[str], name: str) -> list[str]:
-    if isinstance(values, str):
-        raise TypeError(f"{name} = {values!r} is one text; give a list of texts")
-    return list(values)
-
-
-def candidate(candidate_id: str, *, model: str | None) -> Call[Candidate | None]:
-    """Get one candidate, or None if the catalogue does not have it."""
-    name = _quoted(candidate_id)
-    if name in (".", ".."):  # paths lose these
-        name = name.replace(".", "%2E")
-    path = f"/v1/candidates/{name}"
-    return Call("GET", _with_query(path, model=model), _candidate, missing=lambda: None)
-
-
-def candidates(words: str, *, filter: str | None, model: str | None, after: str | None, limit: int) -> Call[Page]:
-    """Get a page of the catalogue."""
-    path = _with_query("/v1/candidates", q=words or None, filter=filter, model=model, after=after, limit=str(limit))
-    return Call("GET", path, lambda page: Page(tuple(map(_candidate, page["candidates"])), page["next"]))
-
-
-def feedback(request: Answer | str, action: Action, *, candidate_id: str | None, final_text: str | None) -> Call[bool]:
-    """Report the outcome of an answer; the result is whether the server did not know it yet."""
-    request_id = request if isinstance(request, str) else request.request_id
-    if not request_id:
-        raise UsageError("the answer has no request_id because it does not come from a server; give one from respond")
-    body = {"request_id": request_id, "action": action} | _given(candidate_id=candidate_id, final_text=final_text)
-    return Call("POST", "/v1/feedback", lambda answer: bool(answer["recorded"]), body)
-
-
-def report() -> Call[dict[str, Any]]:
-    """Get acceptance rates."""
-    return Call("GET", "/v1/feedback/report", dict)
-
-
-def models() -> Call[list[ServedModel]]:
-    """List the indexes, rankers and models of the server."""
-    return Call(
-        "GET",
-        "/v1/models",
-        lambda all_: [ServedModel(one["id"], one.get("kind", ""), one) for one in all_["data"]],
-    )
-
-
 _ERRORS: dict[int, type[PolyrankError]] = {
     409: LockedError,
     412: DataError,
@@ -206,21 +109,37 @@ def _error(content: Any) -> Mapping[str, Any]:
     return detail if isinstance(detail, Mapping) else {}
 
 
-def _context(context: ContextLike) -> dict[str, Any]:
+def context_fields(context: ContextLike) -> dict[str, Any]:
+    """The fields of a body that state a context."""
     query = Context.of(context)
-    return {"context": list(query.turns)} | _given(background=list(query.background) or None)
+    return {"context": list(query.turns)} | given(background=list(query.background) or None)
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def candidate_rows(candidates: Iterable[CandidateLike]) -> list[dict[str, Any]]:
+    """Candidates as they are sent."""
+    return [{"id": one.id, "text": one.text, "metadata": one.metadata} for one in pool_of(candidates)]
+
+
+def listed(values: Sequence[str], name: str) -> list[str]:
+    """A list of texts; ``name`` is that of the argument, for errors."""
+    if isinstance(values, str):
+        raise TypeError(f"{name} = {values!r} is one text; give a list of texts")
+    return list(values)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _with_query(path: str, **values: str | None) -> str:
-    given = "&".join(f"{name}={_quoted(value)}" for name, value in _given(**values).items())
-    return f"{path}?{given}" if given else path
+def with_query(path: str, **values: str | None) -> str:
+    """A route with those parameters that are not None."""
+    query = "&".join(f"{name}={quoted(value)}" for name, value in given(**values).items())
+    return f"{path}?{query}" if query else path
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text as a part of a URL."""
     try:
         return quote(text, safe="")
     except UnicodeEncodeError as error:
@@ -232,11 +151,23 @@ def not_unicode(error: UnicodeEncodeError) -> DataError:
     return DataError(f"a text contains the lone surrogate {error.object[error.start]!r}; use valid Unicode")
 
 
-def _candidate(row: Mapping[str, Any]) -> Candidate:
+def read_candidate(row: Mapping[str, Any]) -> Candidate:
+    """A candidate of an answer."""
     return Candidate(row["id"], row["text"], dict(row["metadata"]))
 
 
-def _answer(content: Mapping[str, Any]) -> Answer:
+def read_page(content: Mapping[str, Any]) -> Page:
+    """A page of an answer."""
+    return Page(tuple(map(read_candidate, content["candidates"])), content["next"])
+
+
+def read_models(content: Mapping[str, Any]) -> list[ServedModel]:
+    """The served models of an answer."""
+    return [ServedModel(row["id"], row.get("kind", ""), row) for row in content["data"]]
+
+
+def read_answer(content: Mapping[str, Any]) -> Answer:
+    """Replies of an answer."""
     return Answer(
         tuple(_ranked(row) for row in content["results"]),
         content["confidence"],
@@ -256,7 +187,7 @@ def _ranked(row: Mapping[str, Any]) -> Ranked:
         row["text"],
         row["score"],
         dict(row["metadata"]),
-        _given(**stages),
+        given(**stages),
         row["template"],
         dict(row["slots"]),
     )

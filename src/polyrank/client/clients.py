@@ -1,11 +1,14 @@
-"""A blocking client and one for asyncio. Both retry when the server is busy or cannot be reached."""
+"""A blocking client and one for asyncio. Both retry when the server is busy or cannot be reached.
+
+Each request is written once, in ``Client``: it is the same in ``AsyncClient``, which sends it in another way.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 try:
     import httpx
@@ -16,7 +19,7 @@ except ImportError as error:
 
 from polyrank.answering.protocol import Answer
 from polyrank.client import calls
-from polyrank.client.calls import Call, ServedModel
+from polyrank.client.calls import Call, Page, ServedModel, given
 from polyrank.data.pool import CandidateLike
 from polyrank.errors import DataError, OfflineError, UsageError
 from polyrank.feedback.records import Action
@@ -25,6 +28,7 @@ from polyrank.scorers.explanation import Explanation
 from polyrank.storage.closing import Closing
 
 T = TypeVar("T")
+P = ParamSpec("P")
 PAGE = 200  # candidates per page of a catalogue
 MAX_PAUSE_S = 10.0  # between two attempts, unless the server requests a longer pause and timeout_s allows it
 MAX_TIMEOUT_S = 1e9  # sockets refuse much longer ones
@@ -67,6 +71,9 @@ def _retry_after(response: httpx.Response) -> float:
 class _Connection:
     """The settings and the retry policy of both clients; see ``Client`` for the arguments."""
 
+    _transport: type[httpx.Client | httpx.AsyncClient]
+    _http: Any
+
     def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 60.0, retries: int = 4) -> None:
         if not url.startswith(("http://", "https://")):
             raise UsageError(
@@ -86,9 +93,9 @@ class _Connection:
             ) from error
         self.url, self.retries = url.rstrip("/"), retries
         self._most_s = max(timeout_s, MAX_PAUSE_S)
-        headers = {} if api_key is None else {"authorization": f"Bearer {api_key}".encode()}
+        headers = {} if api_key is None else {b"authorization": f"Bearer {api_key}".encode()}
         timeout = httpx.Timeout(timeout_s, pool=None)  # requests that wait for a free connection are not late
-        self._settings: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers}
+        self._http = self._transport(base_url=self.url, timeout=timeout, headers=headers)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -142,9 +149,8 @@ class Client(_Connection, Closing):
         OfflineError: the server does not answer.
     """
 
-    def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 60.0, retries: int = 4) -> None:
-        super().__init__(url, api_key=api_key, timeout_s=timeout_s, retries=retries)
-        self._http = httpx.Client(**self._settings)
+    _transport = httpx.Client
+    _http: httpx.Client
 
     def respond(
         self,
@@ -168,7 +174,11 @@ class Client(_Connection, Closing):
             allow_echo: also return replies that repeat a turn of the context word for word.
             diverse: return replies that differ; fewer than ``k`` if the others are near-copies.
         """
-        return self._send(calls.respond(context, k, model, filter, conversation, allow_echo, diverse))
+        if k < 1:
+            raise UsageError(f"k is {k}; request at least one reply")
+        body = calls.context_fields(context) | {"k": k} | given(model=model, filter=filter, conversation=conversation)
+        body |= given(allow_echo=allow_echo or None, diverse=diverse or None)
+        return self._send(Call("POST", "/v1/respond", calls.read_answer, body))
 
     def explain(
         self,
@@ -180,11 +190,16 @@ class Client(_Connection, Closing):
         filter: str | None = None,
     ) -> Explanation:
         """Explain the score of a reply, given by its text or its id."""
-        return self._send(calls.explain(context, text=text, candidate_id=candidate_id, model=model, filter=filter))
+        if (text is None) == (candidate_id is None):
+            raise UsageError(f"text = {text!r} and candidate_id = {candidate_id!r}; give exactly one of the two")
+        body = calls.context_fields(context) | given(text=text, id=candidate_id, model=model, filter=filter)
+        return self._send(Call("POST", "/v1/explain", Explanation.from_dict, body))
 
     def score(self, context: ContextLike, candidates: Sequence[str], *, model: str | None = None) -> list[float]:
         """Raw scores of the candidates, in their order; higher is better."""
-        return self._send(calls.score(context, candidates, model=model))
+        body = calls.context_fields(context) | given(model=model)
+        body["candidates"] = calls.listed(candidates, "candidates")
+        return self._send(Call("POST", "/v1/score", lambda answer: list(map(float, answer["scores"])), body))
 
     def add(
         self,
@@ -194,7 +209,7 @@ class Client(_Connection, Closing):
         previous: Iterable[CandidateLike] = (),
         model: str | None = None,
     ) -> list[str]:
-        """Add all candidates or, on an error, none; returns their ids. See ``polyrank.Pipeline.add``.
+        """Add all candidates or, on an error, none; returns their ids. See ``polyrank.Replies.add``.
 
         Args:
             candidates: to add.
@@ -205,15 +220,22 @@ class Client(_Connection, Closing):
         Raises:
             DataError: a candidate is invalid, or one of ``previous`` was changed or removed since; nothing is added.
         """
-        return self._send(calls.add(candidates, replace=replace, previous=previous, model=model))
+        body = {"candidates": calls.candidate_rows(candidates), "replace": replace}
+        body |= given(previous=calls.candidate_rows(previous) or None, model=model)
+        return self._send(Call("POST", "/v1/candidates", lambda answer: list(answer["ids"]), body))
 
     def remove(self, ids: Sequence[str], *, model: str | None = None) -> int:
         """Remove candidates; returns how many were in the catalogue."""
-        return self._send(calls.remove(ids, model=model))
+        body = {"ids": calls.listed(ids, "ids")} | given(model=model)
+        return self._send(Call("POST", "/v1/candidates/remove", lambda answer: int(answer["removed"]), body))
 
     def candidate(self, candidate_id: str, *, model: str | None = None) -> Candidate | None:
         """The candidate with an id, or None."""
-        return self._send(calls.candidate(candidate_id, model=model))
+        name = calls.quoted(candidate_id)
+        if name in (".", ".."):  # paths lose these
+            name = name.replace(".", "%2E")
+        path = calls.with_query(f"/v1/candidates/{name}", model=model)
+        return self._send(Call("GET", path, calls.read_candidate, missing=lambda: None))
 
     def candidates(
         self, words: str = "", *, filter: str | None = None, model: str | None = None
@@ -221,7 +243,7 @@ class Client(_Connection, Closing):
         """All candidates, or those that contain the words and pass the filter, in the order of addition."""
         after: str | None = None
         while True:
-            page = self._send(calls.candidates(words, filter=filter, model=model, after=after, limit=PAGE))
+            page = self._page(words, filter, model, after)
             yield from page.candidates
             if (after := page.next) is None:
                 return
@@ -237,15 +259,25 @@ class Client(_Connection, Closing):
             candidate_id: the reply that was taken or edited.
             final_text: the text that was sent instead, if the reply was edited or refused.
         """
-        return self._send(calls.feedback(answer, action, candidate_id=candidate_id, final_text=final_text))
+        request_id = answer if isinstance(answer, str) else answer.request_id
+        if not request_id:
+            raise UsageError(
+                "the answer has no request_id because it does not come from a server; give one from respond"
+            )
+        body = {"request_id": request_id, "action": action} | given(candidate_id=candidate_id, final_text=final_text)
+        return self._send(Call("POST", "/v1/feedback", lambda answer: bool(answer["recorded"]), body))
 
     def report(self) -> dict[str, Any]:
         """Acceptance rates, see ``polyrank.feedback.report``."""
-        return self._send(calls.report())
+        return self._send(Call("GET", "/v1/feedback/report", dict))
 
     def models(self) -> list[ServedModel]:
         """The indexes, rankers and models of the server; requests without a model go to the first."""
-        return self._send(calls.models())
+        return self._send(Call("GET", "/v1/models", calls.read_models))
+
+    def _page(self, words: str, filter: str | None, model: str | None, after: str | None) -> Page:
+        query = {"q": words or None, "filter": filter, "model": model, "after": after, "limit": str(PAGE)}
+        return self._send(Call("GET", calls.with_query("/v1/candidates", **query), calls.read_page))
 
     def close(self) -> None:
         """Close the connections."""
@@ -268,6 +300,13 @@ class Client(_Connection, Closing):
         raise AssertionError("the last attempt returns or raises")
 
 
+def awaited(
+    method: Callable[Concatenate[Client, P], T],
+) -> "Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]":
+    """A method of ``Client`` for an ``AsyncClient``, whose ``_send`` returns a coroutine: so does the method."""
+    return cast("Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]", method)
+
+
 class AsyncClient(_Connection):
     """A ``Client`` for asyncio: await each call, iterate with ``async for``, close with ``async with``.
 
@@ -278,60 +317,19 @@ class AsyncClient(_Connection):
         PolyrankError: as for ``Client``.
     """
 
-    def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 60.0, retries: int = 4) -> None:
-        super().__init__(url, api_key=api_key, timeout_s=timeout_s, retries=retries)
-        self._http = httpx.AsyncClient(**self._settings)
+    _transport = httpx.AsyncClient
+    _http: httpx.AsyncClient
 
-    async def respond(
-        self,
-        context: ContextLike,
-        k: int = 5,
-        *,
-        model: str | None = None,
-        filter: str | None = None,
-        conversation: str | None = None,
-        allow_echo: bool = False,
-        diverse: bool = False,
-    ) -> Answer:
-        """See ``Client.respond``."""
-        return await self._send(calls.respond(context, k, model, filter, conversation, allow_echo, diverse))
-
-    async def explain(
-        self,
-        context: ContextLike,
-        *,
-        text: str | None = None,
-        candidate_id: str | None = None,
-        model: str | None = None,
-        filter: str | None = None,
-    ) -> Explanation:
-        """See ``Client.explain``."""
-        return await self._send(
-            calls.explain(context, text=text, candidate_id=candidate_id, model=model, filter=filter)
-        )
-
-    async def score(self, context: ContextLike, candidates: Sequence[str], *, model: str | None = None) -> list[float]:
-        """See ``Client.score``."""
-        return await self._send(calls.score(context, candidates, model=model))
-
-    async def add(
-        self,
-        candidates: Iterable[CandidateLike],
-        *,
-        replace: bool = False,
-        previous: Iterable[CandidateLike] = (),
-        model: str | None = None,
-    ) -> list[str]:
-        """See ``Client.add``."""
-        return await self._send(calls.add(candidates, replace=replace, previous=previous, model=model))
-
-    async def remove(self, ids: Sequence[str], *, model: str | None = None) -> int:
-        """See ``Client.remove``."""
-        return await self._send(calls.remove(ids, model=model))
-
-    async def candidate(self, candidate_id: str, *, model: str | None = None) -> Candidate | None:
-        """See ``Client.candidate``."""
-        return await self._send(calls.candidate(candidate_id, model=model))
+    respond = awaited(Client.respond)
+    explain = awaited(Client.explain)
+    score = awaited(Client.score)
+    add = awaited(Client.add)
+    remove = awaited(Client.remove)
+    candidate = awaited(Client.candidate)
+    feedback = awaited(Client.feedback)
+    report = awaited(Client.report)
+    models = awaited(Client.models)
+    _page = awaited(Client._page)
 
     async def candidates(
         self, words: str = "", *, filter: str | None = None, model: str | None = None
@@ -339,25 +337,11 @@ class AsyncClient(_Connection):
         """See ``Client.candidates``."""
         after: str | None = None
         while True:
-            page = await self._send(calls.candidates(words, filter=filter, model=model, after=after, limit=PAGE))
+            page = await self._page(words, filter, model, after)
             for candidate in page.candidates:
                 yield candidate
             if (after := page.next) is None:
                 return
-
-    async def feedback(
-        self, answer: Answer | str, action: Action, *, candidate_id: str | None = None, final_text: str | None = None
-    ) -> bool:
-        """See ``Client.feedback``."""
-        return await self._send(calls.feedback(answer, action, candidate_id=candidate_id, final_text=final_text))
-
-    async def report(self) -> dict[str, Any]:
-        """See ``Client.report``."""
-        return await self._send(calls.report())
-
-    async def models(self) -> list[ServedModel]:
-        """See ``Client.models``."""
-        return await self._send(calls.models())
 
     async def aclose(self) -> None:
         """Close the connections."""
