@@ -8,7 +8,6 @@ import math
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 from itertools import tee
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,6 @@ from numpy.typing import NDArray
 from polyrank.errors import UsageError
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.protocols import Encoder, Floats
-
-if TYPE_CHECKING:
-    from polyrank.scorers.network import NetworkScorer
-    from polyrank.text.cut import Cut
 
 PROBE = Context(("how are you today ?", "fine , and you ?"))  # has several vectors if any context has
 
@@ -36,6 +31,7 @@ class Scaled(Encoder):
         if not (weight > 0 and math.isfinite(weight)):
             raise UsageError(f"weight = {weight} of {encoder!r}; give a number above 0")
         self.encoder, self.root, self.dimension = encoder, math.sqrt(weight), encoder.dimension
+        self.parts = (encoder,)
         self.name = encoder.name
         stated = f"{float(weight).hex()} {encoder.fingerprint}"
         self.fingerprint = hashlib.sha256(stated.encode()).hexdigest() if encoder.fingerprint else ""
@@ -56,17 +52,6 @@ class Scaled(Encoder):
         with closing(self.encoder.encode_lists(lists)) as encoded:
             yield from (self.root * vectors for vectors in encoded)
 
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        return self.encoder.n_context_tokens(context)
-
-    @property
-    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        return self.encoder.networks
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        return self.encoder.cut
-
 
 class Joined(Encoder):
     """``score = sum_p score_p``, as one inner product, or as one Poly score.
@@ -83,6 +68,8 @@ class Joined(Encoder):
     Raises:
         UsageError: more than one encoder gives several vectors.
     """
+
+    parts: tuple[Encoder, ...]
 
     def __init__(self, parts: Sequence[Encoder]) -> None:
         self.parts = tuple(parts)
@@ -113,20 +100,6 @@ class Joined(Encoder):
             encoded = [stack.enter_context(closing(part.encode_lists(copy))) for part, copy in copies]
             for sides in zip(*encoded, strict=True):
                 yield np.concatenate(sides, axis=1)
-
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context the first encoder reads."""
-        return self.parts[0].n_context_tokens(context)
-
-    @property
-    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """The networks of all encoders."""
-        return tuple({id(network): network for part in self.parts for network in part.networks}.values())
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        """The texts that each of the encoders truncated."""
-        return tuple({id(cut): cut for part in self.parts for cut in part.cut}.values())
 
 
 def attending_part(parts: Sequence[Encoder]) -> int | None:

@@ -12,7 +12,6 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.records import ContextLike, contexts_of
 from polyrank.text import Texts, Tokens, pad
-from polyrank.text.cut import Cut
 from polyrank.text.tokens import token_batches
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -68,11 +67,6 @@ class NetworkScorer(Generic[Model]):
     def networks(self) -> "tuple[NetworkScorer[Any], ...]":
         """Itself."""
         return (self,)
-
-    @property
-    def cut(self) -> tuple[Cut, ...]:
-        """The texts that were truncated."""
-        return (self.texts.cut,)
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
         """How many tokens of a context are read, boundaries included."""

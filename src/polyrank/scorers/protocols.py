@@ -24,8 +24,34 @@ if TYPE_CHECKING:  # BM25 needs no torch
 Floats = NDArray[np.float32]
 
 
+class Composed(Protocol):
+    """Has networks, or consists of parts that have them."""
+
+    parts: "Sequence[Composed]" = ()
+    """The parts of its score; empty for a network or a formula."""
+
+    @property
+    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
+        """The scorers of its networks, each once."""
+        return tuple({id(network): network for part in self.parts for network in part.networks}.values())
+
+    @property
+    def precision(self) -> str:
+        """The precision of its networks, such as "int8"; several with commas; empty if it has no network."""
+        return ", ".join(sorted({network.precision for network in self.networks}))
+
+    @property
+    def cut(self) -> "tuple[Cut, ...]":
+        """The texts that were truncated, for each network."""
+        return tuple(network.texts.cut for network in self.networks)
+
+    def n_context_tokens(self, context: ContextLike) -> int | None:
+        """How many tokens of a context the first network reads, boundaries included; None without a network."""
+        return next((network.n_context_tokens(context) for network in self.networks), None)
+
+
 @runtime_checkable
-class Scorer(Protocol):
+class Scorer(Composed, Protocol):
     """Scores candidates for contexts. A context is a Context, one turn, or a list of turns.
 
     Scores are fp32; higher is better. Scores of different models are not comparable.
@@ -90,28 +116,9 @@ class Scorer(Protocol):
         """Take what a first stage computes of the same texts, where a re-ranker can use it."""
         return  # most cannot
 
-    @property
-    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """The scorers that it consists of, one for each network."""
-        return ()
-
-    @property
-    def precision(self) -> str:
-        """The precision of its networks, such as "int8"; several with commas; empty if it has no network."""
-        return ", ".join(sorted({network.precision for network in self.networks}))
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        """The texts that were truncated, for each network."""
-        return ()
-
     def fitted_to(self, texts: Callable[[], Sequence[str]]) -> "Scorer":
         """A lexical scorer that is not fitted: a copy fitted to texts. Any other scorer: itself."""
         return self
-
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context are read, boundaries included; None for lexical scorers."""
-        return None
 
     def explained(self, context: Context, candidate: str, max_words: int) -> "Explanation":
         """How a score comes about; see ``polyrank.explain``. By leaving out words, unless a class knows better."""

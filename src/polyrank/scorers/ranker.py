@@ -33,9 +33,6 @@ from polyrank.scorers.two_stage import SHORTLIST, rerank
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from polyrank.scorers.network import NetworkScorer
-    from polyrank.text.cut import Cut
-
 
 class Ranker(Scorer):
     """``score = sum_t weights_t . features_t(context, reply)`` over its terms t.
@@ -64,6 +61,7 @@ class Ranker(Scorer):
         figures: Mapping[str, Any] | None = None,
     ) -> None:
         self.terms = tuple(Weighed(term, weights) for term, weights in terms)
+        self.parts = tuple(each.term for each in self.terms)
         if not self.terms:
             raise UsageError("0 terms; give a ranker at least one")
         self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
@@ -171,20 +169,6 @@ class Ranker(Scorer):
             return parts[0][2]
         return sum_explanations(math.fsum(weight * part.score for _, weight, part in parts), parts)
 
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context the first network reads."""
-        return next((n for each in self.terms if (n := each.term.n_context_tokens(context)) is not None), None)
-
-    @property
-    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """The networks of all terms."""
-        return tuple({id(network): network for each in self.terms for network in each.term.networks}.values())
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        """The texts that a term truncated."""
-        return tuple({id(cut): cut for each in self.terms for cut in each.term.cut}.values())
-
     def save(self, path: str | Path, *, replace: bool = False) -> None:
         """Write the ranker's folder: ``ranker.json`` with its terms, and a file of their tensors.
 
@@ -286,7 +270,7 @@ class _WithCounts(Scorer):
     """A ranker of candidates of which some have a count in their metadata; only for ``Ranker.rank``."""
 
     def __init__(self, ranker: Ranker, counts: Sequence[Any]) -> None:
-        self.ranker, self.counts = ranker, counts
+        self.ranker, self.counts, self.parts = ranker, counts, (ranker,)
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """The scores of the one list of candidates."""
@@ -299,10 +283,6 @@ class _WithCounts(Scorer):
             others = [each for each in ranker.rerankers if each not in ranker._counts]
             return [first + ranker.scores_of(others, [query], [texts])[0]]
         return ranker._reranked([query], [first + ranker.encoder.score([query], [texts])[0]], [texts])
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        return self.ranker.cut
 
 
 def _portable(value: Any, path: Path) -> Any:

@@ -4,7 +4,6 @@ Shapes: B contexts, K candidates of each, N rows of a pool, n candidates of a sh
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,10 +12,6 @@ from polyrank.ranking.top import top_rows_with_ties
 from polyrank.records import ContextLike, contexts_of
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
-
-if TYPE_CHECKING:
-    from polyrank.scorers.network import NetworkScorer
-    from polyrank.text.cut import Cut
 
 SHORTLIST = 100
 Combine = Callable[[Floats, Floats], Floats]
@@ -49,7 +44,8 @@ class TwoStageScorer(Scorer):
         n_retrieved: int = SHORTLIST,
         combine: Combine = reranker_alone,
     ) -> None:
-        self.retriever, self.reranker, self.combine = retriever, reranker, combine
+        self.parts = self.retriever, self.reranker = retriever, reranker
+        self.combine = combine
         self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
         reranker.follow(retriever)
 
@@ -77,21 +73,6 @@ class TwoStageScorer(Scorer):
 
         rows = rerank(first, lists, self.n_retrieved, second, self.combine)
         return np.array(rows, np.float32).reshape(len(queries), len(shared))
-
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context the retriever reads, or else the re-ranker."""
-        first = self.retriever.n_context_tokens(context)
-        return self.reranker.n_context_tokens(context) if first is None else first
-
-    @property
-    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """Those of both stages."""
-        return (*self.retriever.networks, *self.reranker.networks)
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        """The texts that either stage truncated."""
-        return (*self.retriever.cut, *self.reranker.cut)
 
 
 def rerank(

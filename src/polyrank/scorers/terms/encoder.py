@@ -1,7 +1,7 @@
 """The term ``encoder``: the score of a model with vectors, such as a Bi- or Poly-encoder or a ConveRT."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.explanation import Explanation
@@ -13,9 +13,6 @@ from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Term
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from polyrank.scorers.network import NetworkScorer
-    from polyrank.text.cut import Cut
-
 
 class ScorerTerm(Term):
     """A term that is the score of one model.
@@ -26,6 +23,7 @@ class ScorerTerm(Term):
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = as_scorer(scorer)
+        self.parts = (self.scorer,)
         self.name, self.fingerprint = self.scorer.name or type(scorer).__name__, self.scorer.fingerprint
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
@@ -46,20 +44,6 @@ class ScorerTerm(Term):
     def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
         """The term of the named model."""
         return cls(load(state["model"]))
-
-    @property
-    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """The scorers of the model's networks."""
-        return self.scorer.networks
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        """The texts that the model truncated."""
-        return self.scorer.cut
-
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context the model reads."""
-        return self.scorer.n_context_tokens(context)
 
 
 class EncoderTerm(ScorerTerm):

@@ -6,7 +6,7 @@ Shapes: N candidates, M vectors per context, D dimensions; J stored contexts.
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,6 @@ from polyrank.scorers.terms.protocol import LoadModel, Offer, ReplyTerm, State
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from polyrank.scorers.network import NetworkScorer
-    from polyrank.text.cut import Cut
 
 N_CONTEXTS = 1000
 CONTEXTS_AT_A_TIME = 256
@@ -60,6 +57,7 @@ class Hubs(ReplyTerm):
                 f"contexts of dimension {contexts.shape[2]} do not fit vectors of dimension {encoder.dimension}; encode"
                 " them with this encoder"
             )
+        self.parts = (encoder,)
         self.of, self.scale, self.name = encoder, float(scale), f"hubs of {encoder.name or 'the encoder'}"
         self.contexts, self.mask = np.ascontiguousarray(contexts, np.float32), np.ascontiguousarray(mask)
         real = self.contexts[self.mask].astype(np.float64)
@@ -103,16 +101,6 @@ class Hubs(ReplyTerm):
         encoder = load(state["model"])
         assert isinstance(encoder, Encoder), "hubs are of an encoder"
         return cls(encoder, tensors["contexts"].numpy(), tensors["mask"].numpy(), scale=state["scale"])
-
-    @property
-    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """Those of the encoder."""
-        return self.of.networks
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        """The texts that the encoder truncated."""
-        return self.of.cut
 
 
 def choose_contexts(examples: Sequence[Example], n: int, *, seed: int = 1) -> list[Context]:

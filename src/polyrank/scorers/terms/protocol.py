@@ -18,13 +18,10 @@ from polyrank.ranking.weights import PRIOR_DEVIATION
 from polyrank.records import Context, ContextLike, Example, contexts_of
 from polyrank.scorers.explanation import Explanation, of_candidate
 from polyrank.scorers.inputs import as_texts
-from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.scorers.protocols import Composed, Encoder, Floats, Scorer
 
 if TYPE_CHECKING:  # counts and words need no torch
     from torch import Tensor
-
-    from polyrank.scorers.network import NetworkScorer
-    from polyrank.text.cut import Cut
 
 State = dict[str, Any]
 """The values from which a term is made again, ready for JSON; under "model" the name of a model."""
@@ -61,7 +58,7 @@ class Offer:
         return tuple(model for model in (*self.models, *self.installed) if not isinstance(model, Encoder))
 
 
-class Term(ABC):
+class Term(Composed, ABC):
     """A term of a ranker: ``sum_f weight_f feature_f(context, reply)``.
 
     Terms with vectors, or with numbers of the reply alone, are searched; those without re-rank the best of the search.
@@ -119,20 +116,6 @@ class Term(ABC):
             load: opens the models that the state names.
         """
         return cls()
-
-    @property
-    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
-        """The scorers of its networks."""
-        return ()
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        """The texts that were truncated, for each network."""
-        return ()
-
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context are read; None: it has no network."""
-        return None
 
     def follow(self, first_stage: Scorer) -> None:
         """Take what the search computes of the same texts, where a re-ranker can use it."""
@@ -205,7 +188,7 @@ class Weighed(Scorer):
     """
 
     def __init__(self, term: Term, weights: Sequence[float]) -> None:
-        self.term, self.weights, self.name = term, tuple(map(float, weights)), term.name
+        self.term, self.weights, self.name, self.parts = term, tuple(map(float, weights)), term.name, (term,)
         if len(self.weights) != len(term.features):
             raise UsageError(
                 f"{len(self.weights)} weights for the features {', '.join(term.features)} of {term.name}; give one each"
@@ -226,8 +209,3 @@ class Weighed(Scorer):
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         weights = np.asarray(self.weights, np.float32)
         return [features @ weights for features in self.term.score(contexts, candidates)]
-
-    @property
-    def cut(self) -> "tuple[Cut, ...]":
-        """The texts that were truncated."""
-        return self.term.cut
