@@ -533,6 +533,20 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_final_texts_are_stored_with_slots(tmp_path: Path) -> None:
+    replies = Reply("a", 2.0, "{order} is on its way"), Reply("b", 1.0, "Call 0800 123 456")
+    sent = {"a": "AR-12345 is on its way", "b": "Hi Zoe, call 0800 123 456 about AR-12345", "c": "No, Zoe."}
+    with FeedbackStore(tmp_path / "f", keep_text=True) as store:
+        for name, text in sent.items():
+            store.record(Shown(name, replies, Context("I'm Zoe, where is it?")), Outcome(name, "edited", "a", text))
+            store.record(Outcome(name, "edited", "a", text))  # sent again
+        assert [request.outcome and request.outcome.final_text for request in store.requests()] == [
+            "{order} is on its way",
+            "Hi {customer}, call 0800 123 456 about {order}",
+            "No, {customer}.",
+        ]
+
+
 def test_one_command_trains_on_feedback(tmp_path: Path) -> None:
     with FeedbackStore(tmp_path / "kept.db", keep_text=True) as store:
         for number in range(40):

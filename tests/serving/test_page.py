@@ -179,6 +179,35 @@ def test_a_reply_is_edited_before_it_is_sent(watched: Watched, server: Running) 
     expect(page.get_by_label("Customer message")).to_have_value("")
 
 
+def test_a_reply_with_gaps_is_sent_when_they_are_filled(
+    watched: Watched, paths: dict[str, str], tmp_path: Path
+) -> None:
+    text = "{customer}, {order} comes on {date}"
+    pool = [polyrank.Candidate("slots", text, {"gaps": ["date"]})]
+    polyrank.build_index(tmp_path / "index", "shipped:convert", pool)
+    (tmp_path / "serve.toml").write_text('[feedback]\nfile = "feedback.db"\nkeep_text = true\n', "utf-8")
+    with serving(f"index={tmp_path / 'index'}", "--config", tmp_path / "serve.toml") as running:
+        page = watched.open(running.url)
+        send_turn(page, "I'm Zoe, where is AR-12345?")
+        assert shown(page) == ["Zoe, AR-12345 comes on {date}"]
+        expect(page.locator(".take mark")).to_have_text("{date}")
+        page.get_by_role("button", name="Take reply 1").click()
+        field = page.get_by_label("Agent message")
+        expect(page.locator("#gaps")).to_contain_text("Fill {date}")
+        page.keyboard.press("Enter")  # not before the gap is filled
+        expect(page.locator("#turns li")).to_have_count(1)
+        page.keyboard.type("3 May")  # over the selected gap
+        expect(field).to_have_value("Zoe, AR-12345 comes on 3 May")
+        with page.expect_request("**/v1/feedback") as sent:
+            page.keyboard.press("Enter")
+        assert sent.value.post_data_json["action"] == "taken"
+        expect(page.locator("#turns li.agent p")).to_have_text("Zoe, AR-12345 comes on 3 May")
+        send_turn(page, "and AR-12346?")
+        page.get_by_role("button", name="Take reply 1").click()
+        page.get_by_role("button", name="send it as it is").click()
+        expect(page.locator("#turns li.agent p").last).to_have_text("Zoe, {order} comes on {date}")
+
+
 def test_why_colours_the_librarys_tokens(watched: Watched, server: Running, paths: dict[str, str]) -> None:
     context = [
         "hi 🙂🙂",

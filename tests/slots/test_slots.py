@@ -12,15 +12,15 @@ from polyrank.slots import data_in, fill, people_in, template, values_of
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Your order #4711 has shipped, tracking 1Z999AA10123456784.", None),
+        ("Your order #4711 has shipped by 1Z999AA10123456784.", "Your order #{order} has shipped by {order_2}."),
         ("ticket INC0012345 was closed", "ticket {order} was closed"),
-        ("Bestellnummer: 55-1234-9, Kundennummer K4711", None),
+        ("Bestellnummer: 55-1234-9, Kundennummer K4711", "Bestellnummer: {order}, Kundennummer {order_2}"),
         ("Die Bestellung Nr. 12345 wurde am 12.05.2024 um 14:30 Uhr versendet",
          "Die Bestellung Nr. {order} wurde am {date} um {time} versendet"),
         ("Ihre Rechnung RE-2024-0815 vom 3. Mai.", "Ihre Rechnung {order} vom {date}."),
         ("Votre commande n° 84512 du 12 mars 2024 de 49,90 € arrivera le 3 avril à 14h30",
          "Votre commande n° {order} du {date} de {amount} arrivera le {date_2} à {time}"),
-        ("Appelez le 06 12 34 56 78 ou +33 6 12 34 56 79.", None),
+        ("Appelez le 06 12 34 56 78 ou +33 6 12 34 56 79.", "Appelez le {phone} ou {phone_2}."),
         ("Su pedido PED-00123 del 3 de mayo, 1.249,00 €, llegará a las 10:30.",
          "Su pedido {order} del {date}, {amount}, llegará a las {time}."),
         ("Llame al 612 345 678", "Llame al {phone}"),
@@ -36,7 +36,7 @@ from polyrank.slots import data_in, fill, people_in, template, values_of
         ("{customer} paid {amount}", "{customer} paid {amount}"),
     ],
 )  # fmt: skip
-def test_values_of_real_looking_replies(text: str, expected: str | None) -> None:
+def test_values_of_real_looking_replies(text: str, expected: str) -> None:
     assert template(text) == expected
 
 

@@ -11,7 +11,18 @@ from polyrank.data.pool import text_id
 from polyrank.data.same_words import same_words, word_pattern
 from polyrank.errors import DataError
 from polyrank.records import Candidate, Example
-from polyrank.slots import GAPS_FIELD, SLOT, Found, data_in, normalized, parts_of, people_in, template
+from polyrank.slots import (
+    GAPS_FIELD,
+    SEVERAL,
+    SLOT,
+    Found,
+    data_in,
+    normalized,
+    parts_of,
+    people_in,
+    slots_in,
+    template,
+)
 from polyrank.wording import brief, counted
 
 N_OF_FIRM = 3
@@ -219,21 +230,17 @@ class _Corpus:
         ]
         names_at: dict[str, set[str]] = defaultdict(set)  # words at the place of a name, by the rest of the reply
         for _, made, _ in masked:
-            for rest, name in _holes(made or ""):
+            for rest, name in _holes(made):
                 names_at[self.key(rest)].add(name.casefold())
         return [self._reply(text, made, one, names_at) for text, made, one in masked]
 
-    def _reply(
-        self, text: str, made: str | None, one: _Conversation, names_at: Mapping[str, Collection[str]]
-    ) -> _Reply:
-        if made is not None:
-            made = next((rest for rest, name in _holes(made) if self._is_name(rest, name, one, names_at)), made)
-            made = _NUMBER.sub(lambda number: "{number}" if self._is_rare(number[0]) else number[0], made)
-            made = None if self._is_personal(made) else made
+    def _reply(self, text: str, made: str, one: _Conversation, names_at: Mapping[str, Collection[str]]) -> _Reply:
+        made = next((rest for rest, name in _holes(made) if self._is_name(rest, name, one, names_at)), made)
+        made = _NUMBER.sub(lambda number: "{number}" if self._is_rare(number[0]) else number[0], made)
+        several = any(name.endswith("_2") and name.removesuffix("_2") not in SEVERAL for name in slots_in(made))
         values = [found for found in data_in(text) if not self._is_of_firm(found)]
-        return _Reply(
-            text, made, frozenset(found.kind for found in values if normalized(found.value) not in one.values)
-        )
+        looked_up = frozenset(found.kind for found in values if normalized(found.value) not in one.values)
+        return _Reply(text, None if several or self._is_personal(made) else made, looked_up)
 
     def _is_of_firm(self, found: Found) -> bool:
         return normalized(found.value) in self.of_firm and not found.value.startswith("{")
@@ -275,7 +282,7 @@ def _holes(made: str) -> Iterator[tuple[str, str]]:
 
 def _without_data(text: str, people: Mapping[str, str]) -> str:
     """A text without slots and names at the places of names."""
-    made = SLOT.sub(" ", template(text, people) or text)
+    made = SLOT.sub(" ", template(text, people))
     for name in sorted(people_in(made), reverse=True):
         made = made[: name.start] + made[name.end :]
     return made

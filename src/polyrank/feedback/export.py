@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from polyrank.data.same_words import same_words
 from polyrank.feedback.records import RequestFeedback
 from polyrank.records import Context, Example
+from polyrank.slots import fill, values_of
 
 UNANSWERED = "no outcome was recorded"
 NO_CONTEXT = "the text of the context is unknown"
@@ -99,7 +100,8 @@ def examples(
         use.n_requests += 1
         if right is not None:
             use.right.setdefault(same_words(right), right)
-            conversations.setdefault(replace(context, turns=(*context.turns, right)), conversation)
+            sent, _ = fill(right, values_of(context))
+            conversations.setdefault(replace(context, turns=(*context.turns, sent)), conversation)
         for id_, text in known.items():
             if text is not None:  # a taken reply becomes neither, but it is right anyway
                 (use.neither if id_ == outcome.reply_id else use.wrong).setdefault(same_words(text), text)

@@ -17,6 +17,7 @@ from pathlib import Path
 from polyrank.errors import ArtifactError, DataError
 from polyrank.feedback.records import Outcome, Reply, RequestFeedback, Shown, in_utc
 from polyrank.records import Context
+from polyrank.slots import sent_template
 from polyrank.storage import sqlite
 from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath, make_folders, sync_folder
@@ -41,7 +42,7 @@ class FeedbackStore(Closing):
 
     Args:
         path: the file; created if it does not exist.
-        keep_text: whether to store texts: of contexts and replies, and final texts.
+        keep_text: whether to store texts: of contexts and replies, and final texts, with slots in place of their data.
         write: False: open for reading only; the file must exist.
 
     Raises:
@@ -135,14 +136,18 @@ class FeedbackStore(Closing):
             raise DataError(f"request {request_id!r} already has {what}; send this one under another id")
         content = entry.content(with_texts=self.keep_text)
         if entry.kind == "outcome":
-            self._check(entry)
+            shown = self._check(entry)
+            if self.keep_text and entry.final_text is not None:
+                texts = [reply.text for reply in shown.replies if reply.text]
+                content["final_text"] = sent_template(entry.final_text, texts, shown.context)
         else:
             content["context_code"] = None if entry.context is None else context_code(entry.context)
         row = (request_id, entry.time.isoformat(), _json(content), sent)
         self._connection.execute(f"INSERT INTO {kind} VALUES (?, ?, ?, ?)", row)
         return True
 
-    def _check(self, outcome: Outcome) -> None:
+    def _check(self, outcome: Outcome) -> Shown:
+        """The shown replies of an outcome."""
         query = "SELECT time, content FROM shown WHERE request_id = ?"
         row = self._connection.execute(query, (outcome.request_id,)).fetchone()
         if row is None:
@@ -155,6 +160,7 @@ class FeedbackStore(Closing):
             )
         if self.keep_text and outcome.action == "edited" and outcome.final_text is None:
             raise DataError(f"request {outcome.request_id!r} was edited without a final text; send the text")
+        return shown
 
     def _request(
         self, request_id: str, time: str, content: str, outcome_time: str = "", outcome: str | None = None

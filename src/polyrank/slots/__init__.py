@@ -4,13 +4,14 @@
 ``templates`` puts slots into texts and fills them from a context. Nothing here knows files or models.
 """
 
-from polyrank.slots.data import KINDS, Found, data_in, normalized
+from polyrank.slots.data import KINDS, SEVERAL, Found, data_in, normalized
 from polyrank.slots.people import parts_of, people_in
-from polyrank.slots.templates import GAPS_FIELD, SLOT, fill, slots_in, template, values_of
+from polyrank.slots.templates import GAPS_FIELD, SLOT, fill, sent_template, slots_in, template, values_of
 
 __all__ = [
     "GAPS_FIELD",
     "KINDS",
+    "SEVERAL",
     "SLOT",
     "Found",
     "data_in",
@@ -18,6 +19,7 @@ __all__ = [
     "normalized",
     "parts_of",
     "people_in",
+    "sent_template",
     "slots_in",
     "template",
     "values_of",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from unicodedata import normalize
 
 from polyrank.records import Context
-from polyrank.slots.data import KINDS, SEVERAL, Found, data_in, normalized
+from polyrank.slots.data import KINDS, Found, data_in, normalized
 from polyrank.slots.people import mentions, parts_of, people_in
 
 SLOT = re.compile(rf"\{{((?:{'|'.join(KINDS)})(?:_\d)?)\}}")
@@ -29,7 +29,7 @@ def template(
     *,
     common: Collection[str] = (),
     kept: Callable[[Found], bool] = lambda found: False,
-) -> str | None:
+) -> str:
     """A text with slots in place of its data, in composed Unicode.
 
     Args:
@@ -39,18 +39,16 @@ def template(
         kept: whether a value stays text.
 
     Returns:
-        None if the text holds several values of a kind that a slot's name does not tell apart.
+        The template. Slots of a second value of a kind have a number.
 
     >>> template("Hi Zoe, AR-12345 comes between 9:00 and 11:30.", {"zoe": "customer"})
     'Hi {customer}, {order} comes between {time} and {time_2}.'
-    >>> template("AR-12345 and AR-12346 were sent.") is None
-    True
     """
     text = normalize("NFC", text)
     spans = [(one.start, one.end, one.kind, one.value) for one in data_in(text) if not kept(one)]
     taken = [(one.start, one.end) for one in data_in(text)]
     spans += [
-        (*name.span(), people[name[1].casefold()], "")
+        (*name.span(), kind := people[name[1].casefold()], f"{{{kind}}}")
         for name in mentions(text, people, common)
         if all(name.end() <= start or end <= name.start() for start, end in taken)
     ]
@@ -58,11 +56,34 @@ def template(
     parts, end = [], 0
     for start, stop, kind, value in sorted(spans):
         n = numbers.setdefault(kind, {}).setdefault(normalized(value), len(numbers[kind]) + 1)
-        if n > 1 and kind not in SEVERAL:
-            return None
         parts += [text[end:start], f"{{{kind}_{n}}}" if n > 1 else f"{{{kind}}}"]
         end = stop
     return "".join([*parts, text[end:]])
+
+
+def sent_template(text: str, shown: Iterable[str], context: Context | None = None) -> str:
+    """A text that an agent sent, with slots: the reply that was filled, or the agent's words without data.
+
+    Args:
+        text: that was sent.
+        shown: the templates that the agent saw. Values in them stay text.
+        context: of the reply, for names; None: unknown.
+
+    >>> shown = ["{order} is on its way.", "Call 0800 123 456."]
+    >>> sent_template("AR-12345 is on its way.", shown), sent_template("Hi Zoe, call 0800 123 456 on 3 May.", shown)
+    ('{order} is on its way.', 'Hi {customer}, call 0800 123 456 on {date}.')
+    """
+    shown = [*shown]
+    for reply in shown:
+        fixed = [*map(re.escape, SLOT.split(reply)[::2])]
+        if len(fixed) > 1 and re.fullmatch("(?s:.+)".join(fixed), text):
+            return reply
+    known = {normalized(found.value) for reply in shown for found in data_in(reply)}
+    names = [(name.name, "agent" if name.whose == "speaker" else "customer") for name in people_in(text) if name.sure]
+    values = {} if context is None else values_of(context)
+    names += [(values[kind], kind) for kind in ("agent", "customer") if kind in values]
+    people = {part.casefold(): kind for name, kind in names for part in parts_of(name)}
+    return template(text, people, kept=lambda found: normalized(found.value) in known)
 
 
 def values_of(context: Context) -> dict[str, str]:

@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { el, get, sentence } from "./dom.js";
 import { sendOutcome } from "./feedback.js";
 import { repliesPanel } from "./replies.js";
+import { gapsIn, isFilled } from "./slots.js";
 
 const SPEAKERS = { customer: "Customer", agent: "Agent" };
 const EXAMPLES = 3;
@@ -28,6 +29,7 @@ export function start() {
     event.preventDefault();
     send(editing ? "agent" : "customer");
   });
+  get("with-gaps").addEventListener("click", () => send("agent", true));
   get("as-agent").addEventListener("click", () => send("agent"));
   get("turn").addEventListener("keydown", typed);
   get("undo").addEventListener("click", undo);
@@ -110,13 +112,13 @@ function refused(error) {
   return Boolean(isFilterError);
 }
 
-function send(speaker) {
+function send(speaker, withGaps = false) {
   const field = get("turn");
   const text = field.value.trim();
-  if (!text) return;
+  if (!text || (!withGaps && asksForGaps(text))) return;
   if (editing) {
     const { answer, reply } = editing;
-    if (text === reply.text) sendOutcome(answer, "taken", reply);
+    if (isFilled(text, reply)) sendOutcome(answer, "taken", reply);
     else sendOutcome(answer, "edited", reply, text);
   }
   write("");
@@ -125,7 +127,24 @@ function send(speaker) {
   else field.blur(); // an on-screen keyboard would cover the replies
 }
 
+/** Whether a reply has gaps; if so, select the first one, and offer to send the reply as it is. */
+function asksForGaps(text) {
+  const [gap] = gapsIn(text, editing?.reply);
+  get("gaps").hidden = !gap;
+  if (!gap) return false;
+  const field = get("turn");
+  const at = field.value.indexOf(gap);
+  get("gap").textContent = gap;
+  field.focus();
+  field.setSelectionRange(at, at + gap.length);
+  return true;
+}
+
 function take(answer, reply) {
+  if (gapsIn(reply.text, reply).length) {
+    edit(answer, reply);
+    return;
+  }
   sendOutcome(answer, "taken", reply);
   write(get("turn").value);
   change([...turns, { speaker: "agent", text: reply.text }]);
@@ -135,13 +154,14 @@ function take(answer, reply) {
 function edit(answer, reply) {
   editing = { answer, reply };
   write(reply.text, "Agent message");
-  get("turn").focus();
+  if (!asksForGaps(reply.text)) get("turn").focus();
 }
 
 /** Set the text and the label of the input. */
 function write(text, label = "Customer message") {
   if (label === "Customer message") editing = null;
   get("turn").value = text;
+  get("gaps").hidden = true;
   get("turn-label").textContent = label;
   get("as-agent").hidden = Boolean(editing);
 }

@@ -3,6 +3,7 @@
 import { ApiError, ask, whenBack } from "./api.js";
 import { announce, chips, duration, el, number } from "./dom.js";
 import { isEnabled, sendOutcome } from "./feedback.js";
+import { marked } from "./slots.js";
 import { explained } from "./why.js";
 
 const NEAR = 0.05; // share of the largest score; smaller differences are called close
@@ -126,7 +127,7 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
         { type: "button", class: "take", onclick: () => choose(i) },
         el("span", { class: "unseen" }, "Take reply "),
         el("span", { class: "rank" }, String(i + 1)),
-        el("span", { class: "text", dir: "auto" }, reply.text),
+        el("span", { class: "text", dir: "auto" }, marked(reply)),
       ),
       el("div", { class: "meter", title: "The score, on a scale that starts at 0", "aria-hidden": "true" }, fill),
       el(
@@ -154,7 +155,7 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
     const details = reply.retrieval_score == null ? "" : el("p", { class: "figure quiet" }, scoresOf(reply));
     slot.replaceChildren(details, el("p", { class: "quiet" }, "Explaining the score…"));
     try {
-      const why = await ask("/v1/explain", { body: { model: model.id, context: asked, text: reply.text, filter } });
+      const why = await ask("/v1/explain", { body: { model: model.id, context: asked, text: reply.template ?? reply.text, filter } });
       slot.replaceChildren(details, explained(why));
       announce(slot.querySelector(".why-total").textContent);
     } catch (error) {
