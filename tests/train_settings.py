@@ -11,7 +11,7 @@ from polyrank.config.methods import Method
 from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
 from polyrank.config.schedules import ScheduleConfig
-from polyrank.config.train import TrainConfig
+from polyrank.config.train import NetworkTraining, TrainConfig
 from polyrank.training.learner import Loss, TrainState
 
 SHORT = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
@@ -23,6 +23,11 @@ PLACES = {
     "method": "method.kind",
     "schedule": "schedule.kind",
 }
+
+
+def network_settings(settings: TrainConfig, **changes: Any) -> NetworkTraining:
+    """Settings of one network, with the values of a whole training."""
+    return from_dict(NetworkTraining, changes, defaults=settings)
 
 
 def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyrank
-from polyrank.config.recipe import recipe_tables
+from polyrank.config.recipe import recipe_from_dict
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index, write_index
 from polyrank.records import Candidate, Example
@@ -54,7 +54,7 @@ def test_answers_and_explanations_have_a_display() -> None:
         (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "is not an Example; give polyrank.read_examples"),  # type: ignore[arg-type]
         (lambda: polyrank.load("bm52"), "did you mean bm25?"),
         (lambda: polyrank.open(__file__), "is a file; make an index of its replies"),
-        (lambda: recipe_tables({"lr": 1}), 'unknown key "lr"; did you mean "train.lr"?'),
+        (lambda: recipe_from_dict({"lr": 1}), 'unknown key "lr"; did you mean "train.lr"?'),
     ],
 )
 def test_wrong_use_is_refused_by_name(use: Callable[[], Any], reason: str) -> None:

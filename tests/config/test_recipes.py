@@ -99,7 +99,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         "DistillStep",
         "RerankStep",
         "ListwiseStep",
-        "CachedScorer",
+        "Teacher",
         "MinedNegatives",
         "GivenNegatives",
         "MixedNegatives",

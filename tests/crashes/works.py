@@ -41,7 +41,6 @@ from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.storage.durable import make_folders, sync_folder, write_file
 from polyrank.training import train
 from polyrank.training.signals import InterruptedTraining
-from polyrank.training.teacher import CachedScorer
 from polyrank.tuning.intents import IntentClassifier, save_intents
 from polyrank.tuning.intents.head import Head
 
@@ -160,13 +159,6 @@ def _run(folder: Path, *, resume: bool) -> None:
             raise
 
 
-def _teacher(folder: Path, turn: int) -> None:
-    teacher = CachedScorer(folder / "scores.db", BM25().fit(REPLIES), "f")
-    teacher.score([Context((f"my wifi {turn}",))], [REPLIES])
-    if turn == 2:
-        teacher.close()
-
-
 _stores: list[FeedbackStore] = []
 
 
@@ -217,11 +209,6 @@ WORKS: dict[str, Work] = {
         (lambda folder: _index(folder / "index", 1), _add, _compact, _snapshot),
         whole=False,
         passing=(*NOT_SYNCED, "candidates.db-shm"),
-    ),
-    "teacher": Work(
-        (lambda folder: _teacher(folder, 1), lambda folder: _teacher(folder, 2)),
-        whole=False,
-        passing=("scores.db-shm",),
     ),
     "feedback": Work(
         tuple(lambda folder, turn=turn: _feedback(folder, turn) for turn in (1, 2, 3)),

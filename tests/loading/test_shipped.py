@@ -11,7 +11,8 @@ import pytest
 from polyrank.answering.build import build_index
 from polyrank.answering.replies import Replies, scorer_of_index
 from polyrank.config import starter_recipe
-from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
+from polyrank.config.checked import kind_from_dict
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, PolyConfig, TextPolicy
 from polyrank.devices.choice import Precision, cpu_has_int8
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
@@ -100,7 +101,7 @@ def test_a_partner_that_starts_from_a_model_has_its_settings_too(tiny_backbone: 
     place.write_text(place.read_text("utf-8") + "\n".join(tables), "utf-8")
     found = load_recipe(place)
     assert found.reranker is not None
-    assert found.reranker.model == model_from_dict(read_config(tmp_path / "poly")["model"])
+    assert found.reranker.model == kind_from_dict(ModelConfig, read_config(tmp_path / "poly")["model"], "model")
     assert found.text == TextPolicy(max_context_tokens=64)  # of both networks
 
 

@@ -23,8 +23,6 @@ from crashes.works import REPLIES, WORKS
 from polyrank.errors import ResourceError, UsageError
 from polyrank.feedback import FeedbackStore
 from polyrank.index import open_index, verify_index
-from polyrank.records import Context
-from polyrank.scorers.lexical import BM25
 from polyrank.storage.durable import (
     check_replaceable,
     disk_error,
@@ -34,7 +32,6 @@ from polyrank.storage.durable import (
     sync_file,
     write_file,
 )
-from polyrank.training.teacher import CachedScorer
 
 pytestmark = [
     pytest.mark.deep,
@@ -124,9 +121,7 @@ def test_a_file_is_synced_before_its_rename_and_its_folder_after(log: Log, name:
             if change.kind == SYNC:
                 waiting.discard(change.path)
         assert not waiting, f"the folders {waiting} were not synced after a rename"
-    assert n_put >= (
-        0 if name in ("folders", "teacher", "feedback") else len(WORKS[name].steps) if WORKS[name].whole else 1
-    )
+    assert n_put >= (0 if name in ("folders", "feedback") else len(WORKS[name].steps) if WORKS[name].whole else 1)
 
 
 @preloads
@@ -196,16 +191,6 @@ def test_a_power_loss_keeps_acknowledged_changes_of_an_index(log: Log, tmp_path:
             with open_index(folder / place) as index:
                 assert "".join(c.id for _, c in index.iter_candidates()) == wanted[number]
             assert verify_index(folder / place) == []
-
-
-@preloads
-def test_a_power_loss_keeps_the_teachers_scores(log: Log, tmp_path: Path) -> None:
-    """This includes a training that has not closed the file: the first step leaves it open."""
-    for number, folder in after_each_step(log, "teacher", tmp_path):
-        teacher = CachedScorer(folder / "scores.db", BM25().fit(REPLIES), "f")
-        teacher.score([Context((f"my wifi {turn}",)) for turn in (1, 2)[: number + 1]], [REPLIES] * (number + 1))
-        teacher.close()
-        assert teacher.n_scored == 0
 
 
 @preloads

@@ -216,7 +216,8 @@ def test_a_running_training_locks_its_folder(tiny_backbone: Path, task: dict[str
 
 def test_a_locked_folder_has_its_exit_code(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(
-        f'output = "run"\n[model]\nkind = "bi"\nbackbone = "{tiny_backbone}"\n[data]\ntrain = "{task["train"]}"\n'
+        f'output = "run"\n[model]\nkind = "bi"\nbackbone = "{tiny_backbone}"\n[text]\n'
+        f'max_context_tokens = 24\nmax_candidate_tokens = 8\n[data]\ntrain = "{task["train"]}"\n'
     )
     (tmp_path / "run").mkdir()
     with hold(tmp_path / "run" / LOCK, "x"):

@@ -13,7 +13,7 @@ import pytest
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
 from polyrank.training import train
-from train_settings import train_config
+from train_settings import network_settings, train_config
 
 GOLDEN = Path(__file__).parent / "golden"
 BI = BiConfig(reduction="mean", shared_towers=True)
@@ -47,7 +47,7 @@ def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path) -> Re
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
         train=settings,
         output=str(output),
-        reranker=Partner(model=cross, train=settings.of_one_network()) if settings.method.kind == "mutual" else None,
+        reranker=Partner(model=cross, train=network_settings(settings)) if settings.method.kind == "mutual" else None,
     )
 
 

@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import shutil
 import signal
-import sqlite3
-from contextlib import closing
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +17,7 @@ from hypothesis import strategies as st
 from polyrank.config.methods import MutualMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
-from polyrank.errors import ArtifactError, ConfigError, ResourceError
+from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.models.losses import cross_entropy, imitation
@@ -28,9 +25,10 @@ from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train
-from polyrank.training.teacher import CachedScorer
-from processes import files_open_in, start
-from train_settings import loss_of, losses_of, train_config
+from polyrank.training.inputs import Lists
+from polyrank.training.teacher import Teacher
+from processes import start
+from train_settings import loss_of, losses_of, network_settings, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -59,7 +57,7 @@ def recipe(
         if partner is None
         else Partner(
             model=placed(partner),
-            train=dataclasses.replace(train_settings.of_one_network(), init_from=None),
+            train=network_settings(train_settings, init_from=None),
         ),
     )
 
@@ -377,123 +375,64 @@ class Lengths:
         return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
-def test_scores_are_cached_by_texts_and_weights(tmp_path: Path) -> None:
-    teacher, file = Lengths(), tmp_path / "scores.sqlite"
-    contexts, lists = [Context(("hi",)), Context(("hello",))], [["a", "bb"], ["a", "ccc", "ccc"]]
-    remembered = CachedScorer(file, teacher, "one")
-    first = remembered.score(contexts, lists)
-    for got, want in zip(first, Lengths().score(contexts, lists), strict=True):
-        np.testing.assert_array_equal(got, want)
-    remembered.close()
-    again = CachedScorer(file, teacher, "one")
-    n_scored = len(teacher.asked)
-    for got, want in zip(again.score(contexts, lists), first, strict=True):
-        np.testing.assert_array_equal(got, want)
-    assert len(teacher.asked) == n_scored
-    again.score([Context(("hi",), ("a fact",))], [["a"]])
-    CachedScorer(file, teacher, "two").score(contexts, lists)
-    assert len(teacher.asked) == n_scored + 1 + 5
+def lists_of(*lists: list[str]) -> Lists:
+    """Lists without tokens."""
+    allowed = torch.tensor([[column < len(texts) for column in range(max(map(len, lists)))] for texts in lists])
+    examples = [Example(("hi",), tuple(texts), (0,)) for texts in lists]
+    return Lists(examples, list(lists), allowed, torch.zeros(allowed.shape, dtype=torch.int64))
 
 
-class Sums:
-    """A small teacher: 100 times the context's length plus the candidate's; it records its calls."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Context, str]] = []
-
-    def score(self, contexts: Any, candidates: Any) -> list[np.ndarray]:
-        self.asked += [(context, text) for context, row in zip(contexts, candidates, strict=True) for text in row]
-        return [
-            np.array([100 * len(context.turns[0]) + len(text) for text in row], np.float32)
-            for context, row in zip(contexts, candidates, strict=True)
-        ]
-
-    def score_pool(self, contexts: Any, pool: Any) -> np.ndarray:
-        return np.stack(self.score(contexts, [pool] * len(contexts)))
-
-
-def test_only_missing_scores_are_computed_and_each_belongs_to_its_pair(tmp_path: Path) -> None:
-    """With more pairs than one lookup accepts, alternately known and unknown."""
-    contexts = [Context(("a",)), Context(("bb",)), Context(("ccc",))]
-    texts = ["x" * n for n in range(1, 601)]
-    teacher = Sums()
-    remembered = CachedScorer(tmp_path / "deep" / "scores.sqlite", teacher, "one")
-    remembered.score(contexts[:2], [texts[::2], texts[1::3]])
-    assert remembered.n_scored == len(teacher.asked) == 300 + 200
-    teacher.asked.clear()
-    lists = [texts, texts[::-1], texts[:3]]
-    for got, want in zip(remembered.score(contexts, lists), Sums().score(contexts, lists), strict=True):
-        np.testing.assert_array_equal(got, want)
-        assert got.dtype == np.float32
-    assert teacher.asked == [
-        *((contexts[0], text) for text in texts[1::2]),
-        *((contexts[1], text) for text in texts[::-1] if text not in texts[1::3]),
-        *((contexts[2], text) for text in texts[:3]),
-    ]
-    assert remembered.n_scored == 600 + 600 + 3
-    np.testing.assert_array_equal(remembered.score_pool(contexts[:2], texts), Sums().score_pool(contexts[:2], texts))
-    assert remembered.n_scored == 600 + 600 + 3
-    remembered.close()
-    with pytest.raises(ArtifactError, match="closed"):
-        remembered.score(contexts, lists)
+def test_a_teacher_scores_lists_that_repeat_once(tmp_path: Path) -> None:
+    """A resumed training reads the scores of the first; a batch with an unknown list is scored as a whole."""
+    scorer, file = Lengths(), tmp_path / "scores.npy"
+    first, other = lists_of(["a", "bb"], ["ccc", "a", "bb"]), lists_of(["bb"])
+    wanted = torch.tensor([[1, 2, 0], [3, 1, 2]]) / 3
+    for _ in range(2):
+        teacher = Teacher(scorer, file, n_examples=5, n_candidates=4)
+        torch.testing.assert_close(teacher.scores([4, 0], first), wanted)
+        assert len(scorer.asked) == 5
+    torch.testing.assert_close(teacher.scores([0, 4], lists_of(*first.lists[::-1])), wanted.flip(0))
+    assert len(scorer.asked) == 5
+    torch.testing.assert_close(teacher.scores([2], other), torch.tensor([[2 / 3]]))
+    teacher.scores([1, 0], first)
+    assert len(scorer.asked) == 6 + 5
 
 
-def test_two_trainings_may_share_a_file(tmp_path: Path) -> None:
-    """Each training finds the other's scores; a pair of both is stored once."""
-    teachers, context = [Sums(), Sums()], Context(("a",))
-    both = [CachedScorer(tmp_path / "scores.sqlite", teacher, "one") for teacher in teachers]
-    both[0].score([context], [["x", "yy"]])
-    both[1].score([context], [["yy", "zzz"]])
-    both[0].score([context], [["zzz"]])
-    assert [[text for _, text in teacher.asked] for teacher in teachers] == [["x", "yy"], ["zzz"]]
+def test_a_teacher_of_lists_that_differ_keeps_no_scores(tmp_path: Path) -> None:
+    scorer = Lengths()
+    teacher = Teacher(scorer)
+    for _ in range(2):
+        torch.testing.assert_close(teacher.scores([0], lists_of(["a", "bbb"])), torch.tensor([[1 / 3, 1]]))
+    assert len(scorer.asked) == 4
 
 
-def test_a_file_of_scores_damaged_later_is_reported(tmp_path: Path) -> None:
-    remembered = CachedScorer(tmp_path / "scores.sqlite", Sums(), "one")
-    context = Context(("a",))
-    with sqlite3.connect(tmp_path / "scores.sqlite") as other:
-        other.execute("CREATE TRIGGER full BEFORE INSERT ON scores BEGIN SELECT no_space_left(1); END")
-    with pytest.raises(ResourceError, match=r"cannot write .*scores\.sqlite.*resume=True"):
-        remembered.score([context], [["x"]])
-    other.execute("DROP TABLE scores")  # the file is not locked
-    other.close()
-    with pytest.raises(ArtifactError, match=r"scores\.sqlite is damaged"):
-        remembered.score([context], [["x"]])
+@pytest.mark.parametrize("content", [b"something else " * 100, b""])
+def test_a_damaged_file_of_scores_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "scores.npy").write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"scores\.npy is damaged .*delete it"):
+        Teacher(Lengths(), tmp_path / "scores.npy", n_examples=2, n_candidates=2)
 
 
-def test_files_that_hold_no_scores_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "scores.sqlite").write_bytes(b"something else " * 100)
-    with pytest.raises(ArtifactError, match=r"scores\.sqlite is not a file of scores") as refused:
-        CachedScorer(tmp_path / "scores.sqlite", Lengths(), "one")
-    assert files_open_in(tmp_path) == []  # even while the traceback holds references
-    assert refused.tb is not None
+def test_a_file_of_scores_of_other_examples_is_refused(tmp_path: Path) -> None:
+    Teacher(Lengths(), tmp_path / "scores.npy", n_examples=2, n_candidates=2)
+    with pytest.raises(ArtifactError, match=r"scores\.npy does not fit the examples; delete it"):
+        Teacher(Lengths(), tmp_path / "scores.npy", n_examples=3, n_candidates=2)
 
 
-def n_scores(file: str) -> int:
-    with closing(sqlite3.connect(file)) as connection:
-        return int(connection.execute("SELECT count(*) FROM scores").fetchone()[0])
-
-
-def test_distillation_scores_each_pair_once(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_distillation_scores_each_list_once_if_it_repeats(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
     teacher = train(recipe(task, tiny_backbone, tmp_path / "teacher", model=CROSS, max_steps=1))[0].model
-    changes: dict[str, Any] = {"method": "distill", "teacher": str(teacher), "redraw": False, "dropout": 0.0}
-    plan = recipe(task, tiny_backbone, tmp_path / "a", model=BI, epochs=2, **changes)
-    train(plan)
-    file = "teacher-scores.sqlite"
-    assert n_scores(str(tmp_path / "a" / file)) == 72 * 4
-    (tmp_path / "b").mkdir()
-    shutil.copy(tmp_path / "a" / file, tmp_path / "b")
-    alone = recipe(
-        task,
-        tiny_backbone,
-        tmp_path / "b",
-        model=BI,
-        label_weight=0.0,
-        **changes,
-    )
-    train(alone)
-    assert n_scores(str(tmp_path / "b" / file)) == 72 * 4
+    changes: dict[str, Any] = {"method": "distill", "teacher": str(teacher), "dropout": 0.0}
+    train(recipe(task, tiny_backbone, tmp_path / "a", model=BI, epochs=2, redraw=False, **changes))
+    (file,) = (tmp_path / "a").glob("teacher-scores-*.npy")
+    scores = np.load(file)
+    assert scores.shape == (72, 4)
+    assert np.isfinite(scores).all()
+    train(recipe(task, tiny_backbone, tmp_path / "b", model=BI, redraw=False, label_weight=0.0, **changes))
     assert curve(tmp_path / "a")[0][1] != curve(tmp_path / "b")[0][1]
+    train(recipe(task, tiny_backbone, tmp_path / "c", model=BI, max_steps=1, **changes))
+    assert not [*(tmp_path / "c").glob("teacher-scores-*")]
 
 
 def test_with_a_label_weight_of_zero_only_the_teacher_counts(tiny_backbone: Path) -> None:
@@ -501,9 +440,9 @@ def test_with_a_label_weight_of_zero_only_the_teacher_counts(tiny_backbone: Path
     lists = step.lists(BATCH, 0)
     values, allowed = step.values(step.inputs(BATCH, lists))
     teacher = torch.tensor([[len(text) / 3 for text in row] for row in lists])
-    loss = loss_of(DistillStep(step, Lengths(), Imitation(label_weight=0.0)), BATCH)
+    loss = loss_of(DistillStep(step, Teacher(Lengths()), Imitation(label_weight=0.0)), BATCH)
     torch.testing.assert_close(loss, imitation(values, teacher, allowed, 3.0))
-    plain = loss_of(DistillStep(step, Lengths(), Imitation(alpha=0.0)), BATCH)
+    plain = loss_of(DistillStep(step, Teacher(Lengths()), Imitation(alpha=0.0)), BATCH)
     torch.testing.assert_close(plain, cross_entropy(values, torch.zeros(2, dtype=torch.int64), allowed))
 
 
@@ -530,7 +469,7 @@ def test_the_second_network_has_its_own_settings(tmp_path: Path) -> None:
     assert partner is not None
     assert partner.model == CrossConfig(head="mlp")
     assert plan.text == TextPolicy(max_candidate_tokens=30)
-    assert partner.train == dataclasses.replace(plan.train.of_one_network(), lr=1e-4, dropout=0.3)
+    assert partner.train == network_settings(plan.train, lr=1e-4, dropout=0.3)
     assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
 
 
@@ -573,8 +512,3 @@ def test_methods_without_their_requirements_are_refused(
 def test_a_cross_encoder_alone_cannot_mine(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a network that encodes"):
         train(recipe(task, tiny_backbone, tmp_path / "run", model=CROSS, remine_epochs=1))
-
-
-def test_a_folder_is_not_a_file_of_scores(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="is a folder; name a file"):
-        CachedScorer(tmp_path, Lengths(), "f")

@@ -39,7 +39,7 @@ from polyrank.training.steps import first_is_right
 from processes import run, run_together, work_together
 from test_golden import CONVERT
 from test_pretraining import corpus
-from train_settings import loss_of, losses_of, train_config
+from train_settings import loss_of, losses_of, network_settings, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 
@@ -234,7 +234,7 @@ def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path, **cha
         train=settings,
         output=str(output),
         reranker=Partner(
-            model=CrossConfig(backbone=str(backbone)), train=settings.of_one_network()
+            model=CrossConfig(backbone=str(backbone)), train=network_settings(settings)
         ) if values.get("method") == "mutual" else None,
     )  # fmt: skip
 

@@ -306,7 +306,8 @@ def test_a_run_does_not_mix_two_backbones(
                 "model": {"kind": "bi", "backbone": str(backbone)},
                 "output": str(tmp_path / "run"),
                 "train": {"train_layers": train_layers},
-            }
+            },
+            resume=True,
         )
         return run_document(plan, examples, resumed=resumed)
 
@@ -437,7 +438,7 @@ def test_resuming_must_be_requested(story: Story, tmp_path: Path) -> None:
     model, texts = fresh()
     step = ConvertStep(model, texts, CPU, partial(cross_entropy, smoothing=0.2), scale_steps=9, range_steps=5)
     plan = train_config(batch_size=2, max_steps=1, precision="fp32")
-    learner = Learner(model=model, settings=plan.of_one_network(), folder=folder, save_best=lambda _: None)
+    learner = Learner(model=model, settings=plan, folder=folder, save_best=lambda _: None)
     result = fit_together([learner], step, EXAMPLES, plan, seed=3, folder=folder, device=CPU)[0]
     assert (result.n_steps, result.n_examples) == (1, 2)
     assert [row["step"] for row in rows_of(folder)] == [1]

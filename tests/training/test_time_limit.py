@@ -44,11 +44,11 @@ class Steps:
 
     n_steps, ahead = 50, False
 
-    def __init__(self) -> None:
-        self.network, self.time = Line(), 0.0
+    def __init__(self, seconds: float = 3) -> None:
+        self.network, self.time, self.seconds = Line(), 0.0, seconds
 
     def rows(self, number: int) -> tuple[list[float], int]:
-        self.time += 3 if number else 60
+        self.time += self.seconds if number else 60
         return [1.0, float(number)], 0
 
     def counts(self, rows: list[float]) -> dict[str, int]:
@@ -93,6 +93,15 @@ def test_the_remaining_time_is_estimated_without_the_first_step(tmp_path: Path) 
     own, _, _ = Steps().fit(tmp_path, lines)
     assert lines == ["training for 50 steps", "the remaining 30 steps take about 90 s, validations not included"]
     assert (own.finished, own.n_steps, own.seconds) == (True, 50, 60 + 49 * 3)
+
+
+def test_a_long_training_names_the_setting_that_ends_it_earlier(tmp_path: Path) -> None:
+    """30 steps of 60 seconds are more than 20 minutes."""
+    lines: list[str] = []
+    Steps(seconds=60).fit(tmp_path, lines)
+    assert lines[1].endswith("; train.minutes = 20 ends the training earlier and keeps its best model")
+    Steps(seconds=60).fit(tmp_path / "limited", lines, minutes=600)
+    assert lines[-1].endswith("validations not included")
 
 
 def test_a_time_limit_keeps_the_best_model_and_the_run_resumes_exactly(tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ def test_a_pool_needs_one_more_response_than_negatives(tiny_backbone: Path, tmp_
     settings = train_config(precision="fp32", method="listwise", n_negatives=3)
     examples = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
     model = BiConfig(backbone=str(tiny_backbone))
-    ranker = new_ranker(model, POLICY, settings.of_one_network(), examples, precision="fp32", seed=1, device=CPU)
+    ranker = new_ranker(model, POLICY, settings, examples, precision="fp32", seed=1, device=CPU)
     assert settings.negatives is not None
     negatives = make_negatives([ranker], settings.negatives, examples, seed=1, folder=tmp_path)
     assert sorted(negatives(1, examples[1], 0)) == ["reply 0", "reply 2", "reply 3"]
@@ -428,7 +428,7 @@ def test_validation_and_saving_use_the_current_weights(tiny_backbone: Path, tmp_
     """Weights have changed since the last validation, so its candidate vectors must not be reused."""
     examples = [Example((f"my {word}",), ("wifi", "bill", "router"), (i,)) for i, word in enumerate(("bill", "red"))]
     config = BiConfig(backbone=str(tiny_backbone), reduction="mean", shared_towers=True)
-    settings, metadata = TrainConfig().of_one_network(), {"seed": 4}
+    settings, metadata = TrainConfig(), {"seed": 4}
     ranker = new_ranker(config, POLICY, settings, examples, precision="fp32", seed=1, device=CPU)
     reported: list[Any] = []
     learner = make_learner(

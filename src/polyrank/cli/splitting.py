@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import console, notify, print_table
+from polyrank.cli.console import notify, print_table
 from polyrank.cli.examples import load_examples
 from polyrank.cli.options import Json, Overwrite, SkipBad, Speaker
 from polyrank.errors import UsageError
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from polyrank.data import Split
 
 RECIPE = "recipe.toml"
-LARGE = 1_000  # training examples from which on training takes long enough to measure it first
 
 
 def split(
@@ -98,30 +97,7 @@ def split(
         print(json.dumps(_counts(parts)))
     else:
         _show(parts)
-    if len(parts.train.examples) >= LARGE:
-        _report_cost(output / RECIPE, parts)
     notify(f"wrote {output}; next: polyrank train {output / RECIPE}")
-
-
-def _report_cost(recipe: Path, parts: "Split") -> None:
-    """Measure what training by the recipe will cost."""
-    from polyrank.devices.choice import choose_device
-    from polyrank.loading.recipes import resolve_recipe
-    from polyrank.training.cost import measure_cost
-
-    plan = resolve_recipe(recipe)
-    notify("timing a few batches of training: this takes seconds, or minutes if the machine is busy")
-    with console().status("loading the model") as status:
-        cost = measure_cost(
-            plan,
-            parts.train.examples,
-            parts.valid.examples,
-            seed=plan.recipe.train.seeds[0],
-            device=choose_device("auto"),
-            progress=status.update,
-        )
-    if cost is not None:
-        notify(f"training: {cost.describe(plan.recipe.train.minutes)}")
 
 
 def recipe_of(parts: "Split", start: "Start") -> str:

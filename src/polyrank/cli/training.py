@@ -47,7 +47,6 @@ def train(
             plan,
             resume=resume,
             overwrite=overwrite,
-            forecast=True,
             device=device,
             report=display.report,
             notify=notify,

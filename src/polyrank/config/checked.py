@@ -312,27 +312,31 @@ def unknown_key(key: str, known: Iterable[str], prefix: str = "", nested: Iterab
     return ConfigError(f'unknown key "{prefix}{key}"; {hint}')
 
 
-def check_recipe(kind: Any, values: Mapping[str, Any], required: Iterable[str], nested: Iterable[str] = ()) -> None:
-    """Check the names of a recipe's tables, and its key ``output``.
+def recipe_tables(kind: Any, values: Mapping[str, Any], required: Iterable[str]) -> dict[str, Any]:
+    """All tables of a recipe and its key ``output``; missing tables are empty, or None if they are optional.
 
     Args:
         kind: the recipe's dataclass.
-        values: the tables.
+        values: the tables from the user.
         required: names that may not be missing.
-        nested: see ``unknown_key``.
 
     Raises:
-        ConfigError: a key is unknown or missing, or the output is not a text.
+        ConfigError: a key is unknown or missing, a value is not a table, or the output is not a text.
     """
-    known = [entry.name for entry in dataclasses.fields(kind)]
+    hints = field_types(kind)
     for key in values:
-        if key not in known:
-            raise unknown_key(key, known, nested=nested)
+        if key not in hints:
+            raise unknown_key(key, hints, nested=nested_keys(hints))
     for name in required:
         if name not in values:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')
     if not isinstance(output := values["output"], str):
         raise ConfigError(f"output = {output!r} is not a folder; write its path in quotes")
+    tables = {name: None if type(None) in get_args(hint) else {} for name, hint in hints.items()} | dict(values)
+    for name, table in tables.items():
+        if name != "output" and table is not None:
+            check_table(table, name)
+    return tables
 
 
 def parse_value(text: str) -> Any:

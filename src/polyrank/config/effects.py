@@ -33,7 +33,7 @@ def without_effect(recipe: Recipe, *, validated: bool = True) -> list[str]:
     ['train.clip_embeddings_norm = 2.0 has no effect: the word embeddings are not trained']
     """
     (model, first), *others = recipe.networks
-    usual = (model.training if first.init_from is None else model.tuning).of_one_network()
+    usual = model.training if first.init_from is None else model.tuning
     of_first = dict(_of_training(model, first))
     for pair in others:  # which inherits the settings of the first
         of_second = dict(_of_training(*pair))

@@ -6,7 +6,7 @@ Networks do not depend on these classes: builders pass them flat keyword argumen
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from polyrank.config.checked import (
     Count,
@@ -16,10 +16,9 @@ from polyrank.config.checked import (
     NonNegativeInt,
     Positive,
     Settings,
-    from_dict,
-    kind_from_dict,
 )
 from polyrank.config.train import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
+from polyrank.errors import ConfigError
 from polyrank.storage.document import DocumentKind
 
 MODEL = DocumentKind(
@@ -70,6 +69,22 @@ class TextPolicy(Settings):
     background: Literal["before", "after", "drop"] = "before"
     share_pair_budget: bool = True
     start_candidate_of_pair: bool = False
+
+    def check_budgets(self, max_positions: int) -> None:
+        """Refuse texts that are longer than the network's longest input.
+
+        Args:
+            max_positions: the longest input in tokens.
+
+        Raises:
+            ConfigError: a budget is below 4 tokens or above ``max_positions``.
+        """
+        for name in ("max_context_tokens", "max_candidate_tokens"):
+            if not 4 <= (budget := getattr(self, name)) <= max_positions:
+                raise ConfigError(
+                    f"text.{name} = {budget} is outside 4 to {max_positions}, the network's longest input; choose a"
+                    " value in this range"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,22 +289,3 @@ class ConvertConfig(Settings):
 BackboneConfig = BiConfig | PolyConfig | CrossConfig | LateConfig
 """The kinds of networks around a backbone."""
 ModelConfig = BackboneConfig | ConvertConfig
-
-
-def model_from_dict(values: dict[str, Any]) -> ModelConfig:
-    """Build the settings of the kind "bi", "poly", "cross", "late" or "convert".
-
-    >>> model_from_dict({"kind": "poly", "n_codes": 16}).n_codes
-    16
-    """
-    config: ModelConfig = kind_from_dict(ModelConfig, values, "model")
-    return config
-
-
-def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "text") -> TextSettings:
-    """Build the text settings of a model.
-
-    >>> text_from_dict(ConvertConfig(), {}).max_context_tokens
-    60
-    """
-    return from_dict(config.text_kind, values, where)

@@ -12,12 +12,12 @@ from polyrank.config.checked import (
     NonNegativeInt,
     Positive,
     Settings,
-    check_recipe,
     field_types,
     from_dict,
+    recipe_tables,
 )
 from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
-from polyrank.config.train import LogTo, NetworkTraining, Precision, Updates
+from polyrank.config.train import NetworkTraining, Precision, Updates
 from polyrank.errors import ConfigError
 
 WARMUP = InverseSqrtSchedule(warmup_steps=10_000)
@@ -137,7 +137,7 @@ class PretrainSteps(Updates):
         precision: as in ``[train]`` of other recipes.
         evaluate_steps: validate every N steps, and keep the network if it is the best so far.
         checkpoint_steps: checkpoint every N steps.
-        log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
+        tensorboard: draw curves of metrics.jsonl for TensorBoard, in the run folder.
         seed: of weights, order, masks and dropout.
     """
 
@@ -154,7 +154,7 @@ class PretrainSteps(Updates):
     precision: Precision = "auto"
     evaluate_steps: Count = 1000
     checkpoint_steps: Count = 500
-    log_to: tuple[LogTo, ...] = ()
+    tensorboard: bool = False
     seed: NonNegativeInt = 1
 
     @property
@@ -206,16 +206,16 @@ def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
     Raises:
         ConfigError: a key is unknown, missing or wrong.
     """
-    check_recipe(PretrainRecipe, values, ("output", "data"))
-    model, vocabulary = values.get("model", {}), values.get("vocabulary")
-    continued = isinstance(model, dict) and "backbone" in model
+    tables = recipe_tables(PretrainRecipe, values, ("output", "data"))
+    model, vocabulary = tables["model"], tables["vocabulary"]
+    continued = "backbone" in model
     if continued and (sizes := [key for key in model if key in field_types(ScratchModel)]):
         raise ConfigError(f"model.{sizes[0]} applies to a network from scratch; leave out that key or model.backbone")
     return PretrainRecipe(
         model=from_dict(ContinuedModel, model, "model") if continued else from_dict(ScratchModel, model, "model"),
-        output=values["output"],
-        data=from_dict(PretrainData, values["data"], "data"),
+        output=tables["output"],
+        data=from_dict(PretrainData, tables["data"], "data"),
         vocabulary=None if vocabulary is None else from_dict(VocabularyConfig, vocabulary, "vocabulary"),
-        text=from_dict(PretrainText, values.get("text", {}), "text"),
-        train=from_dict(PretrainSteps, values.get("train", {}), "train"),
+        text=from_dict(PretrainText, tables["text"], "text"),
+        train=from_dict(PretrainSteps, tables["train"], "train"),
     )

@@ -1,6 +1,6 @@
 """A training recipe as frozen dataclasses, with strict parsing. Creating one checks that its parts fit together."""
 
-import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -8,12 +8,11 @@ from polyrank.config.checked import (
     AtLeastTwo,
     Count,
     Settings,
-    check_recipe,
     check_table,
     field_types,
     from_dict,
     kind_from_dict,
-    nested_keys,
+    recipe_tables,
     to_dict,
 )
 from polyrank.config.models import (
@@ -21,7 +20,6 @@ from polyrank.config.models import (
     ModelConfig,
     TextPolicy,
     TextSettings,
-    text_from_dict,
 )
 from polyrank.config.train import NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
@@ -87,7 +85,7 @@ class Recipe(Settings):
     @property
     def networks(self) -> list[tuple[ModelConfig, NetworkTraining]]:
         """Each network with its training settings: one, or the two of a mutual training."""
-        first: list[tuple[ModelConfig, NetworkTraining]] = [(self.model, self.train.of_one_network())]
+        first: list[tuple[ModelConfig, NetworkTraining]] = [(self.model, self.train)]
         return first if self.reranker is None else [*first, (self.reranker.model, self.reranker.train)]
 
     def __post_init__(self) -> None:
@@ -117,63 +115,45 @@ class Recipe(Settings):
             )
 
 
-def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:
-    """All tables of a recipe; the missing ones are empty, so that later code need not check.
-
-    Raises:
-        ConfigError: a key is unknown or missing, or a value is not a table.
-
-    >>> sorted(recipe_tables({"model": {"kind": "bi"}, "output": "run"}))
-    ['data', 'model', 'output', 'reranker', 'text', 'train']
-    """
-    check_recipe(Recipe, values, ("model", "output"), nested_keys(field_types(Recipe)))
-    tables = {name: _table(values, name) for name in ("model", "text", "data", "train")}
-    partner = values.get("reranker")
-    if partner is not None:
-        partner = {**_table(values, "reranker"), "train": _table(partner, "train", "reranker.")}
-    return {"output": values["output"], **tables, "reranker": partner}
-
-
-def _table(values: dict[str, Any], name: str, prefix: str = "") -> dict[str, Any]:
-    table: dict[str, Any] = values.get(name, {})
-    check_table(table, f"{prefix}{name}")
-    return table
-
-
-def recipe_from_dict(values: dict[str, Any]) -> Recipe:
+def recipe_from_dict(values: Mapping[str, Any], inherited: Mapping[str, dict[str, Any]] | None = None) -> Recipe:
     """Build a Recipe from nested tables ``model``, ``text``, ``data``, ``train`` and the key ``output``.
 
     The kind of model determines the text settings and the defaults of the training. A second network is a table
     ``reranker`` with the keys of a model, and a table ``train`` for the differences.
 
+    Args:
+        values: the tables.
+        inherited: settings for the tables ``model``, ``text`` and ``reranker`` where ``values`` give none.
+
     Raises:
         ConfigError: a key is unknown, missing or wrong.
+
+    >>> recipe_from_dict({"model": {"kind": "poly"}, "output": "run"}, {"model": {"n_codes": 16}}).model.n_codes
+    16
     """
-    tables = recipe_tables(values)
-    model: ModelConfig = kind_from_dict(ModelConfig, tables["model"], "model")
+    inherited, tables = inherited or {}, recipe_tables(Recipe, values, ("model", "output"))
+    model: ModelConfig = kind_from_dict(ModelConfig, inherited.get("model", {}) | tables["model"], "model")
     usual = model.training if tables["train"].get("init_from") is None else model.tuning
     train = from_dict(TrainConfig, tables["train"], "train", usual)
+    partner = None
+    if tables["reranker"] is not None:
+        second = inherited.get("reranker", {}) | tables["reranker"]
+        check_table(differences := second.pop("train", {}), "reranker.train")
+        for key in differences:
+            if key in field_types(TrainConfig).keys() - field_types(NetworkTraining).keys():
+                raise ConfigError(f"reranker.train.{key} is common to both networks; set it in [train]")
+        partner = Partner(
+            model=kind_from_dict(BackboneConfig, second, "reranker"),
+            # init_from names weights of the first network only
+            train=from_dict(NetworkTraining, {"init_from": None, **differences}, "reranker.train", train),
+        )
     return Recipe(
         model=model,
         data=from_dict(DataConfig, tables["data"], "data"),
         output=tables["output"],
-        text=text_from_dict(model, tables["text"]),
+        text=from_dict(model.text_kind, inherited.get("text", {}) | tables["text"], "text"),
         train=train,
-        reranker=tables["reranker"] and _partner_from_dict(tables["reranker"], train),
-    )
-
-
-def _partner_from_dict(values: dict[str, Any], settings: TrainConfig) -> Partner:
-    train = values["train"]
-    for key in train:
-        if key in field_types(TrainConfig).keys() - field_types(NetworkTraining).keys():
-            raise ConfigError(f"reranker.train.{key} is common to both networks; set it in [train]")
-    keys = {key: value for key, value in values.items() if key != "train"}
-    # init_from names weights of the first network only
-    usual = dataclasses.replace(settings.of_one_network(), init_from=None)
-    return Partner(
-        model=kind_from_dict(BackboneConfig, keys, "reranker"),
-        train=from_dict(NetworkTraining, train, "reranker.train", usual),
+        reranker=partner,
     )
 
 

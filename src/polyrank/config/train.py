@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from polyrank.config.checked import Count, Fraction, NonNegativeFloat, NonNegativeInt, Positive, Settings, field_types
+from polyrank.config.checked import Count, Fraction, NonNegativeFloat, NonNegativeInt, Positive, Settings
 from polyrank.config.methods import IN_BATCH, ConvertMethod, Method
 from polyrank.config.schedules import PLATEAU, CosineSchedule, ScheduleConfig
 from polyrank.errors import ConfigError
@@ -13,7 +13,6 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 NegativeSource = Literal["given", "random", "mined"]
 LENGTH_WINDOW = 50
 """The default of ``length_window`` for methods that rank lists."""
-LogTo = Literal["tensorboard", "wandb", "mlflow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +144,7 @@ class TrainConfig(NetworkTraining):
         length_window: number of batches to sort by length together, which reduces padding; 1: no sorting. None: 50 for
             lists; 1 for in-batch negatives, which would otherwise come from contexts of similar length and lower the
             accuracy.
-        log_to: where to draw curves of metrics.jsonl: "tensorboard", "wandb" (Weights & Biases), "mlflow", or a list.
+        tensorboard: draw curves of metrics.jsonl for TensorBoard, in the run folder.
         seeds: one run for each seed.
     """
 
@@ -162,7 +161,7 @@ class TrainConfig(NetworkTraining):
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None
     length_window: Count | None = None
-    log_to: tuple[LogTo, ...] = ()
+    tensorboard: bool = False
     seeds: tuple[NonNegativeInt, ...] = (1,)
 
     def __post_init__(self) -> None:
@@ -187,10 +186,6 @@ class TrainConfig(NetworkTraining):
                 f"chunk_size = {self.chunk_size} is not below the {most} texts of a batch, so there is only one chunk;"
                 " lower it or leave it out"
             )
-
-    def of_one_network(self) -> NetworkTraining:
-        """The settings of one network, without those of the whole training."""
-        return NetworkTraining(**{key: getattr(self, key) for key in field_types(NetworkTraining)})
 
     @property
     def window(self) -> int:

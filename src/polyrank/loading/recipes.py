@@ -10,13 +10,14 @@ from typing import Any
 
 from polyrank.config.checked import field_types, kinds
 from polyrank.config.methods import DistillMethod, Method, RerankMethod
-from polyrank.config.models import MODEL, ModelConfig, TextSettings
+from polyrank.config.models import MODEL, BackboneConfig, ModelConfig, TextPolicy, TextSettings
 from polyrank.config.pretrain import PretrainRecipe, pretrain_recipe_from_dict
-from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_tables
+from polyrank.config.recipe import Recipe, recipe_from_dict
 from polyrank.config.runs import NETWORKS, seed_folders
 from polyrank.config.tables import Source, read_tables
 from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError
+from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.folders import is_hugging_face
 from polyrank.loading.models import model_folder, resolve_model
 from polyrank.storage.document import has_document, read_document
@@ -62,33 +63,39 @@ class TrainingPlan:
     networks: tuple[NetworkPlan, ...]
 
 
-def resolve_recipe(recipe: Recipe | Source) -> TrainingPlan:
+def resolve_recipe(recipe: Recipe | Source, *, resume: bool = False) -> TrainingPlan:
     """Resolve a recipe, its file or its tables to a plan.
 
+    Args:
+        recipe: the recipe.
+        resume: its run may be finished, and then its backbones may be gone.
+
     Raises:
-        ConfigError: the file does not exist or is not TOML, or a key or value is wrong.
+        ConfigError: the file does not exist or is not TOML, or a key or value is wrong; or a model or backbone that it
+            names does not exist or does not suit its settings.
 
     >>> plan = resolve_recipe({"model": {"kind": "bi"}, "output": "/tmp/run", "train": {"seeds": [1, 2]}})
     >>> plan.folders[2].as_posix(), plan.networks[0].start
     ('/tmp/run/seed-2', None)
     """
-    whole = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    _check_fixed_model(whole.train.method)
-    output, networks = Path(whole.output), whole.networks
+    settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    _check_fixed_model(settings.train.method)
+    output = Path(settings.output)
+    names = ("",) if settings.reranker is None else NETWORKS
+    networks = tuple(
+        NetworkPlan(
+            name=name,
+            model=model,
+            text=settings.text,
+            train=train,
+            start=None if train.init_from is None else model_folder(train.init_from),
+        )
+        for name, (model, train) in zip(names, settings.networks, strict=True)
+    )
+    if not resume:
+        _check_backbones(networks)
     return TrainingPlan(
-        recipe=whole,
-        output=output,
-        folders=seed_folders(output, whole.train.seeds),
-        networks=tuple(
-            NetworkPlan(
-                name=name,
-                model=model,
-                text=whole.text,
-                train=train,
-                start=None if train.init_from is None else model_folder(train.init_from),
-            )
-            for name, (model, train) in zip(NETWORKS if len(networks) > 1 else ("",), networks, strict=True)
-        ),
+        recipe=settings, output=output, folders=seed_folders(output, settings.train.seeds), networks=networks
     )
 
 
@@ -109,7 +116,7 @@ def load_recipe(source: Source, changes: Sequence[str] = ()) -> Recipe:
     5e-05
     """
     values, _ = read_tables(source, changes, PATHS)
-    return recipe_from_dict(_with_starts(recipe_tables(values)))
+    return recipe_from_dict(values, _inherited(values))
 
 
 def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> PretrainRecipe:
@@ -133,42 +140,54 @@ def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> Pretrai
     return pretrain_recipe_from_dict(values)
 
 
-def _with_starts(tables: dict[str, Any]) -> dict[str, Any]:
-    """The tables with settings from the models that training starts from, where the recipe gives no value.
+def _inherited(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings that networks take over from the models that training starts from, as tables of a recipe.
 
     A network that starts from a model of the same kind inherits all settings of that model. From a model of another
     kind it inherits the transformer, and so the name of the backbone.
     """
-    model, text, partner = tables["model"], tables["text"], tables["reranker"]
-    merged = dict(tables)
-    if start := _start(model, tables["train"], "train"):
-        merged |= {"model": start["model"] | model, "text": start["text"] | text}
-    if partner and (start := _start(partner, partner["train"], "reranker.train")):
-        merged["reranker"] = start["model"] | partner
-    return merged
+    first, second = _table(values, "model"), _table(values, "reranker")
+    inherited = _start(first, _table(values, "train"), "train")
+    if start := _start(second, _table(second, "train"), "reranker.train"):
+        inherited["reranker"] = start["model"]
+    return inherited
 
 
-def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str, dict[str, Any]] | None:
+def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A table of a recipe that is not checked yet; empty if it is missing or wrong."""
+    table = values.get(name)
+    return table if isinstance(table, dict) else {}
+
+
+def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
     """The settings, as tables ``model`` and ``text``, that a network inherits from ``init_from``."""
-    if (start := train.get("init_from")) is None:
-        return None
-    _check_model_folder(start, f"{where}.init_from", f'write it as backbone = "{start}", and leave init_from out')
-    known = read_document(model_folder(start), MODEL)
-    merged = {name: dict(known[name]) for name in ("model", "text")}
-    if merged["model"].get("kind") != model.get("kind"):
-        own = kinds(ModelConfig).get(str(model.get("kind")))
-        both = own is not None and "backbone" in field_types(own).keys() & merged["model"].keys()
-        return {"model": {"backbone": merged["model"]["backbone"]}, "text": {}} if both else None
-    if any(model.get(name) is not None for name in SCALES):  # the recipe sets the scale itself
+    if not isinstance(name := train.get("init_from"), str):
+        return {}
+    folder = model_folder(name)
+    if not has_document(folder, MODEL):
+        raise ConfigError(f"{where}.init_from = {name} is not a model folder; give one that training wrote")
+    if is_hugging_face(folder):
+        raise ConfigError(
+            f'{where}.init_from = {name} is a Hugging Face model; write it as backbone = "{name}", and leave init_from'
+            " out"
+        )
+    document = read_document(folder, MODEL)
+    settings, text = dict(document["model"]), dict(document["text"])
+    if settings.get("kind") != model.get("kind"):
+        config = kinds(ModelConfig).get(str(model.get("kind")))
+        both = config is not None and "backbone" in field_types(config).keys() & settings.keys()
+        return {"model": {"backbone": settings["backbone"]}} if both else {}
+    together = settings | model
+    if any(model.get(key) is not None for key in SCALES):  # the recipe sets the scale itself
         spent: tuple[str, ...] = SCALES
-    elif {**merged["model"], **model}.get("normalize"):  # match_self_score is then the scale of the cosine
+    elif together.get("normalize"):  # match_self_score is then the scale of the cosine
         spent = SCALES[:2]
     else:  # the targets that the stored scale was fitted to no longer apply
-        spent = SCALES[1:] if merged["model"].get(SCALES[0]) is not None else ()
-    if {**merged["model"], **model}.get("reduction") != "mean_of_first":
+        spent = SCALES[1:] if settings.get(SCALES[0]) is not None else ()
+    if together.get("reduction") != "mean_of_first":
         spent += ("reduction_tokens",)
-    merged["text"].pop("vocabulary", None)  # the model folder contains its subwords; the original file may be gone
-    return {**merged, "model": {name: value for name, value in merged["model"].items() if name not in spent}}
+    text.pop("vocabulary", None)  # the model folder contains its subwords; the original file may be gone
+    return {"model": {key: value for key, value in settings.items() if key not in spent}, "text": text}
 
 
 def _check_fixed_model(method: Method) -> None:
@@ -182,9 +201,10 @@ def _check_fixed_model(method: Method) -> None:
                 raise ConfigError(f"train.method.first_stage = {name} has no vectors; give an encoder's model folder")
 
 
-def _check_model_folder(name: str, where: str, instead: str) -> None:
-    folder = model_folder(name)
-    if not has_document(folder, MODEL):
-        raise ConfigError(f"{where} = {name} is not a model folder; give one that training wrote")
-    if is_hugging_face(folder):
-        raise ConfigError(f"{where} = {name} is a Hugging Face model; {instead}")
+def _check_backbones(networks: Sequence[NetworkPlan]) -> None:
+    """Refuse backbones that do not exist, and texts that they cannot read, before any data is read."""
+    for network in networks:
+        if network.start is None and isinstance(network.model, BackboneConfig):
+            longest = resolve_backbone(network.model.backbone, bare_hub_names=False).max_positions
+            if longest is not None and isinstance(network.text, TextPolicy):
+                network.text.check_budgets(longest)

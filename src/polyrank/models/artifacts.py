@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from polyrank.config.checked import to_dict
-from polyrank.config.models import CARD, MODEL, ModelConfig, model_from_dict, text_from_dict
+from polyrank.config.checked import from_dict, kind_from_dict, to_dict
+from polyrank.config.models import CARD, MODEL, ModelConfig
 from polyrank.config.names import model_folder
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.loading.folders import is_hugging_face
@@ -167,8 +167,8 @@ def load_model(path: Path, *, dropout: float | None = None, new_dropout: float =
     for name, digest in document["files"].items():
         check_part(path / name, digest, MODEL)
     try:
-        config = model_from_dict(document["model"])
-        policy = text_from_dict(config, document["text"])
+        config: ModelConfig = kind_from_dict(ModelConfig, document["model"], "model")
+        policy = from_dict(config.text_kind, document["text"], "text")
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
     model = empty_model(config, document["backbone"], dropout, new_dropout)

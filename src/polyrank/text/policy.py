@@ -8,29 +8,10 @@ from collections.abc import Sequence
 from itertools import chain
 
 from polyrank.config.models import TextPolicy
-from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text.cut import Cut
 from polyrank.text.subwords import Subwords
 from polyrank.text.texts import Texts
-
-
-def check_budgets(policy: TextPolicy, max_positions: int) -> None:
-    """Refuse texts that are longer than the network's longest input.
-
-    Args:
-        policy: the text settings.
-        max_positions: the longest input in tokens.
-
-    Raises:
-        ConfigError: a budget is below 4 tokens or above ``max_positions``.
-    """
-    for name in ("max_context_tokens", "max_candidate_tokens"):
-        if not 4 <= getattr(policy, name) <= max_positions:
-            raise ConfigError(
-                f"text.{name} = {getattr(policy, name)} is outside 4 to {max_positions}, the network's longest input;"
-                " choose a value in this range"
-            )
 
 
 class BackboneTexts(Texts):
@@ -51,7 +32,7 @@ class BackboneTexts(Texts):
     """Text before each context, and before each candidate."""
 
     def __init__(self, subwords: Subwords, policy: TextPolicy, max_positions: int) -> None:
-        check_budgets(policy, max_positions)
+        policy.check_budgets(max_positions)
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
         self.before, self.after = [subwords.start_id], [subwords.end_id]
         most_background = min(policy.max_background_tokens, policy.max_context_tokens // 2)

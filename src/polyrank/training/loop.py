@@ -28,6 +28,7 @@ from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
 MAX_BAD_STEPS = 10
 TIMED_STEPS = 20  # after so many steps the remaining time is estimated; the first one, which warms up, does not count
+SUGGESTED_MINUTES = 20
 OUT_OF_TIME = 1  # as a reason to stop, among signal numbers: polyrank handles no signal of this number
 Rows = TypeVar("Rows")
 Read = TypeVar("Read", contravariant=True)
@@ -201,7 +202,11 @@ def fit(
                 warm = clock()
             elif done == first + TIMED_STEPS < n_steps:
                 rest = (clock() - warm) / (TIMED_STEPS - 1) * (n_steps - done)
-                notify(f"the remaining {n_steps - done:,} steps take about {duration(rest)}, validations not included")
+                limit = f"; train.minutes = {SUGGESTED_MINUTES} ends the training earlier and keeps its best model"
+                notify(
+                    f"the remaining {n_steps - done:,} steps take about {duration(rest)}, validations not included"
+                    + (limit if minutes is None and rest > 60 * SUGGESTED_MINUTES else "")
+                )
             where = source.check(done)
             if where is not None:
                 for state in states:

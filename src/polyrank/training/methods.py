@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from polyrank.training.ranker import Ranker, new_ranker
 from polyrank.training.rerank import RerankStep
 from polyrank.training.steps import InBatchStep, ListwiseStep
 from polyrank.training.stored_tokens import StoredTokens, open_tokens
-from polyrank.training.teacher import CachedScorer
+from polyrank.training.teacher import TEACHER_SCORES, Teacher
 from polyrank.training.weighting import LogQ
 
 N_DRAWN = 300
@@ -153,9 +154,12 @@ def make_step(
             return MutualStep(steps[0], steps[1], _imitation(method, labels))
         case DistillMethod():
             teacher = load(method.teacher, device=str(device), precision=precision)
-            known = f"{teacher.fingerprint or method.teacher} {dtype}"
-            cached = CachedScorer(folder / "teacher-scores.sqlite", teacher, known)
-            return DistillStep(steps[0], cached, _imitation(method, labels))
+            wrong = settings.negatives
+            repeats = not wrong.redraw and "mined" not in wrong.sources
+            key = sha256(f"{teacher.fingerprint or method.teacher} {dtype}".encode()).hexdigest()[:12]
+            file = folder / TEACHER_SCORES.replace("*", key) if repeats else None
+            scored = Teacher(teacher, file, n_examples=len(examples), n_candidates=1 + wrong.n)
+            return DistillStep(steps[0], scored, _imitation(method, labels))
 
 
 def _imitation(method: ImitatingMethod, labels: LossFunction) -> Imitation:

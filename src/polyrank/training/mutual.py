@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from polyrank.devices.random_state import restored_random_state
 from polyrank.models.losses import LossFunction, cross_entropy, imitation
-from polyrank.scorers.protocols import Scorer
 from polyrank.training.inputs import Lists, Positions
 from polyrank.training.learner import Loss
-from polyrank.training.steps import ListwiseStep, first_is_right, fixed_scores
+from polyrank.training.steps import ListwiseStep, first_is_right
+from polyrank.training.teacher import Teacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +74,17 @@ class MutualStep:
 
     def losses(self, batch: tuple[Lists, Lists], number: int) -> Iterator[Loss]:
         """The first network's loss and, after its update, the second's."""
-        own, others = batch
+        first, second = batch
         # each network draws its dropout as if it were alone, so with alpha 0 it is trained as if it were alone
         with restored_random_state(self.first.device):
             self.second.model.train()
-            theirs, allowed = self.second.values(others)
-        yield Loss(self.imitation.loss(self.first.values(own)[0], theirs.detach(), allowed), len(own.examples))
-        refreshed = torch.zeros_like(theirs)
+            of_second, allowed = self.second.values(second)
+        yield Loss(self.imitation.loss(self.first.values(first)[0], of_second.detach(), allowed), len(first.examples))
+        refreshed = torch.zeros_like(of_second)
         if self.imitation.alpha:
             with without_dropout(self.first.model), torch.no_grad():
-                refreshed, _ = self.first.values(own)
-        yield Loss(self.imitation.loss(theirs, refreshed, allowed), len(own.examples))
+                refreshed, _ = self.first.values(first)
+        yield Loss(self.imitation.loss(of_second, refreshed, allowed), len(first.examples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +93,28 @@ class DistillStep:
 
     Args:
         student: the network to train.
-        teacher: scores the same lists; its scores may come from a file.
+        teacher: scores the same lists.
         imitation: how the student learns from these scores.
 
     Source: Hinton et al., Distilling the Knowledge in a Neural Network (2015).
     """
 
     student: ListwiseStep
-    teacher: Scorer
+    teacher: Teacher
     imitation: Imitation
 
-    def prepare(self, rows: Positions, epoch: int) -> Lists:
-        """The student's lists and tokens."""
-        return self.student.prepare(rows, epoch)
+    def prepare(self, rows: Positions, epoch: int) -> tuple[list[int], Lists]:
+        """The positions of the examples, and the student's lists and tokens."""
+        return [position for position, _ in rows], self.student.prepare(rows, epoch)
 
-    def losses(self, batch: Lists, number: int) -> Iterator[Loss]:
+    def losses(self, batch: tuple[list[int], Lists], number: int) -> Iterator[Loss]:
         """The loss of the batch."""
-        values, allowed = self.student.values(batch)
-        teacher = torch.zeros_like(values)
+        positions, lists = batch
+        values, allowed = self.student.values(lists)
+        targets = torch.zeros_like(values)
         if self.imitation.alpha:
-            teacher = fixed_scores(self.teacher, batch).to(values.device)
-        yield Loss(self.imitation.loss(values, teacher, allowed), len(batch.examples))
+            targets = self.teacher.scores(positions, lists).to(values.device)
+        yield Loss(self.imitation.loss(values, targets, allowed), len(lists.examples))
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """Running a recipe: read the data, build the model, train it, save the best version; once for each seed.
 
-A run folder holds recipe.json (resolved), metrics.jsonl, the curves of ``train.log_to``, model/, result.json
+A run folder holds recipe.json (resolved), metrics.jsonl, the curves of ``train.tensorboard``, model/, result.json
 once the run has finished, run.lock while it runs, and checkpoint.safetensors, which stays if the run can be extended.
 Two networks have their own folders in it, retriever/ and reranker/, for everything but recipe, checkpoint and result.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from polyrank.config.effects import without_effect
-from polyrank.config.models import BackboneConfig, TextPolicy
 from polyrank.config.recipe import Recipe, recipe_to_dict
 from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, NETWORKS, SEED_FOLDERS
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device, cpu_has_int8
 from polyrank.evaluation import evaluate, summarise
-from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.models import portable_name
-from polyrank.loading.recipes import TrainingPlan, resolve_recipe
+from polyrank.loading.recipes import NetworkPlan, TrainingPlan, resolve_recipe
 from polyrank.models.artifacts import MODEL_FILES
 from polyrank.models.losses import LossFunction
 from polyrank.records import Example
@@ -33,11 +31,9 @@ from polyrank.scorers.open import load, load_encoder, load_stage
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.storage.document import has_document
-from polyrank.storage.durable import check_replaceable, make_folders
-from polyrank.text.policy import check_budgets
+from polyrank.storage.durable import check_replaceable
 from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
-from polyrank.training.cost import measure_cost
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together
 from polyrank.training.learner import METRICS, Learner, Report, explain_out_of_memory
@@ -46,7 +42,8 @@ from polyrank.training.ranker import make_learner
 from polyrank.training.rerank import RerankStep, judged
 from polyrank.training.run_document import RECIPE, name_of, read_run_recipe, run_document
 from polyrank.training.run_folder import RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
-from polyrank.training.tracking import CURVES, check_log_to, draw_curves
+from polyrank.training.teacher import TEACHER_SCORES
+from polyrank.training.tracking import CURVES, check_tensorboard, with_curves
 
 RESULT = replace(RECIPE, file="result.json")
 INT8_LISTS = 200  # validation lists on which the rankings in int8 are compared: a list is half a point of R@1
@@ -56,21 +53,22 @@ TRAINING = RunKind(
     begun=tuple(
         f"{name}{file}" for name in NETWORK_FOLDERS for file in (CHECKPOINT, RESULT.file, METRICS, MODEL_FOLDER)
     ),
-    other=(*CURVES, "teacher-scores.sqlite*", "mined-*.npy", *NETWORKS),
+    other=(CURVES, TEACHER_SCORES, "mined-*.npy", *NETWORKS),
     cleared=tuple(
         f"{seed}{file}"
         for seed in ("", f"{SEED_FOLDERS}/")
         for file in (
             CHECKPOINT,
             RESULT.file,
+            TEACHER_SCORES,
             "mined-*.npy",
-            *(f"{name}{file}" for name in NETWORK_FOLDERS for file in (METRICS, *CURVES)),
+            *(f"{name}{file}" for name in NETWORK_FOLDERS for file in (METRICS, CURVES)),
         )
     ),
     may_differ=(
         "output",
         "data.cache",
-        *(f"train.{key}" for key in ("seeds", "epochs", "max_steps", "minutes", "checkpoint_steps", "log_to")),
+        *(f"train.{key}" for key in ("seeds", "epochs", "max_steps", "minutes", "checkpoint_steps", "tensorboard")),
     ),
 )
 
@@ -106,7 +104,6 @@ def train(
     loss: LossFunction | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    forecast: bool = False,
     device: str = "auto",
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
     notify: Callable[[str], None] = lambda text: None,
@@ -125,8 +122,6 @@ def train(
             steps, and their learning rates so far do not depend on the number; else they are not trained again. The
             number of processes may change.
         overwrite: start again, replacing an earlier run.
-        forecast: measure a few batches first, and pass ``notify`` the time and memory that each run will take. The
-            results do not depend on it.
         device: "auto", "cpu", "cuda" or "mps".
         report: called with the seed and each record of metrics.jsonl.
         notify: called with lines for the user.
@@ -138,15 +133,14 @@ def train(
         DataError: the data cannot be read, or has no example with a right answer.
         LostProcessError: another process of a distributed run has ended.
     """
-    plan = resolve_recipe(recipe)
-    check_log_to(plan.recipe.train.log_to)
+    plan = resolve_recipe(recipe, resume=resume)
+    check_tensorboard(plan.recipe.train.tensorboard)
     with distributed.process_group(), hold_run_folder(plan.output):
         notify = notify if distributed.is_rank_zero() else lambda text: None
         distributed.on_rank_zero(partial(_check_folders, plan, resume, overwrite))
-        if not resume:  # a finished run needs no backbone
-            _check_backbones(plan)
         data = plan.recipe.data
         train_examples, valid_examples = load_data(data, examples, valid, notify)
+        test_examples = [] if data.test is None else read_lists(data, "test", notify=notify)
         for line in without_effect(plan.recipe, validated=bool(valid_examples)):
             notify(f"warning: {line}")
         if plan.recipe.train.negatives is None and (n := n_given(train_examples)):
@@ -154,7 +148,6 @@ def train(
                 f"{n:,} of {len(train_examples):,} training examples come with wrong candidates, which are not trained"
                 ' on; to add them to the other responses of the batch, set train.negatives.sources to ["given"]'
             )
-        test_examples = [] if data.test is None else read_lists(data, "test", notify=notify)
         described = [
             ("train", data.train if examples is None else None, len(train_examples)),
             ("valid", data.valid if valid is None else None, len(valid_examples)),
@@ -169,60 +162,17 @@ def train(
                 folder=folder,
                 examples=train_examples,
                 valid=valid_examples,
+                test=test_examples,
+                parts=parts,
                 device=device,
                 loss=loss,
                 resume=resume,
                 overwrite=overwrite,
-                forecast=forecast and not results,
                 report=report,
                 notify=notify,
             )
             results += run.train()
-        _check_int8(plan, results, valid_examples)  # before the test, which is of the model as it will be loaded
-        if test_examples:
-            notify(f"evaluating on the {len(test_examples):,} examples of {data.test}")
-            results = [replace(own, test=_test(_tested(plan, device, own), test_examples)) for own in results]
-        distributed.on_rank_zero(lambda: _write_cards(plan, results, parts, len(train_examples)))
     return results
-
-
-def _check_backbones(plan: TrainingPlan) -> None:
-    """Refuse backbones that do not exist, and texts that they cannot read, before any data is read."""
-    for network in plan.networks:
-        if network.start is None and isinstance(network.model, BackboneConfig):
-            longest = resolve_backbone(network.model.backbone, bare_hub_names=False).max_positions
-            if longest is not None and isinstance(network.text, TextPolicy):
-                check_budgets(network.text, longest)
-
-
-def _check_int8(plan: TrainingPlan, results: Sequence[RunResult], valid: Sequence[Example]) -> None:
-    """Record in each new Bi- or Poly-encoder whether it ranks in int8 as in fp32; several processes do not."""
-    if not valid or distributed.world_size() > 1 or not cpu_has_int8():
-        return
-    kinds = {network.name: network.model.kind for network in plan.networks}
-    for own in results:
-        if kinds[own.network] in ("bi", "poly") and read_record(own.model) is None:
-            check_int8(own.model, valid[:: -(-len(valid) // INT8_LISTS)])
-
-
-def _tested(plan: TrainingPlan, device: str, own: RunResult) -> Scorer:
-    """The trained model; a re-ranker with its first stage."""
-    first_stage, scorer = plan.recipe.train.method.corrects, load_stage(own.model, device=device)
-    if first_stage is None:
-        return scorer
-    return TwoStageScorer(load_encoder(first_stage, device=device), scorer, combine=np.add)
-
-
-def _test(scorer: Scorer, examples: Sequence[Example]) -> dict[str, Any]:
-    return {**summarise(evaluate(scorer, examples)), "precision": scorer.precision}
-
-
-def _write_cards(plan: TrainingPlan, results: Sequence[RunResult], parts: list[DataPart], n_examples: int) -> None:
-    n_steps, _ = count_steps(plan.recipe.train, n_examples)
-    networks = {network.name: network for network in plan.networks}
-    for own in results:
-        network = networks[own.network]
-        write_card(own.model, plan.recipe, network, parts, seed=own.seed, fit=own.fit, n_steps=n_steps, test=own.test)
 
 
 def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
@@ -251,8 +201,10 @@ class SeedRun:
         folder: of the run.
         examples: to train on.
         valid: validation lists, which choose the best step; if empty, the last step's model is kept.
+        test: lists on which the trained model is evaluated; may be empty.
+        parts: the three, for the model's card.
         device: where to compute.
-        loss, resume, overwrite, forecast, report, notify: as for ``train``.
+        loss, resume, overwrite, report, notify: as for ``train``.
     """
 
     plan: TrainingPlan
@@ -260,29 +212,51 @@ class SeedRun:
     folder: Path
     examples: Sequence[Example]
     valid: Sequence[Example]
+    test: Sequence[Example]
+    parts: list[DataPart]
     device: str
     loss: LossFunction | None
     resume: bool
     overwrite: bool
-    forecast: bool
     report: Callable[[int, dict[str, Any]], None]
     notify: Callable[[str], None]
 
     def train(self) -> list[RunResult]:
-        """Train, and return the result of each network."""
+        """Train and test, and return the result of each network."""
         fits = distributed.on_rank_zero(self._begin)
         if fits is None:
-            if self.forecast:
-                self._report_cost()
             fits = self._fit()
-            if all(own.finished for own in fits):
+            if all(fit.finished for fit in fits):
                 distributed.on_rank_zero(partial(self._end, fits))
             else:
                 self.notify(stopped_by_minutes(self.plan.recipe.train.minutes, fits[0].n_steps))
-        return [
-            RunResult(self.seed, self.folder / network.name / MODEL_FOLDER, own, network.name)
-            for network, own in zip(self.plan.networks, fits, strict=True)
-        ]
+        return [self._result(network, fit) for network, fit in zip(self.plan.networks, fits, strict=True)]
+
+    def _result(self, network: NetworkPlan, fit: FitResult) -> RunResult:
+        """Check the trained model in int8, evaluate it on the test lists, and write its card."""
+        folder, valid, test = self.folder / network.name / MODEL_FOLDER, self.valid, dict[str, Any]()
+        may_use_int8 = network.model.kind in ("bi", "poly") and cpu_has_int8()
+        # before the test, which is of the model as it will be loaded; several processes do not check
+        if valid and may_use_int8 and distributed.world_size() == 1 and read_record(folder) is None:
+            check_int8(folder, valid[:: -(-len(valid) // INT8_LISTS)])
+        if self.test:
+            self.notify(f"evaluating {folder} on the {len(self.test):,} examples of {self.plan.recipe.data.test}")
+            scorer = self._trained(folder)
+            test = {**summarise(evaluate(scorer, self.test)), "precision": scorer.precision}
+        n_steps, _ = count_steps(self.plan.recipe.train, len(self.examples))
+        distributed.on_rank_zero(
+            lambda: write_card(
+                folder, self.plan.recipe, network, self.parts, seed=self.seed, fit=fit, n_steps=n_steps, test=test
+            )
+        )
+        return RunResult(self.seed, folder, fit, network.name, test)
+
+    def _trained(self, folder: Path) -> Scorer:
+        """The trained model; a re-ranker with its first stage."""
+        first_stage, scorer = self.plan.recipe.train.method.corrects, load_stage(folder, device=self.device)
+        if first_stage is None:
+            return scorer
+        return TwoStageScorer(load_encoder(first_stage, device=self.device), scorer, combine=np.add)
 
     def _begin(self) -> list[FitResult] | None:
         """Prepare the folder; returns the fits of a finished run that gets no more steps, else None."""
@@ -308,26 +282,15 @@ class SeedRun:
         )
         return TRAINING.is_longer(self.folder, [network.train for network in self.plan.networks], before, now)
 
-    def _report_cost(self) -> None:
-        device, folder = choose_device(self.device), self.folder if self.resume else None
-        cost = measure_cost(
-            self.plan, self.examples, self.valid, seed=self.seed, device=device, loss=self.loss, run=folder
-        )
-        if cost is not None:
-            n_seeds = len(self.plan.folders)
-            of_each = f"each of {n_seeds} seeds: " if n_seeds > 1 else ""
-            self.notify(of_each + cost.describe(self.plan.recipe.train.minutes))
-
     def _fit(self) -> list[FitResult]:
         """Build the networks and train them."""
-        device, train, notify = choose_device(self.device), self.plan.recipe.train, self.notify
-        examples = self.examples
+        device, train, examples = choose_device(self.device), self.plan.recipe.train, self.examples
         with explain_out_of_memory(f"the network does not fit into the free memory of {device}; use another device"):
             rankers = [
                 make_ranker(network, examples, precision=train.precision, seed=self.seed, device=device)
                 for network in self.plan.networks
             ]
-        tokens = [stored_tokens(ranker, examples, notify) for ranker in rankers]
+        tokens = [stored_tokens(ranker, examples, self.notify) for ranker in rankers]
         step = make_step(
             rankers,
             train,
@@ -337,7 +300,7 @@ class SeedRun:
             folder=self.folder,
             loss=self.loss,
             tokens=tokens,
-            notify=notify,
+            notify=self.notify,
         )
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
         with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
@@ -349,23 +312,27 @@ class SeedRun:
             metadata["first_stage"] = step.first_stage.fingerprint
             metadata["first_stage_name"] = portable_name(step.first_stage.name, self.folder / MODEL_FOLDER)
         with ExitStack() as stack:
-            learners: list[Learner] = [
-                make_learner(
+            learners: list[Learner] = []
+            for ranker, network in zip(rankers, self.plan.networks, strict=True):
+                folder = self.folder / network.name
+                report = stack.enter_context(
+                    with_curves(self._reporter(network.name), folder, wanted=train.tensorboard)
+                )
+                learner = make_learner(
                     ranker,
                     network.train,
-                    self.folder / network.name,
+                    folder,
                     self.valid,
                     metadata=metadata,
-                    report=self._reporter(network.name, stack.enter_context(self._curves(network.name))),
+                    report=report,
                     name=network.name,
                     judged=judged(step, ranker.scorer, train),
                 )
-                for ranker, network in zip(rankers, self.plan.networks, strict=True)
-            ]
+                learners.append(learner)
             return fit_together(
                 learners,
                 step,
-                self.examples,
+                examples,
                 train,
                 length=rankers[0].length,
                 seed=self.seed,
@@ -375,23 +342,15 @@ class SeedRun:
                 notify=self.notify,
             )
 
-    def _curves(self, network: str) -> AbstractContextManager[Report]:
-        recipe, output, folder = self.plan.recipe, self.plan.output, self.folder / network
-        make_folders(folder)
-        name = "/".join((output.resolve().name, *folder.relative_to(output).parts))
-        return draw_curves(recipe.train.log_to, folder, name, recipe_to_dict(recipe), self.notify)
-
-    def _reporter(self, name: str, drawn: Report) -> Report:
+    def _reporter(self, name: str) -> Report:
         def report(record: dict[str, Any]) -> None:
-            drawn(record)
             self.report(self.seed, {"network": name, **record} if name else record)
 
         return report
 
     def _end(self, fits: Sequence[FitResult]) -> None:
         """Write the result, and delete the files that only a run that can be extended needs."""
-        names = [network.name for network in self.plan.networks]
-        results = {name: dataclasses.asdict(own) for name, own in zip(names, fits, strict=True)}
+        results = {network.name: dataclasses.asdict(fit) for network, fit in zip(self.plan.networks, fits, strict=True)}
         TRAINING.end(self.folder, results.get("", results))
         n_steps, _ = count_steps(self.plan.recipe.train, len(self.examples))
         if not all(same_first_rates(network.train, n_steps, 2 * n_steps, n_steps) for network in self.plan.networks):

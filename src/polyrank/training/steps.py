@@ -6,7 +6,6 @@ Steps know nothing of optimizers, files or schedules; ``loop.Step`` is their pro
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +14,6 @@ from polyrank.models.losses import LossFunction, cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, RightAnswers
 from polyrank.scorers.late import LateScorer
-from polyrank.scorers.protocols import Scorer
 from polyrank.text import Texts, Tokens
 from polyrank.text.tokens import to_device
 from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
@@ -179,11 +177,3 @@ class ListwiseStep:
 def first_is_right(loss: LossFunction, values: Tensor, allowed: Tensor) -> Tensor:
     """The loss of lists ``[B, K]`` whose first candidate is right."""
     return loss(values, torch.zeros(len(values), dtype=torch.int64, device=values.device), allowed)
-
-
-def fixed_scores(scorer: Scorer, lists: Lists) -> Tensor:
-    """A trained model's scores ``[B, K]`` of lists, zero on the padding."""
-    scored = scorer.score([example.query for example in lists.examples], lists.lists)
-    values = np.zeros(lists.allowed.shape, np.float32)
-    values[lists.allowed.numpy()] = np.concatenate(scored)
-    return torch.from_numpy(values)

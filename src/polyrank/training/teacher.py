@@ -1,109 +1,71 @@
-"""A cache of a teacher's scores: each pair of context and candidate is scored once, in any number of epochs.
+"""A teacher's scores of lists: computed for each batch, or once and then read from a file if the lists repeat.
 
-The cache is a SQLite file. Its keys hash the pair's texts and the fingerprint of the teacher, so several teachers, runs
-and seeds can share one file, and the scores of an earlier version of a teacher are never used.
+Shapes: N examples, B of them in a batch, K candidates.
 """
 
-import hashlib
-import json
-import sqlite3
-import weakref
+import io
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from polyrank.devices import distributed
-from polyrank.errors import ArtifactError, ResourceError
-from polyrank.records import Context, ContextLike
-from polyrank.scorers.inputs import matched_lists
+from polyrank.errors import ArtifactError
 from polyrank.scorers.protocols import Floats, Scorer
-from polyrank.storage.durable import make_folders
-from polyrank.storage.sqlite import use_log
+from polyrank.storage.durable import write_file
+from polyrank.training.inputs import Lists
+
+TEACHER_SCORES = "teacher-scores-*.npy"
+"""The files of scores in a run folder."""
 
 
-class CachedScorer(Scorer):
-    """A Scorer that reads scores from a file, and calls another Scorer for pairs that the file lacks.
+class Teacher:
+    """A trained model that is not trained further.
 
     Args:
-        path: the file; created if it does not exist.
-        scorer: the teacher.
-        fingerprint: of the teacher's weights, settings and precision.
+        scorer: the model.
+        file: for its scores, if each example has the same list in every epoch; None: it scores every batch. The name
+            states the model and its precision.
+        n_examples: N.
+        n_candidates: the most candidates of a list.
 
     Raises:
-        ArtifactError: the file is damaged or not a file of scores.
+        ArtifactError: the file is damaged.
     """
 
-    def __init__(self, path: Path, scorer: Scorer, fingerprint: str) -> None:
-        self.path, self.scorer, self.fingerprint = path, scorer, fingerprint
-        self.n_scored = 0
-        self._files = ExitStack()
-        # called by ``close``, or else by the garbage collector, in any thread
-        self._release = weakref.finalize(self, self._files.close)
-        distributed.on_rank_zero(self._open)
+    def __init__(self, scorer: Scorer, file: Path | None = None, *, n_examples: int = 0, n_candidates: int = 0) -> None:
+        self.scorer, self.file, self._shape = scorer, file, (n_examples, n_candidates)
+        if file is not None:
+            distributed.on_rank_zero(lambda: self._make(file))
 
-    def _open(self) -> None:
-        """Open the file, on rank 0 only: if two processes close it at once, SQLite leaves its log behind."""
-        make_folders(self.path.parent)
-        if self.path.is_dir():
-            raise ArtifactError(f"{self.path} is a folder; name a file for the teacher's scores")
-        self._file = sqlite3.connect(self.path, isolation_level=None, timeout=60.0, check_same_thread=False)
-        self._files.callback(self._file.close)
+    def scores(self, positions: Sequence[int], lists: Lists) -> Tensor:
+        """The scores ``[B, K]`` of the lists of examples at some positions, zero on the padding."""
+        allowed, file = lists.allowed.numpy(), self.file
+        width = allowed.shape[1]
+        values = np.full(allowed.shape, np.nan, np.float32)
+        if file is not None:
+            values = distributed.on_rank_zero(lambda: np.array(self._map(file)[positions, :width]))
+        if np.isnan(values[allowed]).any():  # all again, so that they depend on the batch alone
+            scored = self.scorer.score([example.query for example in lists.examples], lists.lists)
+            values[allowed] = np.concatenate(scored)
+            if file is not None and distributed.is_rank_zero():
+                self._map(file)[positions, :width] = values
+        return torch.from_numpy(np.where(allowed, values, np.float32(0)))
+
+    def _make(self, file: Path) -> None:
+        if not file.exists():
+            stream = io.BytesIO()
+            np.save(stream, np.full(self._shape, np.nan, np.float32))
+            write_file(file, stream.getvalue())
+        self._map(file)
+
+    def _map(self, file: Path) -> Floats:
         try:
-            use_log(self._file)  # a second training may use the same file
-            self._file.execute("CREATE TABLE IF NOT EXISTS scores (pair BLOB PRIMARY KEY, score REAL) WITHOUT ROWID")
-        except sqlite3.DatabaseError as error:
-            self.close()
-            raise ArtifactError(f"{self.path} is not a file of scores ({error}); delete it or name another") from error
-
-    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-        """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = matched_lists(contexts, candidates)
-        pairs = [[self._key(query, text) for text in texts] for query, texts in zip(queries, lists, strict=True)]
-        known = distributed.on_rank_zero(lambda: self._find([key for row in pairs for key in row]))
-        missing = [[i for i, key in enumerate(row) if key not in known] for row in pairs]
-        rows = [row for row, columns in enumerate(missing) if columns]
-        if rows:
-            texts = [[lists[row][i] for i in missing[row]] for row in rows]
-            new: dict[bytes, float] = {}
-            for row, values in zip(rows, self.scorer.score([queries[row] for row in rows], texts), strict=True):
-                new |= {pairs[row][i]: float(value) for i, value in zip(missing[row], values, strict=True)}
-            self.n_scored += len(new)
-            if distributed.is_rank_zero():
-                self._keep(new)
-            known |= new
-        return [np.array([known[key] for key in row], np.float32) for row in pairs]
-
-    def close(self) -> None:
-        """Close the file."""
-        self._release()
-
-    def _key(self, context: Context, text: str) -> bytes:
-        content = json.dumps([self.fingerprint, context.turns, context.background, text])
-        return hashlib.blake2b(content.encode(), digest_size=16).digest()
-
-    def _find(self, keys: Sequence[bytes]) -> dict[bytes, float]:
-        known: dict[bytes, float] = {}
-        try:
-            for start in range(0, len(keys), 500):  # SQLite limits the number of parameters
-                part = keys[start : start + 500]
-                marks = ", ".join("?" * len(part))
-                known |= dict(self._file.execute(f"SELECT pair, score FROM scores WHERE pair IN ({marks})", part))
-        except sqlite3.DatabaseError as error:
-            raise ArtifactError(
-                f"{self.path} is damaged ({error}); delete it, and the scores are computed again"
-            ) from error
-        return known
-
-    def _keep(self, new: dict[bytes, float]) -> None:
-        try:
-            self._file.execute("BEGIN IMMEDIATE")
-            self._file.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", new.items())
-            self._file.execute("COMMIT")
-        except sqlite3.OperationalError as error:
-            if self._file.in_transaction:  # else the file stays locked for other processes
-                self._file.execute("ROLLBACK")
-            raise ResourceError(
-                f"cannot write {self.path}: {error}; free some space and continue with `resume=True`"
-            ) from error
+            scores: Floats = np.load(file, mmap_mode="r+")
+        except (ValueError, EOFError) as error:
+            raise ArtifactError(f"{file} is damaged ({error}); delete it, and the scores are computed again") from error
+        if scores.shape != self._shape or scores.dtype != np.float32:
+            raise ArtifactError(f"{file} does not fit the examples; delete it, and the scores are computed again")
+        return scores

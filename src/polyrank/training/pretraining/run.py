@@ -40,7 +40,7 @@ from polyrank.training.pretraining.step import VALID_SEED, PairBatches, Pretrain
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
 from polyrank.training.run_document import EXAMPLES, check_same_examples
 from polyrank.training.run_folder import RunKind, hold_run_folder, stopped_by_minutes
-from polyrank.training.tracking import CURVES, check_log_to, draw_curves
+from polyrank.training.tracking import CURVES, check_tensorboard, with_curves
 
 VOCABULARY, TOKENS = "tokenizer.json", "tokens"
 RECIPE, RESULT = (
@@ -53,12 +53,12 @@ PRETRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
     begun=(CHECKPOINT, RESULT.file, METRICS, MODEL_FOLDER),
-    other=(VOCABULARY, TOKENS, *CURVES),
-    cleared=(CHECKPOINT, RESULT.file, METRICS, VOCABULARY, RECIPE.file, TOKENS, *CURVES),
+    other=(VOCABULARY, TOKENS, CURVES),
+    cleared=(CHECKPOINT, RESULT.file, METRICS, VOCABULARY, RECIPE.file, TOKENS, CURVES),
     may_differ=(
         "output",
         "data.cache",
-        *(f"train.{key}" for key in ("steps", "minutes", "checkpoint_steps", "micro_batch_tokens", "log_to")),
+        *(f"train.{key}" for key in ("steps", "minutes", "checkpoint_steps", "micro_batch_tokens", "tensorboard")),
     ),
 )
 
@@ -127,7 +127,7 @@ def pretrain(
     """
     if not isinstance(recipe, PretrainRecipe):
         recipe = load_pretrain_recipe(recipe)
-    check_log_to(recipe.train.log_to)
+    check_tensorboard(recipe.train.tensorboard)
     folder, chosen, plan = Path(recipe.output), choose_device(device), recipe
     with distributed.process_group(), hold_run_folder(folder):
         ended = distributed.on_rank_zero(lambda: _begin(plan, folder, resume, overwrite, notify))
@@ -164,13 +164,13 @@ def _begin(
         PRETRAINING.check_same(folder, to_dict(earlier), to_dict(recipe))
         check_same_examples(known_digest, digest, folder)
         longer = PRETRAINING.is_longer(folder, [recipe.train.of_network], earlier.train.steps, recipe.train.steps)
-    known = PRETRAINING.begin(
+    result = PRETRAINING.begin(
         folder,
         to_dict(recipe) | {EXAMPLES: digest},
         longer=longer if resume or not overwrite else None,
         notify=notify,
     )
-    return None if known is None else PretrainFit(**known)
+    return None if result is None else PretrainFit(**result)
 
 
 def _fit(
@@ -194,9 +194,9 @@ def _fit(
         def opened() -> Pairs:
             return open_pairs(Path(file), subwords, separator, cache, skip_bad=recipe.data.skip_bad, notify=notify)
 
-        own: list[Pairs] = []
-        distributed.on_rank_zero(lambda: own.append(opened()))  # the other processes open its files
-        return own[0] if own else opened()
+        pairs: list[Pairs] = []
+        distributed.on_rank_zero(lambda: pairs.append(opened()))  # the other processes open its files
+        return pairs[0] if pairs else opened()
 
     batches = PairBatches(read(recipe.data.train), subwords, recipe, recipe.train.seed)
     validation = None
@@ -205,12 +205,7 @@ def _fit(
     network = pretraining_network(backbone, recipe.train.seed).to(device)
     n_parameters = sum(p.numel() for p in backbone.parameters())
     notify(f"{n_parameters:,} parameters, {len(subwords):,} subwords, on {device}")
-    with draw_curves(recipe.train.log_to, folder, folder.resolve().name, to_dict(recipe), notify) as draw:
-
-        def both(record: dict[str, Any]) -> None:
-            draw(record)
-            report(record)
-
+    with with_curves(report, folder, wanted=recipe.train.tensorboard) as drawn:
         learner = Learner(
             model=network,
             settings=recipe.train.of_network,
@@ -218,7 +213,7 @@ def _fit(
             save_best=lambda figures: save_backbone(folder / MODEL_FOLDER, backbone, subwords, pooling),
             evaluate=None if validation is None else partial(validate, network, validation, device),
             best_by="loss",
-            report=both,
+            report=drawn,
         )
         (result,) = fit(
             [learner],
