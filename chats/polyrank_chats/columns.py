@@ -7,11 +7,13 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.messages import ReadOptions
 from polyrank_chats.names import NAMES
 from polyrank_chats.profiles import Profile, profile
+from polyrank_chats.sides import contact_column, has_both_sides, pair_columns, role_columns
 from polyrank_chats.values import Row
 
 MIN_ROWS = 4
@@ -46,22 +48,49 @@ def keys_of(rows: Iterable[Row]) -> list[str]:
 
 
 def usual(keys: Iterable[str], *kinds: str) -> list[str]:
-    """The columns with a usual name of one of the kinds, in the order of ``NAMES``."""
-    by_name: dict[str, str] = {}
+    """The columns with a usual name of one of the kinds, in the order of ``NAMES``; full names come first.
+
+    >>> usual(["messageData.msg.text", "quoted.text", "info.conversationId", "channel.id"], "text", "conversation")
+    ['messageData.msg.text', 'info.conversationId']
+    """
+    return [key for kind in kinds for key in _usual(tuple(keys), kind)]
+
+
+@lru_cache(maxsize=2**12)
+def _usual(keys: tuple[str, ...], kind: str) -> list[str]:
+    by_name: list[dict[str, str]] = [{}, {}, {}]
     for key in keys:
-        by_name.setdefault(normal(key), key)
-    return [by_name[name] for kind in kinds for name in NAMES[kind] if name in by_name]
+        for names, spelled in zip(by_name, _spellings(key, kind), strict=True):
+            for name in spelled:
+                names.setdefault(name, key)
+    found = [names[name] for names in by_name for name in NAMES[kind] if name in names]
+    return list(dict.fromkeys(found))
+
+
+def _spellings(key: str, kind: str) -> tuple[list[str], list[str], list[str]]:
+    """The name of a column; without objects that only wrap a value; and its ends, if they are not of another object."""
+    parts = key.split(".")
+    while len(parts) > 1 and (parts[-1].startswith("$") or (parts[-1] == "id" and normal(parts[-2]).endswith("id"))):
+        parts.pop()
+    own = [part for part in parts[:-1] if normal(part) not in NAMES["wrappers"]] + parts[-1:]
+    least = 1 if kind in ("text", "time", "reply_to", "conversation") else 2
+    ends = [
+        normal(".".join(own[n:]))
+        for n in range(1, len(own) - least + 1)
+        if not any(word in normal(part) for part in own[:n] for word in NAMES["others"])
+    ]
+    return [normal(key)], [normal(".".join(own))], ends
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of a table of messages. If a kind has several columns, the first non-empty value of a row counts.
 
-    ``stream``: the column of conversations names channels, which are divided at long pauses.
+    ``stream``: columns whose values, in any order, name a channel or two people, whose messages are divided at pauses.
     """
 
     conversation: str | None
-    stream: bool
+    stream: tuple[str, ...]
     time: tuple[str, ...]
     sender: tuple[str, ...]
     text: tuple[str, ...]
@@ -76,6 +105,7 @@ class Columns:
     files: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     reply_to: tuple[str, ...] = ()
+    thread: tuple[str, ...] = ()
 
 
 def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns:
@@ -95,20 +125,33 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
     named = {options.conversation, *options.time, options.sender, options.text}
     profiles = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
     free = [profiles[key] for key in keys if key not in named]
-    role = usual((each.key for each in free), "role")
     time = list(options.time) or time_columns(free, options)
     free = [each for each in free if each.key not in time]
     text = [options.text] if options.text else _text(free)
+    is_said = [any(row.get(key) for key in text) for row in rows]
+    others = [each for each in free if each.key not in text]
+    role = role_columns(others, usual((each.key for each in others), "role"), is_said)
     senders = [options.sender] if options.sender else _sender(free, text, len(rows)) or role
     by_name = [options.conversation] if options.conversation else _conversation(free, options)
     flags = usual(keys, "from_customer", "from_agent")
     senders = senders or flags[:1]
     if not options.sender and all(profiles[key].n_distinct < 2 for key in senders):
-        others = [each for each in free if each.key not in (*text, *by_name)]
-        senders = _sender_by_values(others, profiles, by_name) or senders
-    conversation = by_name or _conversation_by_values(
-        [each for each in free if each.key not in (*text, *senders, *role)], profiles, senders
+        senders = _sender_by_values([each for each in others if each.key not in by_name], profiles, by_name) or senders
+    stream: list[str] = []
+    for side in [*role, *flags][:1]:
+        stream = contact_column(others, profiles[side])
+        if (
+            stream
+            and not options.sender
+            and senders[0] != side
+            and has_both_sides(profiles[senders[0]], profiles[side])
+        ):
+            senders = [side]
+    stream = pair_columns(others, senders, usual(keys, "recipient")) or (
+        stream if senders == [*role, *flags][:1] else []
     )
+    rest = [each for each in others if each.key not in (*senders, *role)]
+    conversation = by_name or ([] if stream else _conversation_by_values(rest, profiles, senders))
     columns = {"conversation": conversation, "time": time, "sender": senders, "text": text}
     for what in ("sender", "text"):
         if not columns[what]:
@@ -116,14 +159,16 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
                 f"{where}: no column has a usual name for the {what} among {listed(keys)};"
                 f" name it with the option {what}, or add a header if the file has none"
             )
-    stream = bool(conversation) and not options.conversation and _is_stream(profiles[conversation[0]], time)
+    stream = [] if conversation else stream or usual((each.key for each in others), "channel")[:1]
+    if len(stream) == 1 and not time:
+        conversation, stream = stream, []
     roles = [key for key in (*role, *flags) if key not in (*named, *senders)][:1]
-    _note_guesses(columns | {"role": roles}, options, stream=stream)
-    taken = {*text, *senders[:1], *conversation}
+    _note_guesses(columns | {"role": roles}, options, stream)
+    taken = {*text, *senders[:1], *conversation, *stream}
     rest = [each.key for each in free if each.key not in taken]
     return Columns(
         conversation=next(iter(conversation), None),
-        stream=stream,
+        stream=tuple(stream),
         time=tuple(time),
         sender=tuple(senders),
         text=tuple(text),
@@ -138,6 +183,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         files=tuple(usual(rest, "files")),
         ids=tuple(usual(rest, "id")),
         reply_to=tuple(usual(rest, "reply_to")),
+        thread=tuple(usual(rest, "thread")),
     )
 
 
@@ -152,7 +198,7 @@ def check_columns(keys: Collection[str], named: Iterable[str | None], where: obj
             raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
 
 
-def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stream: bool) -> None:
+def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, stream: Sequence[str]) -> None:
     guesses: dict[str, list[str]] = {"name": [], "values": []}
     for what, keys in chosen.items():
         if keys and not getattr(options, what, None):
@@ -163,7 +209,7 @@ def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stre
     if parts := [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]:
         options.report.note(f"guessed {'; '.join(parts)}")
     if stream:
-        options.report.note(f"{chosen['conversation'][0]!r} names channels, which are divided at long pauses")
+        options.report.note(f"a talk for each {listed(stream)}, divided at long pauses")
 
 
 def hinted(key: str, *kinds: str) -> bool:
@@ -299,11 +345,6 @@ def _conversation_by_values(
         )
 
     return [each.key for each in filter(is_conversation, free)][:1]
-
-
-def _is_stream(column: Profile, time: Sequence[str]) -> bool:
-    """Whether the column names channels instead of conversations: each value has many messages."""
-    return bool(time and usual([column.key], "channel")) and len(column.values) > 30 * max(1, column.n_distinct)
 
 
 def listed(keys: Iterable[str]) -> str:

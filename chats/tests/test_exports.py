@@ -143,7 +143,7 @@ def test_channels_are_streams_not_conversations(write: Write) -> None:
     rows = [f"help,{'ab'[n % 2]},t {n},{AT + timedelta(hours=10 * (n // 40), minutes=n)}" for n in range(80)]
     found = import_chats(write("x.csv", "\n".join(["channel,user,text,ts", *rows])))
     assert [row["id"] for row in found.dialogues] == ["help:1", "help:2"]
-    assert "'channel' names channels, which are divided at long pauses" in notes(found)
+    assert "a talk for each 'channel', divided at long pauses" in notes(found)
 
 
 def test_the_assumed_order_of_rows_without_times_is_reported(write: Write) -> None:

@@ -1,71 +1,122 @@
 """JSON of conversations with lists of messages: OpenAI and ShareGPT records, exports of help desks, and similar files.
 
-Each message becomes a row with the id of its conversation, which is then read like a row of a table.
+Each message becomes a row with the id of its conversation, which is then read like a row of a table. A table may hold a
+conversation as JSON in each row.
 """
 
 import re
+from ast import literal_eval
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from polyrank_chats.columns import columns, flat, listed, usual
+from polyrank_chats.columns import flat, keys_of, listed, normal, usual
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
-from polyrank_chats.forms.tables import first_rows, message, some_rows
-from polyrank_chats.forms.wrapping import is_message, messages_in, people_of, unwrapped
+from polyrank_chats.files.json_files import json_decoder
+from polyrank_chats.forms.nested import Talk, current_branch, talks_in
+from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows
 from polyrank_chats.messages import REPEATED, Messages, ReadOptions, Rows
+from polyrank_chats.names import NAMES
 from polyrank_chats.texts import plain
-from polyrank_chats.values import Row, object_of
+from polyrank_chats.values import Row
 
-OWN = "(conversation)"
 TAWK = {"v": "customer", "a": "agent", "s": "system"}
 PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|\S.{0,60}) sent an attachment\.")
 
 
 def conversations(file: File) -> Messages | None:
-    """A row is a conversation; a single row without an id is a stream, such as a channel."""
-    rows, people, bad = unwrapped(some_rows(file))
-    if file.options.form is None and not any(messages_in(row) for row in first_rows(rows)):
-        return None
-    return _all_messages(file, rows, people, bad)
-
-
-def _all_messages(file: File, rows: Rows, people: dict[str, Row], bad: Sequence[DataError]) -> Messages:
+    """Lists of messages are conversations; a single list without an id is a stream, such as a channel."""
     options = file.options
-    yield from bad
-    stream = len(rows) == 1 and _id(rows[0][1], options) is None
+    rows: Rows = [(number, current_branch(_parsed(row))) for number, row in some_rows(file)]
+    talks = talks_in(rows, options.messages)
+    if options.form is None and options.messages is None and not any(talk.owner or talk.name for talk in talks):
+        return None
+    if not talks:
+        what = f"no list at {options.messages!r}" if options.messages else "no messages with a text and a sender"
+        raise DataError(
+            f"{file.path}: has {what}, but {listed(paths_of(rows))}; name the list with the option messages"
+        )
+    return _all_messages(file, rows, talks)
+
+
+def paths_of(rows: Rows) -> list[str]:
+    """The paths of the lists in rows, with dots, and the fields of their objects."""
+    found: dict[str, list[str]] = {}
+
+    def walk(row: Row, path: str) -> None:
+        for key, value in row.items():
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, dict):
+                    if isinstance(value, list):
+                        found.setdefault(f"{path}{key}", [*flat(item)])
+                    walk(item, f"{path}{key}.")
+
+    for row in first_rows(rows):
+        walk(row, "")
+    return [f"{path} ({', '.join(fields[:8])})" for path, fields in found.items()] or keys_of(first_rows(rows))
+
+
+def _parsed(row: Row) -> Row:
+    """A row with the lists and objects in its cells, written as JSON or by Python."""
+    parsed = {}
+    for key, value in row.items():
+        parsed[key] = value
+        if isinstance(value, str) and re.match(r"\s*[\[{]\s*[\[{\"']", value):
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                start = value.strip()
+                try:
+                    parsed[key] = json_decoder.decode(start)
+                except ValueError:
+                    parsed[key] = literal_eval(start)
+    return parsed
+
+
+def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
+    options = file.options
+    is_stream = len(talks) == 1 and _id(talks[0], options) is None
     messages: Rows = []
     known: dict[str, list[list[Row]]] = {}  # the conversations with each id
-    for number, row in rows:
-        held = messages_in(row)
-        if held is None:
-            problem = (
-                f"holds no messages with a text and a sender, but {listed(row)}; choose its form with the option as"
-            )
-            yield row_error(file.path, number, problem)
-            continue
-        name = _id(row, options) or f"{file.stem}:{number}"
+    for talk in talks:
+        name = _id(talk, options) or f"{file.stem}:{talk.number}"
         same = known.setdefault(name, [])
+        held = [item for item, _ in talk.messages]
         if held in same:
             yield from [REPEATED] * len(held)
             continue
         same.append(held)
         name = name if len(same) == 1 else f"{name} ({len(same)})"
-        messages += [(number, item if stream else item | {OWN: name}) for item in _messages(row, held, people)]
-    if not messages:  # all rows are bad
-        return
-    chosen = columns(first_rows(messages), replace(options, conversation=None if stream else OWN), file.path)
-    if stream and not chosen.time:
-        options.report.note("no times: assuming that the oldest message comes first")
-    for number, row in messages:
-        yield message(row, chosen, f"{file.path}:{number}", file.stem)
+        talk.messages[:0] = [] if talk.is_tree else [(item, None) for item in _opening(talk.owner, held)]
+        for position, (item, (_, answered)) in enumerate(zip(_messages(talk), talk.messages, strict=True)):
+            own = {} if is_stream else {CONVERSATION: name}
+            links = {ID: f"{name}/{position}", ANSWERED: None if answered is None else f"{name}/{answered}"}
+            messages.append((talk.number, item | own | (links if talk.is_tree else {})))
+    good = {number for number, _ in messages} if talks[0].number else {number for number, _ in rows}
+    leading = {key for number, row in rows if number in good for key in row}
+    for number, row in rows if len(rows) > 1 else ():
+        if number not in good and not leading & {*row}:
+            problem = (
+                f"holds no messages with a text and a sender, but {listed(row)}; choose its form with the option as"
+            )
+            yield row_error(file.path, number, problem)
+    yield from messages_of(file, messages, replace(options, conversation=None if is_stream else _column(messages)))
 
 
-def _id(row: Row, options: ReadOptions) -> str | None:
-    keys = [options.conversation] if options.conversation in row else usual(row, "conversation_id")
-    found = _first(row, keys, str | int)
-    return None if found is None else str(found)
+def _column(messages: Rows) -> str:
+    """The column of conversations: that of the messages, if a list has messages of several."""
+    for key in usual(keys_of(first_rows(messages)), "conversation"):
+        pairs = {(row[CONVERSATION], row.get(key)) for _, row in messages}
+        if len(pairs) > len({talk for talk, _ in pairs}) and all(name not in (None, "") for _, name in pairs):
+            return key
+    return CONVERSATION
+
+
+def _id(talk: Talk, options: ReadOptions) -> str | None:
+    owner = flat(talk.owner)
+    keys = [options.conversation] if options.conversation in owner else usual(owner, "conversation_id", "conversation")
+    found = _first(owner, keys, str | int)
+    return talk.name if found is None else str(found)
 
 
 def _first(row: Row, keys: Iterable[str], kind: Any) -> Any:
@@ -73,20 +124,21 @@ def _first(row: Row, keys: Iterable[str], kind: Any) -> Any:
     return next((row[key] for key in keys if isinstance(row[key], kind) and row[key] != ""), None)
 
 
-def _messages(row: Row, held: list[Row], people: dict[str, Row]) -> Iterator[Row]:
+def _messages(talk: Talk) -> Iterator[Row]:
     """The messages of a conversation as flat rows, with senders and times that the conversation records."""
-    people = people | people_of(row)
-    asked_by = _first(row, usual(row, "asked_by"), str | int)
-    began = _first(row, usual(row, "time"), str | int | float)
-    for position, item in enumerate((*_opening(row, held, asked_by), *held)):
+    owner = flat(talk.owner)
+    asked_by = _first(owner, usual(owner, "asked_by"), str | int)
+    began = _first(owner, usual(owner, "time"), str | int | float)
+    for position, (item, _) in enumerate(talk.messages):
         values = flat(item)
-        sender_id = next((values[key] for key in usual(values, "sender_id")), None)
-        person = people.get(str(sender_id))
-        if person is not None:
-            named = {"name": person.get("name"), "role": person.get("role") or person.get("type")}
+        sender_ids = [values[key] for key in usual(values, "sender_id", "sender")]
+        person = flat(next((talk.people[str(id_)] for id_ in sender_ids if str(id_) in talk.people), {}))
+        names = [person[key] for field in NAMES["person_fields"] for key in person if normal(key) == field]
+        if person:
+            named = {"name": next(iter(names), None), "role": person.get("role") or person.get("type")}
             values |= {f"author.{key}": value for key, value in named.items() if isinstance(value, str)}
-        elif asked_by is not None and sender_id is not None and not usual(values, "role", "from_customer"):
-            values["role"] = "customer" if sender_id == asked_by else "agent"
+        elif asked_by is not None and sender_ids and not usual(values, "role", "from_customer"):
+            values["role"] = "customer" if sender_ids[0] == asked_by else "agent"
         if began is not None and not position and not usual(values, "time"):
             values["time"] = began
         if "timestamp_ms" in values and "sender_name" in values:
@@ -98,17 +150,15 @@ def _messages(row: Row, held: list[Row], people: dict[str, Row]) -> Iterator[Row
         yield values
 
 
-def _opening(row: Row, held: list[Row], asked_by: object) -> list[Row]:
-    """The first message if it is not in the list: Intercom has it in ``source``, Freshdesk in ``description_text``."""
-    began = {"created_at": row["created_at"]} if "created_at" in row else {}
-    source = object_of(row.get("source"))
-    if is_message(source):
-        return [began | source]
+def _opening(row: Row, held: list[Row]) -> list[Row]:
+    """The first message of a ticket if it is its description and not in the list, as in exports of Freshdesk."""
+    asked_by = _first(row, usual(row, "asked_by"), str | int)
     text = plain(row.get("description_text") or row.get("description")) if asked_by is not None else ""
     first = flat(held[0])
     said = {" ".join(plain(first[key]).split()) for key in usual(first, "text")}
     if not text or " ".join(text.split()) in said:
         return []
+    began = {"created_at": row["created_at"]} if "created_at" in row else {}
     return [began | {"text": text, "author_id": asked_by, "role": "customer"}]
 
 

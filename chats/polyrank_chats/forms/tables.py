@@ -1,6 +1,6 @@
 """Messages of tables: rows of one message each, and rows of a question and an answer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from polyrank_chats.columns import (
 )
 from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.file import File
-from polyrank_chats.forms.wrapping import N_LOOKED_AT, unwrapped
+from polyrank_chats.forms.nested import rows_in
 from polyrank_chats.messages import (
     ATTACHMENT,
     DELETED,
@@ -32,45 +32,78 @@ from polyrank_chats.messages import (
 from polyrank_chats.names import NAMES
 from polyrank_chats.profiles import falls, profile
 from polyrank_chats.report import Report
+from polyrank_chats.sides import direction
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
 from polyrank_chats.wording import counted
 
+N_LOOKED_AT = 200  # rows from which columns are detected
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
 SYSTEM_GROUPS = ("event/", "threadactivity/")  # Skype's
+GONE = ("[deleted]", "[removed]")
 NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
+
+
+CONVERSATION, ID, ANSWERED = "(conversation)", "(message)", "(answered message)"
+"""Columns of messages in nested JSON."""
 
 
 def table(file: File) -> Messages | None:
     """A row is a message."""
-    rows, _, bad = unwrapped(some_rows(file))
+    rows = rows_in(some_rows(file))
     if file.text is not None and file.options.form is None and len(keys_of(first_rows(rows))) == 1:
         raise DataError(
             f"{file.path}: is text of an unknown form: its lines do not begin with times or names, and it has no"
             " columns; export the chats as CSV or JSON, or choose a form"
         )
-    return _messages(file, rows, bad)
+    return messages_of(file, [(number, flat(row)) for number, row in rows], file.options)
 
 
-def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
-    report = file.options.report
-    yield from bad
-    rows = [(number, flat(row)) for number, row in held]
-    chosen = columns(first_rows(rows), file.options, file.path)
-    threads = chosen.conversation is None and bool(chosen.ids and chosen.reply_to)
-    if threads:
-        report.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
+def messages_of(file: File, rows: Rows, options: ReadOptions) -> Messages:
+    """The messages of flat rows; a table with the ids of answered messages has trees of replies."""
+    report = options.report
+    chosen = columns(first_rows(rows), options, file.path)
     if not chosen.time:
         rows = _oldest_first(rows, chosen, report)
-    for number, row in rows:
+    links = _links(rows, chosen, report)
+    threads = {_scalar(row, chosen.thread) for _, row in rows}
+    spoken = {kind for _, row in rows if _scalar(row, chosen.sender) for kind in _kinds(row, chosen)}
+    for position, (number, row) in enumerate(rows):
         if all(value in (None, "") for value in row.values()):
             continue
-        found = message(row, chosen, f"{file.path}:{number}", file.stem)
-        if threads and isinstance(found, Message):
-            ids = [_plain_id(row.get(key)) for key in (chosen.ids[0], chosen.reply_to[0])]
-            bare = ids[1].partition("_")[2]  # Reddit's ids have a prefix: t1_abc
-            found = replace(found, id=ids[0], answers=tuple(filter(None, (ids[1], bare))))
+        where = f"{file.path}:{number}"
+        found = message(row, chosen, where, file.stem, spoken)
+        if links and not isinstance(found, DataError):
+            if isinstance(found, str):
+                found = Message(where, file.stem, "", "", left_out=found)
+            stream = _scalar(row, (chosen.conversation,)) or found.stream
+            id_, answers, is_chat = links[position]
+            found = replace(found, stream=stream, conversation=None, id=id_, answers=answers, is_chat=is_chat)
+        elif chosen.thread and isinstance(found, Message) and found.conversation is None:
+            thread = _scalar(row, chosen.thread) or _scalar(row, chosen.ids)
+            found = replace(found, conversation=thread if thread in threads else None)
         yield found
+
+
+def _links(rows: Rows, chosen: Columns, report: Report) -> list[tuple[str, tuple[str, ...], bool]]:
+    """The id of each message, those that it answers, and whether answers are rare; empty if they form no trees.
+
+    If the table has a column of conversations, all of a conversation but its first message must be answers.
+    """
+    possible = [(ID, ANSWERED)] * (ID in keys_of(first_rows(rows)))
+    possible += [(id_, reply) for reply in chosen.reply_to for id_ in chosen.ids]
+    for key, reply_to in possible:
+        ids = [_plain_id(row.get(key)) for _, row in rows]
+        answered = [_plain_id(row.get(reply_to)) for _, row in rows]
+        known = {*ids} - {""}
+        answers = [(each, each.partition("_")[2]) for each in answered]  # Reddit's ids have a prefix: t1_abc
+        n_answers = sum(not known.isdisjoint(each) for each in answers)
+        n_firsts = len({row.get(chosen.conversation) for _, row in rows}) if chosen.conversation else len(rows)
+        if key == ID or (n_answers and len(rows) - n_answers <= n_firsts):
+            report.note(f"conversations follow the replies in {reply_to!r}" if key != ID else "replies are nested")
+            is_chat = key != ID and not chosen.conversation and 2 * n_answers < len(rows)
+            return [(id_, tuple(filter(None, each)), is_chat) for id_, each in zip(ids, answers, strict=True)]
+    return []
 
 
 def _oldest_first(rows: Rows, chosen: Columns, report: Report) -> Rows:
@@ -111,9 +144,21 @@ def _plain_id(value: Any) -> str:
     return "" if value is None else str(value).strip().removesuffix(".0")
 
 
-def message(row: Row, chosen: Columns, where: str, stream: str) -> Message | str | DataError:
-    """The message of a row, or the reason for leaving it out, or an error."""
-    kinds = {str(row[key]).casefold() for key in chosen.kind if row.get(key)}
+def _kinds(row: Row, chosen: Columns) -> set[str]:
+    return {str(row[key]).casefold() for key in chosen.kind if row.get(key) not in (None, "")}
+
+
+def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collection[str]) -> Message | str | DataError:
+    """The message of a row, or the reason for leaving it out, or an error.
+
+    Args:
+        row: the cells.
+        chosen: its columns.
+        where: for errors.
+        stream: the stream of messages, unless columns name it.
+        spoken: the kinds of messages that have a sender.
+    """
+    kinds = _kinds(row, chosen)
     if (
         kinds & NOTE_KINDS
         or row.get("visibility") == "agents"
@@ -121,7 +166,8 @@ def message(row: Row, chosen: Columns, where: str, stream: str) -> Message | str
         or _flag(row, chosen.public) is False
     ):
         return NOTE
-    if _is_deleted(row, chosen.deleted):
+    text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
+    if _is_deleted(row, chosen.deleted) or text in GONE:
         return DELETED
     if (
         kinds.intersection(NAMES["system_kinds"])
@@ -129,24 +175,27 @@ def message(row: Row, chosen: Columns, where: str, stream: str) -> Message | str
         or ("rid" in row and row.get("t"))
     ):
         return SYSTEM  # the last is Rocket.Chat's
-    text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text
         with_file = parts or kinds.intersection(NAMES["file_kinds"]) or any(row.get(key) for key in chosen.files)
         return ATTACHMENT if with_file else EMPTY
-    sender = _scalar(row, chosen.sender)
     role = _role(row, chosen)
+    sender = _scalar(row, chosen.sender) if set(chosen.sender) - {*chosen.role} else role
     if not (sender or role):
-        return DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
+        return (
+            SYSTEM
+            if kinds - {*spoken}
+            else DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
+        )
     conversation = _scalar(row, (chosen.conversation,)) if chosen.conversation else None
     if chosen.conversation and not conversation:
         return DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row")
     return Message(
         where=where,
-        stream=conversation if chosen.stream and conversation else stream,
+        stream=" and ".join(sorted(filter(None, (_scalar(row, (key,)) for key in chosen.stream)))) or stream,
         sender=sender or role or "",
         text=text,
-        conversation=None if chosen.stream else conversation,
+        conversation=conversation,
         time=time_of(row, chosen.time),
         role=role,
         sender_id=_scalar(row, chosen.sender_ids),
@@ -195,13 +244,14 @@ def _role(row: Row, chosen: Columns) -> str | None:
         return "customer" if from_customer else "agent"
     if from_agent is not None:
         return "agent" if from_agent else "customer"
-    return _scalar(row, chosen.role)
+    role = _scalar(row, chosen.role)
+    return role and (direction(role) or role)
 
 
 def questions(file: File) -> Messages | None:
     """A row is a conversation: a question of a customer and the answer of an agent."""
     options = file.options
-    rows, _, bad = unwrapped(some_rows(file))
+    rows = rows_in(some_rows(file))
     keys = keys_of(first_rows(rows))
     check_columns(keys, (options.question, options.answer), file.path)
     wanted = options.form or options.question or options.answer
@@ -210,7 +260,7 @@ def questions(file: File) -> Messages | None:
     answers = [options.answer] if options.answer else usual(keys, "answer")
     asked = [options.question] if options.question else usual([key for key in keys if key not in answers], "question")
     if asked and answers:
-        return _exchanges(file, rows, bad, (asked[0], answers[0]))
+        return _exchanges(file, rows, (asked[0], answers[0]))
     if wanted:
         raise DataError(
             f"{file.path}: no columns of questions and answers among {listed(keys)}; name them with the options"
@@ -219,9 +269,8 @@ def questions(file: File) -> Messages | None:
     return None
 
 
-def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[str, str]) -> Messages:
+def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
     options, keys = file.options, keys_of(first_rows(rows))
-    yield from bad
     check_columns(keys, (*options.time, options.conversation), file.path)
     for name in ("sender", "text"):
         if getattr(options, name):

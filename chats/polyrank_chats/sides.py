@@ -1,0 +1,87 @@
+"""The side that a message is from: words of directions and roles, the column that holds them, and columns of contacts.
+
+In exports of text messages, a column names the other person in every row, and a direction tells who writes.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from polyrank_chats.names import NAMES
+from polyrank_chats.profiles import Profile
+
+
+@lru_cache(maxsize=2**12)
+def direction(value: str) -> str | None:
+    """The role of the sender in a column of directions.
+
+    >>> [direction(value) for value in ("MO", "outbound-api", "Eingehend", "recibidos", "open")]
+    ['customer', 'agent', 'customer', 'customer', None]
+    """
+    word = next(iter(re.findall(r"[^\W_]+", value.casefold())), "")
+    return "customer" if word in NAMES["received"] else "agent" if word in NAMES["sent"] else None
+
+
+@lru_cache(maxsize=2**12)
+def _side(value: str) -> str | None:
+    """The side of a role or a direction, seen as one word; of a user next to customers, it is that of an agent."""
+    words = set(re.findall(r"[^\W\d_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", value).casefold()))
+    if len(words) > 3 or not words:
+        return None
+    if words.intersection((*NAMES["agents"], *NAMES["bots"])):
+        return "agent"
+    return "customer" if words.intersection(NAMES["customers"]) else direction(value)
+
+
+def role_columns(free: Sequence[Profile], usual_names: Sequence[str], is_said: Sequence[bool]) -> list[str]:
+    """The columns of roles or directions: those whose values in rows with a text are such words of both sides.
+
+    Columns with a usual name for roles come first, and are a role also if only a part of their values are such words.
+    """
+
+    def words(each: Profile) -> list[str]:
+        return [value for value, said in zip(each.values, is_said, strict=True) if said and value]
+
+    def is_role(each: Profile) -> bool:
+        held = words(each)
+        sides = [_side(value) for value in set(held)]
+        return bool(held) and None not in sides and len(set(sides)) == 2 and 4 * len(sides) <= len(held) + 8
+
+    by_values = [each.key for each in free if is_role(each)]
+    return [*sorted(usual_names, key=lambda key: key not in by_values), *(k for k in by_values if k not in usual_names)]
+
+
+def has_both_sides(column: Profile, side: Profile) -> bool:
+    """Whether most values of a column, such as names of contacts, are in rows of both sides.
+
+    >>> from polyrank_chats.profiles import profile
+    >>> has_both_sides(profile("Name", ["Ann", "Ann", "Bo"]), profile("Direction", ["in", "out", "in"]))
+    False
+    """
+    sides: dict[str, set[str]] = {}
+    for value, word in zip(column.values, side.values, strict=True):
+        if value:
+            sides.setdefault(value, set()).add(word)
+    return 2 * sum(len(each) > 1 for each in sides.values()) > len(sides)
+
+
+def contact_column(free: Sequence[Profile], side: Profile) -> list[str]:
+    """The column of contacts, which has the most different values of those that are in rows of both sides."""
+    possible = [
+        each
+        for each in free
+        if each.is_name and each.filled >= 0.9 and each.key != side.key and has_both_sides(each, side)
+    ]
+    return [each.key for each in sorted(possible, key=lambda each: -each.n_distinct)[:1]]
+
+
+def pair_columns(free: Sequence[Profile], senders: Sequence[str], recipients: Sequence[str]) -> list[str]:
+    """The columns of senders and recipients, if the same people are in both: a pair of them is a talk."""
+    by_key = {each.key: each for each in free}
+    for sender in senders[:1]:
+        for key in recipients:
+            if key in by_key and sender in by_key and key != sender:
+                both = {*by_key[sender].values} & {*by_key[key].values} - {""}
+                if by_key[key].filled >= 0.9 and both:
+                    return [sender, key]
+    return []
