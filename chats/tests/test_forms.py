@@ -1,0 +1,615 @@
+"""Exports of many programs with the dialogues that they hold: conversations, sides, trees of replies, logs, refusals.
+
+The names of fields are those of the programs; names of people and texts are invented. In each case the customer is Ann,
+the agent is Ben, unless the case says otherwise.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrank_chats import Chats, ChatsError, import_chats
+
+Write = Callable[[str, Any], Path]
+REPORTS = Path(__file__).parents[3] / "shared/reports"
+Q1, A1, Q2, A2 = "Where is my order?", "It ships today.", "Thanks a lot", "You are welcome"
+FOUR = [Q1, A1, Q2, A2]
+T0 = 1_704_186_000  # 2024-01-02 09:00:00 UTC
+
+
+def iso(n: int) -> str:
+    return f"2024-01-02T09:{n:02}:00Z"
+
+
+def table(*rows: Any, separator: str = ",") -> str:
+    out = io.StringIO()
+    csv.writer(out, delimiter=separator, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def turns(chats: Chats) -> list[list[str]]:
+    return [[f"{turn['speaker']}: {turn['text']}" for turn in row["turns"]] for row in chats.dialogues]
+
+
+def texts(chats: Chats) -> list[list[str]]:
+    return [[turn["text"] for turn in row["turns"]] for row in chats.dialogues]
+
+
+def said(*lines: str) -> list[str]:
+    """Turns of a customer and an agent, the customer first."""
+    return [f"{('customer', 'agent')[n % 2]}: {line}" for n, line in enumerate(lines)]
+
+
+JSON: dict[str, tuple[Any, list[list[str]]]] = {}
+"""Inputs in JSON, and the turns of their dialogues."""
+
+JSON["rasa"] = (
+    {
+        "sender_id": "u1",
+        "slots": {"name": None},
+        "latest_message": {"intent": {"name": "bye"}, "text": Q2, "message_id": "x"},
+        "events": [
+            {"event": "action", "timestamp": T0, "name": "action_session_start"},
+            {"event": "session_started", "timestamp": T0},
+            {"event": "user", "timestamp": T0 + 1.5, "text": Q1, "input_channel": "rest", "message_id": "1",
+             "parse_data": {"intent": {"name": "order", "confidence": 0.9}, "entities": [], "text": Q1}},
+            {"event": "action", "timestamp": T0 + 2, "name": "utter_ship", "policy": "Memo"},
+            {"event": "bot", "timestamp": T0 + 2.5, "text": A1, "data": {"buttons": None}},
+            {"event": "slot", "timestamp": T0 + 2.6, "name": "x", "value": "seven days"},
+            {"event": "user", "timestamp": T0 + 3, "text": Q2, "parse_data": {"text": Q2, "intent": {"name": "bye"}}},
+            {"event": "bot", "timestamp": T0 + 4, "text": A2, "data": {}},
+        ],
+    },
+    [said(*FOUR)],
+)  # fmt: skip
+JSON["genesys transcript"] = (
+    {
+        "conversationId": "g1",
+        "transcripts": [
+            {
+                "transcriptId": "t",
+                "phrases": [
+                    {"text": text, "stability": 1, "confidence": 0.9, "offsetMs": n, "startTimeMs": (T0 + n) * 1000,
+                     "participantPurpose": ("external", "internal")[n % 2], "phraseIndex": n,
+                     "words": [{"word": "x", "startTimeMs": 1}]}
+                    for n, text in enumerate(FOUR)
+                ],
+            }
+        ],
+    },
+    [said(*FOUR)],
+)  # fmt: skip
+JSON["genesys messages"] = (
+    {
+        "entities": [
+            {"id": f"m{n}", "timestamp": iso(n), "conversationId": f"c{n // 2}", "textBody": text, "messageStatus": "sent",
+             "direction": ("inbound", "outbound")[n % 2], "fromAddress": ("a", "b")[n % 2], "toAddress": ("b", "a")[n % 2]}
+            for n, text in enumerate(FOUR)
+        ],
+        "pageSize": 25,
+    },
+    [said(Q1, A1), said(Q2, A2)],
+)  # fmt: skip
+JSON["hangouts"] = (
+    {
+        "conversations": [
+            {
+                "conversation": {
+                    "conversation_id": {"id": "Ug1"},
+                    "conversation": {
+                        "id": {"id": "Ug1"},
+                        "type": "STICKY_ONE_TO_ONE",
+                        "participant_data": [
+                            {"id": {"gaia_id": "11", "chat_id": "11"}, "fallback_name": "Ann Lee"},
+                            {"id": {"gaia_id": "22", "chat_id": "22"}, "fallback_name": "Shop Support"},
+                        ],
+                    },
+                },
+                "events": [
+                    {
+                        "conversation_id": {"id": "Ug1"},
+                        "sender_id": {"gaia_id": ("11", "22")[n % 2], "chat_id": ("11", "22")[n % 2]},
+                        "timestamp": f"{(T0 + n) * 1_000_000}",
+                        "self_event_state": {"user_id": {"gaia_id": "11", "chat_id": "11"}},
+                        "chat_message": {
+                            "message_content": {"segment": [{"type": "TEXT", "text": text}], "attachment": []}
+                        },
+                        "event_id": f"e{n}",
+                        "event_type": "REGULAR_CHAT_MESSAGE",
+                    }
+                    for n, text in enumerate(FOUR)
+                ],
+            }
+        ]
+    },
+    [said(*FOUR)],
+)
+JSON["claude.ai"] = (
+    [
+        {
+            "uuid": f"c{c}",
+            "name": "x",
+            "created_at": iso(0),
+            "account": {"uuid": "acc"},
+            "chat_messages": [
+                {"uuid": f"{c}{n}", "text": text, "content": [{"type": "text", "text": text, "citations": []}],
+                 "sender": ("human", "assistant")[n % 2], "created_at": iso(n), "attachments": [], "files": [],
+                 "parent_message_uuid": f"{c}{n - 1}" if n else "00000000-0000-4000-8000-000000000000"}
+                for n, text in enumerate(FOUR)
+            ],
+        }
+        for c in range(2)
+    ],
+    [said(*FOUR)] * 2,
+)  # fmt: skip
+JSON["gemini contents"] = (
+    {"contents": [{"role": ("user", "model")[n % 2], "parts": [{"text": text}]} for n, text in enumerate(FOUR)]},
+    [said(*FOUR)],
+)
+JSON["ai studio"] = (
+    {
+        "runSettings": {"model": "models/x"},
+        "chunkedPrompt": {
+            "chunks": [{"text": text, "role": ("user", "model")[n % 2], "tokenCount": 4} for n, text in enumerate(FOUR)]
+        },
+    },
+    [said(*FOUR)],
+)
+JSON["gemini activity"] = (
+    [
+        {"header": "Gemini Apps", "title": f"Prompted {question}", "time": f"2024-01-0{n + 2}T09:00:00.1Z",
+         "products": ["Gemini Apps"], "activityControls": ["Gemini Apps Activity"],
+         "safeHtmlItem": [{"html": f"<p>{answer}</p>"}]}
+        for n, (question, answer) in enumerate([(Q1, A1), (Q2, A2)])
+    ],
+    [said(Q1, A1), said(Q2, A2)],
+)  # fmt: skip
+JSON["rocket.chat threads"] = (
+    {
+        "messages": [
+            {"_id": "1", "rid": "R", "msg": "Is the server down?", "ts": iso(0), "u": {"_id": "a", "username": "ann"}},
+            {"_id": "2", "rid": "R", "msg": "How do I pay?", "ts": iso(1), "u": {"_id": "c", "username": "cy"}},
+            {"_id": "3", "rid": "R", "tmid": "1", "msg": "Yes", "ts": iso(2), "u": {"_id": "b", "username": "ben"}},
+            {"_id": "4", "rid": "R", "tmid": "2", "msg": "By card", "ts": iso(3), "u": {"_id": "b", "username": "ben"}},
+            {"_id": "5", "rid": "R", "tmid": "1", "msg": "Until when?", "ts": iso(4), "u": {"_id": "a", "username": "ann"}},
+        ],
+        "count": 5,
+        "success": True,
+    },
+    [["ann: Is the server down?", "ben: Yes", "ann: Until when?"], ["cy: How do I pay?", "ben: By card"]],
+)
+JSON["kustomer"] = (
+    {
+        "meta": {"pageSize": 100},
+        "links": {"next": None},
+        "data": [
+            {
+                "type": "message",
+                "id": f"k{n}",
+                "attributes": {"channel": "chat", "direction": ("in", "out")[n % 2], "preview": text, "sentAt": iso(n)},
+                "relationships": {
+                    "conversation": {"data": {"type": "conversation", "id": f"c{n // 2}"}},
+                    "customer": {"data": {"type": "customer", "id": "ann"}},
+                },
+            }
+            for n, text in enumerate(FOUR)
+        ],
+    },
+    [said(Q1, A1), said(Q2, A2)],
+)
+JSON["discourse"] = (
+    {
+        "post_stream": {
+            "posts": [
+                {"id": 40 + n, "name": "", "username": name, "created_at": iso(n), "cooked": f"<p>{text}</p>",
+                 "post_number": n + 1, "post_type": kind, "reply_to_post_number": None, "topic_id": 7, "staff": name == "ben",
+                 "reads": 4}
+                for n, (name, text, kind) in enumerate(
+                    [("ann", Q1, 1), ("ben", A1, 1), ("ann", Q2, 1), ("ben", A2, 1)])
+            ],
+            "stream": [40, 41],
+        },
+        "id": 7,
+        "title": "An order",
+        "posts_count": 4,
+        "created_at": iso(0),
+    },
+    [["ann: " + Q1, "ben: " + A1, "ann: " + Q2, "ben: " + A2]],
+)  # fmt: skip
+JSON["webex"] = (
+    {
+        "items": [
+            {"id": "4", "roomId": "R", "roomType": "group", "text": "By card", "personEmail": "ben@x.example",
+             "created": iso(3), "parentId": "2", "personId": "b"},
+            {"id": "3", "roomId": "R", "roomType": "group", "text": "Yes", "personEmail": "ben@x.example",
+             "created": iso(2), "parentId": "1", "personId": "b"},
+            {"id": "2", "roomId": "R", "roomType": "group", "text": "How do I pay?", "personEmail": "cy@x.example",
+             "created": iso(1), "personId": "c"},
+            {"id": "1", "roomId": "R", "roomType": "group", "text": "Is it down?", "personEmail": "ann@x.example",
+             "created": iso(0), "personId": "a"},
+        ]
+    },
+    [["Is it down?", "Yes"], ["How do I pay?", "By card"]],
+)  # fmt: skip
+JSON["matrix"] = (
+    {
+        "room_name": "help",
+        "export_date": "1/2/2024",
+        "messages": [
+            {"type": "m.room.member", "sender": "@ann:x", "content": {"membership": "join", "displayname": "ann"},
+             "event_id": "$0", "origin_server_ts": T0 * 1000, "room_id": "!r"},
+            *(
+                {"type": "m.room.message", "sender": f"@{name}:x", "event_id": f"${n}", "room_id": "!r",
+                 "origin_server_ts": (T0 + n) * 1000,
+                 "content": {"msgtype": "m.text", "body": text, **(
+                     {"m.relates_to": {"m.in_reply_to": {"event_id": f"${to}"}}} if to else {})}}
+                for n, (name, text, to) in enumerate(
+                    [("ann", "Is it down?", 0), ("cy", "How do I pay?", 0), ("ben", "> <@ann:x> Is it down?\n\nYes", 1),
+                     ("ben", "By card", 2), ("ann", "Until when?", 3)], 1)
+            ),
+        ],
+    },
+    [["Is it down?", "Yes", "Until when?"], ["How do I pay?", "By card"]],
+)  # fmt: skip
+JSON["reddit listing"] = (
+    [
+        {"kind": "Listing", "data": {"children": [{"kind": "t3", "data": {
+            "id": "p", "name": "t3_p", "title": "Eggs", "selftext": "How do I boil eggs?", "author": "ann",
+            "created_utc": T0}}]}},
+        {"kind": "Listing", "data": {"children": [
+            {"kind": "t1", "data": {"id": "c1", "name": "t1_c1", "parent_id": "t3_p", "author": "ben", "created_utc": T0 + 9,
+                "body": "Eight minutes.", "replies": {"kind": "Listing", "data": {"children": [
+                    {"kind": "t1", "data": {"id": "c3", "parent_id": "t1_c1", "author": "ann", "created_utc": T0 + 99,
+                        "body": "And soft ones?", "replies": ""}}]}}}},
+            {"kind": "t1", "data": {"id": "c2", "name": "t1_c2", "parent_id": "t3_p", "author": "cy", "created_utc": T0 + 19,
+                "body": "Use a steamer.", "replies": ""}},
+            {"kind": "t1", "data": {"id": "c4", "parent_id": "t3_p", "author": "[deleted]", "created_utc": T0 + 20,
+                "body": "[deleted]", "replies": {"kind": "Listing", "data": {"children": [
+                    {"kind": "t1", "data": {"id": "c5", "parent_id": "t1_c4", "author": "di", "created_utc": T0 + 30,
+                        "body": "No way", "replies": ""}}]}}}},
+        ]}},
+    ],
+    [["How do I boil eggs?", "Eight minutes.", "And soft ones?"], ["How do I boil eggs?", "Use a steamer."]],
+)  # fmt: skip
+JSON["oasst tree"] = (
+    {
+        "message_tree_id": "a",
+        "tree_state": "ready_for_export",
+        "prompt": {
+            "message_id": "a", "text": "A", "role": "prompter", "created_date": iso(0), "lang": "en",
+            "replies": [
+                {"message_id": "b", "parent_id": "a", "text": "B", "role": "assistant", "replies": [
+                    {"message_id": "c", "parent_id": "b", "text": "C", "role": "prompter", "replies": []}]},
+                {"message_id": "d", "parent_id": "a", "text": "D", "role": "assistant", "replies": [
+                    {"message_id": "e", "parent_id": "d", "text": "E", "role": "prompter", "replies": []}]},
+            ],
+        },
+    },
+    [said("A", "B", "C"), said("A", "D", "E")],
+)  # fmt: skip
+JSON["hacker news"] = (
+    {"id": 1, "created_at": iso(0), "author": "ann", "title": "Ask: eggs?", "text": "How do I boil eggs?", "type": "story",
+     "children": [
+         {"id": 2, "created_at": iso(1), "author": "ben", "text": "<p>Eight minutes.</p>", "parent_id": 1, "type": "comment",
+          "children": []},
+         {"id": 3, "created_at": iso(2), "author": "cy", "text": "Steam them.", "parent_id": 1, "type": "comment",
+          "children": [{"id": 4, "created_at": iso(3), "author": "ann", "text": "How?", "parent_id": 3, "children": []}]},
+     ]},
+    [["How do I boil eggs?", "Eight minutes."], ["How do I boil eggs?", "Steam them.", "How?"]],
+)  # fmt: skip
+JSON["github issues"] = (
+    [
+        {"number": n, "title": "It fails", "body": f"It fails {n}", "user": {"login": "ann", "type": "User"},
+         "created_at": iso(0), "labels": [{"name": "bug"}], "comments": [
+             {"id": 1, "user": {"login": "ben"}, "body": "Restart it", "created_at": iso(1)},
+             {"id": 2, "user": {"login": "ann"}, "body": "Works", "created_at": iso(2)}]}
+        for n in (3, 4)
+    ],
+    [["ann: It fails 3", "ben: Restart it", "ann: Works"], ["ann: It fails 4", "ben: Restart it", "ann: Works"]],
+)  # fmt: skip
+JSON["slackdump"] = (
+    {
+        "channel_id": "C1",
+        "name": "help",
+        "messages": [
+            {"client_msg_id": "1", "type": "message", "user": "UA", "text": "Is it down?", "ts": f"{T0}.000100",
+             "thread_ts": f"{T0}.000100", "reply_count": 2, "slackdump_thread_replies": [
+                 {"type": "message", "user": "UB", "text": "Yes", "ts": f"{T0 + 5}.0001", "thread_ts": f"{T0}.000100"},
+                 {"type": "message", "user": "UA", "text": "ok", "ts": f"{T0 + 9}.0001", "thread_ts": f"{T0}.000100"}]},
+            {"type": "message", "user": "UC", "text": "How do I pay?", "ts": f"{T0 + 1}.0001",
+             "thread_ts": f"{T0 + 1}.0001", "slackdump_thread_replies": [
+                 {"type": "message", "user": "UB", "text": "By card", "ts": f"{T0 + 6}.0001", "thread_ts": f"{T0 + 1}.0001"}]},
+        ],
+    },
+    [["Is it down?", "Yes", "ok"], ["How do I pay?", "By card"]],
+)  # fmt: skip
+JSON["zulip"] = (
+    {
+        "result": "success",
+        "messages": [
+            {"id": n, "sender_id": n % 3, "sender_full_name": name, "sender_email": f"{name}@x", "content": f"<p>{text}</p>",
+             "timestamp": T0 + n, "type": "stream", "stream_id": 5, "display_recipient": "general", "subject": topic}
+            for n, (name, topic, text) in enumerate(
+                [("ann", "vpn", "Is it down?"), ("cy", "pay", "How do I pay?"), ("ben", "vpn", "Yes"), ("ben", "pay", "By card")])
+        ],
+    },
+    [["Is it down?", "Yes"], ["How do I pay?", "By card"]],
+)  # fmt: skip
+JSON["front"] = (
+    {
+        "_pagination": {"next": None},
+        "_results": [
+            {"_links": {"self": "x"}, "id": f"msg_{n}", "type": "email", "is_inbound": n % 2 == 0, "created_at": T0 + n + 0.5,
+             "blurb": text[:5], "body": f"<p>{text}</p>", "text": text, "author": None if n % 2 == 0 else {"username": "ben"},
+             "recipients": [{"handle": "ann@x.example", "role": ("from", "to")[n % 2]}]}
+            for n, text in enumerate(FOUR)
+        ],
+    },
+    [said(*FOUR)],
+)  # fmt: skip
+JSON["gorgias"] = (
+    {
+        "data": [
+            {"id": n, "ticket_id": 5 + n // 2, "channel": "email", "from_agent": n % 2 == 1, "public": True,
+             "body_text": text, "stripped_text": text, "created_datetime": iso(n), "sender": {"id": n % 2, "name": "x"}}
+            for n, text in enumerate(FOUR)
+        ]
+        + [{"id": 9, "ticket_id": 5, "channel": "internal-note", "from_agent": True, "public": False,
+            "body_text": "call her", "created_datetime": iso(9), "sender": {"id": 1, "name": "x"}}],
+    },
+    [said(Q1, A1), said(Q2, A2)],
+)  # fmt: skip
+JSON["hubspot"] = (
+    {
+        "results": [
+            {"id": f"h{n}", "type": kind, "conversationsThreadId": "77", "createdAt": iso(n), "createdBy": actor,
+             "text": text, "richText": f"<p>{text}</p>", "direction": direction,
+             "senders": [{"actorId": actor, "name": "x", "senderField": "FROM"}]}
+            for n, (kind, actor, direction, text) in enumerate(
+                [("MESSAGE", "V-1", "INCOMING", Q1), ("COMMENT", "A-2", None, "ask finance"),
+                 ("MESSAGE", "A-2", "OUTGOING", A1), ("MESSAGE", "V-1", "INCOMING", Q2)])
+        ],
+    },
+    [said(Q1, A1, Q2)],
+)  # fmt: skip
+JSON["crisp"] = (
+    {
+        "error": False,
+        "reason": "resolved",
+        "data": [
+            {"session_id": "s1", "website_id": "w", "type": kind, "from": who, "origin": "chat", "content": text,
+             "timestamp": (T0 + n) * 1000, "fingerprint": n, "user": {"user_id": who, "nickname": who}}
+            for n, (kind, who, text) in enumerate(
+                [("text", "user", Q1), ("note", "operator", "VIP"), ("text", "operator", A1), ("text", "user", Q2)])
+        ],
+    },
+    [said(Q1, A1, Q2)],
+)  # fmt: skip
+JSON["drift"] = (
+    {
+        "data": {
+            "messages": [
+                {"id": f"d{n}", "conversationId": 5, "body": text, "type": kind, "createdAt": (T0 + n) * 1000,
+                 "author": {"id": n % 2, "type": who, "bot": False}}
+                for n, (kind, who, text) in enumerate(
+                    [("chat", "contact", Q1), ("private_note", "user", "VIP"), ("chat", "user", A1), ("chat", "contact", Q2)])
+            ]
+        }
+    },
+    [said(Q1, A1, Q2)],
+)  # fmt: skip
+JSON["zoho desk"] = (
+    {
+        "data": [
+            {"id": "1", "channel": "EMAIL", "content": Q1, "direction": "in", "isPrivate": False, "createdTime": iso(0),
+             "author": {"name": "Ann", "type": "END_USER"}},
+            {"id": "2", "channel": "EMAIL", "content": "VIP", "direction": "out", "isPrivate": True, "createdTime": iso(1),
+             "author": {"name": "Ben", "type": "AGENT"}},
+            {"id": "3", "channel": "EMAIL", "content": A1, "direction": "out", "isPrivate": False, "createdTime": iso(2),
+             "author": {"name": "Ben", "type": "AGENT"}},
+        ]
+    },
+    [said(Q1, A1)],
+)  # fmt: skip
+JSON["amazon connect"] = (
+    {
+        "Version": "2019-08-26",
+        "ContactId": "cc",
+        "Participants": [{"ParticipantId": "p1"}, {"ParticipantId": "p2"}],
+        "Transcript": [
+            {"AbsoluteTime": iso(0), "ContentType": "application/vnd.amazonaws.connect.event.participant.joined",
+             "Id": "0", "Type": "EVENT", "ParticipantId": "p1", "DisplayName": "Ann", "ParticipantRole": "CUSTOMER"},
+            *(
+                {"AbsoluteTime": iso(n), "Content": text, "ContentType": "text/plain", "Id": f"{n}", "Type": "MESSAGE",
+                 "ParticipantId": f"p{n % 2}", "DisplayName": ("Ben", "Ann")[n % 2],
+                 "ParticipantRole": ("AGENT", "CUSTOMER")[n % 2]}
+                for n, text in enumerate(FOUR, 1)
+            ),
+        ],
+    },
+    [said(*FOUR)],
+)  # fmt: skip
+JSON["contact lens"] = (
+    {
+        "JobStatus": "COMPLETED",
+        "CustomerMetadata": {"ContactId": "cc"},
+        "Participants": [{"ParticipantId": "AGENT", "ParticipantRole": "AGENT"}],
+        "Transcript": [
+            {"Id": f"{n}", "ParticipantId": ("CUSTOMER", "AGENT")[n % 2], "Content": text, "BeginOffsetMillis": 1000 * n,
+             "Sentiment": "NEUTRAL"}
+            for n, text in enumerate(FOUR)
+        ],
+    },
+    [said(*FOUR)],
+)  # fmt: skip
+JSON["twilio messages"] = (
+    {
+        "messages": [
+            {"sid": f"SM{n}", "from": ("+12025550100", f"+1202555019{n // 2}")[n % 2 == 0], "account_sid": "AC",
+             "to": ("+12025550100", f"+1202555019{n // 2}")[n % 2 == 1], "direction": ("inbound", "outbound-api")[n % 2],
+             "body": text, "date_sent": f"Tue, 02 Jan 2024 09:{n:02}:00 +0000", "status": ("received", "delivered")[n % 2],
+             "num_segments": "1"}
+            for n, text in enumerate(FOUR)
+        ],
+        "page": 0,
+        "next_page_uri": None,
+    },
+    [said(Q1, A1), said(Q2, A2)],
+)  # fmt: skip
+JSON["twilio conversations"] = (
+    {
+        "messages": [
+            {"sid": f"IM{n}", "conversation_sid": "CH1", "index": n, "author": ("+12025550190", "ben")[n % 2], "body": text,
+             "participant_sid": None, "date_created": iso(n), "media": None}
+            for n, text in enumerate(FOUR)
+        ]
+    },
+    [FOUR],
+)  # fmt: skip
+JSON["snapchat"] = (
+    {
+        "ann": [
+            {"From": "ann", "Media Type": "TEXT", "Created": "2024-01-02 09:00:00 UTC", "Content": Q1, "IsSender": False},
+            {"From": "me", "Media Type": "TEXT", "Created": "2024-01-02 09:01:00 UTC", "Content": A1, "IsSender": True},
+        ],
+        "cy": [
+            {"From": "cy", "Media Type": "TEXT", "Created": "2024-01-02 09:00:30 UTC", "Content": Q2, "IsSender": False},
+            {"From": "me", "Media Type": "TEXT", "Created": "2024-01-02 09:01:30 UTC", "Content": A2, "IsSender": True},
+        ],
+    },
+    [[Q1, A1], [Q2, A2]],
+)
+JSON["firebase"] = (
+    {
+        "chats": {
+            f"-NxChat{c}": {
+                "meta": {"open": False},
+                "messages": {
+                    f"-Nx{n}": {"sender": ("customer", "agent")[n % 2], "text": text, "timestamp": (T0 + n) * 1000}
+                    for n, text in enumerate(FOUR)
+                },
+            }
+            for c in range(2)
+        }
+    },
+    [said(*FOUR)] * 2,
+)
+JSON["zendesk account"] = (
+    [
+        {
+            "id": t,
+            "subject": "x",
+            "description": Q1,
+            "requester": {"id": 1, "name": "Ann", "role": "end-user"},
+            "assignee": {"id": 2, "name": "Ben", "role": "agent"},
+            "created_at": iso(0),
+            "comments": [
+                {"id": 1, "author_id": 1, "body": Q1, "public": True, "created_at": iso(0)},
+                {"id": 2, "author_id": 2, "body": "VIP", "public": False, "created_at": iso(1)},
+                {"id": 3, "author_id": 2, "body": A1, "public": True, "created_at": iso(2)},
+            ],
+        }
+        for t in (7, 8)
+    ],
+    [said(Q1, A1)] * 2,
+)
+JSON["dialogflow"] = (
+    {
+        "conversations": [
+            {
+                "name": "projects/x/conversations/1",
+                "interactions": [
+                    {"request": {"queryInput": {"text": {"text": Q1}}}, "response": {"queryResult": {"text": A1}}},
+                ],
+            }
+        ]
+    },
+    [],
+)
+JSON["microsoft bot"] = (
+    [
+        {"type": "message", "id": f"x|{n}", "timestamp": iso(n), "channelId": "webchat",
+         "from": {"id": ("u", "b")[n % 2], "name": ("Ann", "bot")[n % 2], "role": ("user", "bot")[n % 2]},
+         "conversation": {"id": f"x{n // 2}"}, "recipient": {"id": "b"}, "text": text, "replyToId": f"x|{n - 1}" if n % 2 else None}
+        for n, text in enumerate(FOUR)
+    ],
+    [said(Q1, A1), said(Q2, A2)],
+)  # fmt: skip
+JSON["whatsapp cloud"] = (
+    {
+        "object": "whatsapp_business_account",
+        "entry": [
+            {
+                "id": "1",
+                "changes": [
+                    {"value": {"messaging_product": "whatsapp", "contacts": [{"profile": {"name": "Ann"}, "wa_id": "1202"}],
+                               "messages": [{"from": "1202", "id": "w1", "timestamp": f"{T0}", "text": {"body": Q1},
+                                             "type": "text"}]}, "field": "messages"}
+                ],
+            }
+        ],
+    },
+    [],
+)  # fmt: skip
+JSON["dstc"] = (
+    [
+        {"dialogue_id": "1.json", "services": ["x"], "turns": [
+            {"turn_id": str(n), "speaker": ("USER", "SYSTEM")[n % 2], "utterance": text, "frames": [{"slots": []}]}
+            for n, text in enumerate(FOUR)]}
+    ],
+    [],
+)  # fmt: skip
+JSON["multiwoz like"] = (
+    [{"dialogue_id": "1", "turns": [{"speaker": ("USER", "AGENT")[n % 2], "utterance": text} for n, text in enumerate(FOUR)]}],
+    [said(*FOUR)],
+)
+JSON["alpaca"] = (
+    [{"instruction": Q1, "input": "", "output": A1}, {"instruction": Q2, "input": "", "output": A2}],
+    [said(Q1, A1), said(Q2, A2)],
+)
+JSON["instagram pages"] = (
+    {
+        "data": [
+            {"id": "t1", "messages": {"data": [
+                {"id": "m2", "created_time": "2024-01-02T09:01:00+0000", "from": {"name": "Shop", "id": "9"}, "message": A1,
+                 "to": {"data": [{"id": "8"}]}},
+                {"id": "m1", "created_time": "2024-01-02T09:00:00+0000", "from": {"name": "Ann", "id": "8"}, "message": Q1,
+                 "to": {"data": [{"id": "9"}]}}], "paging": {"next": "https://graph"}}}
+        ],
+        "paging": {"cursors": {}},
+    },
+    [["Ann: " + Q1, "Shop: " + A1]],
+)  # fmt: skip
+JSON["youtube"] = (
+    {
+        "items": [
+            {"id": "y1", "snippet": {"topLevelComment": {"id": "y1", "snippet": {
+                "textOriginal": Q1, "textDisplay": Q1, "authorDisplayName": "ann", "publishedAt": iso(0)}}},
+             "replies": {"comments": [
+                 {"id": "y1.1", "snippet": {"textOriginal": A1, "authorDisplayName": "ben", "parentId": "y1",
+                                            "publishedAt": iso(1)}}]}}
+        ]
+    },
+    [["ann: " + Q1, "ben: " + A1]],
+)  # fmt: skip
+
+REFUSED = {"dialogflow", "whatsapp cloud", "dstc"}
+"""Inputs that no reader understands, which are refused."""
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_json_of_many_programs(write: Write, name: str) -> None:
+    content, expected = JSON[name]
+    path = write("export.json", content)
+    if name in REFUSED:
+        with pytest.raises(ChatsError):
+            import_chats(path, keep_personal=True)
+        return
+    chats = import_chats(path, keep_personal=True)
+    found = turns(chats) if ": " in expected[0][0] else texts(chats)
+    assert sorted(found) == sorted(expected), chats.report.notes
