@@ -58,12 +58,12 @@ def usual(keys: Iterable[str], *kinds: str) -> list[str]:
 
 @lru_cache(maxsize=2**12)
 def _usual(keys: tuple[str, ...], kind: str) -> list[str]:
-    by_name: list[dict[str, str]] = [{}, {}, {}]
+    by_name: tuple[dict[str, list[str]], ...] = ({}, {}, {})
     for key in keys:
         for names, spelled in zip(by_name, _spellings(key, kind), strict=True):
             for name in spelled:
-                names.setdefault(name, key)
-    found = [names[name] for names in by_name for name in NAMES[kind] if name in names]
+                names.setdefault(name, []).append(key)
+    found = [key for names in by_name for name in NAMES[kind] for key in names.get(name, ())]
     return list(dict.fromkeys(found))
 
 
@@ -77,9 +77,14 @@ def _spellings(key: str, kind: str) -> tuple[list[str], list[str], list[str]]:
     ends = [
         normal(".".join(own[n:]))
         for n in range(1, len(own) - least + 1)
-        if not any(word in normal(part) for part in own[:n] for word in NAMES["others"])
+        if not any(_is_of_other(part) for part in own[:n])
     ]
     return [normal(key)], [normal(".".join(own))], ends
+
+
+def _is_of_other(part: str) -> bool:
+    name = normal(part)
+    return name in NAMES["others"] or any(len(word) > 3 and name.startswith(word) for word in NAMES["others"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
     is_said = [any(row.get(key) for key in text) for row in rows]
     others = [each for each in free if each.key not in text]
     role = role_columns(others, usual((each.key for each in others), "role"), is_said)
-    senders = [options.sender] if options.sender else _sender(free, text, len(rows)) or role
+    senders = [options.sender] if options.sender else _sender(others, is_said) or role
     by_name = [options.conversation] if options.conversation else _conversation(free, options)
     flags = usual(keys, "from_customer", "from_agent")
     senders = senders or flags[:1]
@@ -139,19 +144,13 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         senders = _sender_by_values([each for each in others if each.key not in by_name], profiles, by_name) or senders
     stream: list[str] = []
     for side in [*role, *flags][:1]:
-        stream = contact_column(others, profiles[side])
-        if (
-            stream
-            and not options.sender
-            and senders[0] != side
-            and has_both_sides(profiles[senders[0]], profiles[side])
-        ):
+        contact = contact_column([profiles[key] for key in usual(keys, "contact", "sender")], profiles[side])
+        if contact and not options.sender and has_both_sides(profiles[senders[0]], profiles[side]):
             senders = [side]
-    stream = pair_columns(others, senders, usual(keys, "recipient")) or (
-        stream if senders == [*role, *flags][:1] else []
-    )
-    rest = [each for each in others if each.key not in (*senders, *role)]
-    conversation = by_name or ([] if stream else _conversation_by_values(rest, profiles, senders))
+        stream = contact if senders == [side] else []
+    stream = pair_columns(others, senders, usual(keys, "recipient")) or stream
+    unnamed = [each for each in others if each.key not in (*senders, *role)]
+    conversation = by_name or ([] if stream else _conversation_by_values(unnamed, profiles, senders))
     columns = {"conversation": conversation, "time": time, "sender": senders, "text": text}
     for what in ("sender", "text"):
         if not columns[what]:
@@ -279,13 +278,24 @@ def _text(free: Sequence[Profile]) -> list[str]:
     good = [key for key in names if by_key[key].is_text]
     long = [each for each in free if each.is_long_text and len(each.values) >= MIN_ROWS]
     longest = max(long, key=lambda each: each.words, default=None)
-    return good or ([longest.key] if longest else [key for key in names if by_key[key].times < 0.8])
+    if good:
+        return [key for key in good if key == good[0] or normal(key) not in NAMES["vague"]]
+    return [longest.key] if longest else [key for key in names if by_key[key].times < 0.8]
 
 
-def _sender(free: Sequence[Profile], text: Sequence[str], n_rows: int) -> list[str]:
-    """The columns with a usual name; those with several senders come first."""
-    by_key = {each.key: each for each in free if each.key not in text and (each.is_name or not each.n_distinct)}
-    return sorted(usual(by_key, "sender"), key=lambda key: n_rows > 1 and by_key[key].n_distinct < 2)
+def _sender(free: Sequence[Profile], is_said: Sequence[bool]) -> list[str]:
+    """The columns with a usual name that most texts have; those with several senders come first."""
+    by_key = {each.key: each for each in free if each.is_name or not each.n_distinct}
+    names = usual(by_key, "sender")
+    named = {
+        key: sum(bool(value) and said for value, said in zip(by_key[key].values, is_said, strict=True)) for key in names
+    }
+    often = [key for key in names if 2 * named[key] >= sum(is_said)] or [key for key in names if named[key]]
+    if not often:
+        return names if not any(is_said) else []
+    return sorted(
+        names if often[0] == names[0] else often, key=lambda key: len(is_said) > 1 and by_key[key].n_distinct < 2
+    )
 
 
 def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:

@@ -67,11 +67,7 @@ def has_both_sides(column: Profile, side: Profile) -> bool:
 
 def contact_column(free: Sequence[Profile], side: Profile) -> list[str]:
     """The column of contacts, which has the most different values of those that are in rows of both sides."""
-    possible = [
-        each
-        for each in free
-        if each.is_name and each.filled >= 0.9 and each.key != side.key and has_both_sides(each, side)
-    ]
+    possible = [each for each in free if each.filled >= 0.9 and each.key != side.key and has_both_sides(each, side)]
     return [each.key for each in sorted(possible, key=lambda each: -each.n_distinct)[:1]]
 
 

@@ -80,5 +80,5 @@ def plain(value: Any) -> str:
 def plain_part(part: Any) -> str:
     """As ``plain``, but keeps the blanks between parts."""
     if isinstance(part, dict):
-        part = part.get("text", "")
+        part = part.get("text", plain(part.get("html")))
     return part if isinstance(part, str) else plain(part)

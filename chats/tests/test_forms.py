@@ -4,9 +4,9 @@ The names of fields are those of the programs; names of people and texts are inv
 the agent is Ben, unless the case says otherwise.
 """
 
+# ruff: noqa: E501 (records of exports are read more easily in fewer lines)
 import csv
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,14 @@ JSON["rocket.chat threads"] = (
             {"_id": "2", "rid": "R", "msg": "How do I pay?", "ts": iso(1), "u": {"_id": "c", "username": "cy"}},
             {"_id": "3", "rid": "R", "tmid": "1", "msg": "Yes", "ts": iso(2), "u": {"_id": "b", "username": "ben"}},
             {"_id": "4", "rid": "R", "tmid": "2", "msg": "By card", "ts": iso(3), "u": {"_id": "b", "username": "ben"}},
-            {"_id": "5", "rid": "R", "tmid": "1", "msg": "Until when?", "ts": iso(4), "u": {"_id": "a", "username": "ann"}},
+            {
+                "_id": "5",
+                "rid": "R",
+                "tmid": "1",
+                "msg": "Until when?",
+                "ts": iso(4),
+                "u": {"_id": "a", "username": "ann"},
+            },
         ],
         "count": 5,
         "success": True,
@@ -474,11 +481,23 @@ JSON["twilio conversations"] = (
 JSON["snapchat"] = (
     {
         "ann": [
-            {"From": "ann", "Media Type": "TEXT", "Created": "2024-01-02 09:00:00 UTC", "Content": Q1, "IsSender": False},
+            {
+                "From": "ann",
+                "Media Type": "TEXT",
+                "Created": "2024-01-02 09:00:00 UTC",
+                "Content": Q1,
+                "IsSender": False,
+            },
             {"From": "me", "Media Type": "TEXT", "Created": "2024-01-02 09:01:00 UTC", "Content": A1, "IsSender": True},
         ],
         "cy": [
-            {"From": "cy", "Media Type": "TEXT", "Created": "2024-01-02 09:00:30 UTC", "Content": Q2, "IsSender": False},
+            {
+                "From": "cy",
+                "Media Type": "TEXT",
+                "Created": "2024-01-02 09:00:30 UTC",
+                "Content": Q2,
+                "IsSender": False,
+            },
             {"From": "me", "Media Type": "TEXT", "Created": "2024-01-02 09:01:30 UTC", "Content": A2, "IsSender": True},
         ],
     },
@@ -565,7 +584,12 @@ JSON["dstc"] = (
     [],
 )  # fmt: skip
 JSON["multiwoz like"] = (
-    [{"dialogue_id": "1", "turns": [{"speaker": ("USER", "AGENT")[n % 2], "utterance": text} for n, text in enumerate(FOUR)]}],
+    [
+        {
+            "dialogue_id": "1",
+            "turns": [{"speaker": ("USER", "AGENT")[n % 2], "utterance": text} for n, text in enumerate(FOUR)],
+        }
+    ],
     [said(*FOUR)],
 )
 JSON["alpaca"] = (

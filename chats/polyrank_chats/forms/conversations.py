@@ -23,6 +23,7 @@ from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
 
 TAWK = {"v": "customer", "a": "agent", "s": "system"}
+QUOTE = re.compile(r"\A(?:> .*\n)+\n+(?=\S)")
 PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|\S.{0,60}) sent an attachment\.")
 
 
@@ -31,7 +32,11 @@ def conversations(file: File) -> Messages | None:
     options = file.options
     rows: Rows = [(number, current_branch(_parsed(row))) for number, row in some_rows(file)]
     talks = talks_in(rows, options.messages)
-    if options.form is None and options.messages is None and not any(talk.owner or talk.name for talk in talks):
+    if (
+        options.form is None
+        and options.messages is None
+        and not any(talk.owner or talk.name or talk.is_tree for talk in talks)
+    ):
         return None
     if not talks:
         what = f"no list at {options.messages!r}" if options.messages else "no messages with a text and a sender"
@@ -147,6 +152,10 @@ def _messages(talk: Talk) -> Iterator[Row]:
             values["content"] = plain(f"<div>{values.get('content')}</div>")
         elif (letter := values.get("sender.t")) in TAWK:
             values["role"] = TAWK[letter]
+        elif usual(values, "reply_to"):  # Matrix quotes the message that is answered
+            values |= {key: QUOTE.sub("", values[key]) for key in usual(values, "text") if isinstance(values[key], str)}
+        elif "display_recipient" in values and "subject" in values:  # Zulip
+            values |= {"topic": f"{values['display_recipient']}/{values['subject']}", "type": ""}
         yield values
 
 
@@ -159,7 +168,7 @@ def _opening(row: Row, held: list[Row]) -> list[Row]:
     if not text or " ".join(text.split()) in said:
         return []
     began = {"created_at": row["created_at"]} if "created_at" in row else {}
-    return [began | {"text": text, "author_id": asked_by, "role": "customer"}]
+    return [began | {next(iter(usual(first, "text"))): text, "author_id": asked_by, "role": "customer"}]
 
 
 def _of_facebook(values: Row) -> Row:

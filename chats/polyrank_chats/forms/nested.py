@@ -43,7 +43,7 @@ class Talk:
         self.messages.append((item, answered))
         self.is_tree |= answered is not None
         for reply in replies_to(item) or ():
-            self.add(reply, position)
+            self.add(bare(reply), position)
 
 
 def is_message(row: Row) -> bool:
@@ -119,19 +119,19 @@ class _Walk:
         item = bare(item)
         if id(item) not in self.known:
             said = is_message(item) if self.wanted is None else path == self.wanted
-            keys = [key for key in _fields(item) if not (said and normal(key) in NAMES["replies"])]
-            inside = sum(self.reach(item[key], (*path, key)) for key in keys) > 0  # reach all of them
+            inside = self.reach(item, path, said)
             if inside or said:
                 (self.conversations if inside else self.messages).add(path)
             self.known[id(item)] = inside or said
         return self.known[id(item)]
 
-    def reach(self, value: object, path: Path) -> bool:
-        """Whether a field leads to lists of messages."""
+    def reach(self, value: object, path: Path, is_said: bool = False) -> bool:
+        """Whether a value leads to lists of messages, other than replies to it if it is a message."""
         if items := items_in(value):
             return sum(self.holds(item, path) for item in items) > 0
         held = object_of(value)
-        return sum(self.reach(held[key], (*path, key)) for key in _fields(held)) > 0
+        keys = [key for key in _fields(held) if not (is_said and normal(key) in NAMES["replies"])]
+        return sum(self.reach(held[key], (*path, key), is_said) for key in keys) > 0
 
     def visit(self, item: Row, path: Path, talk: Talk, number: int) -> None:
         """Add a message to its conversation, or begin one."""
@@ -174,13 +174,15 @@ def items_in(value: object) -> list[Row]:
 
 
 def bare(item: Row) -> Row:
-    """An object without objects that have it as their only field, as Freshdesk's exports do.
+    """An object without objects that have it as their only field besides a kind, as Freshdesk and Reddit write it.
 
     >>> bare({"helpdesk_note": {"id": 1, "body": "hi"}})
     {'id': 1, 'body': 'hi'}
     """
-    while len(item) == 1 and isinstance(inner := next(iter(item.values())), dict) and "id" in inner:
-        item = inner
+    while len(inside := [value for key, value in item.items() if key not in ("kind", "type")]) == 1:
+        if not isinstance(inside[0], dict) or "id" not in inside[0]:
+            break
+        item = inside[0]
     return item
 
 

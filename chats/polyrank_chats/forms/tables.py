@@ -1,7 +1,7 @@
 """Messages of tables: rows of one message each, and rows of a question and an answer."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polyrank_chats.columns import (
@@ -44,7 +44,7 @@ GONE = ("[deleted]", "[removed]")
 NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
 
 
-CONVERSATION, ID, ANSWERED = "(conversation)", "(message)", "(answered message)"
+CONVERSATION, ID, ANSWERED = "(conversation)", "(position)", "(answered position)"
 """Columns of messages in nested JSON."""
 
 
@@ -76,34 +76,41 @@ def messages_of(file: File, rows: Rows, options: ReadOptions) -> Messages:
         if links and not isinstance(found, DataError):
             if isinstance(found, str):
                 found = Message(where, file.stem, "", "", left_out=found)
-            stream = _scalar(row, (chosen.conversation,)) or found.stream
-            id_, answers, is_chat = links[position]
-            found = replace(found, stream=stream, conversation=None, id=id_, answers=answers, is_chat=is_chat)
+            stream = (None if links.unique else _scalar(row, (chosen.conversation,))) or file.stem
+            own, answers = links.ids[position], links.answers[position]
+            found = replace(found, stream=stream, conversation=None, id=own, answers=answers, is_chat=links.is_chat)
         elif chosen.thread and isinstance(found, Message) and found.conversation is None:
             thread = _scalar(row, chosen.thread) or _scalar(row, chosen.ids)
             found = replace(found, conversation=thread if thread in threads else None)
         yield found
 
 
-def _links(rows: Rows, chosen: Columns, report: Report) -> list[tuple[str, tuple[str, ...], bool]]:
-    """The id of each message, those that it answers, and whether answers are rare; empty if they form no trees.
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The id of each message and those that it answers; whether few messages are answers; whether ids are unique."""
 
-    If the table has a column of conversations, all of a conversation but its first message must be answers.
-    """
-    possible = [(ID, ANSWERED)] * (ID in keys_of(first_rows(rows)))
-    possible += [(id_, reply) for reply in chosen.reply_to for id_ in chosen.ids]
-    for key, reply_to in possible:
+    ids: list[str]
+    answers: Sequence[tuple[str, ...]]
+    is_chat: bool
+    unique: bool
+
+
+def _links(rows: Rows, chosen: Columns, report: Report) -> _Links | None:
+    """The trees of replies; if the table has a column of conversations, all of one but its first must be answers."""
+    names = {row.get(chosen.conversation) for _, row in rows} if chosen.conversation else None
+    best, most = None, 0
+    for key, reply_to in [(ID, ANSWERED), *((id_, reply) for reply in chosen.reply_to for id_ in chosen.ids)]:
         ids = [_plain_id(row.get(key)) for _, row in rows]
-        answered = [_plain_id(row.get(reply_to)) for _, row in rows]
         known = {*ids} - {""}
+        answered = [_plain_id(row.get(reply_to)) for _, row in rows]
         answers = [(each, each.partition("_")[2]) for each in answered]  # Reddit's ids have a prefix: t1_abc
-        n_answers = sum(not known.isdisjoint(each) for each in answers)
-        n_firsts = len({row.get(chosen.conversation) for _, row in rows}) if chosen.conversation else len(rows)
-        if key == ID or (n_answers and len(rows) - n_answers <= n_firsts):
-            report.note(f"conversations follow the replies in {reply_to!r}" if key != ID else "replies are nested")
-            is_chat = key != ID and not chosen.conversation and 2 * n_answers < len(rows)
-            return [(id_, tuple(filter(None, each)), is_chat) for id_, each in zip(ids, answers, strict=True)]
-    return []
+        n = sum(not known.isdisjoint(each) for each in answers)
+        if n > most and (key == ID or names is None or len(rows) - n <= len(names)):
+            best = _Links(ids, answers, names is None and key != ID and 2 * n < len(rows), len(known) == len(rows))
+            most, shown = n, reply_to
+    if best:
+        report.note(f"conversations follow the replies in {shown!r}")
+    return best
 
 
 def _oldest_first(rows: Rows, chosen: Columns, report: Report) -> Rows:
@@ -161,6 +168,7 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
     kinds = _kinds(row, chosen)
     if (
         kinds & NOTE_KINDS
+        or ("comment" in kinds and "message" in spoken)  # HubSpot's
         or row.get("visibility") == "agents"
         or _flag(row, chosen.private) is True
         or _flag(row, chosen.public) is False
@@ -284,6 +292,8 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
     times = options.time or _guessed_time(rows, [key for key in keys if key not in (*chosen, *ids)], options)
     for number, row in rows:
         texts = [plain(row.get(key)) for key in chosen]
+        if str(row.get("header")).startswith("Gemini"):  # its titles begin with a word such as Prompted
+            texts[0] = texts[0].partition(" ")[2]
         if not texts[1]:
             yield UNANSWERED
             continue
