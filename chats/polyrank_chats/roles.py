@@ -52,6 +52,8 @@ def speakers(
         return _by_name(messages, agents, where)
     labels = [message.role if message.role and part_of(message.role) else message.sender for message in messages]
     parts = {label: part_of(label) for label in set(labels)}
+    if AGENT not in parts.values() and CUSTOMER in {part for label, part in parts.items() if label.lower() != "user"}:
+        parts = {label: AGENT if label.lower() == "user" else part for label, part in parts.items()}  # of the help desk
     if AGENT not in parts.values() and _alone_with_bots(messages, labels, parts):
         parts = {label: AGENT if part == BOT else part for label, part in parts.items()}
     detected = Counter(label for label in labels if parts[label] == AGENT)

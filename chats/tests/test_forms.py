@@ -637,3 +637,43 @@ def test_json_of_many_programs(write: Write, name: str) -> None:
     chats = import_chats(path, keep_personal=True)
     found = turns(chats) if ": " in expected[0][0] else texts(chats)
     assert sorted(found) == sorted(expected), chats.report.notes
+
+
+def reported(name: str) -> Path:
+    path = REPORTS / name
+    if not path.exists():
+        pytest.skip("needs ../shared")
+    return path
+
+
+REPORTED = {
+    "c17_dce.json": [
+        ["ann: How do I reset my password?", "mod: Use the link on the login page.", "ann: Worked, thanks"],
+        ["bob: Is the EU server down?", "mod: Yes, until six.", "bob: ok, waiting"],
+    ],
+    "d18b_oasst_messages.jsonl": [
+        said("How do I boil eggs?", "Eight minutes.", "And soft ones?", "Four minutes."),
+        said("How do I boil eggs?", "Use a steamer."),
+    ],
+    "d30_json_in_cell.csv": [said("is it open?", "Until six."), said("where?", "Main street.")],
+    "h02_helpscout.json": [said("Where is my refund?", "Done, three days.", "Thanks!")],
+    "h04_chatwoot.json": [said("Where is my order?", "It ships today.", "Thanks", "Welcome")],
+    "h06_rapidpro.csv": [
+        said("is the clinic open?", "Yes, until six.", "thanks"),
+        said("do i need a card?", "No, come as you are."),
+    ],
+    "h15_liveperson.json": [said("Where is my order?", "It ships today.", "Thanks", "Welcome")],
+    "r20_name_received_sent.csv": [
+        said("is the clinic open?", "Yes, until six.", "thanks", "welcome"),
+        said("do i need a card?", "No, come as you are.", "ok"),
+    ],
+    "r22_user_received_sent_conv.csv": [
+        said("is the clinic open?", "Yes, until six.", "thanks", "welcome"),
+        said("do i need a card?", "No, come as you are.", "ok"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_reported_exports(name: str) -> None:
+    assert sorted(turns(import_chats(reported(name)))) == sorted(REPORTED[name])
