@@ -1,6 +1,6 @@
 """The side that a message is from: words of directions and roles, the column that holds them, and columns of contacts.
 
-In exports of text messages, a column names the other person in every row, and a direction tells who writes.
+In exports of text messages, a column names the other person in every row, and a direction distinguishes who writes.
 """
 
 import re

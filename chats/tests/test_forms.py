@@ -1,7 +1,7 @@
 """Exports of many programs with the dialogues that they hold: conversations, sides, trees of replies, logs, refusals.
 
 The names of fields are those of the programs; names of people and texts are invented. In each case the customer is Ann,
-the agent is Ben, unless the case says otherwise.
+the agent is Ben, unless a case states otherwise.
 """
 
 # ruff: noqa: E501 (records of exports are read more easily in fewer lines)

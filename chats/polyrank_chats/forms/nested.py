@@ -49,7 +49,7 @@ class Talk:
 def is_message(row: Row) -> bool:
     """Whether the object has a text, and a sender or a time.
 
-    >>> is_message({"by": "Ann", "data": {"text": "hi"}}), is_message({"sender": "Ann"}), is_message({"text": "hi"})
+    >>> is_message({"from": "Ann", "data": {"text": "hi"}}), is_message({"sender": "Ann"}), is_message({"text": "hi"})
     (True, False, False)
     """
     values = flat(row)
