@@ -127,38 +127,26 @@ def compare(
         list[str],
         Argument(
             metavar="[NAME=]PATH",
-            help="Scores files from `evaluate --scores`, or folders of them; or run folders, to compare their"
-            " validation figures. Several paths with the same NAME are seeds of one model.",
+            help="Scores files from `evaluate --scores`, or folders of them. Several paths with the same NAME are seeds"
+            " of one model.",
         ),
     ],
     metric: Metrics = None,
-    format_: Annotated[str, Option("--format", help="table, markdown, csv or latex.")] = "table",
+    format_: Annotated[str, Option("--format", help="table, markdown or latex.")] = "table",
     json_: Json = False,
     plot: Plot = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Compare models from their scores files or run folders, and test each against the first. Loads no model.
-
-    Tests pair the examples of scores files, or the seeds of run folders.
-    """
+    """Compare models from their scores files, and test each against the first. Loads no model."""
     from polyrank.config.checked import read_choice
     from polyrank.evaluation import comparison, layout
-    from polyrank.loading import runs
     from polyrank.storage.durable import check_output
 
-    inputs = [_named(each) for each in scores]
-    kinds = {runs.is_run(path) for _, path in inputs}
-    shown, form = _metrics(metric, of_runs=kinds == {True}), str(read_choice(format_, layout.Format, "format"))
+    inputs = [_named(argument) for argument in scores]
+    shown, form = _metrics(metric), str(read_choice(format_, layout.Format, "format"))
     check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
-    if len(kinds) > 1:
-        raise UsageError("scores files cannot be compared with run folders; give only one kind")
-    models: list[ModelScores] = []
-    if kinds == {True}:
-        shown = shown or ["R@1", "MRR", "loss"]
-        rows = comparison.compare_figures(runs.validation_figures(inputs), shown)
-    else:
-        models = comparison.group_by_model(comparison.read_scored(inputs))
-        rows = comparison.compare_models(models, shown, by=["turns"] if json_ else ())
+    models = comparison.group_by_model(comparison.read_scored(inputs))
+    rows = comparison.compare_models(models, shown, by=["turns"] if json_ else ())
     _show(rows, shown, json_, form)
     if plot is not None:
         _draw(rows, models, shown, plot)
@@ -195,14 +183,13 @@ def curves(
                     print(f"{name}\t{when}\t{figure} {check.figures[figure]:.4f}")
 
 
-def _metrics(metric: str | None, *, of_runs: bool = False) -> list[str] | None:
-    """The metrics to show and test, the main one first; None: the defaults. Run folders also have a loss."""
+def _metrics(metric: str | None) -> list[str] | None:
+    """The metrics to show and test, the main one first; None: the defaults."""
     if metric is None:
         return None
     # hits@k is another name for R@k
     names = list(dict.fromkeys(part.strip().replace("hits@", "R@") for part in metric.split(",") if part.strip()))
-    known = rf"(R|recall)@[1-9]\d*|MRR|MAP{'|loss' if of_runs else ''}"
-    if wrong := [name for name in names or [metric] if not re.fullmatch(known, name)]:
+    if wrong := [name for name in names or [metric] if not re.fullmatch(r"(R|recall)@[1-9]\d*|MRR|MAP", name)]:
         raise UsageError(
             f"--metric {wrong[0]!r} is not one of R@k, recall@k, MRR and MAP; write for example R@1,R@5,MRR"
         )
@@ -243,7 +230,7 @@ def _show(
         return
     columns = layout.SHOWN if metrics is None else metrics
     if form != "table":
-        write = {"markdown": layout.markdown, "csv": layout.comma_separated, "latex": layout.latex}[form]
+        write = layout.markdown if form == "markdown" else layout.latex
         print(write(rows, [name for name in columns if any(name in row["metrics"] for row in rows)]))
         return
     out = make_console()

@@ -1,12 +1,8 @@
-"""Compare models, each with its seeds: one row for each model, tested against the first one.
-
-Tests pair examples if the scores of each example are known, and seeds if only figures are known.
-"""
+"""Compare models, each with its seeds: one row for each model, tested against the first one."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from polyrank.errors import DataError, UsageError
@@ -47,7 +43,7 @@ def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[ModelScores]:
     for label, path in inputs:
         inside = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
         if not inside:
-            raise UsageError(f"{path} has neither scores files nor a model; write some with polyrank evaluate --scores")
+            raise UsageError(f"{path} has no scores files; write some with polyrank evaluate --scores")
         files += [(label, file) for file in inside]
     full = len({file.name for _, file in files}) < len({file for _, file in files})
     scored: list[ModelScores] = []
@@ -150,49 +146,6 @@ def _over_seeds(values: Mapping[int, float], base: Mapping[int, float]) -> dict[
     """The paired test over the seeds that both have; None for fewer than two."""
     common = [seed for seed in values if seed in base]
     return paired_t([values[seed] - base[seed] for seed in common]) if len(common) > 1 else None
-
-
-def compare_figures(
-    models: Mapping[str, Mapping[int, Mapping[str, float]]], metrics: Sequence[str]
-) -> list[dict[str, Any]]:
-    """As ``compare_models``, from figures alone, such as those of validation: means over seeds, paired by seed.
-
-    Args:
-        models: the figures of each seed, by name. The others are tested against the first.
-        metrics: to compare.
-
-    Raises:
-        UsageError: no model has one of the metrics.
-    """
-    known = {name for seeds in models.values() for figures in seeds.values() for name in figures}
-    if absent := [name for name in metrics if name not in known]:
-        raise UsageError(f"these runs have no {absent[0]}; choose {', '.join(sorted(known)) or 'others'}")
-    rows: list[dict[str, Any]] = []
-    base_name, base = next(iter(models.items()))
-    for model, seeds in models.items():
-        columns = {
-            name: {seed: figures[name] for seed, figures in seeds.items() if name in figures} for name in metrics
-        }
-        row: dict[str, Any] = {
-            "name": model,
-            "seeds": list(seeds),
-            "metrics": {name: fmean(values.values()) for name, values in columns.items() if values},
-            "by_seed": [{"seed": seed, "metrics": dict(figures)} for seed, figures in seeds.items()],
-        }
-        if len(seeds) > 1:
-            row["std"] = {name: stdev(values.values()) for name, values in columns.items() if len(values) > 1}
-        rows.append(row)
-        if model == base_name:
-            continue
-        tests = []
-        for name, values in columns.items():
-            theirs = {seed: figures[name] for seed, figures in base.items() if name in figures}
-            if paired := _over_seeds(values, theirs):
-                tests.append({"metric": name, **paired})
-        if tests:
-            row["against"] = {"scores": base_name, **tests[0], **({"others": tests[1:]} if tests[1:] else {})}
-    _adjust([row["against"] for row in rows if "against" in row])
-    return rows
 
 
 def _adjust(tests: Sequence[dict[str, Any]]) -> None:

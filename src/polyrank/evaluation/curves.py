@@ -8,7 +8,6 @@ from pathlib import Path
 
 from polyrank.config.runs import without_seed
 from polyrank.errors import DataError, UsageError
-from polyrank.evaluation.layout import percent
 from polyrank.evaluation.plots import height_for, name_lines, new_figure, save, style
 
 # a run; its two networks or its seeds; the networks of each seed
@@ -93,7 +92,7 @@ def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: st
         known = ", ".join(sorted({name for check in checks for name in check.figures})) or "none"
         raise UsageError(f"no run has the validation figure {figure!r}; choose one of: {known}")
     by_epoch = all(check.epoch is not None for check in checks)
-    scale = percent(figure)
+    scale = 1.0 if figure == "loss" else 100.0
     points = {
         name: [
             (check.epoch if by_epoch and check.epoch is not None else check.step, scale * check.figures[figure])

@@ -1,12 +1,9 @@
-"""Rows of figures as a table for a terminal, Markdown, CSV or LaTeX.
+"""Rows of figures as a table for a terminal, Markdown or LaTeX.
 
 A row has a ``name`` and ``metrics``, and may have ``n_examples`` and ``n_candidates``, ``intervals`` (95%), ``seeds``
-with ``std``, and ``against``: a test of one metric, with those of other metrics in ``others``. Shares are shown in
-percent; CSV has fractions with all digits.
+with ``std``, and ``against``: a test of one metric, with those of other metrics in ``others``. Figures are in percent.
 """
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,9 +13,8 @@ from rich.table import Table
 from polyrank.data.values import items_of
 
 SHOWN = ("R@1", "R@5", "R@10", "MRR")
-LOSS = "loss"
 MARK, LEVEL = "†", 0.05
-Format = Literal["table", "markdown", "csv", "latex"]
+Format = Literal["table", "markdown", "latex"]
 Row = Mapping[str, Any]
 
 
@@ -69,27 +65,6 @@ def latex(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *notes])
 
 
-def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
-    """CSV for other programs: each figure, interval and test in its own column, with all digits."""
-    flat: list[dict[str, Any]] = []
-    for row in rows:
-        cells = {"scorer": row["name"], "seeds": " ".join(map(str, row.get("seeds", ())))}
-        cells |= {name: _about_cell(row, name).replace(",", "") for name in _headings(rows) if name in ("n", "C")}
-        for name in metrics:
-            low, high = row.get("intervals", {}).get(name, ("", ""))
-            test = _tests(row).get(name, {})
-            cells |= {name: row["metrics"].get(name, ""), f"{name} std": row.get("std", {}).get(name, "")}
-            cells |= {f"{name} low": low, f"{name} high": high}
-            cells |= {f"{name} {key}": test.get(key, "") for key in ("difference", "p", "p_adjusted")}
-        flat.append(cells)
-    columns = [name for name in flat[0] if name in ("scorer", "seeds") or any(cells[name] != "" for cells in flat)]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return stream.getvalue().rstrip("\n")
-
-
 def _units(rows: Sequence[Row]) -> str:
     spread = ["± standard deviation over seeds"] if any("std" in row for row in rows) else []
     if any("intervals" in row and "std" not in row for row in rows):
@@ -108,7 +83,7 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
     tests = [row["against"] for row in rows if "against" in row]
     if not any(_mark(row, name) for row in rows for name in _tests(row)):
         return []
-    over = f"randomisation test over {_unit(tests)}" if "n_examples" in tests[0] else "Student's test over seeds"
+    over = f"randomisation test over {_unit(tests)}"
     many = f", adjusted for {len(tests)} comparisons (Holm)" if len(tests) > 1 else ""
     return [f"{MARK} differs from {tests[0]['scores']}: p < {LEVEL}, paired {over}{many}"]
 
@@ -126,9 +101,8 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         if row.get("std"):
             metric = next(iter(row["std"]))
             seeds = ", ".join(
-                f"{'unknown' if each['seed'] is None else each['seed']}: {_value_text(metric, each['metrics'][metric])}"
-                for each in row["by_seed"]
-                if metric in each["metrics"]
+                f"{'unknown' if one['seed'] is None else one['seed']}: {100 * one['metrics'][metric]:.1f}"
+                for one in row["by_seed"]
             )
             lines.append(f"{name}: {metric} of seed {seeds}")
         if "against" in row:
@@ -137,39 +111,17 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def _test_text(test: Row) -> str:
-    metric, points = test["metric"], "" if test["metric"] == LOSS else " points"
-    text = f"{metric} {_signed_text(metric, test['difference'])}{points}"
-    if "interval" in test:
-        low, high = (_signed_text(metric, end) for end in test["interval"])
-        text += f" [{low}, {high}], p = {test['p']:.4f}"
-        if paired := test.get("over_seeds"):
-            text += f"; {_over_seeds(metric, paired)}"
-        return text
-    return f"{metric} {_over_seeds(metric, test)}"
-
-
-def _over_seeds(metric: str, test: Row) -> str:
-    points = "" if metric == LOSS else " points"
-    spread = f"{_signed_text(metric, test['difference'])} ± {_value_text(metric, test['std'])}{points}"
-    return f"{spread} over {test['n_seeds']} seeds, p = {test['p']:.4f}"
-
-
-def _value_text(metric: str, value: float) -> str:
-    return f"{percent(metric) * value:.{3 if metric == LOSS else 1}f}"
-
-
-def _signed_text(metric: str, value: float) -> str:
-    return f"{percent(metric) * value:+.{3 if metric == LOSS else 1}f}"
-
-
-def percent(name: str) -> float:
-    """The factor by which a metric is multiplied for display."""
-    return 1.0 if name == LOSS else 100.0
+    metric, (low, high) = test["metric"], (f"{100 * end:+.1f}" for end in test["interval"])
+    text = f"{metric} {100 * test['difference']:+.1f} points [{low}, {high}], p = {test['p']:.4f}"
+    if paired := test.get("over_seeds"):
+        spread = f"{metric} {100 * paired['difference']:+.1f} ± {100 * paired['std']:.1f} points"
+        text += f"; {spread} over {paired['n_seeds']} seeds, p = {paired['p']:.4f}"
+    return text
 
 
 def _headings(rows: Sequence[Row]) -> list[str]:
     seeds = ["seeds"] if any("std" in row for row in rows) else []
-    return ["scorer", *seeds, *(["n", "C"] if all("n_examples" in row for row in rows) else [])]
+    return ["scorer", *seeds, "n", "C"]
 
 
 def _about_cell(row: Row, heading: str) -> str:
@@ -186,20 +138,20 @@ def _about_cell(row: Row, heading: str) -> str:
 def _figure_cell(row: Row, name: str) -> str:
     if name not in row["metrics"]:
         return ""
-    text = _value_text(name, row["metrics"][name])
-    return f"{text} ± {_value_text(name, row['std'][name])}" if name in row.get("std", {}) else text
+    text = f"{100 * row['metrics'][name]:.1f}"
+    return f"{text} ± {100 * row['std'][name]:.1f}" if name in row.get("std", {}) else text
 
 
 def _interval(row: Row, name: str, form: str) -> str:
     """The interval over examples, unless the spread over seeds is shown."""
     if "std" in row or name not in row.get("intervals", {}):
         return ""
-    return form.format(*(f"{percent(name) * end:.1f}" for end in row["intervals"][name]))
+    return form.format(*(f"{100 * end:.1f}" for end in row["intervals"][name]))
 
 
 def _tests(row: Row) -> dict[str, Row]:
     test = row.get("against")
-    return {} if test is None else {each["metric"]: each for each in (test, *test.get("others", ()))}
+    return {} if test is None else {one["metric"]: one for one in (test, *test.get("others", ()))}
 
 
 def _mark(row: Row, name: str) -> str:
@@ -211,7 +163,7 @@ def _best(rows: Sequence[Row], metrics: Sequence[str], number: int) -> Iterator[
     """Each metric, and whether the row of this number is the best by it; at least two rows must have it."""
     for name in metrics:
         values = [row["metrics"][name] for row in rows if name in row["metrics"]]
-        top = (min if name == LOSS else max)(values, default=0.0)
+        top = max(values, default=0.0)
         yield name, len(values) > 1 and rows[number]["metrics"].get(name) == top
 
 

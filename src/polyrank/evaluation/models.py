@@ -106,7 +106,7 @@ def evaluate_models(
         else:
             scorer, settable = as_scorer(given), False
             name = scorer.name or type(scorer).__name__
-            model = Member(name, name, None, {})
+            model = Member(name, name, None)
         shown = "scoring" if len(models) == 1 else model.name
         shown_progress = partial(progress, shown)
         result = evaluate(scorer, task.examples, pool=task.pool, progress=shown_progress)

@@ -11,7 +11,6 @@ from typing import Any
 
 from polyrank.data.values import items_of
 from polyrank.errors import MissingExtraError, UsageError
-from polyrank.evaluation.layout import percent
 from polyrank.evaluation.tables import Evaluations, breakdown
 from polyrank.storage.durable import write_file
 
@@ -116,8 +115,6 @@ def _title(rows: Sequence[Mapping[str, Any]]) -> str:
     spread = "bars: standard deviation over seeds, each a tick" if any("std" in row for row in rows) else ""
     if any("intervals" in row and "std" not in row for row in rows):
         spread = "bars: 95% intervals" + (f"; of several seeds, {spread.removeprefix('bars: ')}" if spread else "")
-    if "n_examples" not in rows[0]:
-        return f"validation; {spread}" if spread else "validation"
     if len(rows) > 1:
         spread += f"; dotted: {rows[0]['name']}"
     of = " to ".join(f"{size:,}" for size in items_of(rows[0]["n_candidates"]))
@@ -125,23 +122,22 @@ def _title(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _draw_metric(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
-    scale = percent(name)
     for number, row in enumerate(rows):
         if name not in row["metrics"]:
             continue
-        value, look = scale * row["metrics"][name], style(number)
+        value, look = 100 * row["metrics"][name], style(number)
         low, high = value, value
         if name in row.get("std", {}):
-            low, high = value - scale * row["std"][name], value + scale * row["std"][name]
-            seeds = [scale * each["metrics"][name] for each in row["by_seed"] if name in each["metrics"]]
+            low, high = value - 100 * row["std"][name], value + 100 * row["std"][name]
+            seeds = [100 * one["metrics"][name] for one in row["by_seed"]]
             axes.plot(seeds, [number + 0.25] * len(seeds), "|", color=look["color"], alpha=0.7, markersize=5)
         elif name in row.get("intervals", {}):
-            low, high = (scale * end for end in row["intervals"][name])
+            low, high = (100 * end for end in row["intervals"][name])
         spread = [[value - low], [high - value]]
         axes.errorbar([value], [number], xerr=spread, capsize=3, color=look["color"], marker=look["marker"])
     if len(rows) > 1 and name in rows[0]["metrics"]:
-        axes.axvline(scale * rows[0]["metrics"][name], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-    axes.set_xlabel(name + (" (%)" if scale > 1 else ""))
+        axes.axvline(100 * rows[0]["metrics"][name], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
+    axes.set_xlabel(f"{name} (%)")
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from polyrank.config.models import MODEL
 from polyrank.config.runs import MODEL_FOLDER, NETWORKS, seed_of, seeds_inside, without_seed
-from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.folders import INSIDE, is_trained, models_inside
 from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths, ModelRef, check_backend, resolve_model
 from polyrank.storage.document import read_document
@@ -21,13 +21,11 @@ class Member:
         name: the name to open it with.
         group: the name that all seeds of the model share.
         seed: the seed of its training, or None if unknown.
-        figures: of its validation in training; empty if it was not validated.
     """
 
     name: str
     group: str
     seed: int | None
-    figures: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +71,17 @@ def resolve_contestants(
     return [Contestant(member, ref) for member, ref in zip(members, refs, strict=True)]
 
 
-def resolve_runs(names: Sequence[str], labels: Sequence[str | None] | None = None) -> list[Member]:
+def resolve_runs(names: Sequence[str]) -> list[Member]:
     """Resolve names to models; a run folder expands to each of its models.
 
     Args:
         names: model folders, run folders, or other names that ``polyrank.load`` accepts.
-        labels: the name of each group; None: derived from the name of the model.
     """
-    result = []
-    for name, label in zip(names, labels or [None] * len(names), strict=True):
-        for path, inside in _models_in(name):
-            result.append(_member(path, "/".join(filter(None, (label or _without_seed(name), inside)))))
-    return result
+    return [
+        _member(path, "/".join(filter(None, (_without_seed(name), inside))))
+        for name in names
+        for path, inside in _models_in(name)
+    ]
 
 
 def _without_seed(name: str) -> str:
@@ -103,38 +100,6 @@ def unfinished_seeds(name: str) -> list[Path]:
     return [folder for folder in seeds_inside(Path(name)) if not _has_model(folder)]
 
 
-def is_run(path: Path) -> bool:
-    """Whether a path is a model folder or a run folder."""
-    return any(is_trained(Path(name)) for name, _ in _models_in(str(path)))
-
-
-def validation_figures(inputs: Sequence[tuple[str | None, Path]]) -> dict[str, dict[int, dict[str, float]]]:
-    """Validation figures of the models in run folders, by group and seed.
-
-    Args:
-        inputs: folders, each with a label for its group, or None.
-
-    Raises:
-        DataError: a model was not validated.
-        UsageError: two models of a group have the same seed.
-    """
-    models: dict[str, dict[int, dict[str, float]]] = {}
-    for member in resolve_runs([str(path) for _, path in inputs], [label for label, _ in inputs]):
-        if not member.figures:
-            raise DataError(
-                f"{member.name} was not validated in training; write scores files with polyrank evaluate --scores and"
-                " compare those"
-            )
-        seeds = models.setdefault(member.group, {})
-        seed = len(seeds) if member.seed is None else member.seed
-        if seed in seeds:
-            raise UsageError(
-                f"{member.group} has seed {seed} twice; give each run a name, as NAME=PATH, or leave one out"
-            )
-        seeds[seed] = member.figures
-    return models
-
-
 def _has_model(run: Path) -> bool:
     return any(is_trained(run / inside) for inside in INSIDE)
 
@@ -151,11 +116,8 @@ def _models_in(name: str) -> list[tuple[str, str]]:
 
 
 def _member(name: str, group: str) -> Member:
-    metadata = _metadata(Path(name))
-    seed = metadata.get("seed")
-    if seed is None:
-        seed = seed_of(_inside(name))
-    return Member(name, group, seed, metadata.get("validation") or {})
+    seed = _metadata(Path(name)).get("seed")
+    return Member(name, group, seed_of(_inside(name)) if seed is None else seed)
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
