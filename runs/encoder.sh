@@ -31,7 +31,7 @@ AVERAGE=$WORK/average THIRD=$WORK/third
 pip show -q polyrank-models 2>/dev/null || pip install -q -e models
 python runs/record.py general/training "$RUN/result.json"
 python runs/record.py general/cosine "$COSINE/result.json"
-polyrank curves "$RUN" -o runs/results/general-curves.svg --overwrite
+python runs/curves.py "$RUN" -o runs/results/general-curves.svg
 python runs/record.py --has general/mixtures || python runs/mixtures.py "$COSINE/model" "$DATA" 0 0.3 0.5 0.7 1
 if [[ ! -e $AVERAGE ]]; then
   python runs/ship.py "$COSINE/model" minilm --more --half --tokens 128 --share "$second"

@@ -93,6 +93,6 @@ for set in $SETS; do
   fi
   python runs/ensembles.py "$work" bi cross | python runs/record.py "mutual/$set/ensemble"
   python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" | python runs/record.py "mutual/$set/ensemble-$TAG"
-  polyrank curves "$work"/{bi,cross,"$TAG/retriever","$TAG/reranker"}/metrics.jsonl -o "$RESULTS/mutual-$set-curves-$TAG.svg" --overwrite
+  python runs/curves.py "$work"/{bi,cross,"$TAG/retriever","$TAG/reranker"}/metrics.jsonl -o "$RESULTS/mutual-$set-curves-$TAG.svg"
   polyrank compare "$work"/{bi,cross,"bi-$TAG","cross-$TAG"}.test.scores.jsonl --plot "$RESULTS/mutual-$set-turns-$TAG.svg" --overwrite
 done

@@ -81,6 +81,6 @@ show tao-1 tao-2 tao-3 tao-figure-2 tao-figure-4
 runs=("$OUT"/dstc7/{bi,cross,mutual/retriever,mutual/reranker}/metrics.jsonl)
 if [[ -e ${runs[0]} ]]; then
   printf '\n## Mutual learning, Figure 3: validation hits@1 by epoch (polyrank'\''s; the paper draws them without stating them)\n\n'
-  polyrank curves "${runs[@]}"
-  polyrank curves "${runs[@]}" -o "$WORK/tao-figure-3.svg" --overwrite
+  python runs/curves.py "${runs[@]}"
+  python runs/curves.py "${runs[@]}" -o "$WORK/tao-figure-3.svg"
 fi

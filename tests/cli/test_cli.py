@@ -378,7 +378,6 @@ def test_a_chat_lists_its_commands(
         ("export {folder}/none --to onnx", "does not exist; give one that training wrote"),
         ("export {cross} --to sentence-transformers", "give -o FOLDER"),
         ("export {cross} --to onnx -o {folder}/x", "leave out -o"),
-        ("curves {bi}/..", "no validation of these runs has R@1; choose other runs"),
         ("index remove {index}", "no ids were given"),
         ("index snapshot {index} -o {folder}", "already exists"),
         ("quickstart --output {folder}", "already exists"),

@@ -106,8 +106,8 @@ WITHOUT_DIALOGUES = (
           for command in WITHOUT_DIALOGUES for name in ("agent", "*")),
         ("mine LISTS --from shipped:convert -o OUT --margin 1", "--margin 1 applies to a re-ranker's scores; name it"),
         ("export shipped:convert --to int8 --check --speaker a", "--speaker a applies to candidate lists; give them"),
-        ("curves PAIRS -o curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
-        ("curves PAIRS -o nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
+        ("compare a.jsonl --plot curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
+        ("compare a.jsonl --plot nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_cause(
@@ -264,20 +264,6 @@ def test_frequent_replies_become_a_catalogue(files: Path, tmp_path: Path) -> Non
     assert invoke(*arguments, "-o", out, "--overwrite", "--top", "2").exit_code == 0
     assert len(out.read_text().splitlines()) == 2
     assert isinstance(invoke(*arguments, "-o", out, "--overwrite", "--min-count", "11").exception, DataError)
-
-
-def test_validation_figures_by_epoch(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    rows = [{"step": 5 * n, "epoch": n / 2, "valid": {"R@1": n / 10, "MRR": n / 5}} for n in (1, 2)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = invoke("curves", run)
-    assert result.exit_code == 0, result.exception
-    assert [line.split("\t")[1:] for line in result.stdout.splitlines()] == [
-        ["epoch 0.5", "R@1 0.1000"],
-        ["epoch 1", "R@1 0.2000"],
-    ]
-    assert "has F1; choose MRR, R@1" in refusal("curves", run, "--figure", "F1")
 
 
 def test_an_answer_reports_its_search(files: Path) -> None:

@@ -20,7 +20,6 @@ COMMANDS = {
     "import": "import corpus pairs source.tsv -o OUT",
     "mine": "mine data.jsonl --from bm25 -o OUT",
     "compare": "compare scores.jsonl --plot OUT",
-    "curves": "curves run -o OUT",
 }
 
 

@@ -34,7 +34,6 @@ from polyrank.evaluation import (
     table,
     write_scores,
 )
-from polyrank.evaluation.curves import Check, plot_curves, read_curves
 from polyrank.evaluation.layout import markdown
 from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.records import Candidate, Context, Example
@@ -639,14 +638,6 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def lines_of(axes: Any) -> dict[str, list[tuple[float, float]]]:
-    """The drawn lines by label."""
-    return {
-        line.get_label(): [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
-        for line in axes.get_lines()
-    }
-
-
 def legend_of(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()] if axes.get_legend() else []
 
@@ -673,63 +664,6 @@ def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], 
         np.testing.assert_allclose(ends, [[100 * end for end in row["intervals"]["R@1"]] for row in rows])
     assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<?xml")
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("turns in the context", "R@1 (%)")
-
-
-def written(path: Path, *records: dict[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
-    return path
-
-
-CHECKS = (
-    {"step": 1, "loss": 3.0},
-    {"step": 2, "epoch": 0.5, "valid": {"R@1": 0.25, "loss": 2.0, "MRR": None}},
-    {"step": 4, "epoch": 1.0, "valid": {"R@1": 0.5, "loss": 1.0}},
-)
-
-
-def test_curves_are_named_by_run_network_and_seed(tmp_path: Path) -> None:
-    for name in ("plain", "mutual/bi", "mutual/cross", "seeds/1/a", "seeds/2/a"):
-        written(tmp_path / name / "metrics.jsonl", *CHECKS)
-    written(tmp_path / "named" / "bi.metrics.jsonl", *CHECKS)
-    folders = [tmp_path / name for name in ("plain", "mutual", "seeds", "named")]
-    found = read_curves(folders)
-    assert list(found) == ["plain", "mutual/bi", "mutual/cross", "seeds/1/a", "seeds/2/a", "named/bi"]
-    want = [Check(2, 0.5, {"R@1": 0.25, "loss": 2.0}), Check(4, 1.0, {"R@1": 0.5, "loss": 1.0})]
-    assert all(curve == want for curve in found.values())
-    files = [tmp_path / "plain" / "metrics.jsonl", tmp_path / "named" / "bi.metrics.jsonl"]
-    assert list(read_curves(files)) == ["plain", "bi"]
-    # equal names are distinguished by their paths
-    written(tmp_path / "other" / "plain" / "metrics.jsonl", *CHECKS[:2])
-    twice = read_curves([tmp_path / "plain", tmp_path / "other" / "plain", tmp_path / "named"])
-    assert list(twice) == [
-        str(tmp_path / "plain" / "metrics.jsonl"), str(tmp_path / "other" / "plain" / "metrics.jsonl"), "named/bi",
-    ]  # fmt: skip
-    assert [len(curve) for curve in twice.values()] == [2, 1, 2]
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="has no metrics"):
-        read_curves([tmp_path / "plain", tmp_path / "empty"])
-    written(tmp_path / "bad" / "metrics.jsonl", CHECKS[0], {"valid": {"R@1": 1.0}})
-    with pytest.raises(DataError, match=r"metrics\.jsonl:2: not a record of a training"):
-        read_curves([tmp_path / "bad"])
-
-
-def test_curves_are_drawn_by_epoch_if_all_runs_record_it(figures: list[Any], tmp_path: Path) -> None:
-    new = [Check(2, 0.5, {"R@1": 0.25, "loss": 2.0}), Check(4, 1.0, {"R@1": 0.5}), Check(6, 1.5, {"loss": 1.5})]
-    old = [Check(3, None, {"R@1": 0.1})]
-    plot_curves({"new": new}, tmp_path / "a.svg")
-    plot_curves({"new": new, "old": old}, tmp_path / "b.svg")
-    plot_curves({"new": new}, tmp_path / "c.svg", figure="loss")
-    by_epoch, by_step, loss = (figure.axes[0] for figure in figures)
-    assert lines_of(by_epoch) == {"new": [(0.5, 25), (1, 50)]}
-    assert (by_epoch.get_xlabel(), by_epoch.get_ylabel()) == ("epoch", "validation R@1 (%)")
-    assert lines_of(by_step) == {"new": [(2, 25), (4, 50)], "old": [(3, 10)]}
-    assert (by_step.get_xlabel(), set(legend_of(by_step))) == ("step", {"new", "old"})
-    assert lines_of(loss) == {"new": [(0.5, 2), (1.5, 1.5)]}
-    assert loss.get_ylabel() == "validation loss"
-    assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.svg", "b.svg", "c.svg"))
-    with pytest.raises(UsageError, match=r"no run has the validation figure 'MAP'; choose one of: R@1, loss"):
-        plot_curves({"new": new}, tmp_path / "x.svg", figure="MAP")
 
 
 # scorers of users, and arguments

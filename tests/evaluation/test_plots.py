@@ -13,9 +13,8 @@ pytest.importorskip("matplotlib")
 
 
 from polyrank.cli.console import check_plot_path
-from polyrank.errors import DataError, MissingExtraError, UsageError
+from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import plot_comparison
-from polyrank.evaluation.curves import Check, plot_curves, read_curves
 from polyrank.evaluation.plots import LINES, MARKERS, style
 
 
@@ -37,36 +36,6 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def names(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
-
-
-def curves(n: int, last: float = 0.5) -> dict[str, list[Check]]:
-    """Curves of runs that end close to each other."""
-    return {
-        f"model-{i:02d} with a name": [Check(s, s / 4, {"R@1": last * s / 8 + i / 1000}) for s in range(1, 9)]
-        for i in range(n)
-    }
-
-
-@pytest.mark.parametrize("n", [1, 2, 30])
-def test_lines_are_named_in_the_order_of_their_ends(figures: list[Any], tmp_path: Path, n: int) -> None:
-    plot_curves(curves(n), tmp_path / "x.svg")
-    (axes,) = figures[0].axes
-    assert names(axes) == list(reversed(curves(n)))  # later runs end higher
-    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
-    assert len(looks) == n
-
-
-def test_seeds_are_thin_lines_around_their_mean(figures: list[Any], tmp_path: Path) -> None:
-    runs = {
-        f"poly/seed-{seed}": [Check(s, s / 2, {"R@1": 0.1 * seed * s}) for s in (1, 2, 2 + seed)] for seed in (1, 2)
-    }
-    plot_curves({**runs, "bi/seed-1": [Check(1, 0.5, {"R@1": 0.3})]}, tmp_path / "x.svg")
-    (axes,) = figures[0].axes
-    assert names(axes) == ["poly (2 seeds)", "bi/seed-1"]
-    thick = {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
-    mean = np.asarray(thick["poly (2 seeds)"].get_xydata(), float)
-    np.testing.assert_allclose(mean, [[0.5, 15], [1, 30]])  # at common checks
-    assert len(axes.get_lines()) == 4
 
 
 @pytest.fixture
@@ -101,12 +70,6 @@ def test_a_comparison_shows_metrics_of_only_one_model(figures: list[Any], tmp_pa
     first, second = figures[0].axes
     assert [axes.get_xlabel() for axes in (first, second)] == ["R@1 (%)", "MRR (%)"]
     assert [len(axes.containers) for axes in (first, second)] == [2, 1]
-
-
-def test_a_file_that_is_no_record_of_a_training(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(b"\x7fELF\xd0")
-    with pytest.raises(DataError, match=r"metrics\.jsonl is not UTF-8; give the metrics\.jsonl of a training"):
-        read_curves([tmp_path / "metrics.jsonl"])
 
 
 def test_a_comparison_without_figures_is_refused(tmp_path: Path, rows: list[Any]) -> None:

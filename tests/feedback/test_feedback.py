@@ -37,7 +37,6 @@ from polyrank.feedback import (
     examples,
     report,
 )
-from polyrank.feedback.plots import plot_report
 from polyrank.feedback.store import SCHEMA
 from polyrank.records import Candidate, Context
 from processes import run, start
@@ -486,15 +485,6 @@ def test_a_report_counts_replies_by_rank_and_requests_by_week(tmp_path: Path) ->
     assert all(any(line.startswith(row) for line in lines) for row in table), lines
 
 
-def test_a_report_is_drawn_with_its_intervals(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    figures = report([use(f"{i}", "x", "taken", "ab"[i % 2], time=MONDAY + timedelta(days=5 * i)) for i in range(8)])
-    for name in ("a.svg", "b.svg", "none.png"):
-        plot_report(report([]) if name == "none.png" else figures, tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
-
-
 # the command line
 
 
@@ -527,9 +517,6 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
     assert "4 requests: 3 taken, 0 edited, 1 refused, 0 unanswered; accepted 75.0 (30.1-95.4)%" in done.stdout
     figures = json.loads(run("feedback", "report", kept, "--json").stdout)
     assert [name for name in figures if name.startswith("by_")] == ["by_rank", "by_week", "by_model"]
-    done = run("feedback", "report", kept, "--plot", tmp_path / "report.svg")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "report.svg").stat().st_size > 1000
 
 
 @pytest.mark.slow

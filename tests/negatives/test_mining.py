@@ -623,43 +623,6 @@ def test_batches_hold_every_example_once_and_sort_windows_by_length() -> None:
     assert sorted(batch.tolist() for batch in windows) == sorted(wanted)
 
 
-# curves
-
-
-def write_metrics(path: Path, epochs: bool = True) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records: list[dict[str, Any]] = []
-    for step in range(1, 5):
-        records.append({"step": step, "loss": 1.0})
-        if step % 2 == 0:
-            valid = {"loss": 1.0, "R@1": step / 10, "MRR": 0.5}
-            records.append({"step": step, **({"epoch": step / 2} if epochs else {}), "valid": valid})
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
-
-
-def test_curves_of_several_runs_in_one_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    write_metrics(tmp_path / "plain" / "metrics.jsonl")
-    for name in ("retriever", "reranker"):
-        write_metrics(tmp_path / "mutual" / name / "metrics.jsonl")
-    plot = tmp_path / "curves.svg"
-    assert run("curves", str(tmp_path / "plain"), str(tmp_path / "mutual"), "-o", str(plot), "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"plain", "mutual/retriever", "mutual/reranker"}
-    assert [(c["epoch"], c["figures"]["R@1"]) for c in found["plain"]] == [(1.0, 0.2), (2.0, 0.4)]
-    assert plot.read_text("utf-8").startswith("<?xml")
-
-
-def test_curves_of_old_runs_and_of_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_metrics(tmp_path / "old" / "metrics.jsonl", epochs=False)
-    assert run("curves", str(tmp_path / "old")) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "old\tstep 2\tR@1 0.2000"
-    (tmp_path / "empty").mkdir()
-    assert run("curves", str(tmp_path / "empty")) == 2
-    (tmp_path / "old" / "metrics.jsonl").write_text("{", "utf-8")
-    assert run("curves", str(tmp_path / "old")) == 3
-
-
 def test_other_answers_to_the_same_context_are_not_mined() -> None:
     asked = [Example(("how do i reset",), (text,), (0,)) for text in ("hold the button", "press reset")]
     found = mine(asked, from_pool(BM25(), ["hold the button", "press reset", "bye"]), HardNegatives(n_negatives=2))
@@ -685,18 +648,6 @@ def test_right_answers_may_be_named_by_id(tmp_path: Path) -> None:
     assert not (tmp_path / "mined.jsonl").exists()
     assert run(*command, "--pool", str(tmp_path / "pool.jsonl")) == 0
     assert [e.response for e in read_examples(tmp_path / "mined.jsonl").examples] == ["hello to you", "bye to you"]
-
-
-def test_curves_of_runs_that_share_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in "ab":
-        (tmp_path / name / "run").mkdir(parents=True)
-        row = {"step": 1, "epoch": 1.0, "valid": {"R@1": 0.5}}
-        (tmp_path / name / "run" / "metrics.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
-    assert run("curves", str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")) == 0
-    assert len(set(capsys.readouterr().out.splitlines())) == 2
-    assert run("curves", str(tmp_path / "a" / "run" / "metrics.jsonl")) == 0
-    assert capsys.readouterr().out.startswith("run\t")
-    assert run("curves", str(tmp_path / "a" / "run"), "--figure", "R@9") == 2
 
 
 def test_a_run_is_started_again_over_runs_of_several_seeds(

@@ -46,7 +46,7 @@ class Root(Group):
     panels: ClassVar[dict[str, str]] = {
         "Get started": "quickstart",
         "Prepare data": "import split mine",
-        "Train": "train pretrain tune recipe curves intents",
+        "Train": "train pretrain tune recipe intents",
         "Evaluate": "evaluate compare bench",
         "Search and rank": "index respond rank explain",
         "Serve": "serve feedback ray",
@@ -101,7 +101,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
         "run/model --valid data/valid.jsonl --dialogues data/train.jsonl -o best",
         "shipped:minilm shipped:convert --valid data/valid.jsonl -o best --ms 30 --precision 0.8",
     ),
-    "curves": (evaluation.curves, "run-a run-b -o curves.png --figure MRR"),
     "evaluate": (
         evaluation.evaluate,
         "run/model bm25 data/test.jsonl",

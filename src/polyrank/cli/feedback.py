@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from polyrank.cli.console import make_console, notify, track
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite, Plot
+from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -123,32 +123,23 @@ def feedback_train(
     evaluate([encoder.name, str(output / "run" / "model")], output / "test.jsonl", device=device, threads=threads)
 
 
-@add_command(feedback_app, "report", "feedback.db --plot rates.png")
+@add_command(feedback_app, "report", "feedback.db")
 def feedback_report(
     store: StoreFile,
     since: Since = None,
-    plot: Plot = None,
-    overwrite: Overwrite = False,
     json_: Json = False,
 ) -> None:
     """Show how often replies were taken, edited and refused, by rank, week and model."""
     from polyrank.feedback.rates import report
     from polyrank.feedback.store import FeedbackStore
-    from polyrank.storage.durable import check_output
 
     start = _time(since)
-    check_output(plot, inputs=(store,), overwrite=overwrite)
     with FeedbackStore(store, write=False) as feedback:
         figures = report(_tracked(feedback, start))
     if json_:
         print(json.dumps(figures))
     else:
         _show(figures)
-    if plot is not None:
-        from polyrank.feedback.plots import plot_report
-
-        plot_report(figures, plot)
-        notify(f"wrote {plot}")
 
 
 def _time(text: str | None) -> datetime | None:

@@ -1,6 +1,6 @@
 """Feedback from use: records which replies were shown and what users did, reports rates, and exports training examples.
 
-This package contains no web code; only ``plots`` imports torch.
+This package contains no web code.
 """
 
 from polyrank.feedback.export import Exported, examples

@@ -1,9 +1,15 @@
-"""Validation figures by epoch, read from run folders and drawn in one plot."""
+"""Validation figures by epoch of one or more trainings: lines, JSON, or a plot.
 
+    python runs/curves.py RUN... [-o FILE.svg] [--figure MRR] [--json]
+
+RUN is the output folder of a training, or its metrics.jsonl. Seeds of one run are thin lines around their mean.
+"""
+
+import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from polyrank.config.runs import without_seed
@@ -134,3 +140,27 @@ def _mean(lines: Sequence[Line]) -> list[tuple[float, float]]:
     known = [dict(line) for line in lines]
     common = [x for x, _ in lines[0] if all(x in line for line in known)]
     return [(x, sum(line[x] for line in known) / len(known)) for x in common] or list(lines[0])
+
+
+def main() -> None:
+    """Read the runs and print or draw them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("-o", "--output", type=Path, help=".svg, .png or .pdf")
+    parser.add_argument("--figure", default="R@1", help="R@1, MRR or loss")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    curves = read_curves(options.runs)
+    if options.output is not None:
+        plot_curves(curves, options.output, figure=options.figure)
+    if options.json:
+        print(json.dumps({name: [asdict(check) for check in curve] for name, curve in curves.items()}))
+    elif options.output is None:
+        for name, curve in curves.items():
+            for check in curve:
+                when = f"step {check.step}" if check.epoch is None else f"epoch {check.epoch:g}"
+                print(f"{name}\t{when}\t{options.figure} {check.figures.get(options.figure, float('nan')):.4f}")
+
+
+if __name__ == "__main__":
+    main()
