@@ -484,7 +484,7 @@ def test_changes_of_an_index_are_reported(trained: dict[str, Path], run_here: Ru
     (tmp_path / "german.txt").write_text("Das ist nicht die Rechnung\n", "utf-8")
     for model, warned in (("shipped:convert", True), (trained["bi"], False)):
         said = run_here("index", "build", model, tmp_path / "german.txt", "-o", tmp_path / "de", "--overwrite")[2]
-        assert ("most replies seem to be German" in said) is warned
+        assert ("most replies seem to be in another language than English (de)" in said) is warned
     (index / "candidates.db").write_bytes(b"damaged")
     assert (
         "replaced"

@@ -1,4 +1,4 @@
-"""The language of texts, by their script or their most common words."""
+"""The language of texts."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from polyrank.data.language import language_of
 @pytest.mark.parametrize(
     ("texts", "language"),
     [
-        (["Where is my order?", "It is on the way, we have sent it"], "English"),
-        (["Wo ist meine Bestellung?", "Die ist auf dem Weg, wir haben sie verschickt"], "German"),
-        (["Où est ma commande ?", "Elle est dans le camion, vous avez une date"], "French"),
-        (["¿Dónde está mi pedido?", "El pedido está en camino y no tarda"], "Spanish"),
-        (["Gdzie jest moja paczka?", "Proszę czekać, już się robi"], "Polish"),
-        (["Где мой заказ?", "Он в пути, order 12"], "Cyrillic script"),
-        (["注文はどこですか", "配送中です"], "Japanese"),
-        (["주문이 어디에 있나요?", "배송 중입니다"], "Korean"),
+        (["Where is my order?", "It is on the way, we have sent it"], "en"),
+        (["Wo ist meine Bestellung?", "Die ist auf dem Weg, wir haben sie verschickt"], "de"),
+        (["Où est ma commande ?", "Elle est dans le camion, vous avez une date"], "fr"),
+        (["¿Dónde está mi pedido?", "El pedido está en camino y no tarda"], "es"),
+        (["Gdzie jest moja paczka?", "Proszę czekać, już się robi"], "pl"),
+        (["Где мой заказ?", "Он в пути, order 12"], "ru"),
+        (["注文はどこですか", "配送中です"], "ja"),
+        (["주문이 어디에 있나요?", "배송 중입니다"], "ko"),
         (["ok", "1234", ""], None),
     ],
 )

@@ -65,7 +65,9 @@ def test_a_language_unknown_to_the_shipped_encoders_is_reported(tmp_path: Path) 
         (tmp_path / name).write_text(text, "utf-8")
         said: list[str] = []
         read_replies(tmp_path / name, notify=said.append)
-        assert any("most replies seem to be German" in line for line in said) is not known
+        assert (
+            any("most replies seem to be in another language than English (de)" in line for line in said) is not known
+        )
 
 
 def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path: Path) -> None:
@@ -138,9 +140,9 @@ def test_frequent_replies_are_counted_over_their_variants() -> None:
     found = frequent_replies([*examples(*said), Example(("unanswered",), ("wrong", "wrong"))])
     wait = "Hello {customer}, please wait 5 minutes."
     assert found == [
-        Candidate(text_id("Please restart it."), "Please restart it.", {"count": 3, "n_variants": 2}),
+        Candidate(text_id("Please restart it."), "Please restart it.", {"count": 3, "n_variants": 2, "language": "en"}),
         Candidate(text_id(wait), wait, {"count": 2, "n_variants": 2}),
-        Candidate(text_id("Hello there"), "Hello there", {"count": 2, "n_variants": 1}),
+        Candidate(text_id("Hello there"), "Hello there", {"count": 2, "n_variants": 1, "kind": "greeting"}),
     ]
     assert [reply.text for reply in frequent_replies(examples(*said), min_count=1)][3:] == ["Once only"]
     assert frequent_replies(examples(*said), top=1) == found[:1]
@@ -178,6 +180,19 @@ def test_replies_are_merged_across_names_and_misspellings_but_not_words() -> Non
         assert found.metadata["count"] == len(alike), found
 
 
+def test_each_reply_has_the_language_of_its_conversations() -> None:
+    german = (
+        "Mein Paket ist noch nicht angekommen",
+        "OK",
+        "Wann kommt es denn an?",
+        "Das wissen wir leider nicht",
+    )
+    english = "My parcel has not arrived yet", "OK!", "When will it finally arrive?", "We do not know that yet"
+    read = [each for n in range(3) for turns in (german, english) for each in dialogue(f"{turns[0]}{n}", *turns)]
+    found = {reply.text: reply.metadata.get("language") for reply in frequent_replies(read)}
+    assert found == {"OK": "de", german[3]: "de", english[3]: "en"}
+
+
 def dialogue(name: str, *turns: str) -> list[Example]:
     """The examples of an agent's turns, which are every second one."""
     return [Example(turns[:n], (turns[n],), (0,), f"{name}#{n}") for n in range(1, len(turns), 2)]
@@ -200,6 +215,7 @@ def test_the_data_of_customers_becomes_slots_and_the_data_of_the_firm_stays() ->
     ]  # fmt: skip
     said: list[str] = []
     found = frequent_replies(read, notify=said.append)
+    assert {reply.metadata.pop("language") for reply in found} == {"en"}
     assert [(reply.text, reply.metadata) for reply in found] == [
         ("Hi {customer}! What is the number?", {"count": 3, "n_variants": 3}),
         (

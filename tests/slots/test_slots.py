@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import polyrank
+from polyrank.data.small_talk import small_talk
 from polyrank.records import Candidate, Context
 from polyrank.slots import data_in, fill, people_in, template, values_of
 
@@ -99,6 +100,35 @@ def test_the_values_that_a_context_tells(turns: list[str], known: dict[str, str]
 def test_gaps_stay_visible() -> None:
     text, slots = fill("{order} comes between {date} and {date_2}", {"order": "7", "date": "3 May"})
     assert (text, slots) == ("7 comes between {date} and {date_2}", {"order": "7", "date": None, "date_2": None})
+
+
+def test_a_context_gets_replies_in_its_language_and_one_greeting(tmp_path: Path) -> None:
+    texts = {
+        "de": ["Guten Tag!", "Hallo, wie kann ich helfen?", "Ihr Paket ist unterwegs.", "Die Rechnung ist bezahlt."],
+        "en": ["Good day, hello!", "Hi, how can I help?", "Your parcel is on its way.", "Thanks, bye!"],
+    }
+    pool = [
+        Candidate(text, text, {"language": code} | ({"kind": kind} if (kind := small_talk(text)) else {}))
+        for code, some in texts.items()
+        for text in some
+    ]
+    polyrank.build_index(tmp_path / "index", "shipped:convert", [*pool, Candidate("x", "ok")])
+    with polyrank.open(tmp_path / "index") as replies:
+        german, english, unclear = (
+            {reply.id for reply in answer.ranked}
+            for answer in replies.answer_all(["Wo ist denn mein Paket?", "Where is my parcel?", "1234"], 9)
+        )
+        assert (german, english) == ({*texts["de"], "x"}, {*texts["en"], "x"})
+        assert unclear == {*texts["de"], *texts["en"], "x"}
+        assert len(replies.answer("Where is my parcel?", 9, any_language=True).ranked) == 9
+        assert {r.id for r in replies.answer("Where is it now?", 9, filter='kind = "greeting"').ranked} < {*texts["en"]}
+        french = replies.answer("Où est donc mon colis ?", 9).ranked  # in no language of the catalogue
+        assert len(french) == 9
+        few = replies.answer("Where is my parcel?", 9, diverse=True).ranked
+        assert sum("kind" in reply.metadata for reply in few) == 1
+        assert sum("kind" in reply.metadata for reply in replies.answer("Hello!", 9, diverse=True).ranked) > 1
+        replies.remove(texts["de"])
+        assert {reply.id for reply in replies.answer("Wo ist denn mein Paket?", 9).ranked} == {*texts["en"], "x"}
 
 
 def test_answers_are_filled_and_ranked_as_templates(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import numpy as np
 
 from polyrank.data.same_words import same_words, template
+from polyrank.data.small_talk import KIND_FIELD, SmallTalk
 from polyrank.records import Ranked
 from polyrank.scorers.protocols import Floats
 
@@ -20,7 +22,7 @@ Similarity = Callable[[int], Floats]
 
 
 def choose_diverse(
-    ranked: Sequence[Ranked], k: int, similarity: Similarity, relevance: float = RELEVANCE
+    ranked: Sequence[Ranked], k: int, similarity: Similarity, relevance: float = RELEVANCE, *, small_talk: bool = True
 ) -> list[Ranked]:
     """Up to ``k`` replies that differ, in their order; the best is always one of them.
 
@@ -33,6 +35,7 @@ def choose_diverse(
         k: how many.
         similarity: of a candidate to all of ``ranked``.
         relevance: lambda; 1: only near-copies are dropped.
+        small_talk: False: at most one reply whose metadata field ``kind`` is "greeting" or "thanks".
 
     Source: Carbonell and Goldstein, The Use of MMR, Diversity-Based Reranking (1998).
 
@@ -43,7 +46,8 @@ def choose_diverse(
     """
     first: dict[str, int] = {}
     for row, reply in enumerate(ranked):
-        first.setdefault(near_copy_key(reply.text), row)
+        talks = not small_talk and reply.metadata.get(KIND_FIELD) in get_args(SmallTalk)
+        first.setdefault(KIND_FIELD if talks else near_copy_key(reply.text), row)
     left = list(first.values())
     scores = np.array([reply.score for reply in ranked], np.float64)
     scores = (scores - scores.min(initial=np.inf)) / max(float(np.ptp(scores)) if len(scores) else 0.0, 1e-12)

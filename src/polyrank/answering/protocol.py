@@ -10,9 +10,11 @@ import numpy as np
 from polyrank.answering.choice import Choice
 from polyrank.answering.diversity import N_BEST, Similarity, choose_diverse, vector_similarity, word_similarity
 from polyrank.config.checked import whole_number
+from polyrank.data.language import LANGUAGE_FIELD, detect
+from polyrank.data.small_talk import small_talk
 from polyrank.errors import UsageError
 from polyrank.index import Filter, Index, as_filter
-from polyrank.index.filters import fields_of
+from polyrank.index.filters import fields_of, read_filter
 from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
@@ -20,6 +22,9 @@ from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.slots import GAPS_FIELD, fill, slots_in, values_of
 from polyrank.storage.closing import Closing
+
+N_FIRST = 1000
+"""Candidates whose languages are those of the catalogue; a catalogue starts with the most frequent replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,12 @@ def filled(answer: Answer, context: Context) -> Answer:
     return replace(answer, ranked=tuple(ranked))
 
 
+def _in_language(filter: Filter | None, code: str) -> Filter:
+    """A filter with the condition that a candidate is in a language, or its language is unknown."""
+    own = f'({LANGUAGE_FIELD} = "{code}" or not exists {LANGUAGE_FIELD})'
+    return read_filter(own if filter is None else f"({filter}) and {own}")
+
+
 class Answering(Closing):
     """Answers contexts with replies. ``close``, or the end of a ``with`` block, closes its index.
 
@@ -94,6 +105,7 @@ class Answering(Closing):
     encoder: Encoder | None
     index: Index | None
     n_stages = 1
+    _known_languages: tuple[object, frozenset[str]] = None, frozenset()  # by the version of the index
 
     @abstractmethod
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
@@ -107,6 +119,7 @@ class Answering(Closing):
         filter: Filter | str | None = None,
         allow_echo: bool = False,
         diverse: bool = False,
+        any_language: bool = False,
     ) -> list[Answer]:
         """The best ``k`` replies to each context, best first, ties by row; fewer if there are fewer candidates.
 
@@ -119,6 +132,8 @@ class Answering(Closing):
                 punctuation.
             diverse: replies that differ, chosen from the best 50; fewer than ``k`` if the others are near-copies,
                 which differ only in names and numbers. See ``polyrank.answering.diversity.choose_diverse``.
+            any_language: also return replies in other languages than the context's. By default, if the metadata field
+                ``language`` of the candidates has several values, a context gets replies in its language.
 
         Raises:
             UsageError: ``k`` is less than one, or the filter cannot be read.
@@ -128,7 +143,7 @@ class Answering(Closing):
             raise UsageError(f"k is {k}; request at least one reply")
         choice = Choice(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
         queries = contexts_of(contexts)
-        answers = self.best(queries, choice) if queries else []
+        answers = self._in_their_languages(queries, choice) if not any_language else self.best(queries, choice)
         if choice.filter is not None and not all(one.ranked for one in answers):
             notes = tuple(
                 f"no candidate has the field {name} of the filter"
@@ -137,8 +152,10 @@ class Answering(Closing):
             )
             answers = [one if one.ranked else replace(one, notes=notes) for one in answers]
         if diverse:
-            ranked = [choose_diverse(one.ranked, k, self._similarity(one.ranked)) for one in answers]
-            answers = [replace(one, ranked=tuple(few)) for one, few in zip(answers, ranked, strict=True)]
+            for number, (one, query) in enumerate(zip(answers, queries, strict=True)):
+                talk = bool(query.turns) and small_talk(query.turns[-1]) is not None
+                few = choose_diverse(one.ranked, k, self._similarity(one.ranked), small_talk=talk)
+                answers[number] = replace(one, ranked=tuple(few))
         return [filled(one, context) for one, context in zip(answers, queries, strict=True)]
 
     def answer(
@@ -149,9 +166,11 @@ class Answering(Closing):
         filter: Filter | str | None = None,
         allow_echo: bool = False,
         diverse: bool = False,
+        any_language: bool = False,
     ) -> Answer:
         """As ``answer_all``, for one context."""
-        return self.answer_all([context], k, filter=filter, allow_echo=allow_echo, diverse=diverse)[0]
+        options = {"allow_echo": allow_echo, "diverse": diverse, "any_language": any_language}
+        return self.answer_all([context], k, filter=filter, **options)[0]
 
     def respond(
         self,
@@ -161,10 +180,37 @@ class Answering(Closing):
         filter: Filter | str | None = None,
         allow_echo: bool = False,
         diverse: bool = False,
+        any_language: bool = False,
     ) -> list[list[Ranked]]:
         """As ``answer_all``, but only the replies, good enough or not."""
-        answers = self.answer_all(contexts, k, filter=filter, allow_echo=allow_echo, diverse=diverse)
+        options = {"allow_echo": allow_echo, "diverse": diverse, "any_language": any_language}
+        answers = self.answer_all(contexts, k, filter=filter, **options)
         return [list(answer.ranked) for answer in answers]
+
+    def _in_their_languages(self, queries: Sequence[Context], choice: Choice) -> list[Answer]:
+        """The best replies in the language of each context, if the catalogue has several and knows this one."""
+        languages = self._languages()
+        codes = [detect("\n".join(query.turns)) if len(languages) > 1 else None for query in queries]
+        answers: dict[int, Answer] = {}
+        for code in {code if code in languages else None for code in codes}:
+            numbers = [number for number, own in enumerate(codes) if (own if own in languages else None) == code]
+            own = choice if code is None else replace(choice, filter=_in_language(choice.filter, code))
+            answers |= zip(numbers, self.best([queries[number] for number in numbers], own), strict=True)
+        for number, answer in answers.items():
+            if codes[number] in languages and not answer.ranked:
+                (answers[number],) = self.best([queries[number]], choice)
+        return [answers[number] for number in range(len(queries))]
+
+    def _languages(self) -> frozenset[str]:
+        """The languages of the first candidates, from their metadata."""
+        if self.index is None:
+            return frozenset()
+        self.index.refresh()
+        if self._known_languages[0] != self.index.version:
+            first = self.index.page(n=N_FIRST).candidates
+            codes = (candidate.metadata.get(LANGUAGE_FIELD) for candidate in first)
+            self._known_languages = self.index.version, frozenset(code for code in codes if isinstance(code, str))
+        return self._known_languages[1]
 
     def any_passes(self, filter: Filter) -> bool:
         """Whether any candidate passes a filter."""

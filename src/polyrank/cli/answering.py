@@ -39,6 +39,9 @@ def respond(
     duplicates: Annotated[
         bool, Option("--duplicates", help="Return every candidate, even if several have the same text.")
     ] = False,
+    any_language: Annotated[
+        bool, Option("--any-language", help="Also return replies in other languages than the context's.")
+    ] = False,
     device: Device = "auto",
     backend: Runtime = "torch",
     threads: Threads = None,
@@ -62,7 +65,7 @@ def respond(
         device=device,
         backend=read_backend(backend),
     ) as replies:
-        answer = partial(replies.answer, k=k, filter=condition, allow_echo=allow_echo)
+        answer = partial(replies.answer, k=k, filter=condition, allow_echo=allow_echo, any_language=any_language)
         if not context and sys.stdin.isatty():
             _chat(partial(answer, diverse=diverse is not False))
             return

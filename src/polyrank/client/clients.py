@@ -162,6 +162,7 @@ class Client(_Connection, Closing):
         conversation: str | None = None,
         allow_echo: bool = False,
         diverse: bool = False,
+        any_language: bool = False,
     ) -> Answer:
         """Get the best replies to a context.
 
@@ -173,11 +174,12 @@ class Client(_Connection, Closing):
             conversation: an id that groups requests for feedback.
             allow_echo: also return replies that repeat a turn of the context word for word.
             diverse: return replies that differ; fewer than ``k`` if the others are near-copies.
+            any_language: also return replies in other languages than the context's.
         """
         if k < 1:
             raise UsageError(f"k is {k}; request at least one reply")
         body = calls.context_fields(context) | {"k": k} | given(model=model, filter=filter, conversation=conversation)
-        body |= given(allow_echo=allow_echo or None, diverse=diverse or None)
+        body |= given(allow_echo=allow_echo or None, diverse=diverse or None, any_language=any_language or None)
         return self._send(Call("POST", "/v1/respond", calls.read_answer, body))
 
     def explain(

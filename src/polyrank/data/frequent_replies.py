@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from unicodedata import normalize
 
+from polyrank.data.language import LANGUAGE_FIELD, detect
 from polyrank.data.pool import text_id
 from polyrank.data.same_words import same_words, word_pattern
+from polyrank.data.small_talk import KIND_FIELD, small_talk
 from polyrank.errors import DataError
 from polyrank.records import Candidate, Example
 from polyrank.slots import (
@@ -27,6 +29,8 @@ from polyrank.wording import brief, counted
 
 N_OF_FIRM = 3
 """A value that replies to so many customers hold, and that no customer said, is the firm's, such as its phone."""
+MIN_SHARE = 0.02
+"""Languages of a smaller share of the conversations count as errors of the detection."""
 N_SPELLED = 5
 """Shorter words are not corrected: "now" and "not" differ in one letter."""
 _CAPITALIZED = re.compile(r"(?<![\w'’])(?=[^\W\d_a-zß-ÿ])(?!I\b)\w[\w'’-]+")
@@ -52,7 +56,8 @@ def frequent_replies(
 
     Near-copies count as one reply: they differ only in case, punctuation, spaces, the values of slots, or misspelled
     words. The most frequent variant represents them. ``metadata`` holds their total count, the number of variants, and
-    ``gaps``: slots that agents looked up, so that an answer does not fill them from its context.
+    ``gaps``: slots that agents looked up, so that an answer does not fill them from its context; the ``language`` of
+    their conversations; and the ``kind`` of greetings and thanks.
 
     Args:
         examples: examples with right answers. Those of a conversation have ids with a common beginning before "#".
@@ -110,11 +115,13 @@ class _Reply:
         text: its words.
         template: with slots; None: its data fits no slot.
         looked_up: kinds of its values that are not from the customer.
+        language: of its conversation; None: unknown.
     """
 
     text: str
     template: str | None
     looked_up: frozenset[str]
+    language: str | None
 
 
 def _candidate(group: list[_Reply]) -> Candidate:
@@ -123,8 +130,14 @@ def _candidate(group: list[_Reply]) -> Candidate:
     text = templates.most_common(1)[0][0]
     looked_up = Counter(kind for reply in group for kind in reply.looked_up)
     gaps = sorted(kind for kind, n in looked_up.items() if 2 * n > len(group) and f"{{{kind}}}" in text)
+    languages = Counter(reply.language for reply in group if reply.language)
+    known = {
+        GAPS_FIELD: gaps,
+        LANGUAGE_FIELD: max(languages, key=lambda code: languages[code], default=None),
+        KIND_FIELD: small_talk(text),
+    }
     metadata = {"count": len(group), "n_variants": len({reply.text for reply in group})}
-    return Candidate(text_id(text), text, metadata | ({GAPS_FIELD: gaps} if gaps else {}))
+    return Candidate(text_id(text), text, metadata | {name: value for name, value in known.items() if value})
 
 
 def _is_number(text: str) -> bool:
@@ -220,6 +233,11 @@ class _Corpus:
         self.names = {word for word in n_named if 2 * n_named[word] >= self.n_customers[word]} - self.common
         self.of_firm = {value for value, of in holders.items() if len(of) >= N_OF_FIRM} - said_by_customers
         self.spelling = _spelling(self.n_customers)
+        detected = {one.name: detect("\n".join((*one.turns, *one.replies))) for one in conversations}
+        n_of = Counter(detected.values())
+        self.language = {
+            name: code if n_of[code] >= MIN_SHARE * len(detected) else None for name, code in detected.items()
+        }
 
     def replies(self) -> list[_Reply]:
         """All replies, as templates."""
@@ -240,7 +258,8 @@ class _Corpus:
         several = any(name.endswith("_2") and name.removesuffix("_2") not in SEVERAL for name in slots_in(made))
         values = [found for found in data_in(text) if not self._is_of_firm(found)]
         looked_up = frozenset(found.kind for found in values if normalized(found.value) not in one.values)
-        return _Reply(text, None if several or self._is_personal(made) else made, looked_up)
+        personal = several or self._is_personal(made)
+        return _Reply(text, None if personal else made, looked_up, self.language[one.name])
 
     def _is_of_firm(self, found: Found) -> bool:
         return normalized(found.value) in self.of_firm and not found.value.startswith("{")

@@ -154,11 +154,11 @@ class Served:
         """Replies to contexts. Tasks with the same options are searched together."""
         if (replies := self.replies) is None:
             raise UsageError(f"{self.name} is a model, which only ranks given texts; use an index")
-        groups: dict[tuple[str | None, bool, int], list[int]] = defaultdict(list)
+        groups: dict[tuple[str | None, bool, bool, int], list[int]] = defaultdict(list)
         for number, task in enumerate(tasks):
-            groups[task.filter, task.allow_echo, task.k if task.diverse else 0].append(number)
+            groups[task.filter, task.allow_echo, task.any_language, task.k if task.diverse else 0].append(number)
         results: dict[int, Responded] = {}
-        for (filter_, allow_echo, diverse), numbers in groups.items():
+        for (filter_, allow_echo, any_language, diverse), numbers in groups.items():
             started = time.perf_counter()
             k = max(tasks[number].k for number in numbers)
             contexts = [tasks[number].context for number in numbers]
@@ -168,7 +168,8 @@ class Served:
                 if version == replies.index.version and time.monotonic() < until:
                     raise DeadlineError(message)
             try:
-                answers = replies.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo, diverse=diverse > 0)
+                options = {"allow_echo": allow_echo, "diverse": diverse > 0, "any_language": any_language}
+                answers = replies.answer_all(contexts, k, filter=filter_, **options)
             except DeadlineError as error:  # refuse the same filter at once for a while, unless the index changes
                 latest = list(self._too_slow.items())[-MAX_TOO_SLOW:]
                 until = time.monotonic() + TRIED_AGAIN_S

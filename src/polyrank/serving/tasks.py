@@ -56,6 +56,7 @@ class RespondTask(Task[Responded]):
     filter: str | None = None
     allow_echo: bool = False
     diverse: bool = False
+    any_language: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class RespondRequest(Background):
         None, min_length=1, description='Condition on metadata, such as lang = "en".', examples=[None]
     )
     diverse: bool = Field(False, description="Skip near-copies of better replies; may return fewer than k.")
+    any_language: bool = Field(False, description="Also return replies in other languages than the context's.")
     allow_echo: bool = Field(False, description="Also return replies that repeat a turn of the context.")
 
 

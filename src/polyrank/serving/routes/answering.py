@@ -34,7 +34,8 @@ async def respond(payload: RespondRequest, request: Request, server: CurrentServ
         message = f"context has {n_characters:,} characters, the limit is {MAX_CHARACTERS:,}; send the last turns"
         raise HttpError(422, message, param="context")
     n_tokens = server.tokens(name, texts, "context")
-    task = RespondTask(context, payload.k, payload.filter, payload.allow_echo, payload.diverse)
+    options = payload.allow_echo, payload.diverse, payload.any_language
+    task = RespondTask(context, payload.k, payload.filter, *options)
     computed = await server.compute(name, [task], [n_tokens])
     (responded,) = computed.values
     answer = responded.answer
