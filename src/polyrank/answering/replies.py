@@ -2,7 +2,6 @@
 
 import logging
 import os
-import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -42,6 +41,7 @@ from polyrank.scorers.ranker import Ranker, as_ranker
 from polyrank.scorers.two_stage import below
 from polyrank.search import Mode, NearestSearch, Result
 from polyrank.storage.durable import AnyPath
+from polyrank.storage.forks import new_lock
 
 log = logging.getLogger("polyrank")
 
@@ -80,7 +80,7 @@ class Replies(Answering):
         self.mode, self.distinct, self.device = mode, distinct, device
         self.n_stages = 2 if self.scorer.rerankers else 1
         self._writer: IndexWriter | None = None
-        self._writer_lock = threading.Lock()  # threads must not open two
+        self._writer_lock = new_lock()  # threads must not open two
         self._closed = False
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:

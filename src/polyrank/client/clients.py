@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 try:
@@ -25,6 +26,7 @@ from polyrank.errors import DataError, OfflineError, UsageError
 from polyrank.feedback.records import Action
 from polyrank.records import Candidate, ContextLike
 from polyrank.scorers.explanation import Explanation
+from polyrank.storage import forks
 from polyrank.storage.closing import Closing
 
 T = TypeVar("T")
@@ -95,7 +97,14 @@ class _Connection:
         self._most_s = max(timeout_s, MAX_PAUSE_S)
         headers = {} if api_key is None else {b"authorization": f"Bearer {api_key}".encode()}
         timeout = httpx.Timeout(timeout_s, pool=None)  # requests that wait for a free connection are not late
-        self._http = self._transport(base_url=self.url, timeout=timeout, headers=headers)
+        self._connect = partial(self._transport, base_url=self.url, timeout=timeout, headers=headers)
+        self._http = self._connect()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In a child process: leave the connections, and the answers on them, to the parent; open others."""
+        forks.abandon(self._http)
+        self._http = self._connect()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

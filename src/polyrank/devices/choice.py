@@ -193,6 +193,15 @@ def cpu_has_int8() -> bool:
     return not few and "avx2" in cpu_info()[1] and available and hasattr(torch.ops.onednn, "qlinear_pointwise")
 
 
+def _compute_alone() -> None:
+    """In a child process: its parent's threads do not exist there, and OpenMP would wait for them for ever."""
+    set_threads(1)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+    os.register_at_fork(after_in_child=_compute_alone)
+
+
 def set_threads(n: int) -> None:
     """Compute on ``n`` threads from now on, even if other processes keep the processor busy.
 

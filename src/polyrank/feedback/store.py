@@ -7,10 +7,9 @@ whether two contexts are equal and can be tested against texts that you know.
 import hashlib
 import json
 import sqlite3
-import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from polyrank.errors import ArtifactError, DataError
 from polyrank.feedback.records import Outcome, Reply, RequestFeedback, Shown, in_utc
 from polyrank.records import Context
 from polyrank.slots import sent_template
-from polyrank.storage import sqlite
+from polyrank.storage import forks, sqlite
 from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath, make_folders, sync_folder
 
@@ -53,20 +52,40 @@ class FeedbackStore(Closing):
 
     def __init__(self, path: AnyPath, *, keep_text: bool = False, write: bool = True) -> None:
         self.path, self.keep_text = Path(path), keep_text
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         if self.path.is_dir():
             raise ArtifactError(f"{self.path} is a folder; use the path of a file for the feedback")
         if write:
             make_folders(self.path.resolve().parent)
         elif not self.path.exists():
             raise ArtifactError(f"{self.path} does not exist; use a feedback file that polyrank serve has written")
+        self._write = write
+        self._open()
+        forks.watch(self)
+
+    def _open(self) -> None:
         with ExitStack() as resources:
             with self._errors():
-                self._connection = _create(self.path) if write else sqlite.open_database(self.path, write=False)
+                self._connection = _create(self.path) if self._write else sqlite.open_database(self.path, write=False)
                 resources.callback(self._connection.close)
                 _check_format(self.path, self._connection)
             # ``close`` or garbage collection closes the connection
             self._release = weakref.finalize(self, resources.pop_all().close)
+        self._inherited = False
+
+    def after_fork(self) -> None:
+        """In a child process: leave the connection to the parent. The next use opens another."""
+        if (connection := self._release.detach()) is not None:
+            forks.abandon(connection)
+            self._inherited = True
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Lock out other threads, with a connection of this process."""
+        with self._lock, self._errors():
+            if self._inherited:
+                self._open()
+            yield
 
     def record(self, *entries: Shown | Outcome) -> int:
         """Append entries, all of them or, after an error, none; durable when this returns.
@@ -85,7 +104,7 @@ class FeedbackStore(Closing):
             ResourceError: the disk is full or failing; nothing was added.
             LockedError: another process has held the file for half a minute.
         """
-        with self._lock, self._errors(), sqlite.transaction(self._connection, write=True):
+        with self._using(), sqlite.transaction(self._connection, write=True):
             return sum(self._add(entry) for entry in entries)
 
     def requests(self, *, since: datetime | None = None) -> Iterator[RequestFeedback]:
@@ -114,7 +133,7 @@ class FeedbackStore(Closing):
 
     def __len__(self) -> int:
         """Number of requests."""
-        with self._lock, self._errors():
+        with self._using():
             return int(self._connection.execute("SELECT count(*) FROM shown").fetchone()[0])
 
     def close(self) -> None:

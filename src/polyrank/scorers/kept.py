@@ -1,10 +1,11 @@
 """Arrays in memory, up to a number of bytes."""
 
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
+
+from polyrank.storage.forks import new_rlock
 
 K = TypeVar("K")
 A = TypeVar("A", bound=NDArray[Any])
@@ -26,7 +27,7 @@ class Kept(Generic[K, A]):
         self.max_bytes = max_bytes
         self._arrays: dict[K, A] = {}
         self.n_bytes = 0
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._arrays)

@@ -1,7 +1,6 @@
 """How often each reply of an index was said: the number in the metadata field `count` of its row. No torch."""
 
 import sqlite3
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError
 from polyrank.index.counts import COUNT_FIELD, as_count
 from polyrank.index.local.store import Meta, read_meta, reading
+from polyrank.storage.forks import new_lock
 
 
 class RowCounts:
@@ -21,7 +21,7 @@ class RowCounts:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._change = -1  # up to which the counts are read
         self._rows, self._counts = np.empty(0, np.int64), np.empty(0, np.float64)  # rows are ascending
 

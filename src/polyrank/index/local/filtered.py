@@ -5,7 +5,6 @@ are copied into a separate block; otherwise the other rows are marked as not ali
 same objects, because searches cache derived data by the identity of the vectors. No torch.
 """
 
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from polyrank.index.filters import Filter, rows_where
 from polyrank.index.local.ann import Ann
 from polyrank.index.local.store import Meta, read_meta, reading
 from polyrank.index.protocol import Block
+from polyrank.storage.forks import new_lock
 from polyrank.storage.quantized import AnyVectors, take
 
 MAX_FILTERS = 8  # kept in the cache
@@ -35,7 +35,7 @@ class FilteredViews:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._kept: OrderedDict[Filter, _Filtered] = OrderedDict()
 
     def view(self, filter: Filter, view: View, meta: Meta) -> View | None:
@@ -91,7 +91,7 @@ class _Filtered:
 
     def __init__(self, path: Path, filter: Filter) -> None:
         self._path, self._filter = path, filter
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._change, self._last = -1, 0  # evaluated up to this change and this row
         self._rows = np.empty(0, np.int64)  # passing row numbers, ascending
         self._passing: dict[int, _PassingRows] = {}  # by the identity of a block's vectors

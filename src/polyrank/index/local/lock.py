@@ -14,6 +14,7 @@ from polyrank.index.local.store import REMEDY
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.storage import lock
 from polyrank.storage.durable import unwritable
+from polyrank.storage.forks import release_descriptor
 
 LOCK = "writer.lock"
 HOLDER_AT, SIZE = 64, 96  # bytes: the record comes first, then the process that holds the lock
@@ -29,6 +30,10 @@ class Lock:
     def is_current(self) -> bool:
         """Whether this is still the lock of the index, whose folder may have been moved, removed or replaced."""
         return lock.is_still(self._descriptor, self._file)
+
+    def leave(self) -> None:
+        """In a child process: leave the lock to the parent, and do not prolong it."""
+        release_descriptor(self._descriptor)
 
     def acknowledge(self, change: int) -> None:
         """Record that a change is durable."""

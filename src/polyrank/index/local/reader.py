@@ -4,10 +4,9 @@ Most vectors are in the memory-mapped matrix; rows added since are in blocks in 
 """
 
 import sqlite3
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +38,7 @@ from polyrank.index.local.store import (
 from polyrank.index.protocol import Block, CandidatePage, H, Index, Search, check_fingerprint
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
+from polyrank.storage import forks
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
 from polyrank.storage.sqlite import ReadConnection, log_size
@@ -60,16 +60,45 @@ class LocalIndex(Index):
 
     def __init__(self, path: AnyPath, *, searched: bool = True) -> None:
         self.path, self._searched = Path(path), searched
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         self._verification: Verification | None = None
         self.opening = 1
         connection, self._state = self._open()
         self._use(connection)
+        forks.watch(self)
 
     def _use(self, connection: sqlite3.Connection) -> None:
         """Read from this connection. ``close`` or garbage collection closes it."""
-        self._connection = connection
+        self._connection, self._inherited = connection, False
         self._release = weakref.finalize(self, connection.close)
+
+    def after_fork(self) -> None:
+        """In a child process: leave the connection to the parent. The next use opens another."""
+        if (connection := self._release.detach()) is not None:
+            forks.abandon(connection)
+            self._inherited = True
+        self._verification = None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Lock out other threads, with a connection of this process."""
+        with self._lock:
+            if self._inherited:
+                self._reopen()
+            yield
+
+    def _reopen(self) -> None:
+        """Read the folder that is now at the path."""
+        connection, state = self._open()
+        try:
+            check_fingerprint(state.meta.fingerprint, self.fingerprint, self.path)
+        except ArtifactError:
+            connection.close()
+            raise
+        self._release()
+        self._use(connection)
+        self._state = state
+        self.opening += 1  # last: a thread that reads it before taking a view has this opening, or is refused
 
     def _open(self) -> "tuple[sqlite3.Connection, _Loaded]":
         """A new connection and the state that it shows."""
@@ -156,7 +185,7 @@ class LocalIndex(Index):
             ArtifactError: a row is damaged or was removed, or another index replaced this one; search again after
                 ``refresh``.
         """
-        with self._lock:
+        with self._reading():
             if opening not in (None, self.opening):
                 raise ArtifactError(f"{self.path} was replaced by another index; search again")
             return [row.candidate for row in read_rows(self._connection, self.path, rows)]
@@ -178,17 +207,17 @@ class LocalIndex(Index):
                     raise
 
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
-        with self._lock, transaction(self._connection, self.path, write=False):
+        with self._reading(), transaction(self._connection, self.path, write=False):
             return store.find(self._connection, self.path, ids)
 
     def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
-        with self._lock, transaction(self._connection, self.path, write=False):
+        with self._reading(), transaction(self._connection, self.path, write=False):
             rows = read_rows(self._connection, self.path, list(row_numbers(self._connection, self.path, ids).values()))
         decoded = from_rows([row.vector for row in rows], self.precision) if rows else ()
         return {row.candidate.id: vector for row, vector in zip(rows, decoded, strict=True)}
 
     def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> CandidatePage:
-        with self._lock, transaction(self._connection, self.path, write=False):
+        with self._reading(), transaction(self._connection, self.path, write=False):
             return store.page(self._connection, self.path, after, n, words, filter)
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
@@ -206,17 +235,8 @@ class LocalIndex(Index):
         """
         with self._lock:
             immutable = isinstance(self._connection, ReadConnection)
-            if _file_identity(self.path, immutable=immutable) != self._state.file:  # the folder was replaced
-                connection, state = self._open()
-                try:
-                    check_fingerprint(state.meta.fingerprint, self.fingerprint, self.path)
-                except ArtifactError:
-                    connection.close()
-                    raise
-                self._release()
-                self._use(connection)
-                self._state = state
-                self.opening += 1  # last: a thread that reads it before taking a view has this opening, or is refused
+            if self._inherited or _file_identity(self.path, immutable=immutable) != self._state.file:  # replaced
+                self._reopen()
                 return True
             verified = self._verification is not None and not self._verification.is_alive()
             if self._version(self._connection) == self._state.version and not verified:

@@ -34,6 +34,7 @@ from polyrank.index.local.store import Meta
 from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
+from polyrank.storage import forks
 from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.storage.quantized import Precision
 
@@ -124,9 +125,15 @@ class LocalWriter(IndexWriter):
 
     def __init__(self, path: AnyPath, *, fingerprint: str | None = None) -> None:
         self.path = Path(path)
-        self._mutex = threading.RLock()
+        self._mutex = forks.new_rlock()
         self._compaction: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._open(fingerprint)
+        forks.watch(self)
+
+    def _open(self, fingerprint: str | None) -> None:
+        """Take the lock and open the file."""
+        self._inherited = False
         with ExitStack() as resources:
             store.check_exists(self.path)
             # lock before opening the file; otherwise an index that replaces this one meanwhile loses the changes
@@ -146,6 +153,13 @@ class LocalWriter(IndexWriter):
             # ``close`` or garbage collection releases the file and the lock
             self._release = weakref.finalize(self, resources.pop_all().close)
             self._release.atexit = False  # a compaction may still be running
+
+    def after_fork(self) -> None:
+        """In a child process: leave the file and the lock to the parent. The next change takes its own."""
+        if (resources := self._release.detach()) is not None:
+            forks.abandon(resources)
+            self._lock.leave()
+        self._compaction, self._inherited = None, True
 
     def _checked_meta(self) -> Meta:
         """Check before any change: with a damaged table of ids, ``remove`` could miss a candidate."""
@@ -219,6 +233,8 @@ class LocalWriter(IndexWriter):
     def _exclusive(self) -> Iterator[None]:
         """Lock out other threads and read the state: an exception may have interrupted a commit that is durable."""
         with self._mutex:
+            if self._inherited:
+                self._open(self._meta.fingerprint)
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._meta = store.read_meta(self._connection, self.path)

@@ -5,7 +5,6 @@ Every call has a time limit. Until then it is repeated on a new connection while
 
 import logging
 import os
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, ResourceError, UsageError
 from polyrank.index.remote.address import Address
+from polyrank.storage import forks
 from polyrank.storage.time_limit import check_time_left, seconds_left
 
 TOKEN = "POLYRANK_MILVUS_TOKEN"
@@ -38,8 +38,14 @@ class Connection:
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.address, self.timeout_s = address, timeout_s
         self.library, self._errors = _pymilvus()
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         self._client: Any = None
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In a child process: leave the connection to the parent. The next call opens another."""
+        forks.abandon(self._client)
+        self._client = None
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""

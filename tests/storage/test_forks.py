@@ -1,0 +1,122 @@
+"""A child process shares no lock, connection or thread with its parent: nothing is lost, and nothing waits for ever."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import polyrank
+from polyrank.index import open_index, verify_index
+
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="needs forks")]
+
+START = """
+import os, sys, traceback
+import polyrank
+from polyrank.errors import LockedError
+
+def in_child(work):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = work() or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    return pid
+
+def ended(*pids):
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+"""
+CHILDREN_ADD = """
+replies = polyrank.open(sys.argv[1], device="cpu")
+replies.add(["by the parent"])
+
+def add():
+    answers = [replies.answer(f"question {i}", 1).text for i in range(20)]
+    assert all(answers), answers
+    try:
+        replies.add(["too early"])
+        return 2
+    except LockedError as error:
+        assert f"process {os.getppid()}" in str(error), error
+    assert len(replies) == 204, len(replies)
+
+codes = ended(*(in_child(add) for _ in range(4)))
+assert codes == [0] * 4, codes
+replies.add(["again by the parent"])  # the children released nothing of its lock
+replies.close()
+replies = polyrank.open(sys.argv[1], device="cpu")
+replies.remove(["none"])  # takes the lock
+reader, writer = os.pipe()
+
+def wait():
+    os.read(reader, 1)  # until the parent has closed its index
+    replies.add(["by a child"], replace=True)
+
+child = in_child(wait)
+replies.close()
+os.write(writer, b"x")
+codes = ended(child)
+assert codes == [0], codes
+with polyrank.open(sys.argv[1], device="cpu") as other:
+    other.add(["at the end"])
+    assert other.answer("by a child", 1, allow_echo=True).text == "by a child"
+"""
+CHILDREN_SCORE = """
+model = polyrank.load(sys.argv[1], device="cpu")
+texts = [f"text {i}" for i in range(300)]
+expected = model.score(["hi"], [texts])[0].tolist()
+codes = ended(*(in_child(lambda: int(model.score(["hi"], [texts])[0].tolist() != expected)) for _ in range(3)))
+assert codes == [0] * 3, codes
+"""
+CHILDREN_RECORD = """
+from polyrank.feedback import FeedbackStore, Reply, Shown
+store = FeedbackStore(sys.argv[1])
+
+def record(name, n):
+    for i in range(n):
+        store.record(Shown(f"{name}-{i}", (Reply("a"),)))
+
+record("parent", 5)
+children = [in_child(lambda name=name: record(name, 20)) for name in "abc"]
+record("again", 20)
+assert ended(*children) == [0] * 3
+assert len(store) == 85, len(store)
+"""
+
+
+def run(code: str, *arguments: object) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", START + code, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+        check=False, env={**os.environ, "OMP_NUM_THREADS": "2"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    polyrank.build_index(tmp_path / "index", polyrank.load("shipped:convert"), [f"reply {i}" for i in range(203)])
+    return tmp_path / "index"
+
+
+def test_children_of_a_writer_read_and_wait_for_its_lock(index: Path) -> None:
+    run(CHILDREN_ADD, index)
+    with open_index(index) as opened:
+        texts = {candidate.text for _, candidate in opened.iter_candidates()}
+    assert len(texts) == 207
+    assert {"by the parent", "again by the parent", "by a child", "at the end"} < texts
+    verify_index(index)
+
+
+def test_a_child_scores_like_its_parent() -> None:
+    run(CHILDREN_SCORE, "shipped:convert")
+
+
+def test_children_and_their_parent_record_feedback(tmp_path: Path) -> None:
+    run(CHILDREN_RECORD, tmp_path / "feedback.db")
