@@ -1,4 +1,4 @@
-"""What a fork copies: a child process may neither use nor close its parent's files, connections and locks.
+"""State that a fork copies: a child process uses and closes none of its parent's files, connections and locks.
 
 A child has none of its parent's threads, so a lock that one of them held would never be released. Objects that hold
 such things are watched: before a child continues, each one gives up what it has, and opens its own when it needs it.
@@ -30,7 +30,7 @@ def watch(holder: Watched) -> None:
 
 
 def new_lock() -> threading.Lock:
-    """A lock that is free in a child process, whoever held it when the process forked."""
+    """A lock that is free in a child process, even if a thread of the parent held it when the process forked."""
     lock = threading.Lock()
     _locks.add(lock)
     return lock
