@@ -129,6 +129,7 @@ class Example:
         id: the example's name in reports.
         background: persona or other facts.
         relevant_ids: ids of the right candidates in a pool, for examples that are ranked against a pool.
+        grades: how relevant each of ``relevant_ids`` is, for nDCG; empty: no grades.
 
     Raises:
         ValueError: an index in ``relevant`` is outside ``candidates``.
@@ -141,6 +142,7 @@ class Example:
     id: str = ""
     background: tuple[str, ...] = ()
     relevant_ids: tuple[str, ...] = ()
+    grades: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", _texts(self.context, "context"))

@@ -755,3 +755,14 @@ def test_contexts_that_are_only_a_background_have_a_class_of_their_own() -> None
     lists = [Example((), ("a", "b"), (0,), background=("a",)), Example(("a",), ("a", "b"), (0,))]
     rows = breakdown(evaluate(constant, lists))
     assert [(row["from"], row["to"], row["n_examples"]) for row in rows] == [(0, 0, 1), (1, 1, 1)]
+
+
+def test_grades_are_kept_in_scores_files(tmp_path: Path) -> None:
+    pool = [Candidate(name, f"{name} text") for name in "abcd"]
+    graded = Example(("a text",), relevant_ids=("a", "c"), grades=(1, 3), id="1")
+    plain = Example(("b text",), relevant_ids=("b",), id="2")
+    found = evaluate(BM25(), [graded, plain], pool=pool)
+    assert found.records[0].placement.grades == (3, 1)
+    write_scores(tmp_path / "scores.jsonl", found)
+    assert read_scores(tmp_path / "scores.jsonl").records == found.records
+    assert summarise(found)["metrics"]["nDCG@10"] < 1

@@ -11,6 +11,7 @@ from polyrank.ranking.metrics import (
     average_precision,
     hit_at,
     metric_values,
+    ndcg_at,
     placement_of,
     recall_at,
     reciprocal_rank,
@@ -155,3 +156,19 @@ def test_a_copy_of_the_right_answer_is_also_right() -> None:
     assert with_duplicates(("a", "b", "a", "c", "b"), (1,)) == (1, 4)
     assert with_duplicates(("a", "b", "a"), (0, 1)) == (0, 1, 2)
     assert with_duplicates(("a", "b"), ()) == ()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=2, max_size=30).filter(
+        lambda rows: any(grade for _, grade in rows)
+    )
+)
+def test_ndcg_equals_scikit_learns(rows: list[tuple[int, int]]) -> None:
+    from sklearn.metrics import ndcg_score
+
+    scores, grades = zip(*rows, strict=True)
+    right = {i: grade for i, grade in enumerate(grades) if grade}
+    found = ndcg_at(placement_of(scores, right, right), 10)
+    assert found == pytest.approx(ndcg_score([grades], [scores], k=10))
+    plain = placement_of(scores, right)
+    assert ndcg_at(plain, 10) == pytest.approx(ndcg_score([[min(grade, 1) for grade in grades]], [scores], k=10))

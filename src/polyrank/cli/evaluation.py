@@ -31,7 +31,7 @@ Metrics = Annotated[
     str | None,
     Option(
         "--metric",
-        help="The metrics to show, such as R@1,R@5,recall@5,MRR,MAP; the first is the main one in tests. R@k (or"
+        help="The metrics to show, such as R@1,recall@5,MRR,MAP,nDCG@10; the first is the main one in tests. R@k (or"
         " hits@k) is how often the first k contain a right answer, recall@k the share of all right answers in the"
         " first k.",
     ),
@@ -157,9 +157,9 @@ def _metrics(metric: str | None) -> list[str] | None:
         return None
     # hits@k is another name for R@k
     names = list(dict.fromkeys(part.strip().replace("hits@", "R@") for part in metric.split(",") if part.strip()))
-    if wrong := [name for name in names or [metric] if not re.fullmatch(r"(R|recall)@[1-9]\d*|MRR|MAP", name)]:
+    if wrong := [name for name in names or [metric] if not re.fullmatch(r"(R|recall)@[1-9]\d*|MRR|MAP|nDCG@10", name)]:
         raise UsageError(
-            f"--metric {wrong[0]!r} is not one of R@k, recall@k, MRR and MAP; write for example R@1,R@5,MRR"
+            f"--metric {wrong[0]!r} is not one of R@k, recall@k, MRR, MAP and nDCG@10; write for example R@1,R@5,MRR"
         )
     return names
 
@@ -196,7 +196,8 @@ def _show(
     if as_json:
         print(json.dumps(rows[0] if alone else rows))
         return
-    columns = layout.SHOWN if metrics is None else metrics
+    graded = ("nDCG@10",) if any("nDCG@10" in row["metrics"] for row in rows) else ()
+    columns = (*layout.SHOWN, *graded) if metrics is None else metrics
     if form != "table":
         write = layout.markdown if form == "markdown" else layout.latex
         print(write(rows, [name for name in columns if any(name in row["metrics"] for row in rows)]))
@@ -212,6 +213,10 @@ def _report_missing(rows: Sequence[dict[str, Any]], metrics: Sequence[str] | Non
     if missing and "n_candidates" in rows[0]:
         from polyrank.data.values import items_of
 
+        if "nDCG@10" in missing:
+            notify("nDCG@10 left out: it needs grades of relevance, as BEIR's folders have them")
+            missing.remove("nDCG@10")
+    if missing and "n_candidates" in rows[0]:
         shortest = min(items_of(row["n_candidates"])[0] for row in rows)
         also = "; recall@k needs examples with several right answers" if "recall" in "".join(missing) else ""
         notify(f"{', '.join(missing)} left out: k must be below {shortest}, the smallest number of candidates{also}")

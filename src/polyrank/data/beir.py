@@ -55,7 +55,7 @@ def judged_queries(judgements: Path, on_bad: OnBad = raise_bad) -> Iterator[tupl
         ids = [document for document, grade in grades.items() if grade > 0]
         texts = [text_of[document] for document in ids if document in text_of]
         yield line, {"id": name, "context": queries[name], "candidates": texts, "relevant": [*range(len(texts))],
-                     "relevant_ids": ids}  # fmt: skip
+                     "relevant_ids": ids, "grades": [grades[document] for document in ids]}  # fmt: skip
 
 
 def corpus_of(judgements: Path) -> list[Candidate]:

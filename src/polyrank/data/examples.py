@@ -5,7 +5,7 @@
     candidates  {"context", "candidates": [texts], "relevant": [positions] or position}
     pool        {"context", "relevant_ids": [ids]}                       against a file of {"id", "text"}
 
-Every kind may have "id" and "background"; this module ignores other fields, such as the time of a dialogue. CSV and
+Every kind may have "id" and "background", and relevant ids may have "grades"; this module ignores other fields, such as the time of a dialogue. CSV and
 Parquet files hold the same rows as columns.
 """
 
@@ -122,11 +122,11 @@ class Reader:
         candidates, relevant = fields.texts(row, "candidates"), fields.indices(row, "relevant")
         if relevant and not candidates:
             raise ValueError('field "relevant" holds a position, but "candidates" is empty; give some, or write []')
-        yield Example(fields.context(row), candidates, relevant, name, background, relevant_ids)
+        yield Example(fields.context(row), candidates, relevant, name, background, relevant_ids, fields.grades(row))
 
     def _pool(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         relevant_ids = fields.identifiers(row, "relevant_ids")
-        yield Example(fields.context(row), id=name, background=background, relevant_ids=relevant_ids)
+        yield Example(fields.context(row), (), (), name, background, relevant_ids, fields.grades(row))
 
     def _dialogues(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         spoken = self.turns(row)
@@ -237,4 +237,6 @@ def _row(example: Example, kind: Kind) -> Row:
         row |= {"candidates": example.candidates, "relevant": example.relevant}
     if kind == "pool" or example.relevant_ids:
         row["relevant_ids"] = example.relevant_ids
+    if example.grades:
+        row["grades"] = example.grades
     return row

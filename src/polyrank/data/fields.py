@@ -175,3 +175,17 @@ def indices(row: Row, name: str) -> tuple[int, ...]:
     if len(set(items)) < len(items):
         raise ValueError(f'field "{name}" repeats a position; write each position once')
     return tuple(items)
+
+
+def grades(row: Row) -> tuple[int, ...]:
+    """How relevant each of ``relevant_ids`` is: whole numbers above 0; empty without the field.
+
+    >>> grades({"relevant_ids": ["a", "b"], "grades": [2, 1]})
+    (2, 1)
+    """
+    if row.get("grades") in (None, ""):
+        return ()
+    values = tuple(_list(row["grades"], int, "grades", "a list of grades", "whole numbers"))
+    if len(values) != len(identifiers(row, "relevant_ids")) or min(values, default=1) < 1:
+        raise ValueError(f'field "grades" holds {list(values)}; write a whole number above 0 for each relevant id')
+    return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -206,10 +206,16 @@ def evaluate(
     return Evaluation(tuple(records), "lists" if pool is None else "pool")
 
 
-def _record(example: Example, relevant: tuple[int, ...], scores: NDArray[np.float32], keep: bool) -> Record:
+def _record(
+    example: Example,
+    relevant: tuple[int, ...],
+    scores: NDArray[np.float32],
+    keep: bool,
+    grades: Mapping[int, int] | None = None,
+) -> Record:
     n_words = sum(len(turn.split()) for turn in example.context)
     try:
-        placement = placement_of(scores, relevant)
+        placement = placement_of(scores, relevant, grades)
     except ValueError as error:
         raise DataError(f"example {example.id!r}: {error}") from error
     return Record(example.id, len(example.context), n_words, relevant, scores if keep else None, placement)
@@ -248,7 +254,19 @@ class _PoolScoring:
     def score(self, scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:
         scores = scorer.score_pool([example.query for example in examples], self.texts)
         values = checked_scores(scores, (len(examples), len(self.texts)), scorer)
-        return [_record(e, self._relevant(e), row, keep=False) for e, row in zip(examples, values, strict=True)]
+        records = []
+        for example, row in zip(examples, values, strict=True):
+            relevant = self._relevant(example)
+            records.append(_record(example, relevant, row, keep=False, grades=self._grades(example, relevant)))
+        return records
+
+    def _grades(self, example: Example, relevant: tuple[int, ...]) -> dict[int, int] | None:
+        """The grade of each right candidate; a copy has the grade of its text."""
+        if not example.grades:
+            return None
+        pairs = zip(example.relevant_ids, example.grades, strict=True)
+        grade_of = {self.texts[self.number[name]]: grade for name, grade in pairs if name in self.number}
+        return {i: grade_of.get(self.texts[i], 1) for i in relevant}
 
     def _relevant(self, example: Example) -> tuple[int, ...]:
         right = {self.texts[self.number[name]] for name in example.relevant_ids if name in self.number}

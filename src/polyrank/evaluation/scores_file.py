@@ -56,7 +56,11 @@ def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:
             line["scores"] = [float(score) for score in record.scores]  # the double's repr is exact for the float32
         else:
             line["n"] = record.placement.n_candidates
-            line["groups"] = [astuple(group) for group in record.placement.groups]
+            line["groups"] = [
+                astuple(group)[: 4 if record.placement.grades else 3] for group in record.placement.groups
+            ]
+            if record.placement.grades:
+                line["grades"] = record.placement.grades
         lines.append(line)
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
     write_file(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
@@ -107,7 +111,10 @@ def _record(row: Row) -> Record:
     relevant = fields.indices(row, "relevant")
     if not all(0 <= index < n for index in relevant):
         raise ValueError(f"a relevant position is outside the {n} candidates")
-    placement = _placement(n, row["groups"], len(relevant)) if scores is None else placement_of(scores, relevant)
+    if scores is None:
+        placement = _placement(n, row["groups"], [_whole(grade, 1) for grade in row.get("grades", ())], len(relevant))
+    else:
+        placement = placement_of(scores, relevant)
     n_tokens = _whole(row["tokens"]) if "tokens" in row else None
     sizes = _whole(row["turns"]), _whole(row["words"])
     return Record(fields.text(row, "id"), *sizes, relevant, scores, placement, n_tokens)
@@ -119,16 +126,17 @@ def _whole(value: object, low: int = 0) -> int:
     return value
 
 
-def _placement(n: int, rows: list[list[int]], n_relevant: int) -> Placement:
+def _placement(n: int, rows: list[list[int]], grades: list[int], n_relevant: int) -> Placement:
     """A placement from its groups, best score first; each group begins after the one before it ends."""
     groups, n_placed = [], 0
-    for n_above, n_tied, n_right in rows:
-        group = Group(_whole(n_above, n_placed), _whole(n_tied, 1), _whole(n_right, 1))
+    for n_above, n_tied, n_right, *gain in rows:
+        sizes = _whole(n_above, n_placed), _whole(n_tied, 1), _whole(n_right, 1)
+        group = Group(*sizes, _whole(gain[0], n_right) if grades else None)
         n_placed = n_above + n_tied
         if n_right > n_tied or n_placed > n:
             raise ValueError(f"{n} candidates cannot have the group {group}")
         groups.append(group)
-    placement = Placement(n, tuple(groups))
+    placement = Placement(n, tuple(groups), tuple(grades))
     if placement.n_relevant != n_relevant:
         raise ValueError(f"{placement.n_relevant} of {n_relevant} right candidates have a rank")
     return placement

@@ -6,7 +6,7 @@ candidates does not matter. The metrics are exact, because they are computed fro
 higher, how many tie).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -22,19 +22,28 @@ class Group:
         n_above: number of candidates that score strictly higher.
         n_tied: number of candidates with this score, including right ones.
         n_relevant: number of right candidates with this score.
+        gain: sum of their grades; None: each counts 1.
     """
 
     n_above: int
     n_tied: int
     n_relevant: int
+    gain: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Ranks of the right candidates of one example: their groups, best score first."""
+    """Ranks of the right candidates of one example: their groups, best score first.
+
+    Args:
+        n_candidates: of the example.
+        groups: of the right candidates.
+        grades: of the right candidates, best first; empty: no grades, each counts 1.
+    """
 
     n_candidates: int
     groups: tuple[Group, ...]
+    grades: tuple[int, ...] = ()
 
     @property
     def n_relevant(self) -> int:
@@ -42,30 +51,34 @@ class Placement:
         return sum(group.n_relevant for group in self.groups)
 
 
-def placement_of(scores: ArrayLike, relevant: Collection[int]) -> Placement:
+def placement_of(scores: ArrayLike, relevant: Collection[int], grades: Mapping[int, int] | None = None) -> Placement:
     """Rank the right candidates by their scores.
 
     Args:
         scores: score of each candidate ``[C]``; higher is better.
         relevant: indices of the right candidates; may be empty.
+        grades: how relevant each one is, by its index; None: no grades.
 
     Raises:
         ValueError: a score is NaN, or ``scores`` is empty or not one-dimensional.
 
     >>> placement_of([0.5, 0.9, 0.5], [2])
-    Placement(n_candidates=3, groups=(Group(n_above=1, n_tied=2, n_relevant=1),))
+    Placement(n_candidates=3, groups=(Group(n_above=1, n_tied=2, n_relevant=1, gain=None),), grades=())
     """
     values = np.asarray(scores)
     if values.ndim != 1 or not len(values):
         raise ValueError(f"scores have shape {values.shape}; give one score for each candidate")
     if np.isnan(values).any():
         raise ValueError(f"the score of candidate {int(np.isnan(values).argmax())} is NaN, which has no rank")
-    right = values[sorted(set(relevant))]
-    groups = [
-        Group(int((values > score).sum()), int((values == score).sum()), int((right == score).sum()))
-        for score in np.unique(right)[::-1]
-    ]
-    return Placement(len(values), tuple(groups))
+    rows = sorted(set(relevant))
+    right = values[rows]
+    groups = []
+    for score in np.unique(right)[::-1]:
+        gain = None if grades is None else sum(grades[row] for row in rows if values[row] == score)
+        groups.append(
+            Group(int((values > score).sum()), int((values == score).sum()), int((right == score).sum()), gain)
+        )
+    return Placement(len(values), tuple(groups), tuple(sorted((grades or {}).values(), reverse=True)))
 
 
 def hit_at(placement: Placement, k: int) -> float:
@@ -139,8 +152,34 @@ def average_precision(placement: Placement) -> float:
     return total / placement.n_relevant if placement.groups else 0.0
 
 
+def ndcg_at(placement: Placement, k: int) -> float:
+    """nDCG@k: the discounted gain of the first k, relative to the best order; its expected value under ties.
+
+    ``DCG@k = sum over ranks r <= k of grade(r) / log2(1 + r)``. A candidate without a grade that is right counts 1.
+
+    Source: Järvelin and Kekäläinen, Cumulated Gain-Based Evaluation of IR Techniques (2002), with the grade as gain, as
+        in trec_eval and BEIR; ties as in McSherry and Najork (2008), section 2.
+
+    >>> found = ndcg_at(placement_of([3.0, 2.0, 1.0], [0, 1], {0: 1, 1: 2}), 10)
+    >>> round(found, 6) == round((1 + 2 / float(np.log2(3))) / (2 + 1 / float(np.log2(3))), 6)
+    True
+    """
+
+    def discounts(first: int, last: int) -> NDArray[np.float64]:
+        return np.asarray(1.0 / np.log2(1.0 + np.arange(first, min(last, k) + 1)))
+
+    best = np.array(placement.grades[:k] or [1] * min(k, placement.n_relevant), np.float64)
+    total = sum(
+        (group.n_relevant if group.gain is None else group.gain)
+        / group.n_tied
+        * float(discounts(group.n_above + 1, group.n_above + group.n_tied).sum())
+        for group in placement.groups
+    )
+    return total / float((best * discounts(1, len(best))).sum()) if len(best) else 0.0
+
+
 def metric_values(placements: Sequence[Placement], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-    """Values for each example ``[N]`` of R@k, MRR, MAP, and recall@k if an example has several right candidates.
+    """Values for each example ``[N]`` of R@k, MRR, MAP; recall@k if one has several right candidates; graded: nDCG@10.
 
     Values of k that reach the length of the smallest candidate list are left out, except k = 1.
     """
@@ -150,6 +189,8 @@ def metric_values(placements: Sequence[Placement], ks: Sequence[int]) -> dict[st
     values = {f"R@{k}": [hit_at(p, k) for p in placements] for k in kept}
     if several:
         values |= {f"recall@{k}": [recall_at(p, k) for p in placements] for k in kept}
+    if any(p.grades for p in placements):
+        values["nDCG@10"] = [ndcg_at(p, 10) for p in placements]
     values["MRR"] = [reciprocal_rank(p) for p in placements]
     values["MAP"] = [average_precision(p) for p in placements]
     return {name: np.array(numbers, dtype=np.float64) for name, numbers in values.items()}
