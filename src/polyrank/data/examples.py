@@ -5,8 +5,8 @@
     candidates  {"context", "candidates": [texts], "relevant": [positions] or position}
     pool        {"context", "relevant_ids": [ids]}                       against a file of {"id", "text"}
 
-Every kind may have "id" and "background", and relevant ids may have "grades"; this module ignores other fields, such as the time of a dialogue. CSV and
-Parquet files hold the same rows as columns.
+Every kind may have "id" and "background", and relevant ids may have "grades"; this module ignores other fields, such
+as the time of a dialogue. CSV and Parquet files hold the same rows as columns.
 """
 
 from collections.abc import Callable, Iterable, Iterator
