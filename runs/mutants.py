@@ -117,8 +117,7 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
         only: use only ``tests.first``.
     """
     sys.path.insert(0, str(ROOT / "tests"))
-    import bm25s  # noqa: F401  # slow imports, once for all forked processes
-    import fastapi.openapi.utils  # noqa: F401
+    import fastapi.openapi.utils  # noqa: F401  # slow imports, once for all forked processes
     import httpx  # noqa: F401
     import hypothesis  # noqa: F401
     import pytest  # noqa: F401

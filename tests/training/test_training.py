@@ -246,6 +246,8 @@ def test_no_model_with_nan_losses_is_kept(
     if kept.exists():
         assert all(torch.isfinite(tensor).all() for tensor in load_model(kept).model.state_dict().values())
     text = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert all(row["valid"]["loss"] is None for row in rows if "valid" in row)
     assert "NaN" not in text
     assert "Infinity" not in text
 

@@ -4,14 +4,14 @@ Texts are split into lower-case words without stemming or stop words; text witho
 statistics come from a corpus given to ``fit``, or else from each context's candidates; evaluation fits them to all.
 """
 
-import logging
 from abc import abstractmethod
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import log, sqrt
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from polyrank.scorers.explanation import CandidateShare, Explanation, TextShare,
 from polyrank.scorers.inputs import as_texts, matched_lists
 from polyrank.scorers.protocols import Floats, Scorer
 
-Weights = dict[str, float]
+Weights = Mapping[str, float]
 OF_WORDS = "sum of words"
 
 
@@ -78,9 +78,9 @@ class Statistics:
         holding: Counter[str] = Counter()
         n_words = 0
         for text in corpus:
-            own_words = words(text)
-            n_words += max(len(own_words), 1)  # bm25s refuses empty documents: an empty text is one blank word
-            holding.update(set(own_words))
+            listed = words(text)
+            n_words += max(len(listed), 1)  # so that the mean is never 0
+            holding.update(set(listed))
         return cls(len(corpus), holding, n_words / len(corpus) if corpus else 1.0)
 
 
@@ -92,10 +92,10 @@ def corpus_of(examples: Iterable[Example] = (), pool: Iterable[Candidate] | None
 
 
 class LexicalScorer(Scorer):
-    """Word statistics of BM25 and TfIdf."""
+    """A score is the sum, over the words that both have, of a context's weight times a text's weight."""
 
     _fitted: Statistics | None = None
-    _pool: Any = None
+    _pool: "tuple[tuple[str, ...], Statistics, _Postings] | None" = None
 
     def fit(self, corpus: Sequence[str]) -> Self:
         """Learn word statistics."""
@@ -125,6 +125,40 @@ class LexicalScorer(Scorer):
     def statistics(self, fitted: Statistics) -> None:
         self._fitted, self._pool = fitted, None
 
+    @abstractmethod
+    def query_weights(self, context: Context, fitted: Statistics) -> Weights:
+        """The weight of each word of a context."""
+
+    @abstractmethod
+    def text_weights(self, text: str, fitted: Statistics) -> Weights:
+        """The weight of each word of a candidate."""
+
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        queries, lists = matched_lists(contexts, candidates)
+        if self._fitted is None and len(lists) > 1:  # a list's scores do not depend on the others
+            return [self.score([query], [texts])[0] for query, texts in zip(queries, lists, strict=True)]
+        distinct = list(dict.fromkeys(text for texts in lists for text in texts))
+        fitted = self._fitted or Statistics.of(distinct)
+        weights = {text: self.text_weights(text, fitted) for text in distinct}
+        scores = []
+        for context, texts in zip(queries, lists, strict=True):
+            query = self.query_weights(context, fitted)
+            scores.append(np.array([sum(_products(query, weights[text]).values()) for text in texts], np.float32))
+        return scores
+
+    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
+        """One shared pool for every context: ``[B, N]``. The weights of the latest pool are kept."""
+        queries, key = contexts_of(contexts), tuple(as_texts(pool, "pool"))
+        if self._pool is None or self._pool[0] != key:
+            fitted = self._fitted or Statistics.of(list(dict.fromkeys(key)))
+            self._pool = key, fitted, _Postings.of(key, lambda text: self.text_weights(text, fitted))
+        _, fitted, postings = self._pool
+        result = np.empty((len(queries), len(key)), np.float32)
+        for row, context in enumerate(queries):
+            result[row] = postings.score(self.query_weights(context, fitted))
+        return result
+
     def explained(self, context: Context, candidate: str, max_words: int) -> Explanation:
         """The share of each word; each of its occurrences has the same."""
         totals = self.word_shares(context, candidate)
@@ -147,9 +181,49 @@ class LexicalScorer(Scorer):
         side = CandidateShare(candidate, reply.tokens, 0.0, OF_WORDS, exact=True)
         return Explanation(score, OF_WORDS, True, both[n:], both[:n], 0.0, side)
 
-    @abstractmethod
     def word_shares(self, context: Context, candidate: str) -> Weights:
         """How much each word adds to the score, over all its occurrences in the context."""
+        fitted = self._fitted or Statistics.of([candidate])
+        return _products(self.query_weights(context, fitted), self.text_weights(candidate, fitted))
+
+
+def _products(query: Weights, text: Weights) -> Weights:
+    return {word: weight * query[word] for word, weight in text.items() if word in query}
+
+
+@dataclass(frozen=True, slots=True)
+class _Postings:
+    """The distinct texts that contain each word, with the weight of the word in each.
+
+    Args:
+        texts: for each word, the numbers of the distinct texts and the weights.
+        positions: the number of the distinct text at each position of the pool, ``[N]``.
+    """
+
+    texts: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
+    positions: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, pool: Sequence[str], weigh: Callable[[str], Weights]) -> Self:
+        """Those of a pool; ``weigh`` returns the weights of a text."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(pool))}
+        columns: dict[str, tuple[array[int], array[float]]] = defaultdict(lambda: (array("q"), array("d")))
+        for text, number in numbers.items():
+            for word, weight in weigh(text).items():
+                texts, weights = columns[word]
+                texts.append(number)
+                weights.append(weight)
+        arrays = {word: (np.array(texts), np.array(weights)) for word, (texts, weights) in columns.items()}
+        return cls(arrays, np.array([numbers[text] for text in pool], np.int64))
+
+    def score(self, query: Weights) -> NDArray[np.float64]:
+        """The whole pool for one query, ``[N]``."""
+        totals = np.zeros(self.positions.max(initial=-1) + 1)
+        for word, weight in query.items():
+            if word in self.texts:
+                texts, weights = self.texts[word]
+                totals[texts] += weight * weights  # a word has a text once
+        return totals[self.positions]
 
 
 class BM25(LexicalScorer):
@@ -163,8 +237,7 @@ class BM25(LexicalScorer):
         k1: how soon repetitions of a word stop raising the score.
         b: how much the length of a text lowers the score.
 
-    Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009); Lu, BM25S
-        (https://arxiv.org/abs/2407.03618).
+    Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009).
 
     >>> from polyrank.records import Context
     >>> BM25(b=0.0).fit(["wifi", "bill"]).score([Context(("my wifi",))], [["wifi", "bill"]])[0].round(4)  # ln 2 / 2.5
@@ -173,94 +246,18 @@ class BM25(LexicalScorer):
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
         self.k1, self.b = k1, b
-        self._pool: tuple[tuple[str, ...], _Postings] | None = None
 
-    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = matched_lists(contexts, candidates)
-        if self._fitted is None and len(lists) > 1:  # a list's scores do not depend on the others
-            return [self.score([query], [own])[0] for query, own in zip(queries, lists, strict=True)]
-        fitted = self._fitted or Statistics.of(_distinct(lists))
-        return _score_lists(map(query_words, queries), lists, lambda text: self._weigh(text, fitted))
+    def query_weights(self, context: Context, fitted: Statistics) -> Weights:
+        """How often each word occurs."""
+        return query_words(context)
 
-    def word_shares(self, context: Context, candidate: str) -> Weights:
-        own = self._weigh(candidate, self._fitted or Statistics.of([candidate]))
-        return {word: count * own[word] for word, count in query_words(context).items() if word in own}
-
-    def _weigh(self, text: str, fitted: Statistics) -> Weights:
-        """For each word of a text, the score of a query with that word once."""
-        own_words = words(text)
-        norm = self.k1 * (1 - self.b + self.b * len(own_words) / fitted.mean_words)
+    def text_weights(self, text: str, fitted: Statistics) -> Weights:
+        """The score of a query with the word once."""
+        counts = Counter(words(text))
+        norm = self.k1 * (1 - self.b + self.b * counts.total() / fitted.mean_words)
         return {
-            word: _lucene_idf(fitted, word) * tf / (tf + norm)
-            for word, tf in Counter(own_words).items()
-            if word in fitted.holding
+            word: _lucene_idf(fitted, word) * tf / (tf + norm) for word, tf in counts.items() if word in fitted.holding
         }
-
-    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``. The index of the latest pool is kept."""
-        queries, key = contexts_of(contexts), tuple(as_texts(pool, "pool"))
-        if not key:
-            return np.zeros((len(queries), 0), np.float32)
-        if self._pool is None or self._pool[0] != key:
-            self._pool = key, self._index(key)
-        postings = self._pool[1]
-        result = np.empty((len(queries), len(key)), np.float32)
-        for row, context in enumerate(queries):
-            result[row] = postings.score(query_words(context))
-        return result
-
-    def _index(self, pool: tuple[str, ...]) -> "_Postings":
-        # imported here because it imports scipy, which takes a third of a second
-        import bm25s
-
-        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
-        positions = {text: position for position, text in enumerate(dict.fromkeys(pool))}
-        own = Statistics.of(list(positions))
-        fitted = self._fitted or own
-        # bm25s computes mean length and idf from the pool. The fitted corpus has the same length norm with other
-        # constants: k1' (1 - b') = k1 (1 - b) and k1' b' / own mean = k1 b / fitted mean.
-        flat, slope = self.k1 * (1 - self.b), self.k1 * self.b * own.mean_words / fitted.mean_words
-        index = bm25s.BM25(k1=flat + slope, b=slope / ((flat + slope) or 1.0), method="lucene")
-        index.index([words(text) or [""] for text in positions], show_progress=False)
-        weights, rows, starts = (index.scores[name] for name in ("data", "indices", "indptr"))
-        # idf is a factor of each word's weights
-        columns = {word: column for word, column in index.vocab_dict.items() if word}
-        factors = np.zeros(len(starts) - 1)
-        for word, column in columns.items():
-            if word in fitted.holding:
-                factors[column] = _lucene_idf(fitted, word) / _lucene_idf(own, word)
-        weights = weights * np.repeat(factors, np.diff(starts))
-        return _Postings(columns, starts, rows, weights, np.array([positions[text] for text in pool]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Postings:
-    """The distinct texts that contain each word, with the weight of the word in each.
-
-    Args:
-        columns: of words.
-        starts: a column's rows and weights are those from ``starts[column]`` to ``starts[column + 1]``.
-        rows: distinct texts.
-        weights: one for each of ``rows``.
-        positions: the distinct text at each position of the pool, ``[N]``.
-    """
-
-    columns: dict[str, int]
-    starts: NDArray[np.int64]
-    rows: NDArray[np.int32]
-    weights: NDArray[np.float64]
-    positions: NDArray[np.int64]
-
-    def score(self, query: Counter[str]) -> NDArray[np.float64]:
-        """The whole pool for one query, ``[N]``."""
-        totals = np.zeros(int(self.positions.max()) + 1)
-        for word, count in query.items():
-            column = self.columns.get(word)
-            if column is not None:
-                part = slice(self.starts[column], self.starts[column + 1])
-                totals[self.rows[part]] += count * self.weights[part]  # a text occurs once in a column
-        return totals[self.positions]
 
 
 def _lucene_idf(corpus: Statistics, word: str) -> float:
@@ -278,56 +275,16 @@ class TfIdf(LexicalScorer):
     array([0.7071, 0.    ], dtype=float32)
     """
 
-    _pool: tuple[tuple[str, ...], Statistics, dict[str, Weights]] | None = None
+    def query_weights(self, context: Context, fitted: Statistics) -> Weights:
+        """The unit vector of a context."""
+        return _unit(query_words(context), fitted)
 
-    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = matched_lists(contexts, candidates)
-        if self._fitted is None and len(lists) > 1:  # a list's scores do not depend on the others
-            return [self.score([query], [own])[0] for query, own in zip(queries, lists, strict=True)]
-        fitted = self._fitted or Statistics.of(_distinct(lists))
-        vectors = (_unit(query_words(query), fitted) for query in queries)
-        return _score_lists(vectors, lists, lambda text: _unit(Counter(words(text)), fitted))
-
-    def word_shares(self, context: Context, candidate: str) -> Weights:
-        fitted = self._fitted or Statistics.of([candidate])
-        query, own = _unit(query_words(context), fitted), _unit(Counter(words(candidate)), fitted)
-        return {word: weight * own[word] for word, weight in query.items() if word in own}
-
-    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``. The vectors of the latest pool are kept."""
-        queries, key = contexts_of(contexts), tuple(as_texts(pool, "pool"))
-        if self._pool is None or self._pool[0] != key:
-            fitted = self._fitted or Statistics.of(_distinct([key]))
-            self._pool = key, fitted, {text: _unit(Counter(words(text)), fitted) for text in _distinct([key])}
-        _, fitted, vectors = self._pool
-        result = np.zeros((len(queries), len(key)), np.float32)
-        for row, context in enumerate(queries):
-            query = _unit(query_words(context), fitted)
-            result[row] = [_dot(query, vectors[text]) for text in key]
-        return result
+    def text_weights(self, text: str, fitted: Statistics) -> Weights:
+        """The unit vector of a text."""
+        return _unit(Counter(words(text)), fitted)
 
 
 def _unit(counts: Counter[str], fitted: Statistics) -> Weights:
     weights = {word: tf * (1 + log((1 + fitted.n) / (1 + fitted.holding[word]))) for word, tf in counts.items()}
     norm = sqrt(sum(weight**2 for weight in weights.values())) or 1.0
     return {word: weight / norm for word, weight in weights.items()}
-
-
-def _score_lists(
-    queries: Iterable[Mapping[str, float]], candidates: Sequence[Sequence[str]], weigh: Callable[[str], Weights]
-) -> list[Floats]:
-    """Products of queries and texts. The weights of a text that occurs in many lists are computed once."""
-    known = {text: weigh(text) for text in _distinct(candidates)}
-    return [
-        np.array([_dot(query, known[text]) for text in texts], np.float32)
-        for query, texts in zip(queries, candidates, strict=True)
-    ]
-
-
-def _dot(query: Mapping[str, float], text: Weights) -> float:
-    return sum(weight * query[word] for word, weight in text.items() if word in query)
-
-
-def _distinct(candidates: Iterable[Sequence[str]]) -> list[str]:
-    return list(dict.fromkeys(text for texts in candidates for text in texts))
