@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from polyrank.devices import distributed
 from polyrank.text import pad
 from polyrank.training import exchange
-from polyrank.training.cached import encode_in_chunks
+from polyrank.training.encoding import encode_in_parts
 from polyrank.training.exchange import accumulating, summed_gradients
 from processes import work_together
 from test_precision import Trained
@@ -100,7 +100,7 @@ def send_early() -> None:
     tokens = pad([[1, 2]] * 6)
 
     def loss(size: int | None) -> Tensor:
-        vectors: Tensor = encode_in_chunks(lambda part: layers(inputs[: len(part.ids)]), tokens, size)
+        vectors: Tensor = encode_in_parts(lambda part: layers(inputs[: len(part.ids)]), tokens, size)
         return vectors.sum()
 
     with distributed.process_group():

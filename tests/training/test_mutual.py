@@ -26,6 +26,7 @@ from polyrank.records import Context, Example
 from polyrank.scorers.open import load
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train
 from polyrank.training.inputs import Lists
+from polyrank.training.shares import share_of
 from polyrank.training.teacher import Teacher
 from processes import start
 from train_settings import loss_of, losses_of, network_settings, train_config
@@ -379,7 +380,8 @@ def lists_of(*lists: list[str]) -> Lists:
     """Lists without tokens."""
     allowed = torch.tensor([[column < len(texts) for column in range(max(map(len, lists)))] for texts in lists])
     examples = [Example(("hi",), tuple(texts), (0,)) for texts in lists]
-    return Lists(examples, list(lists), allowed, torch.zeros(allowed.shape, dtype=torch.int64))
+    keys = torch.zeros(allowed.shape, dtype=torch.int64)
+    return Lists(examples, list(lists), allowed, share_of([[1]] * len(lists), pad_id=0), keys)
 
 
 def test_a_teacher_scores_lists_that_repeat_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-import test_cached
+import test_chunks
 from attached import end_with_parent
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, LateConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
@@ -29,8 +29,8 @@ from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.training import Imitation, MutualStep, exchange, train
 from polyrank.training.checkpoints import read_progress
+from polyrank.training.encoding import encode_in_parts
 from polyrank.training.exchange import summed_gradients
-from polyrank.training.grouped import encode_in_groups
 from polyrank.training.inputs import InBatch, Lists
 from polyrank.training.pretraining import pretrain
 from polyrank.training.run_document import read_run_recipe
@@ -68,15 +68,15 @@ def write_gradients(backbone: Path, folder: Path) -> None:
     exchange.BUCKET = 2_000
     with distributed.process_group():
         for name, cases in CASES.items():
-            step, model = test_cached.STEPS[name](backbone, 0.0)
+            step, model = test_chunks.STEPS[name](backbone, 0.0)
             model.double()
             for n, size in cases:
                 model.zero_grad()
-                loss = loss_of(dataclasses.replace(step, chunk_size=size), test_cached.BATCH[:n])
+                loss = loss_of(dataclasses.replace(step, chunk_size=size), test_chunks.BATCH[:n])
                 keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{distributed.rank()}")
-        pair = [test_cached.STEPS[name](backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
+        pair = [test_chunks.STEPS[name](backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
         both = torch.nn.ModuleList(model.double() for _, model in pair)
-        losses = losses_of(MutualStep(pair[0][0], pair[1][0], Imitation()), test_cached.BATCH)
+        losses = losses_of(MutualStep(pair[0][0], pair[1][0], Imitation()), test_chunks.BATCH)
         for number, loss in enumerate(losses):
             keep_gradients(both, loss, folder / f"mutual, phase {number}-10-None-{distributed.rank()}")
             both.zero_grad()
@@ -114,13 +114,13 @@ def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.deep
 def test_several_processes_compute_the_gradients_of_one(case: str, n: int, gradients: Callable[[int], Path]) -> None:
     """With two texts the third and fourth process have none to encode."""
-    assert CASES.keys() == test_cached.STEPS.keys()
+    assert CASES.keys() == test_chunks.STEPS.keys()
     expected = safetensors.torch.load_file(gradients(1) / f"{case}-0")
     assert len(expected) > 5
     for number in range(n):
         found = safetensors.torch.load_file(gradients(n) / f"{case}-{number}")
         torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-12, atol=0)
-        assert test_cached.difference(found, expected) < 1e-12
+        assert test_chunks.difference(found, expected) < 1e-12
 
 
 # rounding
@@ -132,8 +132,8 @@ def write_losses(backbone: Path, folder: Path) -> None:
     """First losses in fp32."""
     with distributed.process_group():
         for name in LOSSES:
-            step, _ = test_cached.STEPS[name](backbone, 0.0)
-            loss = loss_of(step, test_cached.BATCH).detach()
+            step, _ = test_chunks.STEPS[name](backbone, 0.0)
+            loss = loss_of(step, test_chunks.BATCH).detach()
             if distributed.is_rank_zero():
                 safetensors.torch.save_file({"loss": loss}, folder / name)
 
@@ -141,8 +141,8 @@ def write_losses(backbone: Path, folder: Path) -> None:
 def write_losses_of_two(backbone: Path, folder: Path) -> None:
     """The same in one process that computes the share of rank 0, then that of rank 1; and the largest number."""
     for name in LOSSES:
-        step, model = test_cached.STEPS[name](backbone, 0.0)
-        batch: Any = step.prepare(test_cached.BATCH, 0)
+        step, model = test_chunks.STEPS[name](backbone, 0.0)
+        batch: Any = step.prepare(test_chunks.BATCH, 0)
         # with a graph, as in training: without one, other kernels may compute it
         loss, largest = in_lists(model, batch) if "lists" in name else in_batch(model, batch)
         safetensors.torch.save_file(
@@ -153,7 +153,7 @@ def write_losses_of_two(backbone: Path, folder: Path) -> None:
 def parts_of_two(encode: Any, share: Share) -> list[tuple[Tensor, Any]]:
     """The places of the texts of each of two processes, and their encodings."""
     parts = [torch.from_numpy(places) for places in deal([len(row) for row in share.rows], 2)]
-    return [(own, encode_in_groups(encode, share.tokens.part(own))) for own in parts]
+    return [(own, encode_in_parts(encode, share.tokens.part(own))) for own in parts]
 
 
 def in_order(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -171,13 +171,11 @@ def in_batch(model: Any, batch: InBatch) -> tuple[Tensor, Tensor]:
 
 
 def in_lists(model: Any, batch: Lists) -> tuple[Tensor, Tensor]:
-    if batch.pairs is not None:
-        values = in_order(parts_of_two(model, batch.pairs))[batch.keys]
+    if batch.candidates is None:
+        values = in_order(parts_of_two(model, batch.inputs))[batch.keys]
     else:
-        assert batch.contexts is not None
-        assert batch.candidates is not None
         candidates = in_order(parts_of_two(model.encode_candidates, batch.candidates))
-        contexts = parts_of_two(model.encode_contexts, batch.contexts)
+        contexts = parts_of_two(model.encode_contexts, batch.inputs)
         values = in_order(
             [(own, scores(vectors, candidates[batch.keys[own]], mask)) for own, (vectors, mask) in contexts]
         )

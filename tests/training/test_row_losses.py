@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-import test_cached
+import test_chunks
 from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.training import row_losses
 from polyrank.training.row_losses import mean_loss
 from train_settings import loss_of
 
-NAMES = [name for name in test_cached.STEPS if not name.endswith("lists")]
+NAMES = [name for name in test_chunks.STEPS if not name.endswith("lists")]
 
 
 @pytest.mark.usefixtures("fp64")
@@ -24,9 +24,9 @@ def test_chunks_have_the_loss_and_gradients_of_the_whole(
     found = []
     for most in (row_losses.MOST_SCORES, 40, 1):
         monkeypatch.setattr(row_losses, "MOST_SCORES", most)
-        step, model = test_cached.STEPS[name](tiny_backbone, 0.0)
+        step, model = test_chunks.STEPS[name](tiny_backbone, 0.0)
         model.double()
-        loss = loss_of(step, test_cached.BATCH)
+        loss = loss_of(step, test_chunks.BATCH)
         loss.backward()
         gradients = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
         found.append({"loss": loss.detach(), **gradients})

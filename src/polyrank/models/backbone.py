@@ -48,8 +48,8 @@ class Backbone(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:
         """Token outputs ``[B, T, D]``.
 
-        Inference sorts texts by length. A training's batches are not sorted: on a CPU ``training.grouped`` avoids their
-        padding. On other devices polyrank's BERT computes real tokens only, if there is a kernel for its attention;
+        Inference sorts texts by length. A training's batches are not sorted: on a CPU ``training.encoding`` avoids
+        their padding. On other devices polyrank's BERT computes real tokens only, if its attention has a kernel;
         otherwise, and in other networks, groups of similar length are computed.
         """
         if not self.training or tokens.ids.device.type == "cpu" or tokens.is_full is not False:

@@ -60,16 +60,33 @@ class LateScorer(CrossScorer):
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
-        place = {text: i for i, text in enumerate(dict.fromkeys(text for texts in lists for text in texts))}
         distinct = [list(dict.fromkeys(texts)) for texts in lists]  # so that copies have equal scores
-        pairs = [(row, place[text]) for row, texts in enumerate(distinct) for text in texts]
-        if not pairs:
+        if not any(distinct):
             return [np.zeros(0, np.float32) for _ in lists]
         with inference(self.model, self.device, self.dtype):
-            flat = self.joined(self.context_inputs(queries), self.candidate_inputs(list(place)), pairs).cpu().numpy()
+            flat = self.joined_scores(queries, distinct, range(len(distinct))).cpu().numpy()
         ends = np.cumsum([len(texts) for texts in distinct])
         scores = [flat[end - len(texts) : end] for end, texts in zip(ends, distinct, strict=True)]
         return [spread(*each) for each in zip(scores, distinct, lists, strict=True)]
+
+    def joined_scores(
+        self,
+        contexts: Sequence[ContextLike],
+        lists: Sequence[Sequence[str]],
+        rows: Sequence[int],
+        chunk_size: int | None = None,
+    ) -> Tensor:
+        """Scores ``[P]`` of the candidates of some contexts, one list after the other, with a graph in training.
+
+        Args:
+            contexts: B of them; processes compute the inputs of all together.
+            lists: the candidates of each.
+            rows: the numbers of the contexts to score, with at least one candidate.
+            chunk_size: see ``joined``.
+        """
+        place = {text: i for i, text in enumerate(dict.fromkeys(text for texts in lists for text in texts))}
+        pairs = [(row, place[text]) for row in rows for text in lists[row]]
+        return self.joined(self.context_inputs(contexts), self.candidate_inputs(list(place)), pairs, chunk_size)
 
     def context_inputs(self, contexts: Sequence[ContextLike]) -> list[Inputs]:
         """The inputs of the joined layers for each context."""

@@ -34,8 +34,11 @@ class Tokens:
 
     def on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Ids ``[B, T]`` and row lengths ``[B]`` in host memory; waits for a device only if they are unknown."""
-        ids = self.ids.cpu().numpy() if self.copied is None else self.copied
-        return ids, self.mask.sum(1).cpu().numpy() if self.lengths is None else self.lengths
+        return self.ids.cpu().numpy() if self.copied is None else self.copied, self.host_lengths()
+
+    def host_lengths(self) -> NDArray[np.int64]:
+        """Row lengths ``[B]`` in host memory; waits for a device only if they are unknown."""
+        return self.mask.sum(1).cpu().numpy() if self.lengths is None else self.lengths
 
     @property
     def is_full(self) -> bool | None:
@@ -54,9 +57,8 @@ class Tokens:
         >>> pad([[5, 6, 7], [8], [9]]).part(torch.tensor([2, 1])).ids.tolist()
         [[9], [8]]
         """
-        lengths = self.mask.sum(1).cpu().numpy() if self.lengths is None else self.lengths
         chosen = rows.cpu().numpy()
-        lengths = lengths[chosen]
+        lengths = self.host_lengths()[chosen]
         width = int(lengths.max(initial=0))
         copied = None if self.copied is None else self.copied[chosen, :width]
         rows = to_device(rows, self.ids.device)

@@ -23,7 +23,7 @@ from polyrank.training.inputs import InBatch, Positions, in_batch, negatives_of
 from polyrank.training.learner import Loss
 from polyrank.training.row_losses import mean_loss
 from polyrank.training.shares import encode_in_shares, encode_own
-from polyrank.training.steps import corrected, own_rows
+from polyrank.training.steps import corrected
 from polyrank.training.stored_tokens import StoredTokens
 from polyrank.training.weighting import LogQ
 
@@ -85,23 +85,26 @@ class ConvertStep:
         vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
         candidates = vectors[batch.keys] * self.model.scale
 
-        def loss(rows: Tensor, allowed: Tensor, encodings: Tensor, candidates: Tensor) -> Tensor:
+        def loss(targets: Tensor, allowed: Tensor, encodings: Tensor, candidates: Tensor) -> Tensor:
             with full_precision(candidates):
                 values = encodings.float() @ candidates.float().T
-            return self.loss(corrected(values, self.weighting, batch), rows, allowed)
+            return self.loss(corrected(values, self.weighting, batch), targets, allowed)
 
-        own, allowed = own_rows(batch, self.device)
+        targets, allowed = batch.targets, batch.allowed
         mean = partial(mean_loss, loss, candidates=candidates)
         if not self.model.multi_context:
             whole = encode_own(lambda part: self.model.context_encodings(part).both, batch.contexts, self.chunk_size)
-            yield Loss(mean(own, allowed, whole, n_contexts=n), n)
+            yield Loss(mean(targets, allowed, whole, n_contexts=n), n)
             return
         encodings = ContextEncodings(*encode_own(self.model.context_encodings, batch.contexts, self.chunk_size))
-        total = mean(own, allowed, encodings.immediate, n_contexts=n) + mean(own, allowed, encodings.both, n_contexts=n)
+        of_last, of_both = (
+            mean(targets, allowed, vectors, n_contexts=n) for vectors in (encodings.immediate, encodings.both)
+        )
+        total = of_last + of_both
         with_earlier = np.array([self.model.has_earlier(row) for row in batch.contexts.rows])
         if n_earlier := int(with_earlier.sum()):
             rows = to_device(torch.from_numpy(np.flatnonzero(with_earlier[batch.contexts.own.numpy()])), self.device)
             share = n_earlier / n if self.summed else 1.0
-            parts = own[rows], allowed[rows], encodings.earlier[rows]
+            parts = targets[rows], allowed[rows], encodings.earlier[rows]
             total = total + share * mean(*parts, n_contexts=n_earlier)
         yield Loss(total, n)

@@ -33,8 +33,9 @@ class InBatch:
         columns: the text of each of the K candidates: the B responses in order, then each other text once.
         contexts, candidates: tokens of the contexts and of ``texts``.
         keys: for each candidate the number of its text, ``[K]``.
-        allowed: which candidates may be negatives of which example, ``[B, K]``: false for its right answers and those
-            that other examples give to the same context.
+        targets: for each of the n contexts of this process the number of its right candidate, ``[n]``.
+        allowed: which candidates may be their negatives, ``[n, K]``: false for right answers, also those that other
+            examples give to the same context.
     """
 
     examples: list[Example]
@@ -43,6 +44,7 @@ class InBatch:
     contexts: Share
     candidates: Share
     keys: Tensor
+    targets: Tensor
     allowed: Tensor
 
     def to(self, device: torch.device) -> "InBatch":
@@ -54,6 +56,7 @@ class InBatch:
             self.contexts.to(device),
             self.candidates.to(device),
             to_device(self.keys, device),
+            to_device(self.targets, device),
             to_device(self.allowed, device),
         )
 
@@ -84,19 +87,20 @@ def in_batch(
     key_of = {text: key for key, text in enumerate(distinct)}
     more = distinct[len(of_response) :]
     keys = np.array([*map(key_of.__getitem__, responses), *range(len(of_response), len(distinct))])
-    rows: list[Row]
-    if stored is None:
-        rows = [texts.candidate_ids(text) for text in distinct]
-    else:
-        rows = [*stored.responses(of_response.values()), *(texts.candidate_ids(text) for text in more)]
+    rows, pad_id = context_rows(batch, texts, stored), texts.subwords.pad_id
+    wrong = _wrong(batch, key_of, rights, stored)
+    new: list[Row] = [texts.candidate_ids(text) for text in (distinct if stored is None else more)]
+    known = [] if stored is None else stored.responses(of_response.values())
+    contexts = share_of(rows, pad_id=pad_id)
     return InBatch(
         examples,
         distinct,
         [*responses, *more],
-        share_of(context_rows(batch, texts, stored), pad_id=texts.subwords.pad_id),
-        share_of(rows, pad_id=texts.subwords.pad_id),
+        contexts,
+        share_of([*known, *new], pad_id=pad_id),
         torch.from_numpy(keys),
-        torch.from_numpy(_wrong(batch, key_of, rights, stored)[:, keys]),
+        contexts.own,
+        torch.from_numpy(wrong[contexts.own.numpy()][:, keys]),
     )
 
 
@@ -111,8 +115,8 @@ def _wrong(
         if stored is not None and (keys := stored.rights(position)):
             right = [of_key[key] for key in keys if key in of_key]
         else:
-            known = right_answers(example, {} if stored is not None else rights)
-            right = [texts[text] for text in known if text in texts]
+            answers = right_answers(example, {} if stored is not None else rights)
+            right = [texts[text] for text in answers if text in texts]
         rows += [row] * len(right)
         columns += right
     wrong[rows, columns] = False
@@ -146,53 +150,59 @@ class Lists:
         examples: B of them.
         lists: the candidates of each.
         allowed: ``[B, K]``, true for the candidates of each list, which come first.
-        keys: ``[B, K]``: the number of each candidate's text among ``candidates``, or of its pair among ``pairs``.
-        contexts, candidates: an encoder's tokens: of the contexts, and of the distinct candidates.
-        pairs: a Cross-encoder's tokens of all pairs, row by row.
+        inputs: tokens of the contexts for an encoder, or of all pairs, row by row, for a Cross-encoder.
+        keys: for an encoder ``[n, K]``: the number of each candidate's text among ``candidates``, for the n contexts of
+            this process; for a Cross-encoder ``[B, K]``: the number of each candidate's pair among ``inputs``.
+        candidates: an encoder's tokens of the distinct candidates.
     """
 
     examples: list[Example]
     lists: list[list[str]]
     allowed: Tensor
+    inputs: Share
     keys: Tensor
-    contexts: Share | None = None
     candidates: Share | None = None
-    pairs: Share | None = None
 
     def to(self, device: torch.device) -> "Lists":
         """The same lists with their tensors on a device."""
-        shares = (self.contexts, self.candidates, self.pairs)
         return Lists(
             self.examples,
             self.lists,
             to_device(self.allowed, device),
+            self.inputs.to(device),
             to_device(self.keys, device),
-            *(None if share is None else share.to(device) for share in shares),
+            None if self.candidates is None else self.candidates.to(device),
         )
 
 
-def in_lists(
-    batch: Positions, lists: list[list[str]], *, texts: Texts, stored: StoredTokens | None = None, pairwise: bool
-) -> Lists:
-    """Prepare lists for an encoder, or for a Cross-encoder (``pairwise``)."""
-    examples, width = [example for _, example in batch], max(map(len, lists))
-    allowed = np.arange(width) < np.array([len(row) for row in lists])[:, None]
-    keys, pad_id = np.zeros_like(allowed, np.int64), texts.subwords.pad_id
-    shown = torch.from_numpy(allowed)
-    if pairwise:
-        pairs = [
-            texts.pair_ids(example.query, text) for example, row in zip(examples, lists, strict=True) for text in row
-        ]
-        keys[allowed] = np.arange(len(pairs))
-        share = share_of([ids for ids, _ in pairs], [segments for _, segments in pairs], pad_id=pad_id)
-        return Lists(examples, lists, shown, torch.from_numpy(keys), pairs=share)
+def in_pairs(batch: Positions, lists: list[list[str]], texts: Texts) -> Lists:
+    """Prepare lists for a Cross-encoder."""
+    examples, allowed = [example for _, example in batch], _mask(lists)
+    pairs = [texts.pair_ids(example.query, text) for example, row in zip(examples, lists, strict=True) for text in row]
+    keys = np.zeros_like(allowed, np.int64)
+    keys[allowed] = np.arange(len(pairs))
+    share = share_of([ids for ids, _ in pairs], [segments for _, segments in pairs], pad_id=texts.subwords.pad_id)
+    return Lists(examples, lists, torch.from_numpy(allowed), share, torch.from_numpy(keys))
+
+
+def in_lists(batch: Positions, lists: list[list[str]], *, texts: Texts, stored: StoredTokens | None = None) -> Lists:
+    """Prepare lists for an encoder, which encodes each distinct candidate once."""
+    allowed, rows, pad_id = _mask(lists), context_rows(batch, texts, stored), texts.subwords.pad_id
     key_of = {text: key for key, text in enumerate(dict.fromkeys(text for row in lists for text in row))}
+    keys = np.zeros_like(allowed, np.int64)
     keys[allowed] = [key_of[text] for row in lists for text in row]
+    contexts = share_of(rows, pad_id=pad_id)
     return Lists(
-        examples,
+        [example for _, example in batch],
         lists,
-        shown,
-        torch.from_numpy(keys),
-        share_of(context_rows(batch, texts, stored), pad_id=pad_id),
+        torch.from_numpy(allowed),
+        contexts,
+        torch.from_numpy(keys[contexts.own.numpy()]),
         share_of([texts.candidate_ids(text) for text in key_of], pad_id=pad_id),
     )
+
+
+def _mask(lists: list[list[str]]) -> NDArray[np.bool_]:
+    """``[B, K]``, true for the candidates of each list."""
+    lengths = np.array([len(row) for row in lists])
+    return np.arange(lengths.max()) < lengths[:, None]

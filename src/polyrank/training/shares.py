@@ -1,7 +1,7 @@
 """Distributed batches: each process encodes a share of the texts, and all processes gather the candidates' vectors.
 
 Each process encodes and scores the contexts of its share. If candidates are shared by the batch, their scores are too
-many to exchange: each process computes the loss of its contexts (``sum_of_parts``). The few scores of lists are
+many to exchange: each process computes the loss of its contexts (``row_losses``). The few scores of lists are
 gathered; every process computes the loss of the whole batch from them, and propagates the gradients of those that it
 computed. In both cases the sum of gradients over processes is exactly the batch's gradient.
 
@@ -22,8 +22,7 @@ from torch import Tensor
 from polyrank.devices import distributed
 from polyrank.text import Tokens, pad
 from polyrank.text.tokens import Row, to_device
-from polyrank.training.cached import encode_in_chunks
-from polyrank.training.grouped import Vectors
+from polyrank.training.encoding import Vectors, encode_in_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +58,16 @@ def share_of(rows: Sequence[Row], segments: Sequence[Sequence[int]] | None = Non
         segments: as for ``pad``.
         pad_id: the padding id.
     """
-    n = distributed.world_size()
-    if n == 1:
-        return Share(pad(rows, segments, pad_id), (len(rows),), rows, torch.arange(len(rows)))
-    shares = deal([len(row) for row in rows], n)
-    own = shares[distributed.rank()]
-    encoded = own if len(own) else shares[0][:1]
-    tokens = pad([rows[i] for i in encoded], segments and [segments[i] for i in encoded], pad_id)
-    back = torch.from_numpy(np.concatenate(shares).argsort())
-    return Share(tokens, tuple(map(len, shares)), rows, torch.from_numpy(own), back)
+    n, rank = distributed.world_size(), distributed.rank()
+    shares = [np.arange(len(rows))] if n == 1 else deal([len(row) for row in rows], n)
+    encoded = shares[rank] if len(shares[rank]) else shares[0][:1]
+    return Share(
+        pad([rows[i] for i in encoded], segments and [segments[i] for i in encoded], pad_id),
+        tuple(map(len, shares)),
+        rows,
+        torch.from_numpy(shares[rank]),
+        None if n == 1 else torch.from_numpy(np.concatenate(shares).argsort()),
+    )
 
 
 def deal(lengths: Sequence[int], n: int) -> list[NDArray[np.intp]]:
@@ -84,11 +84,11 @@ def encode_own(encode: Callable[[Tokens], Vectors], share: Share, size: int | No
     """The encodings of the texts of this process, in the order of ``share.own``.
 
     Args:
-        encode: as for ``encode_in_chunks``.
+        encode: as for ``encode_in_parts``.
         share: of this process.
         size: texts per chunk, within a process's share.
     """
-    vectors, n = encode_in_chunks(encode, share.tokens, size), len(share.own)
+    vectors, n = encode_in_parts(encode, share.tokens, size), len(share.own)
     if n == len(share.tokens.ids):
         return vectors
     if isinstance(vectors, Tensor):
@@ -96,34 +96,14 @@ def encode_own(encode: Callable[[Tokens], Vectors], share: Share, size: int | No
     return cast(Vectors, tuple(part[:n] for part in vectors))
 
 
-def sum_of_parts(loss: Tensor, weight: float = 1.0) -> Tensor:
-    """The sum over processes of ``weight * loss``, added in fp64; the gradient is that of the own part."""
-    if distributed.world_size() == 1:
-        return loss if weight == 1.0 else weight * loss
-    return cast(Tensor, _Summed.apply(loss, weight))  # type: ignore[no-untyped-call]  # untyped in torch
-
-
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, weight: float) -> Tensor:
-        ctx.weight = weight
-        total = weight * loss.double()
-        distributed.all_reduce_sum(total)
-        return total.to(loss)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.weight * gradients[0], None
-
-
 def encode_in_shares(encode: Callable[[Tokens], Tensor], share: Share, size: int | None) -> Tensor:
     """The encodings of all texts of a batch, of which each process encodes its share, with the same result in each.
 
     Gradients reach the weights of the process that encoded the text. They come from the losses of all processes, of
-    which each has a part, see ``sum_of_parts``.
+    which each has a part, see ``row_losses``.
 
     Args:
-        encode: as for ``encode_in_chunks``.
+        encode: as for ``encode_in_parts``.
         share: of this process.
         size: texts per chunk, within a process's share.
     """

@@ -15,11 +15,19 @@ from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, RightAnswers
 from polyrank.scorers.late import LateScorer
 from polyrank.text import Texts, Tokens
-from polyrank.text.tokens import to_device
-from polyrank.training.inputs import InBatch, Lists, Positions, in_batch, in_lists, negatives_of, response_of
+from polyrank.training.inputs import (
+    InBatch,
+    Lists,
+    Positions,
+    in_batch,
+    in_lists,
+    in_pairs,
+    negatives_of,
+    response_of,
+)
 from polyrank.training.learner import Loss
 from polyrank.training.row_losses import mean_loss
-from polyrank.training.shares import Share, encode_in_shares, encode_own, gathered
+from polyrank.training.shares import encode_in_shares, encode_own, gathered
 from polyrank.training.stored_tokens import StoredTokens
 from polyrank.training.weighting import LogQ
 
@@ -68,24 +76,14 @@ class InBatchStep:
             values = scores(contexts, candidates[None], mask)
             return self.loss(corrected(values, self.weighting, batch), target, allowed)
 
-        own, allowed = own_rows(batch, self.device)
-        yield Loss(
-            mean_loss(
-                loss, own, allowed, mask, contexts, candidates=candidates, n_contexts=n, n_vectors=contexts.shape[1]
-            ),
-            n,
-        )
+        rows = (batch.targets, batch.allowed, mask, contexts)
+        mean = mean_loss(loss, *rows, candidates=candidates, n_contexts=n, n_vectors=contexts.shape[1])
+        yield Loss(mean, n)
 
 
 def corrected(values: Tensor, weighting: LogQ | None, batch: InBatch) -> Tensor:
     """Scores ``[n, K]`` of a batch's candidates, corrected for their frequency if there is a weighting."""
     return values if weighting is None else weighting(values, batch.columns)
-
-
-def own_rows(batch: InBatch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The rows ``[n]`` of a batch that this process has, and which candidates ``[n, K]`` may be their negatives."""
-    own = to_device(batch.contexts.own, device)
-    return own, batch.allowed if len(own) == len(batch.examples) else batch.allowed[own]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,54 +122,43 @@ class ListwiseStep:
 
     def inputs(self, rows: Positions, lists: list[list[str]]) -> Lists:
         """The tokens of lists for this network."""
-        pairwise = isinstance(self.model, CrossEncoder)
-        return in_lists(rows, lists, texts=self.texts, stored=self.stored, pairwise=pairwise)
+        if isinstance(self.model, CrossEncoder):
+            return in_pairs(rows, lists, self.texts)
+        return in_lists(rows, lists, texts=self.texts, stored=self.stored)
 
     def prepare(self, rows: Positions, epoch: int) -> Lists:
         """The lists and tokens of a batch."""
-        return self.inputs(rows, self.lists(rows, epoch))
+        lists = self.lists(rows, epoch)
+        return self.inputs(rows, lists)
 
     def losses(self, batch: Lists, number: int) -> Iterator[Loss]:
         """The loss of the batch."""
-        yield Loss(first_is_right(self.loss, *self.values(batch)), len(batch.examples))
+        values, allowed = self.values(batch)
+        yield Loss(first_is_right(self.loss, values, allowed), len(batch.examples))
 
     def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
         """Scores ``[B, K]`` of lists, padded with zeros to the longest list, and their mask."""
         lists = lists.to(self.device)
-        return torch.where(lists.allowed, self._score(lists), 0.0), lists.allowed
-
-    def _score(self, lists: Lists) -> Tensor:
-        """Scores ``[B, K]`` of lists; those of the padding are arbitrary."""
-        if isinstance(self.model, CrossEncoder):
-            assert lists.pairs is not None, "prepared for another network"
-            score: Callable[[Tokens], Tensor] = self.model
-            values = gathered(encode_own(score, lists.pairs, self.chunk_size), lists.pairs)
-            return (values.sigmoid() if self.sigmoid else values)[lists.keys]
-        assert lists.contexts is not None, "prepared for another network"
         if self.late is not None:
-            values = self._score_late(lists, self.late, lists.contexts)
-            return values.sigmoid() if self.sigmoid else values
-        assert isinstance(self.model, EncoderNetwork), "a network is a Cross-encoder or an encoder"
-        assert lists.candidates is not None, "prepared for another network"
-        if self.model.training:
-            self.model.observe_weights()
-        vectors, mask = encode_own(self.model.encode_contexts, lists.contexts, self.chunk_size)
-        unique = encode_in_shares(self.model.encode_candidates, lists.candidates, self.chunk_size)
-        own = to_device(lists.contexts.own, self.device)
-        keys = lists.keys if len(own) == len(lists.keys) else lists.keys[own]
-        return gathered(scores(vectors, unique[keys], mask), lists.contexts)
-
-    def _score_late(self, lists: Lists, late: LateScorer, share: Share) -> Tensor:
-        """The same by a late Cross-encoder; each process scores its own contexts."""
-        contexts = late.context_inputs([example.query for example in lists.examples])
-        place = {text: i for i, text in enumerate(dict.fromkeys(text for row in lists.lists for text in row))}
-        candidates = late.candidate_inputs(list(place))
-        own = share.own.tolist() or [0]  # a process without contexts needs a graph too
-        pairs = [(row, place[text]) for row in own for text in lists.lists[row]]
-        values = late.joined(contexts, candidates, pairs, self.chunk_size)
-        allowed = lists.allowed[to_device(torch.tensor(own), self.device)]
-        own_lists = values.new_zeros(allowed.shape).masked_scatter(allowed, values)
-        return gathered(own_lists[: len(share.own)], share)
+            rows = lists.inputs.own.tolist() or [0]  # a process without contexts needs a graph too
+            queries, allowed = [example.query for example in lists.examples], lists.allowed[rows]
+            flat = self.late.joined_scores(queries, lists.lists, rows, self.chunk_size)
+            scored = flat.new_zeros(allowed.shape).masked_scatter(allowed, flat)
+            values = gathered(scored[: len(lists.inputs.own)], lists.inputs)
+        elif isinstance(self.model, CrossEncoder):
+            score: Callable[[Tokens], Tensor] = self.model
+            values = gathered(encode_own(score, lists.inputs, self.chunk_size), lists.inputs)[lists.keys]
+        else:
+            assert isinstance(self.model, EncoderNetwork), "a network is a Cross-encoder or an encoder"
+            assert lists.candidates is not None, "prepared for another network"
+            if self.model.training:
+                self.model.observe_weights()
+            contexts, mask = encode_own(self.model.encode_contexts, lists.inputs, self.chunk_size)
+            candidates = encode_in_shares(self.model.encode_candidates, lists.candidates, self.chunk_size)
+            values = gathered(scores(contexts, candidates[lists.keys], mask), lists.inputs)
+        if self.sigmoid and self.model.pairwise:
+            values = values.sigmoid()
+        return torch.where(lists.allowed, values, 0.0), lists.allowed
 
 
 def first_is_right(loss: LossFunction, values: Tensor, allowed: Tensor) -> Tensor:

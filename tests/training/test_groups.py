@@ -14,7 +14,7 @@ from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.models import new_model
 from polyrank.records import Context
 from polyrank.text import Tokens, pad
-from polyrank.training.grouped import GROUP, encode_in_groups
+from polyrank.training.encoding import GROUP, encode_in_parts
 
 # 90 texts of 1 to 40 words in random order; padded to the longest the batch has the tokens of three groups
 CONTEXTS = [Context(("my wifi is down", " ".join(["restart"] * (1 + 7 * i % 40)))) for i in range(90)]
@@ -55,7 +55,7 @@ def test_vectors_and_gradients_equal_those_of_the_whole_batch(
     assert tokens.ids.numel() > GROUP
     generator = torch.Generator().manual_seed(3)
     sides: list[tuple[list[Tensor], dict[str, Tensor]]] = []
-    for outputs in (parts_of(encode(tokens)), parts_of(encode_in_groups(encode, tokens))):
+    for outputs in (parts_of(encode(tokens)), parts_of(encode_in_parts(encode, tokens))):
         generator.manual_seed(3)
         numbers = [part for part in outputs if part.is_floating_point()]
         loss = sum((part * torch.randn(part.shape, generator=generator)).sum() for part in numbers)
@@ -80,7 +80,7 @@ def test_every_text_is_computed_once_in_groups_within_their_size_with_less_paddi
         shapes.append(part.ids.shape)
         return part.ids[:, 0]
 
-    assert encode_in_groups(encode, tokens).tolist() == lengths
+    assert encode_in_parts(encode, tokens).tolist() == lengths
     assert sum(n for n, _ in shapes) == 100
     assert all(n * width <= GROUP for n, width in shapes)
     assert sum(n * width for n, width in shapes) < 0.6 * tokens.ids.numel()  # 5,050 real tokens of 10,000
@@ -88,4 +88,4 @@ def test_every_text_is_computed_once_in_groups_within_their_size_with_less_paddi
 
 def test_a_small_batch_is_one_unchanged_group() -> None:
     tokens = pad([[1], [2, 3]])
-    assert encode_in_groups(lambda part: part.ids, tokens) is tokens.ids
+    assert encode_in_parts(lambda part: part.ids, tokens) is tokens.ids

@@ -25,8 +25,8 @@ from polyrank.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.records import Example
 from polyrank.text import Tokens
 from polyrank.training import InBatchStep, ListwiseStep, MutualStep, train
-from polyrank.training.cached import encode_in_chunks
 from polyrank.training.convert_step import ConvertStep
+from polyrank.training.encoding import encode_in_parts
 from polyrank.training.fitting import too_large
 from polyrank.training.learner import explain_out_of_memory
 from polyrank.training.mutual import Imitation
@@ -242,7 +242,7 @@ def test_chunks_hold_texts_of_similar_length_in_the_original_order() -> None:
         shapes.append(tuple(tokens.ids.shape))
         return tokens.ids.float(), tokens.mask, tokens.mask.sum(1)
 
-    values, real, counts = encode_in_chunks(encode, Tokens(ids, mask, torch.zeros_like(ids)), 2)
+    values, real, counts = encode_in_parts(encode, Tokens(ids, mask, torch.zeros_like(ids)), 2)
     assert shapes == [(2, 9), (2, 3), (1, 1)]
     assert torch.equal(values, ids.float())
     assert torch.equal(real, mask)
