@@ -677,3 +677,106 @@ REPORTED = {
 @pytest.mark.parametrize("name", REPORTED)
 def test_reported_exports(name: str) -> None:
     assert sorted(turns(import_chats(reported(name)))) == sorted(REPORTED[name])
+
+
+HI = ["Ann Lee: Is it open?", "Support: Until six.", "Ann Lee: Thanks, bye", "Support: You are welcome"]
+LOGS = {
+    "iso": "2024-01-05 15:04:0{n} {name}: {text}",
+    "iso T": "2024-01-05T15:04:0{n}Z {name}: {text}",
+    "iso bracketed": "[2024-01-05 15:04:0{n}] {name}: {text}",
+    "iso comma": "2024-01-05 15:04:0{n},123 {name}: {text}",
+    "iso dash": "2024-01-05 15:04:0{n} - {name}: {text}",
+    "iso bar": "2024-01-05 15:04:0{n} | {name}: {text}",
+    "iso nick": "2024-01-05 15:04:0{n} <{name}> {text}",
+    "iso bracketed nick": "[2024-01-05 15:04:0{n}] <{name}> {text}",
+    "iso tab": "2024-01-05 15:04:0{n}\t{name}\t{text}",
+    "iso brackets": "2024-01-05 15:04:0{n} [{name}] {text}",
+    "day first": "05.01.2024 15:04:0{n} - {name}: {text}",
+    "tilde": "1/5/24, 3:04:0{n} PM ~ {name}: {text}",
+    "clock bracketed": "[15:04:0{n}] {name}: {text}",
+    "clock nick": "15:0{n} <{name}> {text}",
+    "clock": "15:04:0{n} {name}: {text}",
+    "half day": "3:0{n} PM {name}: {text}",
+    "behind": "{name} (00:0{n}): {text}",
+    "behind, below": "{name} (00:0{n}):\n{text}\n",
+    "headings": "{name}  0:0{n}\n{text}\n",
+    "bold": "**{name}:** {text}",
+    "bold outside": "**{name}**: {text}\n",
+    "nick": "<{name}> {text}",
+    "salesforce": "( {n}m 5s ) {name}: {text}",
+    "listed": "- {name}: {text}",
+    "plain": "{name}: {text}",
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_lines_of_logs_and_transcripts(write: Write, name: str) -> None:
+    lines = []
+    for n, line in enumerate(HI, 1):
+        who, _, text = line.partition(": ")
+        if "nick" in name:
+            who = who.partition(" ")[0]
+        lines.append(LOGS[name].format(n=n, name=who, text=text))
+    chats = import_chats(write("log.txt", "\n".join(lines) + "\n"), keep_personal=True)
+    assert turns(chats) == [said(*(line.partition(": ")[2] for line in HI))]
+    if "iso" in name or name in ("day first", "tilde"):
+        assert chats.dialogues[0]["time"][:16] == "2024-01-05T15:04"
+
+
+def test_reported_logs() -> None:
+    assert turns(import_chats(reported("v14_iso_log.txt"))) == [
+        said("is it open?", "until six"),
+        said("thanks", "welcome"),
+    ]
+    assert texts(import_chats(reported("v01_rev.txt"))) == [
+        ["Hello there.", "Hi, how can I help?", "Is it open?", "Until six."]
+    ]
+    chats = import_chats(reported("c07_wa_tilde.txt"))
+    assert [len(row["turns"]) for row in chats.dialogues] == [2, 2]
+    assert chats.dialogues[0]["time"] == "2025-04-11T21:17:58"
+
+
+XML = {
+    "sms backup": (
+        "<?xml version='1.0' encoding='UTF-8' standalone='yes' ?>\n<!--File Created By SMS Backup-->\n<smses count=\"4\">"
+        + "".join(
+            f'<sms protocol="0" address="+1202555019{n // 2}" date="{(T0 + n * 60) * 1000}" type="{1 + n % 2}" subject="null"'
+            f' body="{text}" toa="null" read="1" status="-1" readable_date="Jan 2, 2024" contact_name="Ann {n // 2}" />'
+            for n, text in enumerate(FOUR)
+        )
+        + "</smses>",
+        [said(Q1, A1), said(Q2, A2)],
+    ),
+    "log": (
+        "<chat id='7'>" + "".join(f"<message from='{('customer', 'agent')[n % 2]}' time='{iso(n)}'>{text}</message>"
+                                   for n, text in enumerate(FOUR)) + "</chat>",
+        [said(*FOUR)],
+    ),
+    "tickets": (
+        "<tickets>" + "".join(
+            f"<ticket><id>{t}</id><comments type='array'><comment><author-id>1</author-id><role>customer</role><value>{Q1}</value>"
+            f"<created-at>{iso(0)}</created-at></comment><comment><author-id>2</author-id><role>agent</role><value>{A1}</value>"
+            f"<created-at>{iso(1)}</created-at></comment></comments></ticket>" for t in (5, 6)) + "</tickets>",
+        [said(Q1, A1)] * 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", XML)
+def test_xml(write: Write, name: str) -> None:
+    content, expected = XML[name]
+    assert turns(import_chats(write("export.xml", content))) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "an HTML page|document type"),
+        ("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "document type"),
+        ("<?xml version='1.0'?><a><b></a>", "damaged XML"),
+        ("<!doctype html><html><body>Ann: hi</body></html>", "an HTML page"),
+    ],
+)
+def test_xml_and_html_that_are_refused(write: Write, content: str, problem: str) -> None:
+    with pytest.raises(ChatsError, match=problem):
+        import_chats(write("export.xml", content))

@@ -16,6 +16,7 @@ from polyrank_chats.files.json_files import json_rows
 from polyrank_chats.files.members import Member, Members
 from polyrank_chats.files.parquet import parquet_rows
 from polyrank_chats.files.workbooks import sheet_rows
+from polyrank_chats.files.xml_files import xml_rows
 from polyrank_chats.messages import ReadOptions, Rows
 
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
@@ -102,9 +103,10 @@ class File:
         if "\n" not in text:
             text = text.replace("\r", "\n")
         start = text.lstrip()[:15].lower()
-        if start.startswith("<"):
-            page = "an HTML page" if start.startswith(("<html", "<!doctype", "<table", "<div", "<head")) else "XML"
-            raise DataError(f"{self.path}: is {page}; {EXPORT}")
+        if start.startswith("<") and text.rstrip().endswith(">"):
+            if start.startswith(("<html", "<!doctype", "<table", "<div", "<head", "<body")):
+                raise DataError(f"{self.path}: is an HTML page; {EXPORT}")
+            return None, xml_rows(self.member, data)
         if re.match(r"\{|\[\s*[\[{\]\"]", start):  # WhatsApp has a bracket before each date
             return None, json_rows(self.member, text, self.options.report.count_bad)
         return text, []

@@ -80,7 +80,8 @@ def _parsed(row: Row) -> Row:
 
 def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
     options = file.options
-    is_stream = len(talks) == 1 and _id(talks[0], options) is None
+    timed = usual(flat(talks[0].messages[0][0]), "time")
+    is_stream = len(talks) == 1 and _id(talks[0], options) in (None, talks[0].name if timed else None)
     messages: Rows = []
     known: dict[str, list[list[Row]]] = {}  # the conversations with each id
     for talk in talks:

@@ -7,7 +7,11 @@ from polyrank_chats.errors import row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.messages import Message, Messages
 
-LINE = re.compile(r"(?:[\[(][\d:., APMapm]+[\])] *)?(?P<name>[^\W\d_][^:\n,;\t]{0,39}?) ?: +(?P<text>\S.*)")
+LINE = re.compile(  # also: [0:05] Ann: hi, 10:15 PM Ann: hi, ( 1m 5s ) Ann: hi, **Ann:** hi, 10:15 <ann> hi, Ann (0:05): hi
+    r"(?:[-*>] )?(?:[\[(][\d:., APMapmhs]+[\])] *|\d{1,2}:\d\d(?::\d\d)?(?: ?[APap]\.?[Mm]\.?)?[ \t]+(?:[-–] )?)?"
+    r"(?:<[ @+%&~]?(?P<nick>[^\s<>]{1,40})>|\*\*(?P<bold>[^*:\n]{1,40}):?\*\*:?"
+    r"|(?P<name>[^\W\d_][^:\n,;\t]{0,39}?)(?: ?[(\[][\d:., APMapm]+[)\]])? ?:) +(?P<text>\S.*)"
+)
 Lines = list[tuple[int, str]]
 """Lines with their numbers."""
 
@@ -19,7 +23,7 @@ def is_transcript(text: str) -> bool:
     (True, False)
     """
     lines = [line for line in text.split("\n") if line.strip()][:200]
-    names = [found["name"] for line in lines if (found := LINE.match(line.strip()))]
+    names = [_name(found) for line in lines if (found := LINE.match(line.strip()))]
     return len(set(names)) > 1 and 2 * len(names) > len(lines) and 2 * len(set(names)) <= len(names) + 2
 
 
@@ -67,11 +71,15 @@ def _spoken(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
             continue
         if name:
             yield start, name, "\n".join(words)
-        start, name, words = (number, found["name"], [found["text"]]) if found else (number, "", [])
+        start, name, words = (number, _name(found), [found["text"]]) if found else (number, "", [])
         if not found:
             yield number, "", line
     if name:
         yield start, name, "\n".join(words)
+
+
+def _name(found: re.Match[str]) -> str:
+    return (found["nick"] or found["bold"] or found["name"]).strip()
 
 
 def _blocks(text: str) -> Iterator[Lines]:

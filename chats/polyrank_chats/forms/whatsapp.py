@@ -24,7 +24,14 @@ STAMPS = [
     )
     for n in range(3)
 ]
-LINE = re.compile(rf"(?:{STAMPS[0][0]}(?: [-–]|,) |\[{STAMPS[1][0]}\] |{STAMPS[2][1]} [-–] )(?P<rest>.*)", re.DOTALL)
+NAME = r"[^\W\d_][^:\n<>\[\]\t]{0,39}"
+ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z| ?[+-]\d\d:?\d\d)?"
+LINE = re.compile(
+    rf"(?:{STAMPS[0][0]}(?: [-–~|]|,) |\[{STAMPS[1][0]}\] |{STAMPS[2][1]} [-–~|] "
+    rf"|\[?(?P<iso>{ISO})\]?(?: ?[-–~|,]|)[ \t]+(?=<|\[|{NAME}(?:: |:$|\t)))(?P<rest>.*)",
+    re.DOTALL,
+)
+BRACKETED = re.compile(r"\A(?:<[ @+%&~]?(?P<name>[^<>\n]{1,40})> |\[(?P<other>[^\[\]\n]{1,40})\]:? |(?P<tabbed>[^:\t]{1,40})\t)")
 BUDDHIST = re.compile(r"\b25\d\d\b")
 SENDER = re.compile(r"(?P<name>[^:\"“„«]{1,80}): ?(?P<text>.*)", re.DOTALL)
 # in every language a placeholder for a file is in angle brackets (Android), or has a mark before it (iPhone)
@@ -90,8 +97,7 @@ def _message(file: File, number: int, raw: str) -> Message | str:
     first, _, more = raw.partition("\n")
     stamp = LINE.match(_plain(first))
     assert stamp is not None  # how the line was found
-    date, clock = (next(filter(None, map(stamp.group, (f"{what}{n}" for n in range(3))))) for what in ("date", "clock"))
-    rest = _behind(first, stamp.start("rest"))
+    rest = BRACKETED.sub(lambda found: f"{found[found.lastgroup or 0]}: ", _behind(first, stamp.start("rest")), count=1)
     if not SENDER.match(MARKS.sub("", rest)):
         return SYSTEM
     name, _, said = f"{rest}\n{more}".partition(":")
@@ -107,11 +113,16 @@ def _message(file: File, number: int, raw: str) -> Message | str:
         return ATTACHMENT if len(text.split()) < 5 else SYSTEM
     if not text:
         return EMPTY
+    sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks senders who are not contacts
+    return Message(f"{file.path}:{number}", file.stem, sender, said, time=stamp["iso"] or _time(stamp))
+
+
+def _time(stamp: re.Match[str]) -> str:
+    """The date and the time of day, in a form that does not depend on the language."""
+    date, clock = (next(filter(None, map(stamp.group, (f"{what}{n}" for n in range(3))))) for what in ("date", "clock"))
     day = re.sub(r"[년年월月]", "-", re.sub(r"[\s일日г]", "", date)).rstrip(".")
     day = BUDDHIST.sub(lambda year: str(int(year[0]) - 543), day)
-    time = f"{day} {re.sub(r'(?<=[0-9])(?:[.]| h )(?=[0-9])', ':', clock)}"
-    sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks senders who are not contacts
-    return Message(f"{file.path}:{number}", file.stem, sender, said, time=time)
+    return f"{day} {re.sub(r'(?<=[0-9])(?:[.]| h )(?=[0-9])', ':', clock)}"
 
 
 def _behind(line: str, n: int) -> str:
