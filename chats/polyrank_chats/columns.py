@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.messages import ReadOptions
@@ -302,12 +303,31 @@ def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     """A column with a usual name; columns with repeated values are preferred."""
     by_key = {each.key: each for each in free}
     names = usual(by_key, "conversation")
+    ids = {value for key in usual(by_key, "id") for value in by_key[key].values}
+    for key in by_key if ids else ():  # the parent of a mail or a comment of Salesforce is the case; Reddit's is t1_abc
+        if normal(key) == "parentid" and by_key[key].filled == 1:
+            is_case = not any(value in ids or re.match(r"t\d_", value) for value in by_key[key].values)
+            names += [key] * is_case
     for key in [key for key in names if by_key[key].filled < 0.5]:
         options.report.note(f"{key!r} is not the column of conversations, because it is empty in most rows")
         names.remove(key)
     # without threads, each message of Google Chat has its own topic
     names = [key for key in names if normal(key) != "topicid" or by_key[key].distinct < 1]
     return sorted(names, key=lambda key: by_key[key].distinct >= 1)[:1]
+
+
+def asking_columns(rows: Sequence[Row], kind: Literal["question", "answer"]) -> list[str]:
+    """The columns of questions or answers: by their names, or by a word of their names and the longest texts.
+
+    >>> asking_columns([{"Kundenfrage": "Wo?", "Antwort": "Hier.", "Bearbeiter": "Ben"}], "question")
+    ['Kundenfrage']
+    """
+    side = {"question": "customers", "answer": "agents"}[kind]
+    profiles = [profile(key, (row.get(key) for row in rows)) for key in keys_of(rows)]
+    texts = sorted((each for each in profiles if each.is_text), key=lambda each: -each.words)
+    by_word = [each.key for each in texts if any(stem in normal(each.key) for stem in NAMES[f"{kind}_stems"])]
+    both = [each.key for each in texts if hinted(each.key, side) and hinted(each.key, "text", "answer", "question")]
+    return usual((each.key for each in profiles), kind) or by_word or both
 
 
 def _sender_by_values(

@@ -780,3 +780,169 @@ def test_xml(write: Write, name: str) -> None:
 def test_xml_and_html_that_are_refused(write: Write, content: str, problem: str) -> None:
     with pytest.raises(ChatsError, match=problem):
         import_chats(write("export.xml", content))
+
+
+WORDS = [
+    ("IN", "OUT"), ("in", "out"), ("I", "O"), ("MO", "MT"), ("Received", "Sent"), ("inbound", "outbound-api"),
+    ("Incoming", "Outgoing"), ("eingehend", "ausgehend"), ("Empfangen", "Gesendet"), ("entrante", "saliente"),
+    ("recibido", "enviado"), ("entrant", "sortant"), ("Reçu", "Envoyé"), ("ricevuto", "inviato"), ("recebida", "enviada"),
+    ("customer", "agent"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("contact", ["Phone", "Contact", "Name", "Customer", "Address"])
+def test_one_contact_and_a_direction(write: Write, words: tuple[str, str], contact: str) -> None:
+    """Two contacts at the same time; the name of the contact is in every row."""
+    rows = [("Timestamp", contact, "Direction", "Body", "Status", "Channel")]
+    for n, text in enumerate(FOUR):
+        rows += [
+            (f"2024-01-02 09:{n:02}:{c}0", f"+1202555019{c}" if contact == "Phone" else ("Ann", "Bob")[c],
+             words[n % 2], f"{text} {c}", ("read", "delivered")[n % 2], "sms")
+            for c in range(2)
+        ]  # fmt: skip
+    chats = import_chats(write("sms.csv", table(*rows)), keep_personal=True)
+    assert turns(chats) == [said(*(f"{text} {c}" for text in FOUR)) for c in range(2)]
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_twilio_s_from_and_to_are_a_pair(write: Write, separator: str) -> None:
+    rows = [("From", "To", "Body", "Status", "SentDate", "NumSegments", "AccountSid", "Sid", "Direction", "Price")]
+    for n in reversed(range(4)):
+        for c in range(3):
+            pair = ("+12025550100", f"+1202555019{c}")
+            who = pair if n % 2 else pair[::-1]
+            rows.append((*who, f"{FOUR[n]} {c}", ("received", "delivered")[n % 2], f"2024-01-02T09:{n:02}:{c}0Z", "1", "AC",
+                         f"SM{n}{c}", ("inbound", "outbound-reply")[n % 2], "-0.0079"))  # fmt: skip
+    chats = import_chats(write("twilio.csv", table(*rows, separator=separator)), keep_personal=True)
+    assert sorted(turns(chats)) == [said(*(f"{text} {c}" for text in FOUR)) for c in range(3)]
+
+
+def test_a_pair_without_directions_is_divided_at_pauses(write: Write) -> None:
+    rows = [("Date", "From", "To", "Message")]
+    for day in ("02", "09"):
+        rows += [
+            (f"2024-01-{day} 09:0{n}", ("Ann", "Shop")[n % 2], ("Shop", "Ann")[n % 2], text)
+            for n, text in enumerate(FOUR)
+        ]
+        rows += [(f"2024-01-{day} 09:01", "Bob", "Shop", "Hi"), (f"2024-01-{day} 09:02", "Shop", "Bob", "Hello")]
+    chats = import_chats(write("x.csv", table(*rows)))
+    assert sorted(texts(chats)) == sorted([FOUR, ["Hi", "Hello"]] * 2)
+
+
+QUESTIONS = {
+    "d23b": (table(("question_id", "question", "answer"), (1, "How?", "So."), (1, "How?", "Thus."), (2, "Where?", "Here.")),
+             [said("How?", "So."), said("How?", "Thus."), said("Where?", "Here.")]),
+    "rounds": (table(("id", "question", "answer"), (1, "How?", "So."), (1, "And then?", "Thus."), (2, "Where?", "Here.")),
+               [said("How?", "So.", "And then?", "Thus."), said("Where?", "Here.")]),
+    "german": (table(("Nr", "Kundenfrage", "Antwort", "Bearbeiter"), *((n, f"Wie geht es {n}?", f"So {n}.", "Ben")
+                     for n in range(5))), [said(f"Wie geht es {n}?", f"So {n}.") for n in range(5)]),
+    "german, two": (table(("Datum", "Anfrage", "Antworttext", "Mitarbeiter"), *((f"0{n + 1}.02.2024", f"Wie geht es {n}?",
+                          f"So {n}.", ("Ben", "Eva")[n % 2]) for n in range(5))),
+                    [said(f"Wie geht es {n}?", f"So {n}.") for n in range(5)]),
+    "spanish": (table(("Pregunta del cliente", "Respuesta", "Agente"), ("¿Dónde?", "Aquí.", "Ben"), ("¿Cómo?", "Así.", "Eva")),
+                [said("¿Dónde?", "Aquí."), said("¿Cómo?", "Así.")]),
+    "french": (table(("Question client", "Réponse", "Conseiller"), ("Où ?", "Ici.", "Ben"), ("Comment ?", "Ainsi.", "Eva")),
+               [said("Où ?", "Ici."), said("Comment ?", "Ainsi.")]),
+    "italian": (table(("Domanda", "Risposta"), ("Dove?", "Qui."), ("Come?", "Così.")), [said("Dove?", "Qui."),
+                said("Come?", "Così.")]),
+    "portuguese": (table(("Pergunta", "Resposta", "Atendente"), ("Onde?", "Aqui.", "Ben"), ("Como?", "Assim.", "Eva")),
+                   [said("Onde?", "Aqui."), said("Como?", "Assim.")]),
+    "dutch": (table(("Klantvraag", "Antwoord", "Medewerker"), ("Waar?", "Hier.", "Ben"), ("Hoe?", "Zo.", "Eva")),
+              [said("Waar?", "Hier."), said("Hoe?", "Zo.")]),
+    "polish": (table(("Pytanie", "Odpowiedź"), ("Gdzie?", "Tu."), ("Jak?", "Tak.")), [said("Gdzie?", "Tu."), said("Jak?", "Tak.")]),
+    "russian": (table(("Вопрос", "Ответ"), ("Где?", "Здесь."), ("Как?", "Так.")), [said("Где?", "Здесь."), said("Как?", "Так.")]),
+    "turkish": (table(("Soru", "Cevap"), ("Nerede?", "Burada."), ("Nasıl?", "Böyle.")), [said("Nerede?", "Burada."),
+                said("Nasıl?", "Böyle.")]),
+    "customer and agent": (table(("Customer message", "Agent reply"), ("Where?", "Here."), ("How?", "So.")),
+                           [said("Where?", "Here."), said("How?", "So.")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions_and_answers_in_many_languages(write: Write, name: str) -> None:
+    content, expected = QUESTIONS[name]
+    chats = import_chats(write("faq.csv", content))
+    assert sorted(turns(chats)) == sorted(expected), chats.report.notes
+
+
+def test_several_answers_to_a_question_are_several_right_answers() -> None:
+    assert turns(import_chats(reported("d23b_insuranceqa.csv"))) == [
+        said("How do I mount a disk?", "Use mount as root."),
+        said("How do I mount a disk?", "See fstab."),
+        said("Where are logs?", "In /var/log."),
+        said("Where are logs?", "Use journalctl."),
+    ]
+
+
+TABLES = {
+    "salesforce comments": (
+        table(("Id", "ParentId", "IsPublished", "CommentBody", "CreatedById", "CreatedDate"),
+              *((f"c{n}", f"case{n // 2}", "true", text, ("ann", "ben")[n % 2], iso(n)) for n, text in enumerate(FOUR)),
+              ("c9", "case0", "false", "call her", "ben", iso(9))),
+        [[Q1, A1], [Q2, A2]],
+    ),
+    "salesforce mail": (
+        table(("Id", "ParentId", "TextBody", "FromAddress", "ToAddress", "Incoming", "MessageDate"),
+              *((f"m{n}", f"case{n // 2}", text, ("ann@x.example", "help@y.example")[n % 2],
+                 ("help@y.example", "ann@x.example")[n % 2], ("true", "false")[n % 2], iso(n)) for n, text in enumerate(FOUR))),
+        [[Q1, A1], [Q2, A2]],
+    ),
+    "salesforce transcript": (
+        table(("Id", "Body"), *((c, "<p align=\"center\">Chat Started: Tuesday, January 02, 2024, 09:00:00 (+0000)</p>"
+              "<p align=\"center\">Agent Ben L</p>( 5s ) Ann: " + Q1 + "<br>( 1m 10s ) Ben: " + A1 + "<br>( 2m 1s ) Ann: " + Q2
+              + "<br>") for c in range(2))),
+        [[Q1, A1, Q2]] * 2,
+    ),
+    "python in a cell": (
+        table(("id", "conversation"), *((c, str([{"role": ("user", "assistant")[n % 2], "content": text}
+                                                for n, text in enumerate(FOUR)])) for c in range(2))),
+        [FOUR] * 2,
+    ),
+    "comments in a cell": (
+        table(("ticket_id", "status", "comments"), *((c, "closed", "[" + ", ".join(
+            f'{{"author_id": {n % 2}, "body": "{text}", "public": true, "created_at": "{iso(n)}"}}'
+            for n, text in enumerate(FOUR)) + "]") for c in range(2))),
+        [FOUR] * 2,
+    ),
+    "linkedin": (
+        table(("CONVERSATION ID", "CONVERSATION TITLE", "FROM", "SENDER PROFILE URL", "TO", "DATE", "SUBJECT", "CONTENT", "FOLDER"),
+              *((f"c{n // 2}", "", ("Ann", "Ben")[n % 2], "x", ("Ben", "Ann")[n % 2], f"2024-01-02 09:0{n}:00 UTC", "", text, "INBOX")
+                for n, text in enumerate(FOUR))),
+        [[Q1, A1], [Q2, A2]],
+    ),
+    "slack table": (
+        table(("channel", "ts", "thread_ts", "user", "text"), ("help", f"{T0}.1", f"{T0}.1", "ann", Q1),
+              ("help", f"{T0 + 1}.1", f"{T0 + 1}.1", "cy", Q2), ("help", f"{T0 + 2}.1", f"{T0}.1", "ben", A1),
+              ("help", f"{T0 + 3}.1", f"{T0 + 1}.1", "ben", A2)),
+        [[Q1, A1], [Q2, A2]],
+    ),
+    "channel is a medium": (
+        table(("created_at", "channel", "session", "sender", "message"), *((iso(n), "web", f"s{n // 2}", ("visitor", "bot")[n % 2],
+              text) for n, text in enumerate(FOUR))),
+        [[Q1, A1], [Q2, A2]],
+    ),
+    "bot log": (
+        table(("phone", "role", "message", "created_at"), *((f"+1202555019{n // 2}", ("user", "assistant")[n % 2], text, iso(n))
+              for n, text in enumerate(FOUR))),
+        [[Q1, A1], [Q2, A2]],
+    ),
+    "sent by me": (
+        table(("chat", "date", "is_from_me", "text"), *((("Ann", "Bob")[n // 2], f"2024-01-02 09:0{n}", n % 2, text)
+              for n, text in enumerate(FOUR))),
+        [[Q1, A1], [Q2, A2]],
+    ),
+    "reddit table": (
+        table(("id", "parent_id", "link_id", "author", "body", "created_utc"), ("a", "t3_p", "t3_p", "ann", Q1, T0),
+              ("b", "t1_a", "t3_p", "ben", A1, T0 + 1), ("c", "t1_a", "t3_p", "cy", A2, T0 + 2),
+              ("d", "t1_b", "t3_p", "[deleted]", "[deleted]", T0 + 3), ("e", "t1_d", "t3_p", "ann", Q2, T0 + 4)),
+        [[Q1, A1], [Q1, A2]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_many_programs(write: Write, name: str) -> None:
+    content, expected = TABLES[name]
+    chats = import_chats(write("export.csv", content), keep_personal=True)
+    assert sorted(texts(chats)) == sorted(expected), chats.report.notes

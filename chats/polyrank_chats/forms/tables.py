@@ -1,11 +1,13 @@
 """Messages of tables: rows of one message each, and rows of a question and an answer."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from polyrank_chats.columns import (
     Columns,
+    asking_columns,
     check_columns,
     columns,
     flat,
@@ -265,8 +267,9 @@ def questions(file: File) -> Messages | None:
     wanted = options.form or options.question or options.answer
     if not wanted and (options.sender or options.text or options.conversation):
         return None
-    answers = [options.answer] if options.answer else usual(keys, "answer")
-    asked = [options.question] if options.question else usual([key for key in keys if key not in answers], "question")
+    answers = [options.answer] if options.answer else asking_columns(first_rows(rows), "answer")
+    free = [{key: value for key, value in row.items() if key not in answers} for row in first_rows(rows)]
+    asked = [options.question] if options.question else asking_columns(free, "question")
     if asked and answers:
         return _exchanges(file, rows, (asked[0], answers[0]))
     if wanted:
@@ -290,6 +293,7 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
         options.report.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
     ids = [options.conversation] if options.conversation else usual(keys, "question_id")[:1]
     times = options.time or _guessed_time(rows, [key for key in keys if key not in (*chosen, *ids)], options)
+    said: Counter[tuple[str, str]] = Counter()
     for number, row in rows:
         texts = [plain(row.get(key)) for key in chosen]
         if str(row.get("header")).startswith("Gemini"):  # its titles begin with a word such as Prompted
@@ -300,7 +304,9 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
         if not texts[0]:
             yield row_error(file.path, number, f"no text in {chosen[0]!r}; fill it in or remove the row")
             continue
-        where, conversation = f"{file.path}:{number}", _scalar(row, ids) or f"{file.stem}:{number}"
+        where, name = f"{file.path}:{number}", _scalar(row, ids) or f"{file.stem}:{number}"
+        n = said[name, texts[0]] = said[name, texts[0]] + 1  # another answer to the question is another conversation
+        conversation = name if n == 1 else f"{name} ({n})"
         time = time_of(row, times)
         for role, text in zip(("customer", "agent"), texts, strict=True):
             yield Message(where, file.stem, role, text, conversation, time, role)

@@ -7,6 +7,7 @@ from polyrank_chats.forms.tables import first_rows, some_rows, time_of
 from polyrank_chats.forms.transcripts import is_transcript, spoken
 from polyrank_chats.messages import Message, Messages
 from polyrank_chats.profiles import profile
+from polyrank_chats.texts import plain
 from polyrank_chats.values import text_of
 
 
@@ -17,7 +18,7 @@ def transcripts(file: File) -> Messages | None:
         return None
     rows = first_rows(some_rows(file))
     for key in [options.text] if options.text else keys_of(rows):
-        cells = [cell for row in rows if (cell := text_of(row.get(key))).strip()]
+        cells = [cell for row in rows if (cell := plain(text_of(row.get(key))))]
         if cells and sum("\n" in cell and is_transcript(cell) for cell in cells) >= 0.8 * len(cells):
             return _messages(file, key)
     return None
@@ -30,7 +31,7 @@ def _messages(file: File, text: str) -> Messages:
     time = options.time or time_columns([profile(key, (row.get(key) for row in rows)) for key in keys], options)
     options.report.note(f"each row is a conversation, with its transcript in {text!r}")
     for number, row in file.rows:
-        said = spoken(str(row.get(text) or ""))
+        said = spoken(plain(row.get(text)))
         if not said:
             yield row_error(file.path, number, f"no transcript in {text!r}; fill it in or remove the row")
         name = next((str(row[key]) for key in names if row.get(key)), f"{file.stem}:{number}")

@@ -7,8 +7,9 @@ from polyrank_chats.errors import row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.messages import Message, Messages
 
-LINE = re.compile(  # also: [0:05] Ann: hi, 10:15 PM Ann: hi, ( 1m 5s ) Ann: hi, **Ann:** hi, 10:15 <ann> hi, Ann (0:05): hi
-    r"(?:[-*>] )?(?:[\[(][\d:., APMapmhs]+[\])] *|\d{1,2}:\d\d(?::\d\d)?(?: ?[APap]\.?[Mm]\.?)?[ \t]+(?:[-–] )?)?"
+LINE = re.compile(  # [0:05] Ann: hi, 10:15 PM Ann: hi, ( 1m 5s ) Ann: hi, **Ann:** hi, 10:15 <ann> hi, Ann (0:05): hi
+    r"(?:[-*>] )?"
+    r"(?P<at>[\[(][\d:., APMapmhs]+[\])] *|\d{1,2}:\d\d(?::\d\d)?(?: ?[APap]\.?[Mm]\.?)?[ \t]+(?:[-–] )?)?"
     r"(?:<[ @+%&~]?(?P<nick>[^\s<>]{1,40})>|\*\*(?P<bold>[^*:\n]{1,40}):?\*\*:?"
     r"|(?P<name>[^\W\d_][^:\n,;\t]{0,39}?)(?: ?[(\[][\d:., APMapm]+[)\]])? ?:) +(?P<text>\S.*)"
 )
@@ -64,8 +65,11 @@ def spoken(text: str) -> list[tuple[str, str]]:
 def _spoken(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
     """Line, name and text of each message; the name is empty for lines before the first name."""
     start, name, words = 0, "", list[str]()
-    for number, line in lines:
-        found = LINE.match(line)
+    held = [(number, line, LINE.match(line)) for number, line in lines]
+    stamped = [found for _, _, found in held if found and found["at"]]
+    for number, line, found in held:
+        if found and not found["at"] and len(stamped) > 1:  # such as Chat started: 9:00
+            found = None
         if name and not found:
             words.append(line)
             continue

@@ -31,7 +31,9 @@ LINE = re.compile(
     rf"|\[?(?P<iso>{ISO})\]?(?: ?[-–~|,]|)[ \t]+(?=<|\[|{NAME}(?:: |:$|\t)))(?P<rest>.*)",
     re.DOTALL,
 )
-BRACKETED = re.compile(r"\A(?:<[ @+%&~]?(?P<name>[^<>\n]{1,40})> |\[(?P<other>[^\[\]\n]{1,40})\]:? |(?P<tabbed>[^:\t]{1,40})\t)")
+BRACKETED = re.compile(
+    r"\A(?:<[ @+%&~]?(?P<name>[^<>\n]{1,40})> |\[(?P<other>[^\[\]\n]{1,40})\]:? |(?P<tabbed>[^:\t]{1,40})\t)"
+)
 BUDDHIST = re.compile(r"\b25\d\d\b")
 SENDER = re.compile(r"(?P<name>[^:\"“„«]{1,80}): ?(?P<text>.*)", re.DOTALL)
 # in every language a placeholder for a file is in angle brackets (Android), or has a mark before it (iPhone)
