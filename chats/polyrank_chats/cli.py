@@ -32,6 +32,7 @@ COLUMNS = {
     "text": "the text",
     "question": "the question, in a table of answers",
     "answer": "the answer, in a table of answers",
+    "messages": "in JSON, the lists of messages: thread.events",
 }
 SWITCHES = {
     "keep-system": "keep a system message at the start as background",
@@ -114,7 +115,8 @@ def convert(arguments: Namespace) -> None:
         print("Is it right? [Y/n]: ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
             raise UsageError(
-                "nothing was written; correct it with --as, --conversation, --time, --sender, --text or --agent"
+                "nothing was written; correct it with --as, --conversation, --time, --sender, --text, --messages or"
+                " --agent"
             )
     write_dialogues(output, chats.dialogues)
     notify(f"wrote {output}")

@@ -34,6 +34,7 @@ def import_chats(
     text: str | None = None,
     question: str | None = None,
     answer: str | None = None,
+    messages: str | None = None,
     agent: str | Sequence[str] = (),
     join: bool = True,
     gap_hours: float = GAP_HOURS,
@@ -59,6 +60,7 @@ def import_chats(
         text: the column of texts.
         question: the column of questions, in a table of questions and answers.
         answer: the column of answers, in such a table.
+        messages: in JSON, the path to the lists of messages, with dots: ``thread.events``. It reaches into every list.
         agent: names, ids or roles of the agents, whose turns are responses; they become ``agent``, all others
             ``customer``. Empty: detected from roles and names; if that fails, speakers keep their names.
         join: make one turn of consecutive messages of a sender.
@@ -97,13 +99,14 @@ def import_chats(
         text=text,
         question=question,
         answer=answer,
+        messages=messages,
         encoding=encoding,
         sheet=_several(sheet),
         max_bytes=max_bytes,
     )
-    messages = list(read(path, options))
-    report.n_messages = sum(each.left_out is None for each in messages) + report.left_out.total() + report.n_bad
-    said = threaded(_with_speakers(_dated(messages, date_order, report), _several(agent), report, path), report)
+    known = list(read(path, options))
+    report.n_messages = sum(each.left_out is None for each in known) + report.left_out.total() + report.n_bad
+    said = threaded(_with_speakers(_dated(known, date_order, report), _several(agent), report, path), report)
     if n_loose := sum(each.message.conversation is None for each in said):
         how = (
             f"divided at pauses of {gap_hours:g} hours" if any(each.time for each in said) else "not divided: no times"

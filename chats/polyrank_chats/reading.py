@@ -77,7 +77,9 @@ def _messages(file: File) -> Messages:
     for form, reader in wanted.items():
         if (found := reader(file)) is None:
             continue
-        named = next(filter(None, (options.conversation, *options.time, options.sender, options.text)), None)
+        named = next(
+            filter(None, (options.conversation, *options.time, options.sender, options.text, options.messages)), None
+        )
         if reader not in WITH_COLUMNS and named:
             raise UsageError(f"{file.path} has no column {named!r}, as its form is {form}; leave the option out")
         if form not in options.report.forms:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 from polyrank_chats.columns import check_columns, keys_of, listed, usual
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.files.file import File
+from polyrank_chats.files.file import MARKDOWN, File
 from polyrank_chats.files.members import members
+from polyrank_chats.forms.nested import has_next_page, rows_in, talks_in
+from polyrank_chats.forms.transcripts import is_transcript
+from polyrank_chats.forms.whatsapp import begins
 from polyrank_chats.messages import ReadOptions, Rows
 from polyrank_chats.profiles import profile
 from polyrank_chats.report import Report
@@ -14,6 +17,10 @@ from polyrank_chats.texts import plain
 
 N_PROFILED = 200
 TABLES = {".csv", ".tsv", ".tab"}
+IS_CHAT = (
+    "{path} holds chats, not replies; run: polyrank import chats {path} -o chats.jsonl, and then:"
+    " polyrank import replies chats.jsonl --from-dialogues -o replies.jsonl"
+)
 
 
 def read_texts(
@@ -65,11 +72,29 @@ def _rows(path: Path, options: ReadOptions) -> Rows:
     for member in members(path, options.report.note):
         file = File(member, options)
         if file.text is None or Path(file.path.name.removesuffix(".gz")).suffix.lower() in TABLES:
-            rows += file.rows
+            if has_next_page(file.rows):
+                options.report.note("is a page of several; the replies of the others are missing")
+            if any(talk.owner for talk in talks_in(file.rows)) or holds_chats(file.rows):
+                raise UsageError(IS_CHAT.format(path=path))
+            rows += rows_in(file.rows)
+        elif MARKDOWN.search(file.text):
+            raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")
+        elif is_transcript(file.text) or begins(file.text.split("\n")[0]):
+            raise UsageError(IS_CHAT.format(path=path))
         else:
             lines = file.text.removesuffix("\n").split("\n")
             rows += [(number, {"text": line}) for number, line in enumerate(lines, 1)]
     return rows
+
+
+def holds_chats(rows: Rows) -> bool:
+    """Whether the rows are messages: they have senders, and conversations or directions.
+
+    >>> holds_chats([(1, {"ticket": 7, "sender": "Ann", "message": "hi"})]), holds_chats([(1, {"author": "Ann"})])
+    (True, False)
+    """
+    keys = keys_of(row for _, row in rows[:N_PROFILED])
+    return bool(usual(keys, "sender") and usual(keys, "text") and usual(keys, "conversation", "role", "recipient"))
 
 
 def _text_column(path: Path, rows: Rows, column: str | None, notify: Callable[[str], None]) -> str:

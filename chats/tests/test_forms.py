@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from polyrank_chats import Chats, ChatsError, import_chats
+from polyrank_chats import Chats, ChatsError, UsageError, import_chats, read_texts
 
 Write = Callable[[str, Any], Path]
 REPORTS = Path(__file__).parents[3] / "shared/reports"
@@ -946,3 +946,68 @@ def test_tables_of_many_programs(write: Write, name: str) -> None:
     content, expected = TABLES[name]
     chats = import_chats(write("export.csv", content), keep_personal=True)
     assert sorted(texts(chats)) == sorted(expected), chats.report.notes
+
+
+YAML = "responses:\n  utter_open:\n  - text: Until six.\n  utter_where:\n  - text: Main street.\n"
+YAML_CHAT = "- sender: Ann\n  text: Is it open?\n- sender: Ben\n  text: Until six.\n- sender: Ann\n  text: Thanks\n"
+MARKDOWN = "# Replies\n\nUse these:\n\n- Until six.\n- Main street.\n"
+CHAT = table(("ticket", "sender", "time", "message"), (1, "Ann", iso(0), Q1), (1, "Ben", iso(1), A1))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("domain.yml", YAML, "is YAML"), ("domain.txt", YAML, "is YAML"), ("chat.yaml", YAML_CHAT, "is YAML"),
+        ("chat.txt", YAML_CHAT, "is YAML"), ("faq.md", MARKDOWN, "is Markdown"), ("faq.txt", MARKDOWN, "is Markdown"),
+        ("t.md", "| question | answer |\n|---|---|\n| a | b |\n", "is Markdown"),
+        ("page.html", "<!doctype html><html><body><p>Until six.</p></body></html>", "is an HTML page"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("read", [import_chats, read_texts])
+def test_texts_of_other_formats_are_refused(write: Write, read: Any, name: str, content: str, problem: str) -> None:
+    with pytest.raises(ChatsError, match=problem):
+        read(write(name, content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("export.csv", CHAT), ("chat.txt", "Ann: Is it open?\nBen: Until six.\nAnn: Thanks\nBen: Bye\n"),
+        ("wa.txt", "12/31/23, 9:15 PM - Ann: hello\n12/31/23, 9:17 PM - Ben: hi\n"),
+        ("export.json", {"conversations": [{"id": 1, "messages": [{"sender": "Ann", "text": "hi"}]}]}),
+        ("sms.csv", table(("From", "To", "Body"), ("1", "2", "hi"))),
+    ],
+)  # fmt: skip
+def test_chats_are_not_replies(write: Write, name: str, content: Any) -> None:
+    with pytest.raises(UsageError, match=r"polyrank import chats .* --from-dialogues"):
+        read_texts(write(name, content))
+
+
+def test_replies_of_an_api(write: Write) -> None:
+    replies = [{"id": n, "title": f"t {n}", "content": f"<p>Reply {n}</p>"} for n in range(3)]
+    notes: list[str] = []
+    path = write("page.json", {"count": 3, "next": "https://x.example/?page=2", "results": replies})
+    _, rows = read_texts(path, column="content", notify=notes.append)
+    assert [row["content"] for _, row in rows] == ["Reply 0", "Reply 1", "Reply 2"]
+    assert any("is a page of several" in note for note in notes)
+    domain = {"version": "3.1", "responses": {f"utter_{n}": [{"text": f"Reply {n}"}] for n in range(3)}}
+    assert [row["text"] for _, row in read_texts(write("domain.json", domain))[1]] == ["Reply 0", "Reply 1", "Reply 2"]
+
+
+def test_a_page_of_chats_is_reported(write: Write) -> None:
+    content = {**JSON["gorgias"][0], "meta": {"next_cursor": "abc"}}
+    assert any("is a page of several" in note for note in import_chats(write("x.json", content)).report.notes)
+
+
+def test_dotted_names_reach_every_list(write: Write) -> None:
+    def stuff(n: int) -> dict[str, Any]:
+        lines = [{"u": {"login2": who}, "msg2": text, "at": iso(n)} for who, text in (("Ann", Q1), ("Ben", A1))]
+        return {"ref": n, "a": {"b": lines[:1]}, "parts": [{"b": []}]} | {"a": {"b": lines}}
+
+    path = write("x.json", {"things": [stuff(1), stuff(2)]})
+    chats = import_chats(path, messages="things.a.b", sender="u.login2", text="msg2")
+    assert turns(chats) == [["Ann: " + Q1, "Ben: " + A1]] * 2
+    with pytest.raises(ChatsError, match=r"has no list at 'things.c', but .*'things.a.b \(u.login2, msg2, at\)'"):
+        import_chats(path, messages="things.c", sender="u.login2", text="msg2")
+    with pytest.raises(UsageError, match=r"has no column 'u\.name'; it has 'u.login2'"):
+        import_chats(path, messages="things.a.b", sender="u.name", text="msg2")

@@ -21,6 +21,10 @@ from polyrank_chats.messages import ReadOptions, Rows
 
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
 EXPORT = "export the chats as JSON, CSV, a sheet or text"
+YAML = re.compile(
+    r"(?:---\n|(?:(?:#|version:)[^\n]*\n|\n)*[a-z_][\w-]*:[ ]*\n[ ]*(?:- |[\w\"'-]+:)|- [a-z_]+: [^\n]*\n  [a-z_]+:)"
+)
+MARKDOWN = re.compile(r"\A\s*(?:#{1,6} |\|.*\|\n\|?[ :|-]+\|?$)|^```", re.MULTILINE)
 ARCHIVES = (b"Rar!", b"7z\xbc\xaf", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # RAR, 7-Zip, bzip2, xz, zstd
 OTHERS = {
     b"%PDF": "a PDF",
@@ -107,6 +111,8 @@ class File:
             if start.startswith(("<html", "<!doctype", "<table", "<div", "<head", "<body")):
                 raise DataError(f"{self.path}: is an HTML page; {EXPORT}")
             return None, xml_rows(self.member, data)
+        if YAML.match(text) or self.path.suffix in (".yml", ".yaml"):
+            raise DataError(f"{self.path}: is YAML; convert it to JSON, for example with: yq -o json {self.path.name}")
         if re.match(r"\{|\[\s*[\[{\]\"]", start):  # WhatsApp has a bracket before each date
             return None, json_rows(self.member, text, self.options.report.count_bad)
         return text, []
@@ -124,4 +130,8 @@ class File:
     @cached_property
     def rows(self) -> Rows:
         """As ``objects``; for text, its records as CSV."""
-        return self.objects if self.text is None else csv_rows(self.member, self.text, self.options.report)
+        if self.text is None:
+            return self.objects
+        if MARKDOWN.search(self.text):
+            raise DataError(f"{self.path}: is Markdown; {EXPORT}")
+        return csv_rows(self.member, self.text, self.options.report)

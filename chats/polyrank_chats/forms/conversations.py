@@ -15,7 +15,7 @@ from polyrank_chats.columns import flat, keys_of, listed, normal, usual
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.files.json_files import json_decoder
-from polyrank_chats.forms.nested import Talk, current_branch, talks_in
+from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, talks_in
 from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows
 from polyrank_chats.messages import REPEATED, Messages, ReadOptions, Rows
 from polyrank_chats.names import NAMES
@@ -30,6 +30,8 @@ PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|
 def conversations(file: File) -> Messages | None:
     """Lists of messages are conversations; a single list without an id is a stream, such as a channel."""
     options = file.options
+    if has_next_page(some_rows(file)):
+        options.report.note(f"{file.path.name} is a page of several; get the others too, and give their folder")
     rows: Rows = [(number, current_branch(_parsed(row))) for number, row in some_rows(file)]
     talks = talks_in(rows, options.messages)
     if (

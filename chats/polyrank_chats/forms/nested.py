@@ -197,6 +197,16 @@ def current_branch(row: Row) -> Row:
     return row | {"mapping": messages[::-1]} if messages else row
 
 
+def has_next_page(rows: Rows) -> bool:
+    """Whether the only row is a page of an API that names another page.
+
+    >>> has_next_page([(1, {"results": [], "next": "https://x.example?page=2"})]), has_next_page([(1, {"next": None})])
+    (True, False)
+    """
+    page = flat(rows[0][1]) if len(rows) == 1 else {}
+    return any(page[key] for key in page for part in key.split(".")[-1:] if normal(part) in NAMES["next_page"])
+
+
 def rows_in(rows: Rows) -> Rows:
     """The rows of a table; in one object of JSON, those of its list of questions and answers, or of its longest."""
     lists = [*_lists(rows[0][1])] if len(rows) == 1 else []
@@ -205,6 +215,7 @@ def rows_in(rows: Rows) -> Rows:
 
 
 def _lists(value: Row) -> Iterator[list[Row]]:
+    yield [item for inner in value.values() for item in objects_in(inner)] if len(value) > 1 else []
     for inner in value.values():
         if items := objects_in(inner):
             yield items

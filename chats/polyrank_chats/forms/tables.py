@@ -177,7 +177,7 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
     ):
         return NOTE
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
-    if _is_deleted(row, chosen.deleted) or text in GONE:
+    if _is_deleted(row, chosen.deleted) or (chosen.reply_to and text in GONE):
         return DELETED
     if (
         kinds.intersection(NAMES["system_kinds"])
