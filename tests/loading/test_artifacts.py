@@ -476,23 +476,19 @@ def test_weights_of_another_shape_or_name_are_refused(poly: tuple[Any, Texts, An
 def test_sizes_equal_those_of_the_library(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
     save_model(tmp_path / "poly", *poly)
     save_model(tmp_path / "convert", *convert_models.make())
-    names = {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8", torch.bool: "BOOL", torch.int64: "I64"}
     for path in (tmp_path / "poly", tmp_path / "convert"):
         parts: dict[str, list[torch.Tensor]] = {}
         with safe_open(str(path / "model.safetensors"), framework="pt") as stream:
             for name in stream.keys():  # noqa: SIM118  # no dict: has no __iter__
                 parts.setdefault(name.partition(".")[0], []).append(stream.get_tensor(name))
         found = read_sizes(path)
-        assert [part.name for part in found.parts] == sorted(parts)
-        for part in found.parts:
+        assert [part.name for part in found] == sorted(parts)
+        for part in found:
             tensors = parts[part.name]
             assert part.n_parameters == sum(t.numel() for t in tensors)
             assert part.n_bytes == sum(t.numel() * t.element_size() for t in tensors)
-            assert set(part.dtypes) == {names.get(t.dtype, str(t.dtype)) for t in tensors}
+            assert set(part.dtypes) == {str(t.dtype).removeprefix("torch.") for t in tensors}
             assert list(part.dtypes) == sorted(part.dtypes)
-        assert found.n_parameters == sum(t.numel() for tensors in parts.values() for t in tensors)
-        assert found.n_bytes == sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors)
-        assert found.n_bytes_fp32 == 4 * found.n_parameters
 
 
 def test_kinds_of_numbers_of_a_part_are_in_order(tmp_path: Path) -> None:
@@ -502,7 +498,7 @@ def test_kinds_of_numbers_of_a_part_are_in_order(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(weights)
     digest = hashlib.sha256(weights).hexdigest()
     (tmp_path / MODEL.file).write_bytes(seal({"files": {"model.safetensors": digest}}, MODEL))
-    assert read_sizes(tmp_path).parts[0].dtypes == ("BF16", "BOOL", "F16", "F64", "I32", "U8")
+    assert read_sizes(tmp_path)[0].dtypes == ("bfloat16", "bool", "float16", "float64", "int32", "uint8")
 
 
 # names of models

@@ -30,7 +30,7 @@ CONVERT = "shipped:convert"
 
 def test_the_shipped_model_is_small_and_contains_no_paths() -> None:
     folder = model_folder(CONVERT)
-    assert read_sizes(folder).n_bytes < 20e6
+    assert sum(part.n_bytes for part in read_sizes(folder)) < 20e6
     config = read_config(folder)
     assert config["fingerprint"] == load_encoder(CONVERT).fingerprint == load(CONVERT).fingerprint
     paths = [value for value in _strings(config["metadata"]) if value.startswith("/")]
@@ -190,8 +190,8 @@ def test_the_second_stage_corrects_the_larger_model() -> None:
     assert [ref.name for ref in shipped_rerankers([encoder.fingerprint])] == ["shipped:late"]
     assert shipped_rerankers([late.fingerprint]) == []
     folder = model_folder("shipped:late")
-    assert {dtypes for part in read_sizes(folder).parts for dtypes in part.dtypes} == {"F16"}
-    assert read_sizes(folder).n_bytes < 8e6  # the layers of shipped:minilm are not stored again
+    assert {dtypes for part in read_sizes(folder) for dtypes in part.dtypes} == {"float16"}
+    assert sum(part.n_bytes for part in read_sizes(folder)) < 8e6  # the layers of shipped:minilm are not stored again
     assert not [value for value in _strings(read_config(folder)["metadata"]) if value.startswith("/")]
     context = Context(("do you have any pets?",), ("i have two dogs.", "i work at night."))
     replies = ["do you have any pets?", "no , i drive a truck .", "two dogs . they love to run ."]

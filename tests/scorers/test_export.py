@@ -28,7 +28,6 @@ from polyrank.scorers.exported import (
     check_export,
     export_model,
     export_to_sentence_transformers,
-    fastest_backend,
     load_exported,
 )
 from polyrank.scorers.exported.agreement import agreement
@@ -370,16 +369,6 @@ def test_agreement_of_two_rankings_by_hand() -> None:
     assert not Agreement(100, 0.5, 0.5, 0.89).kept
 
 
-def test_the_fastest_backend_is_an_existing_one(tmp_path: Path, tiny_backbone: Path) -> None:
-    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
-    assert fastest_backend([path]) == "torch"
-    assert fastest_backend([]) == "torch"
-    pytest.importorskip("onnxruntime")
-    export_model(path, "onnx")
-    assert fastest_backend([path]) in ("torch", "onnx")
-    assert fastest_backend([path, tmp_path / "other"]) == "torch"  # the other model has no export
-
-
 def test_pairs_become_lists_for_checking_8_bits(tmp_path: Path, tiny_backbone: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
@@ -543,11 +532,6 @@ def test_an_earlier_folder_for_sentence_transformers_is_replaced_on_demand(tmp_p
     assert not (tmp_path / "st2" / "2_Dense").exists()
 
 
-def test_only_exports_on_the_cpu_are_tried(cross: Path) -> None:
-    assert fastest_backend([cross], "cuda") == "torch"
-    assert fastest_backend([], "cpu") == "torch"
-
-
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -599,25 +583,6 @@ def test_an_export_is_replaced_by_the_command(tmp_path: Path, cross: Path) -> No
     assert (written.exit_code, written.exception) == (0, None)
     assert re.search(r"onnx: lowest cosine to fp32 [01]\.\d{6}; the minimum is 0\.999", written.stderr)
     assert isinstance(load_exported(path, "onnx"), CrossScorer)
-
-
-def test_the_fastest_backend_is_chosen(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses a clock that advances only when a network in torch computes."""
-    import time
-
-    now = [0.0]
-
-    def drive(*_: object) -> None:
-        now[0] += 1
-
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(drive)
-    try:
-        assert fastest_backend([cross]) == "onnx"
-    finally:
-        hook.remove()
-    assert now[0] > 0
-    assert fastest_backend([cross]) == "torch"  # equal times, and torch needs no export
 
 
 def test_an_existing_export_is_reported_before_any_work(tmp_path: Path, cross: Path) -> None:

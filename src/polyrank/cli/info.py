@@ -19,7 +19,7 @@ def info(
     """Show a model's kind, fingerprint, and parameters and bytes of each part; for a ranker, its terms and weights."""
     from polyrank.loading.folders import folder_kind
     from polyrank.loading.models import model_folder
-    from polyrank.models.artifacts import read_config, read_sizes
+    from polyrank.models.artifacts import TensorGroup, read_config, read_sizes
 
     folder = model_folder(model)
     if not folder.is_dir():
@@ -31,18 +31,18 @@ def info(
     if kind == "ranker":
         _show_ranker(folder, model, json_=json_)
         return
-    document, sizes = read_config(folder), read_sizes(folder)
+    document, parts = read_config(folder), read_sizes(folder)
+    n_parameters, n_bytes = sum(part.n_parameters for part in parts), sum(part.n_bytes for part in parts)
     if json_:
-        totals = {name: getattr(sizes, name) for name in ("n_parameters", "n_bytes", "n_bytes_fp32")}
+        totals = {"n_parameters": n_parameters, "n_bytes": n_bytes, "n_bytes_fp32": 4 * n_parameters}
         named = {"kind": document["model"]["kind"], "fingerprint": document["fingerprint"]}
-        print(json.dumps({**named, **totals, "parts": [dataclasses.asdict(part) for part in sizes.parts]}))
+        print(json.dumps({**named, **totals, "parts": [dataclasses.asdict(part) for part in parts]}))
         return
-    parts = [(part.name, ", ".join(part.dtypes), part.n_parameters, part.n_bytes) for part in sizes.parts]
     rows = []
-    for name, dtypes, n_parameters, n_bytes in [*parts, ("all", "", sizes.n_parameters, sizes.n_bytes)]:
-        fp32 = 4 * n_parameters
-        numbers = (f"{n_bytes / 1e6:.2f}", f"{fp32 / 1e6:.2f}", f"{fp32 / max(n_bytes, 1):.1f}")
-        rows.append((name, dtypes, f"{n_parameters:,}", *numbers))
+    for part in [*parts, TensorGroup("all", n_parameters, n_bytes, ())]:
+        fp32 = 4 * part.n_parameters
+        numbers = (f"{part.n_bytes / 1e6:.2f}", f"{fp32 / 1e6:.2f}", f"{fp32 / max(part.n_bytes, 1):.1f}")
+        rows.append((part.name, ", ".join(part.dtypes), f"{part.n_parameters:,}", *numbers))
     print(f"{model}: {document['model']['kind']}, fingerprint {document['fingerprint']}")
     print_table(("part", "stored as", "parameters", "MB", "MB in fp32", "times smaller"), rows, n_left=2)
 

@@ -5,15 +5,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from polyrank.config.checked import Count, Limits, NonNegativeFloat, Positive, Settings, from_dict
 from polyrank.config.names import Backend
 from polyrank.config.tables import read_tables
 from polyrank.errors import ConfigError, UsageError
 
-ServedBackend = Literal[Backend, "auto"]
-"""A backend, or the fastest on the machine."""
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 Port = Annotated[int, Limits(least=0, most=65_535)]
 MetadataBytes = Annotated[int, Limits(least=2, most=65_536)]  # the limit of an index
@@ -77,8 +75,7 @@ class ServingSettings(Settings):
         port: 0: any free port.
         api_key_file: a file with one key per line; None: every client that reaches the server has full access.
         device: for networks: auto, cpu, cuda or mps.
-        backend: torch, or an export of the models: onnx, onnx-int8 or openvino; auto times torch, onnx and openvino at
-            the start and uses the fastest.
+        backend: torch, or an export of the models: onnx, onnx-int8 or openvino.
         workers: processes that compute; each loads every model.
         threads: per worker; None: an equal share of the cores.
         drain_s: seconds after SIGTERM in which the server still accepts requests while ``/ready`` returns 503, so that
@@ -90,7 +87,7 @@ class ServingSettings(Settings):
     port: Port = 8600
     api_key_file: str | None = None
     device: str = "auto"
-    backend: ServedBackend = "torch"
+    backend: Backend = "torch"
     workers: Count = 1
     threads: Count | None = None
     drain_s: NonNegativeFloat = 1.0

@@ -8,7 +8,6 @@ may edit it.
 
 import hashlib
 import json
-import math
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -208,9 +207,9 @@ class TensorGroup:
 
     Args:
         name: the first part of the tensors' names.
-        n_parameters: how many numbers.
+        n_parameters: how many numbers, including stored buffers such as a scale.
         n_bytes: their size in the file.
-        dtypes: their types, as the file names them ("I8", "F16", "F32").
+        dtypes: their types in torch, such as "float16".
     """
 
     name: str
@@ -219,52 +218,22 @@ class TensorGroup:
     dtypes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The sizes of a model's stored tensors.
-
-    Args:
-        parts: sorted by name.
-    """
-
-    parts: tuple[TensorGroup, ...]
-
-    @property
-    def n_parameters(self) -> int:
-        """How many numbers, including stored buffers such as a scale."""
-        return sum(part.n_parameters for part in self.parts)
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the tensors, without the file's header."""
-        return sum(part.n_bytes for part in self.parts)
-
-    @property
-    def n_bytes_fp32(self) -> int:
-        """Bytes at four per number."""
-        return 4 * self.n_parameters
-
-
-def read_sizes(path: Path) -> Sizes:
-    """Parameters and bytes per part of a model folder, from the header of its verified weights.
+def read_sizes(path: Path) -> list[TensorGroup]:
+    """The groups of a model folder's verified weights, sorted by name.
 
     Raises:
         ArtifactError: the folder is not a model folder, or its weights are damaged.
     """
     weights = check_part(path / "model.safetensors", read_config(path)["files"].get("model.safetensors"), MODEL)
-    groups: dict[str, list[tuple[int, int, str]]] = {}
-    try:
-        with weights.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                start, end = entry["data_offsets"]
-                tensor = (math.prod(entry["shape"]), end - start, str(entry["dtype"]))
-                groups.setdefault(name.split(".", 1)[0], []).append(tensor)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{weights} is damaged or missing ({error}); {MODEL.remedy}") from error
-    parts = []
-    for name in sorted(groups):
-        counts, sizes, dtypes = zip(*groups[name], strict=True)
-        parts.append(TensorGroup(name, sum(counts), sum(sizes), tuple(sorted(set(dtypes)))))
-    return Sizes(tuple(parts))
+    groups: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in sorted(read_file(weights)[0].items()):
+        groups.setdefault(name.partition(".")[0], []).append(tensor)
+    return [
+        TensorGroup(
+            name,
+            sum(tensor.numel() for tensor in tensors),
+            sum(tensor.nbytes for tensor in tensors),
+            tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})),
+        )
+        for name, tensors in sorted(groups.items())
+    ]

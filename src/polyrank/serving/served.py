@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 
 from polyrank.answering.explain import explain
 from polyrank.answering.replies import Replies, open_replies
-from polyrank.config.models import MODEL
-from polyrank.config.serving import ServedBackend
 from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
 from polyrank.loading.folders import stamp
-from polyrank.loading.models import check_backend, resolve_model
+from polyrank.loading.models import Backend, check_backend, resolve_model
 from polyrank.records import Context, Ranked
-from polyrank.scorers.exported import fastest_backend
 from polyrank.scorers.lexical import LexicalScorer
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.open import open_ranking
@@ -40,7 +37,6 @@ from polyrank.serving.tasks import (
     ServedKind,
     Task,
 )
-from polyrank.storage.document import has_document
 
 R = TypeVar("R")
 
@@ -60,10 +56,10 @@ class Served:
         name: that requests use.
         path: a folder, or a name that ``polyrank.load`` accepts.
         device: for networks.
-        backend: see ``polyrank.load``; or "auto": the fastest on this machine of torch and the models' exports.
+        backend: see ``polyrank.load``.
     """
 
-    def __init__(self, name: str, path: str, device: str = "auto", backend: ServedBackend = "torch") -> None:
+    def __init__(self, name: str, path: str, device: str = "auto", backend: Backend = "torch") -> None:
         self.name, self.path = name, path
         self._options = device, backend
         # by filter: the version of the index, the time until which the filter is refused, and the error
@@ -71,9 +67,6 @@ class Served:
         self.kind: ServedKind = "index" if is_index(path) else "model"
         self._folders = [path, *self._parts()]
         self._stamp = stamp(self._folders)  # before they are opened, so that a replacement meanwhile is noticed
-        if backend == "auto":
-            models = [Path(part) for part in self._folders if has_document(Path(part), MODEL)]
-            backend = fastest_backend(models, device)
         self.backend = backend
         self.replies: Replies | None = None
         self.scorer: Scorer

@@ -15,7 +15,8 @@ from math import inf
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from polyrank.config.serving import ServedBackend, ServingSettings
+from polyrank.config.names import Backend
+from polyrank.config.serving import ServingSettings
 from polyrank.devices.memory import keep_freed_memory
 from polyrank.errors import ArtifactError, PolyrankError, UsageError, is_out_of_memory
 from polyrank.serving.log import name_of
@@ -42,7 +43,7 @@ class Setup:
 
     models: Mapping[str, str]
     device: str
-    backend: ServedBackend
+    backend: Backend
     threads: int | None
     filter_timeout_s: float = inf
     number: int = 0

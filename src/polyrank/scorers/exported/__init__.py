@@ -2,7 +2,6 @@
 
 from polyrank.scorers.exported.agreement import Agreement
 from polyrank.scorers.exported.export import check_export, export_model
-from polyrank.scorers.exported.fastest import fastest_backend
 from polyrank.scorers.exported.fidelity import MIN_COSINE
 from polyrank.scorers.exported.folder import load_exported
 from polyrank.scorers.exported.sentence_transformers import export_to_sentence_transformers
@@ -13,6 +12,5 @@ __all__ = [
     "check_export",
     "export_model",
     "export_to_sentence_transformers",
-    "fastest_backend",
     "load_exported",
 ]
