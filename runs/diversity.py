@@ -24,10 +24,16 @@ from polyrank.answering.diversity import (
     vector_similarity,
     word_similarity,
 )
-from polyrank.negatives.hard import word_overlap
+from polyrank.data.same_words import same_words
 from polyrank.records import Ranked
 
 K, NEAR = 3, 0.8
+
+
+def word_overlap(a: str, b: str) -> float:
+    """The Jaccard index of two texts' words: words in both, divided by words in either."""
+    first, second = set(same_words(a).split()), set(same_words(b).split())
+    return len(first & second) / len(first | second) if first or second else 1.0
 
 
 def n_near_copies(replies: Sequence[Ranked]) -> int:

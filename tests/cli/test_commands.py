@@ -98,7 +98,6 @@ WITHOUT_DIALOGUES = (
         ("import corpus pairs LISTS -o OUT --answers x", "`answers` does not apply to pairs; leave it out"),
         ("import corpus pairs LISTS -o OUT --every-turn", "`every_turn` does not apply to pairs; leave it out"),
         ("import corpus dstc7-candidates LISTS -o OUT --skip-bad", "dstc7-candidates only has --overwrite"),
-        ("mine PAIRS -o OUT --from bm25 --max-overlap 1.5", "outside (0, 1]"),
         ("index update-counts INDEX REPLIES --feedback STORE", "feedback.db does not exist; use a feedback file that"),
         ("feedback export LISTS -o LISTS --overwrite", "lists.jsonl already exists and is read by this command"),
         ("evaluate bm25 DIALOGUES --speaker nobody", "nobody"),
@@ -177,8 +176,8 @@ def test_messages_name_a_commands_options_instead_of_arguments(monkeypatch: pyte
     monkeypatch.setattr(sys, "argv", ["polyrank", "mine", "data", "--seed", "1"])
     monkeypatch.setattr(arguments, "_options", {})
     arguments.take_options(typer.main.get_command(app))
-    said = arguments.as_options("set `max_overlap=0.5`, `n`, `overwrite=True` or `retriever`; `data` is not `limits`")
-    assert said == "set --max-overlap 0.5, -n, --overwrite or --from; DATA is not `limits`"
+    said = arguments.as_options("set `margin=0.5`, `n`, `overwrite=True` or `retriever`; `data` is not `limits`")
+    assert said == "set --margin 0.5, -n, --overwrite or --from; DATA is not `limits`"
 
 
 # --- output -----------------------------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from polyrank.scorers.open import load_stage
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import REMEMBERED, Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
-from polyrank.training.methods import make_ranker, make_step
-from polyrank.training.ranker import validation_figures
+from polyrank.training.methods import make_step
+from polyrank.training.ranker import new_ranker, validation_figures
 from polyrank.training.rerank import RerankStep
 
 
@@ -108,7 +108,7 @@ def step(trained: dict[str, Any]) -> RerankStep:
     """Of a new Cross-encoder, whose head is zero."""
     plan = resolve_recipe(trained["plan"])
     examples, device = trained["examples"], torch.device("cpu")
-    ranker = make_ranker(plan.networks[0], examples, precision="fp32", seed=1, device=device)
+    ranker = new_ranker(plan.networks[0], examples, precision="fp32", seed=1, device=device)
     made = make_step([ranker], plan.recipe.train, examples, device=device, seed=1, folder=Path())
     assert isinstance(made, RerankStep)
     return made

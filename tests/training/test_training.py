@@ -28,7 +28,7 @@ from polyrank.config.train import NegativesConfig, TrainConfig
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, ResourceError, UsageError
 from polyrank.evaluation import evaluate, summarise
-from polyrank.loading.recipes import load_recipe
+from polyrank.loading.recipes import NetworkPlan, load_recipe
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.backbone import load_backbone
@@ -59,6 +59,10 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, model: Any = Non
     }  # fmt: skip
     model = model or PolyConfig(n_codes=3, code_init="normal")
     return toy_recipe(task, output, dataclasses.replace(model, backbone=str(backbone)), **settings)
+
+
+def plan_of(model: BiConfig, settings: TrainConfig) -> NetworkPlan:
+    return NetworkPlan(name="", model=model, text=POLICY, train=settings, start=None)
 
 
 def losses(folder: Path) -> list[Any]:
@@ -415,7 +419,7 @@ def test_a_pool_needs_one_more_response_than_negatives(tiny_backbone: Path, tmp_
     settings = train_config(precision="fp32", method="listwise", n_negatives=3)
     examples = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
     model = BiConfig(backbone=str(tiny_backbone))
-    ranker = new_ranker(model, POLICY, settings, examples, precision="fp32", seed=1, device=CPU)
+    ranker = new_ranker(plan_of(model, settings), examples, precision="fp32", seed=1, device=CPU)
     assert settings.negatives is not None
     negatives = make_negatives([ranker], settings.negatives, examples, seed=1, folder=tmp_path)
     assert sorted(negatives(1, examples[1], 0)) == ["reply 0", "reply 2", "reply 3"]
@@ -429,7 +433,7 @@ def test_validation_and_saving_use_the_current_weights(tiny_backbone: Path, tmp_
     examples = [Example((f"my {word}",), ("wifi", "bill", "router"), (i,)) for i, word in enumerate(("bill", "red"))]
     config = BiConfig(backbone=str(tiny_backbone), reduction="mean", shared_towers=True)
     settings, metadata = TrainConfig(), {"seed": 4}
-    ranker = new_ranker(config, POLICY, settings, examples, precision="fp32", seed=1, device=CPU)
+    ranker = new_ranker(plan_of(config, settings), examples, precision="fp32", seed=1, device=CPU)
     reported: list[Any] = []
     learner = make_learner(
         ranker,

@@ -27,12 +27,6 @@ def mine(
     ranks: Annotated[
         str, Option(help="First and last rank to draw negatives from, right answers not counted.")
     ] = "1:50",
-    max_overlap: Annotated[
-        float,
-        Option(
-            help="Drop texts that share more than this part of their words with a right answer; 1: only equal texts."
-        ),
-    ] = 1.0,
     rerank: Annotated[
         str | None,
         Option(
@@ -73,9 +67,7 @@ def mine(
     first, _, last = ranks.partition(":")
     if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
-    settings = HardNegatives(
-        n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
-    )
+    settings = HardNegatives(n_negatives=n, first_rank=int(first), last_rank=int(last), seed=seed)
     folder = Path(retriever)
     answers = pool is None and is_index(folder)
     if not answers:
@@ -100,7 +92,7 @@ def mine(
             settings,
             reranker=reranker,
             margin=margin or 0.0,
-            known=every[len(examples) :],
+            further=every[len(examples) :],
             progress=partial(track, "mining"),
         )
     if not mined.examples:

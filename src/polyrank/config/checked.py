@@ -100,17 +100,17 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
     for key in values:
         if key not in hints:
             raise unknown_key(key, hints, prefix, nested_keys(hints))
-    known = {}
+    fields = {}
     for entry in dataclasses.fields(kind):  # type: ignore[arg-type]  # every caller passes a dataclass
         start = entry.default if defaults is None else getattr(defaults, entry.name)
         if entry.name in values:
-            known[entry.name] = _value(hints[entry.name], values[entry.name], prefix + entry.name, start)
+            fields[entry.name] = _value(hints[entry.name], values[entry.name], prefix + entry.name, start)
         elif start is not dataclasses.MISSING:
-            known[entry.name] = start
+            fields[entry.name] = start
         elif entry.default_factory is dataclasses.MISSING:
             raise ConfigError(f'missing key "{prefix}{entry.name}"; add it to the recipe')
     try:
-        return kind(**known)
+        return kind(**fields)
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from error
 
@@ -138,22 +138,22 @@ def kind_from_dict(union: Any, values: Any, where: str, defaults: Any = None) ->
     Raises:
         ConfigError: the kind is unknown, or a key is wrong or belongs to another kind.
     """
-    known = kinds(union)
+    options = kinds(union)
     if not isinstance(values, dict):
         raise ConfigError(f'{where} = {values!r} is not a table; write {where}.kind = "{values}"')
     name = values.get("kind", getattr(defaults, "kind", None))
-    if not isinstance(name, str) or name not in known:
-        raise ConfigError(f"{where}.kind = {name!r} is not one of {', '.join(known)}")
+    if not isinstance(name, str) or name not in options:
+        raise ConfigError(f"{where}.kind = {name!r} is not one of {', '.join(options)}")
     rest = {key: value for key, value in values.items() if key != "kind"}
-    own = field_types(known[name])
-    for key in rest.keys() - own.keys():
-        if others := [f'"{other}"' for other, kind in known.items() if key in field_types(kind)]:
+    hints = field_types(options[name])
+    for key in rest.keys() - hints.keys():
+        if others := [f'"{other}"' for other, kind in options.items() if key in field_types(kind)]:
             raise ConfigError(
                 f'{where}.{key} is a key of kind {" or ".join(others)}, and {where}.kind is "{name}"; leave it'
                 " out or change the kind"
             )
-    shared = {key: getattr(defaults, key) for key in own if hasattr(defaults, key)}
-    return from_dict(known[name], shared | rest, where)
+    shared = {key: getattr(defaults, key) for key in hints if hasattr(defaults, key)}
+    return from_dict(options[name], shared | rest, where)
 
 
 def to_dict(settings: Settings) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:
     """
     *others, last = get_args(options)
     if name not in (*others, last):
-        known = [also, *others] if also else others
-        raise UsageError(f"unknown {what} {name!r}; choose {', '.join(known)} or {last}")
+        names = [also, *others] if also else others
+        raise UsageError(f"unknown {what} {name!r}; choose {', '.join(names)} or {last}")
     return name
 
 

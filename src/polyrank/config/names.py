@@ -34,6 +34,6 @@ def model_folder(name: str | Path) -> Path:
     wanted = str(name).removeprefix(SHIPPED)
     if wanted not in shipped:
         others = "" if more else "; install polyrank-models for more"
-        known = ", ".join(shipped)
-        raise UsageError(f"{name} does not ship with polyrank; use one of {known}, or give a model folder{others}")
+        names = ", ".join(shipped)
+        raise UsageError(f"{name} does not ship with polyrank; use one of {names}, or give a model folder{others}")
     return shipped[wanted]

@@ -160,8 +160,8 @@ class PretrainSteps(Updates):
     @property
     def of_network(self) -> NetworkTraining:
         """The settings of the optimizer, in the form that every training has."""
-        own = {key: getattr(self, key) for key in field_types(Updates)}
-        return NetworkTraining(**own, train_layers="all", decay_new=self.weight_decay != 0)
+        updates = {key: getattr(self, key) for key in field_types(Updates)}
+        return NetworkTraining(**updates, train_layers="all", decay_new=self.weight_decay != 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,8 @@ def seed_of(path: str) -> int | None:
     >>> seed_of("run/seed-2/model"), seed_of("./seed-3"), seed_of("run/model")
     (2, 3, None)
     """
-    found = _SEED.search(path)
-    return None if found is None else int(found[1])
+    match = _SEED.search(path)
+    return None if match is None else int(match[1])
 
 
 def without_seed(path: str) -> str:

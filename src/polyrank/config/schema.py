@@ -46,18 +46,18 @@ def meanings(kind: type[Any]) -> dict[str, str]:
     >>> meanings(Limits)["most"]
     'the highest valid value.'
     """
-    found: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     for ancestor in reversed(kind.__mro__):
         current: list[str] = []
         for line in (inspect.getdoc(ancestor) or "").partition("Args:\n")[2].splitlines():
             if entry := _ENTRY.match(line):
                 current = [entry[2]]
-                found |= dict.fromkeys(entry[1].split(", "), current)
+                lines_of |= dict.fromkeys(entry[1].split(", "), current)
             elif line.startswith("        "):
                 current.append(line.strip())
             else:
                 break
-    joined = {name: " ".join(lines) for name, lines in found.items()}
+    joined = {name: " ".join(lines) for name, lines in lines_of.items()}
     return {name: re.sub(r"\bNone\b", "none", text).replace("``", "`") for name, text in joined.items()}
 
 
@@ -72,13 +72,13 @@ def _of_settings(kind: type[Any], about: Schema) -> Schema:
         properties["kind"] = {"const": kind.kind}
     types = field_types(kind)
     for field in dataclasses.fields(kind):
-        known: Schema = {"description": texts[field.name]} if field.name in texts else {}
+        about_field: Schema = {"description": texts[field.name]} if field.name in texts else {}
         has_default = field.default is not dataclasses.MISSING
         if has_default and field.default is not None and not isinstance(field.default, Settings):
-            known["default"] = list(field.default) if isinstance(field.default, tuple) else field.default
+            about_field["default"] = list(field.default) if isinstance(field.default, tuple) else field.default
         if not has_default and field.default_factory is dataclasses.MISSING:
             required.append(field.name)
-        properties[field.name] = _of_type(types[field.name], known)
+        properties[field.name] = _of_type(types[field.name], about_field)
     return {**about, "type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 

@@ -21,8 +21,6 @@ class HardNegatives:
         n_negatives: how many texts; fewer if the ranks hold fewer.
         first_rank, last_rank: the range of ranks, counted from 1 after right answers and texts with the same words
             are removed. The first ranks are the hardest, and the likeliest to be right without a label.
-        max_overlap: a text that shares a larger part of its words with a right answer counts as right; 1.0: only a
-            text with the same words in the same order does.
         seed: of the choice among these ranks, if they hold more than ``n_negatives``.
 
     Raises:
@@ -32,7 +30,6 @@ class HardNegatives:
     n_negatives: int
     first_rank: int = 1
     last_rank: int = 50
-    max_overlap: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,18 +39,6 @@ class HardNegatives:
             raise UsageError(
                 f"ranks {self.first_rank} to {self.last_rank} are empty; count from 1 and give the lower rank first"
             )
-        if not 0 < self.max_overlap <= 1:
-            raise UsageError(f"max_overlap {self.max_overlap} is outside (0, 1]; 1.0 drops equal texts only")
-
-
-def word_overlap(a: str, b: str) -> float:
-    """The Jaccard index of two texts' words: words in both, divided by words in either.
-
-    >>> word_overlap("restart the router", "Restart it!")
-    0.25
-    """
-    first, second = set(same_words(a).split()), set(same_words(b).split())
-    return len(first & second) / len(first | second) if first or second else 1.0
 
 
 def hard_candidates(
@@ -64,7 +49,7 @@ def hard_candidates(
     Args:
         ranked: the texts that a retriever returned, best first.
         right: the right answers.
-        settings: the ranks, and which texts count as right.
+        settings: the ranks.
         turns: of the context; a text that repeats one is left out, because no answer does.
 
     >>> ranked = ["Hello!", "hi", "hello", "bye", "Bye.", "no"]
@@ -77,8 +62,7 @@ def hard_candidates(
         if len(texts) == settings.last_rank:
             break
         words = same_words(text)
-        near = settings.max_overlap < 1 and any(word_overlap(text, other) > settings.max_overlap for other in right)
-        if words not in seen and not near:
+        if words not in seen:
             seen.add(words)
             texts.append(text)
     return texts[settings.first_rank - 1 :]

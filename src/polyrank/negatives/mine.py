@@ -48,7 +48,7 @@ def mine(
     *,
     reranker: Scorer | None = None,
     margin: float = 0.0,
-    known: Sequence[Example] = (),
+    further: Sequence[Example] = (),
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Mined:
     """Replace each example's wrong candidates by hard negatives retrieved for its context.
@@ -60,7 +60,7 @@ def mine(
         settings: which ranks to use.
         reranker: drops texts that score like a right answer; None: keep all.
         margin: the re-ranker drops texts above ``score(worst right answer) - margin``; a negative margin drops fewer.
-        known: further examples, whose right answers do not count as wrong for the same context either.
+        further: more examples, whose right answers do not count as wrong for the same context either.
         progress: wraps the starts of batches.
 
     Source of the re-ranker's part: Qu et al., RocketQA (2021), denoised hard negatives; the margin as in Moreira et
@@ -75,7 +75,7 @@ def mine(
     mined: list[Example] = []
     n_short = n_doubtful = 0
     right_of: dict[tuple[str, ...], dict[str, None]] = {}
-    for example in (*examples, *known):
+    for example in (*examples, *further):
         right_of.setdefault(words_of(example), {}).update(dict.fromkeys(_right(example)))
     labelled = [(index, example) for index, example in enumerate(examples) if example.relevant]
     for start in progress(range(0, len(labelled), 32)):
@@ -171,7 +171,7 @@ def _from_vectors(encoder: Encoder, texts: Sequence[str]) -> Retrieve:
 
     def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
         vectors, mask = encoder.encode_contexts(contexts)
-        found = search(vectors, mask, [pool], depth, device=device)
-        return [[texts[row] for row in result.rows.tolist()] for result in found]
+        results = search(vectors, mask, [pool], depth, device=device)
+        return [[texts[row] for row in result.rows.tolist()] for result in results]
 
     return retrieve

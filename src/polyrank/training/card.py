@@ -152,10 +152,10 @@ def licence(name: str, folder: Path) -> str:
     if name.startswith(SHIPPED):
         return "apache-2.0"
     try:
-        found = LICENCE.match((folder / CARD).read_text("utf-8"))
+        header = LICENCE.match((folder / CARD).read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
         return UNKNOWN
-    return found[1] if found else UNKNOWN
+    return header[1] if header else UNKNOWN
 
 
 def _settings(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

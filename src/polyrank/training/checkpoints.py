@@ -90,8 +90,8 @@ def load_checkpoint(path: Path, parts: Sequence[Trained]) -> dict[str, Any]:
         raise ArtifactError(f"{path} belongs to another model or recipe; delete it to start the training again")
     plain = progress.pop("optimizer_plain")
     for name, model, optimizer in parts:
-        own = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
-        _restore(model, optimizer, own, plain[name])
+        state = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
+        _restore(model, optimizer, state, plain[name])
     return progress
 
 

@@ -90,14 +90,14 @@ def in_batch(
     rows, pad_id = context_rows(batch, texts, stored), texts.subwords.pad_id
     wrong = _wrong(batch, key_of, rights, stored)
     new: list[Row] = [texts.candidate_ids(text) for text in (distinct if stored is None else more)]
-    known = [] if stored is None else stored.responses(of_response.values())
+    read = [] if stored is None else stored.responses(of_response.values())
     contexts = share_of(rows, pad_id=pad_id)
     return InBatch(
         examples,
         distinct,
         [*responses, *more],
         contexts,
-        share_of([*known, *new], pad_id=pad_id),
+        share_of([*read, *new], pad_id=pad_id),
         torch.from_numpy(keys),
         contexts.own,
         torch.from_numpy(wrong[contexts.own.numpy()][:, keys]),

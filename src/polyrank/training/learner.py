@@ -152,9 +152,9 @@ class TrainState:
         self.model.train()
         try:
             with summed_gradients(self.model):
-                own = self._backward(losses)
+                raw = self._backward(losses)
             self.scaler.unscale_(self.optimizer)
-            figures = to_floats({**own, "norm": clip_gradients(self.model, self.optimizer, self.settings)})
+            figures = to_floats({**raw, "norm": clip_gradients(self.model, self.optimizer, self.settings)})
             norm = figures.pop("norm")
             if all(map(math.isfinite, figures.values())):
                 if math.isfinite(norm):

@@ -160,9 +160,9 @@ def fit(
     def seconds() -> float:
         return round(clock() - started, 3)
 
-    def save(own: Sequence[dict[str, Any]]) -> None:
+    def save(progresses: Sequence[dict[str, Any]]) -> None:
         if distributed.is_rank_zero():
-            named = {state.learner.name: progress for state, progress in zip(states, own, strict=True)}
+            named = {state.learner.name: progress for state, progress in zip(states, progresses, strict=True)}
             progress = {"step": done, **counts, "seconds": seconds(), "learners": named}
             save_checkpoint(checkpoint, parts, progress)
 
@@ -231,7 +231,7 @@ def fit(
             f"no loss was finite when a model was due to be saved, so {folder} has none; lower train.lr"
         )
     ended = {"n_steps": done, **counts, "seconds": clock() - started, "finished": not stop}
-    return [result(**ended, best=own.best, best_step=own.best_step) for own in states]
+    return [result(**ended, best=state.best, best_step=state.best_step) for state in states]
 
 
 def duration(seconds: float) -> str:

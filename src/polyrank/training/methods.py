@@ -1,4 +1,4 @@
-"""Building the networks and the training step that a recipe's settings describe."""
+"""Building the training step that a recipe's settings describe."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -20,11 +20,10 @@ from polyrank.config.methods import (
     MutualMethod,
     RerankMethod,
 )
-from polyrank.config.train import NegativesConfig, NegativeSource, Precision, TrainConfig
+from polyrank.config.train import NegativesConfig, NegativeSource, TrainConfig
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
-from polyrank.loading.recipes import NetworkPlan
 from polyrank.models import Convert, CrossEncoder, EncoderNetwork, LateCrossEncoder
 from polyrank.models.losses import LossFunction, cross_entropy
 from polyrank.negatives.hard import HardNegatives, collect_right_answers
@@ -39,7 +38,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.inputs import Positions, response_of
 from polyrank.training.loop import Step
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
-from polyrank.training.ranker import Ranker, new_ranker
+from polyrank.training.ranker import Ranker
 from polyrank.training.rerank import RerankStep
 from polyrank.training.steps import InBatchStep, ListwiseStep
 from polyrank.training.stored_tokens import StoredTokens, open_tokens
@@ -51,20 +50,6 @@ N_DRAWN = 300
 
 N_POOL = 20_000
 """Responses from which those are drawn: few enough that the first stage soon keeps the vectors of all."""
-
-
-def make_ranker(
-    network: NetworkPlan, examples: Sequence[Example], *, precision: Precision, seed: int, device: torch.device
-) -> Ranker:
-    """The model of a resolved recipe, with the weights that it starts from.
-
-    Raises:
-        ConfigError: the weights do not fit the model.
-    """
-    model, train = network.model, network.train
-    return new_ranker(
-        model, network.text, train, examples, start=network.start, precision=precision, seed=seed, device=device
-    )
 
 
 def make_step(
@@ -132,10 +117,10 @@ def make_step(
             labels,
             getattr(method, "sigmoid", False),
             settings.chunk_size,
-            own,
+            stored,
             ranker.scorer if isinstance(ranker.scorer, LateScorer) else None,
         )
-        for ranker, own in zip(rankers, tokens, strict=True)
+        for ranker, stored in zip(rankers, tokens, strict=True)
     ]
     dtype = choose_dtype(settings.precision, device)
     # other models that score the examples do so in the precision of the training, never in int8
@@ -259,9 +244,9 @@ def count_distinct(texts: Iterable[str], most: int) -> int:
     >>> count_distinct(["yes", "yes", "no", "maybe"], 2)
     2
     """
-    known: set[str] = set()
+    distinct: set[str] = set()
     for text in texts:
-        known.add(text)
-        if len(known) == most:
+        distinct.add(text)
+        if len(distinct) == most:
             break
-    return len(known)
+    return len(distinct)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyrank.config.models import ConvertText, ModelConfig, TextSettings
+from polyrank.config.models import ConvertText
 from polyrank.config.runs import MODEL_FOLDER
 from polyrank.config.train import NetworkTraining, Precision
 from polyrank.data.mapped_examples import StoredExamples
+from polyrank.loading.recipes import NetworkPlan
 from polyrank.models import Convert, Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model
@@ -59,35 +60,32 @@ MAX_WITH_REPEATS = 5_000_000  # the same with text.count_repeats: the 10 million
 
 
 def new_ranker(
-    config: ModelConfig,
-    text: TextSettings,
-    settings: NetworkTraining,
+    network: NetworkPlan,
     examples: Sequence[Example],
     *,
-    start: Path | None = None,
     precision: Precision,
     seed: int,
     device: torch.device,
 ) -> Ranker:
-    """The model that the settings describe, with the weights of the folder ``start`` if it is given.
+    """The network of a plan, with the weights that it starts from.
 
     Raises:
         ConfigError: the weights do not fit the model.
     """
-    repeats = isinstance(text, ConvertText) and text.count_repeats
+    repeats = isinstance(network.text, ConvertText) and network.text.count_repeats
     if isinstance(examples, StoredExamples):
         n = min(len(examples), MAX_WITH_REPEATS if repeats else MAX_VOCABULARY_EXAMPLES)
         examples = examples.choose(np.linspace(0, len(examples) - 1, n, dtype=np.int64))
     responses = (response for example in examples if (response := example.response))
     model, texts, config = start_model(
-        config,
-        text,
+        network.model,
+        network.text,
         seed=seed,
         sample=list(islice(responses, 256)),
-        dropout=settings.dropout,
-        new_dropout=settings.new_dropout,
+        dropout=network.train.dropout,
+        new_dropout=network.train.new_dropout,
         corpus=own_texts(examples) if repeats else distinct_texts(examples),
-        start=start,
+        start=network.start,
     )
 
     def save(path: Path, metadata: dict[str, Any]) -> None:
@@ -141,11 +139,11 @@ def make_learner(
 
 def distinct_texts(examples: Sequence[Example]) -> Iterator[str]:
     """Every turn and candidate once, in order of appearance; the contexts of a dialogue repeat its turns."""
-    known: set[str] = set()
+    seen: set[str] = set()
     for example in examples:
         for text in (*example.context, *example.candidates, *example.background):
-            if text not in known:
-                known.add(text)
+            if text not in seen:
+                seen.add(text)
                 yield text
 
 
@@ -156,13 +154,13 @@ def own_texts(examples: Sequence[Example]) -> Iterator[str]:
     >>> list(own_texts(pairs))
     ['hi', 'yes', 'ok', 'yes']
     """
-    known: set[str] = set()
+    seen: set[str] = set()
     for example in examples:
-        own = [*example.context[-1:], *(example.candidates[i] for i in example.relevant[:1])]
-        yield from own
-        known.update(own)
+        said = [*example.context[-1:], *(example.candidates[i] for i in example.relevant[:1])]
+        yield from said
+        seen.update(said)
     for text in distinct_texts(examples):
-        if text not in known:
+        if text not in seen:
             yield text
 
 

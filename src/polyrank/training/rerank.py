@@ -50,8 +50,8 @@ class RerankStep:
         rows, drawn = batch
         scored = self.first_stage.score([example.query for _, example in rows], drawn)
         shortlists = [shortlist(scores, self.n_negatives) for scores in scored]
-        found = [row for row, columns in enumerate(shortlists) if len(columns) > 1]
-        kept = found or [0]
+        hits = [row for row, columns in enumerate(shortlists) if len(columns) > 1]
+        kept = hits or [0]
         lists = [[drawn[row][column] for column in shortlists[row]] for row in kept]
         values, allowed = self.reranker.values(self.reranker.inputs([rows[row] for row in kept], lists))
         padded = torch.zeros(values.shape)
@@ -60,8 +60,8 @@ class RerankStep:
         fixed = padded.to(values.device)
         loss = first_is_right(self.reranker.loss, values + fixed, allowed)
         alone = first_is_right(self.reranker.loss, fixed, allowed)
-        figures: Figures = {"loss": loss.detach(), "first_stage_loss": alone, "n_found": float(len(found))}
-        yield Loss(loss, len(found), figures)
+        figures: Figures = {"loss": loss.detach(), "first_stage_loss": alone, "n_found": float(len(hits))}
+        yield Loss(loss, len(hits), figures)
 
 
 def shortlist(scores: Floats, n_negatives: int) -> list[int]:

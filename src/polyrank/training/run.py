@@ -37,8 +37,8 @@ from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together
 from polyrank.training.learner import METRICS, Learner, Report, explain_out_of_memory
-from polyrank.training.methods import make_ranker, make_step, stored_tokens
-from polyrank.training.ranker import make_learner
+from polyrank.training.methods import make_step, stored_tokens
+from polyrank.training.ranker import make_learner, new_ranker
 from polyrank.training.rerank import RerankStep, judged
 from polyrank.training.run_document import RECIPE, name_of, read_run_recipe, run_document
 from polyrank.training.run_folder import RunKind, hold_run_folder, same_first_rates, stopped_by_minutes
@@ -264,9 +264,9 @@ class SeedRun:
         extended = bool(longer) and has_document(self.folder, RESULT)
         resumed = self.resume and TRAINING.has_begun(self.folder)
         document = run_document(self.plan, self.examples, self.loss, resumed=self.folder if resumed else None)
-        known = TRAINING.begin(self.folder, document, longer=longer, notify=self.notify)
-        if known is not None:
-            return [FitResult(**(known[network.name] if network.name else known)) for network in self.plan.networks]
+        result = TRAINING.begin(self.folder, document, longer=longer, notify=self.notify)
+        if result is not None:
+            return [FitResult(**(result[network.name] if network.name else result)) for network in self.plan.networks]
         if extended and self.valid:
             train, last = self.plan.recipe.train, int(read_progress(self.folder / CHECKPOINT)["step"])
             if last not in check_steps(*count_steps(train, len(self.examples)), train.evaluate_per_epoch):
@@ -287,7 +287,7 @@ class SeedRun:
         device, train, examples = choose_device(self.device), self.plan.recipe.train, self.examples
         with explain_out_of_memory(f"the network does not fit into the free memory of {device}; use another device"):
             rankers = [
-                make_ranker(network, examples, precision=train.precision, seed=self.seed, device=device)
+                new_ranker(network, examples, precision=train.precision, seed=self.seed, device=device)
                 for network in self.plan.networks
             ]
         tokens = [stored_tokens(ranker, examples, self.notify) for ranker in rankers]

@@ -77,9 +77,9 @@ def run_document(
     digest = examples_digest(examples)
     check_same_examples(str(began.get(EXAMPLES, "")), digest, resumed)
     if began and began[LOSS] != name_of(loss):
-        known, now = (name or "polyrank's" for name in (began[LOSS], name_of(loss)))
+        before, now = (name or "polyrank's" for name in (began[LOSS], name_of(loss)))
         raise ConfigError(
-            f"the loss, {now}, is not that of {resumed}, {known}; use the same, or start again with `overwrite=True`"
+            f"the loss, {now}, is not that of {resumed}, {before}; use the same, or start again with `overwrite=True`"
         )
     method = plan.recipe.train.method
     name = getattr(method, "teacher", method.corrects)
@@ -87,8 +87,8 @@ def run_document(
     fingerprint = "" if name is None else resolve_model(name, bare_hub_names=False).fingerprint
     _check_same_model(name, str(began.get(FIXED, "")), fingerprint, resumed)
     starts = _start_digests(plan)
-    for (folder, now), known in zip(starts.items(), began.get(STARTS, ()), strict=False):
-        _check_same_model(folder, known, now, resumed)
+    for (folder, now), before in zip(starts.items(), began.get(STARTS, ()), strict=False):
+        _check_same_model(folder, before, now, resumed)
     return recipe_to_dict(plan.recipe) | {
         EXAMPLES: digest,
         FIXED: fingerprint,
@@ -118,27 +118,27 @@ def _backbone_digest(folder: Path, *, with_weights: bool) -> str:
     return hashlib.sha256("".join(map(sha256_file, files)).encode()).hexdigest()
 
 
-def _check_same_model(name: object, known: str, now: str, resumed: Path | None) -> None:
+def _check_same_model(name: object, before: str, now: str, resumed: Path | None) -> None:
     """Refuse to resume a run with another model of the same name; an empty digest is unknown."""
-    if known and now and known != now:
+    if before and now and before != now:
         raise ConfigError(
-            f"{name} is now another model ({now[:12]}) than {resumed} was started with ({known[:12]}); restore that"
+            f"{name} is now another model ({now[:12]}) than {resumed} was started with ({before[:12]}); restore that"
             " one, or start again with `overwrite=True`"
         )
 
 
-def check_same_examples(known: str, digest: str, folder: Path | None) -> None:
+def check_same_examples(before: str, digest: str, folder: Path | None) -> None:
     """Refuse to resume a run with other training examples.
 
     Args:
-        known: their digest at the start of the run; empty if an earlier version started it.
+        before: their digest at the start of the run; empty: it starts.
         digest: their digest now.
         folder: of the run.
 
     Raises:
         ConfigError: they differ.
     """
-    if known and len(known) == len(digest) and known != digest:  # with and without data.cache they are not alike
+    if before and len(before) == len(digest) and before != digest:  # with and without data.cache they are not alike
         raise ConfigError(
             f"the training examples differ from those that {folder} was started with; use the same, or start"
             " again with `overwrite=True`"

@@ -54,10 +54,11 @@ class RunKind:
             raise UsageError(
                 f"{folder} holds an earlier run; pass `resume=True` to continue it or `overwrite=True` to start again"
             )
-        known = {path for pattern in (*self.other, LOCK, self.recipe.file) for path in folder.glob(pattern)}
-        if others := sorted(entry.name for entry in folder.iterdir() if entry not in known and entry.name[0] != "."):
+        expected = {path for pattern in (*self.other, LOCK, self.recipe.file) for path in folder.glob(pattern)}
+        foreign = sorted(path.name for path in folder.iterdir() if path not in expected and path.name[0] != ".")
+        if foreign:
             raise UsageError(
-                f"{folder} holds {others[0]!r}, which is not from a training; choose another output, or pass"
+                f"{folder} holds {foreign[0]!r}, which is not from a training; choose another output, or pass"
                 " `overwrite=True` to train next to it"
             )
 

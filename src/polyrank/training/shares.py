@@ -133,7 +133,7 @@ class _Gathered(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, counts: Sequence[int], of_parts: bool) -> Tensor:
         ctx.of_parts = of_parts
         start = sum(counts[: distributed.rank()])
-        ctx.own = slice(start, start + len(rows))
+        ctx.rows = slice(start, start + len(rows))
         return distributed.all_gather_rows(rows, counts)
 
     @staticmethod
@@ -142,4 +142,4 @@ class _Gathered(torch.autograd.Function):
         if ctx.of_parts:
             gradient = gradient.clone(memory_format=torch.contiguous_format)
             distributed.all_reduce_sum(gradient)
-        return gradient[ctx.own], None, None
+        return gradient[ctx.rows], None, None

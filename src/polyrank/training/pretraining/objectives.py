@@ -66,8 +66,8 @@ def figures(losses: Iterable[Mapping[Objective, LossSum]]) -> dict[str, float]:
     parts = list(losses)
     values: dict[str, float] = {}
     for objective in dict.fromkeys(name for part in parts for name in part):
-        own = [part[objective] for part in parts if objective in part]
-        n = max(1, sum(part.n for part in own))
-        values[f"{objective}_loss"] = float(sum(float(part.loss.detach()) for part in own)) / n
-        values[f"{objective}_accuracy"] = sum(part.n_right for part in own) / n
+        sums = [part[objective] for part in parts if objective in part]
+        n = max(1, sum(part.n for part in sums))
+        values[f"{objective}_loss"] = float(sum(float(part.loss.detach()) for part in sums)) / n
+        values[f"{objective}_accuracy"] = sum(part.n_right for part in sums) / n
     return values

@@ -159,10 +159,10 @@ def _begin(
     longer = False
     if resume and PRETRAINING.has_begun(folder) and has_document(folder, PRETRAINING.recipe):
         began = read_document(folder, PRETRAINING.recipe)
-        known_digest = began.pop(EXAMPLES, "")
+        earlier_digest = began.pop(EXAMPLES, "")
         earlier = pretrain_recipe_from_dict(began)
         PRETRAINING.check_same(folder, to_dict(earlier), to_dict(recipe))
-        check_same_examples(known_digest, digest, folder)
+        check_same_examples(earlier_digest, digest, folder)
         longer = PRETRAINING.is_longer(folder, [recipe.train.of_network], earlier.train.steps, recipe.train.steps)
     result = PRETRAINING.begin(
         folder,

@@ -165,6 +165,6 @@ def _own_parts(parts: Sequence[MaskedPairs]) -> Sequence[MaskedPairs]:
 
 def _gather(losses: Sequence[dict[Objective, LossSum]]) -> list[dict[Objective, LossSum]]:
     """The losses of all processes, in the order of the parts; no process has more parts than rank 0."""
-    plain = [{name: replace(own, loss=own.loss.detach().cpu()) for name, own in part.items()} for part in losses]
+    plain = [{name: replace(total, loss=total.loss.detach().cpu()) for name, total in part.items()} for part in losses]
     shares = distributed.all_gather(plain)
     return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]
