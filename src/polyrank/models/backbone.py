@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from polyrank.errors import ConfigError
 from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
-from polyrank.models.hugging_face import load_pretrained, max_positions, read_pretrained_config
+from polyrank.models.hugging_face import encoder_class, load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.packing import PackedAttention
 from polyrank.text import Tokens
@@ -23,7 +23,7 @@ GROUP_PADDING = 128
 
 DROPOUTS = (  # the names of dropout in the configurations of Hugging Face encoders
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "hidden_dropout",
-    "embedding_dropout", "mlp_dropout",
+    "embedding_dropout", "mlp_dropout", "dropout_rate",
 )  # fmt: skip
 
 
@@ -38,7 +38,8 @@ class Backbone(nn.Module):
         super().__init__()
         untyped: Any = network
         if getattr(network, "pooler", None) is not None:
-            untyped.pooler = None  # polyrank does not use it, so its weights would be saved but never trained
+            # polyrank does not use it, so its weights would be saved but never trained; some networks need one to call
+            untyped.pooler = nn.Identity()
         self.network = network
         self.config: Any = untyped.config
         self.dimension = int(self.config.hidden_size)
@@ -147,7 +148,7 @@ def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
             return Backbone(own)
     config = read_pretrained_config(folder)
     _set_dropout(config, dropout)
-    return Backbone(load_pretrained(folder, config, "AutoModel"))
+    return Backbone(load_pretrained(folder, config, encoder_class(config)))
 
 
 def _set_dropout(config: Any, dropout: float | None) -> None:
@@ -164,9 +165,9 @@ def empty_backbone(config: dict[str, Any], dropout: float | None = None) -> Back
         bert = BertConfig(**config)
         _set_dropout(bert, dropout)
         return Backbone(BertModel.empty(bert))
-    from transformers import AutoConfig, AutoModel
+    import transformers
 
     values = dict(config)
-    known = AutoConfig.for_model(values.pop("model_type"), **values)
+    known = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     _set_dropout(known, dropout)
-    return Backbone(AutoModel.from_config(known).float())
+    return Backbone(getattr(transformers, encoder_class(known)).from_config(known).float())

@@ -11,6 +11,8 @@ from polyrank.errors import ArtifactError
 from polyrank.storage.tensors import to_bytes
 from polyrank.text import Subwords
 
+CLASSIFIER = "AutoModelForSequenceClassification"
+
 
 def read_pretrained_config(folder: Path) -> Any:
     """The configuration of a Hugging Face model folder.
@@ -21,9 +23,25 @@ def read_pretrained_config(folder: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises many kinds of errors
         raise _unreadable(folder, error) from error
+    if (quantized := getattr(config, "quantization_config", None)) is not None:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+        raise ArtifactError(
+            f"{folder} has weights quantized by {method or 'another library'}, which polyrank does not read; choose the"
+            " model without quantization"
+        )
+    return config
+
+
+ENCODER_DECODERS = ("t5", "mt5", "umt5")
+"""The types of networks with an encoder that is used alone."""
+
+
+def encoder_class(config: Any) -> str:
+    """The class of transformers that reads an encoder by its configuration."""
+    return "AutoModelForTextEncoding" if config.model_type in ENCODER_DECODERS else "AutoModel"
 
 
 def load_pretrained(folder: Path, config: Any, kind: str) -> nn.Module:
@@ -59,21 +77,22 @@ def load_pretrained(folder: Path, config: Any, kind: str) -> nn.Module:
         logging.set_verbosity(verbosity)
         if bar:
             logging.enable_progress_bar()
-    unknown = {name for name in report["missing_keys"] if ".pooler." not in f".{name}" or kind != "AutoModel"}
+    unknown = {name for name in report["missing_keys"] if ".pooler." not in f".{name}" or kind == CLASSIFIER}
     if unknown or report["mismatched_keys"]:
         names = sorted(unknown) or [str(key) for key in report["mismatched_keys"]]
         raise ArtifactError(
             f"the weights in {folder} do not fit a {type(network).__name__} ({names[0]} is missing or has another"
-            " shape); download the model again"
+            " shape); download the model again, and if that does not help, choose another"
         )
     return network  # type: ignore[no-any-return]  # untyped library
 
 
 def _unreadable(folder: Path, error: Exception) -> ArtifactError:
-    reason = " ".join(str(error).split())[:200]
-    return ArtifactError(
-        f"transformers cannot read {folder} ({type(error).__name__}: {reason}); download the model again"
-    )
+    message = " ".join(str(error).split())
+    remedy = "download the model again"
+    if "trust_remote_code" in message or "model type" in message or "Unrecognized" in message:
+        remedy = "polyrank runs no code of models; choose a model of a type that this version of transformers has"
+    return ArtifactError(f"transformers cannot read {folder} ({type(error).__name__}: {message[:200]}); {remedy}")
 
 
 def max_positions(network: nn.Module) -> int:

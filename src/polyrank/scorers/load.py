@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from polyrank.models.hugging_face import read_pretrained_config
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
 from polyrank.scorers.late import LateScorer
-from polyrank.text import BackboneTexts, Texts, load_template_texts
+from polyrank.text import BackboneTexts, MessageTexts, Texts, load_template_texts
 
 IN_INT8 = "int8"
 """The key of a model's metadata that records whether it ranks in int8 as in fp32; see ``in_int8``."""
@@ -185,9 +185,14 @@ def foreign_scorer(
         max_candidate_tokens=max_candidate_tokens or description.max_candidate_tokens,
         lower_case=description.lower_case,
         prompts=description.prompts,
+        chat=None if description.chat is None else astuple(description.chat),
     )
+    if isinstance(texts, MessageTexts) and description.kind == "pairs":
+        texts.check_pairs()
     layers = [[layer.kind, layer.settings] for layer in description.layers]
     settings = {"layers": layers, "output": description.output, "prompts": description.prompts}
+    if isinstance(texts, MessageTexts):
+        settings["chat"] = texts.key
     fingerprint = _fingerprint(description.kind, settings, texts, model)
     wanted = "fp32" if precision == "auto" else precision
     return make_scorer(model, texts, fingerprint=fingerprint, device=device, precision=wanted, frozen=True)

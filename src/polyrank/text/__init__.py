@@ -4,6 +4,7 @@ from polyrank.text.convert_policy import ConvertTexts
 from polyrank.text.convert_subwords import ConvertSubwords, load_convert_subwords, read_convert_subwords
 from polyrank.text.convert_vocabulary import learn_subwords
 from polyrank.text.cut import Cut
+from polyrank.text.messages import MessageTexts
 from polyrank.text.policy import BackboneTexts
 from polyrank.text.subword_learning import learn_bert_subwords
 from polyrank.text.subwords import Subwords, load_subwords, read_subwords
@@ -16,6 +17,7 @@ __all__ = [
     "ConvertSubwords",
     "ConvertTexts",
     "Cut",
+    "MessageTexts",
     "Subwords",
     "TemplateTexts",
     "Texts",

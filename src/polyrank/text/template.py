@@ -15,6 +15,7 @@ from tokenizers.normalizers import Sequence as Normalizers
 from polyrank.config.models import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
+from polyrank.text.messages import MessageTexts
 from polyrank.text.policy import BackboneTexts
 from polyrank.text.subwords import Subwords, load_tokenizer
 
@@ -108,7 +109,8 @@ def load_template_texts(
     max_candidate_tokens: int | None,
     lower_case: bool,
     prompts: tuple[str, str],
-) -> TemplateTexts:
+    chat: tuple[str, dict[str, Any], bool] | None = None,
+) -> TemplateTexts | MessageTexts:
     """Load the tokenizer of a Hugging Face model folder, with its template.
 
     Args:
@@ -119,9 +121,11 @@ def load_template_texts(
             the budget of a pair is their sum.
         lower_case: lower-case texts first.
         prompts: text before each context, and before each candidate.
+        chat: the form of messages, the settings of their template, and whether the tokenizer must have one; None: texts
+            are not messages.
 
     Raises:
-        ArtifactError: transformers cannot read the tokenizer, or it has no padding token.
+        ArtifactError: transformers cannot read the tokenizer, or it has no padding token or no template.
         ConfigError: a budget is longer than the network's input.
     """
     tokenizer = load_tokenizer(folder)
@@ -141,6 +145,21 @@ def load_template_texts(
         turn_separator=end,
     )
     both = policy.max_context_tokens + policy.max_candidate_tokens
+    max_pair_tokens = min(both, max_positions) if max_context_tokens or max_candidate_tokens else longest
+    if chat is not None and (tokenizer.chat_template or chat[2]):
+        if not tokenizer.chat_template:
+            raise ArtifactError(f"{folder} reads messages, but its tokenizer has no chat template; download it again")
+        return MessageTexts(
+            tokenizer,
+            subwords,
+            policy,
+            max_positions,
+            form=chat[0],
+            settings=chat[1],
+            max_pair_tokens=max_pair_tokens,
+            prompts=prompts,
+            where=str(folder),
+        )
     single, pair = _template(tokenizer, "a"), _template(tokenizer, "a", "b")
     return TemplateTexts(
         subwords,
@@ -149,7 +168,7 @@ def load_template_texts(
         single=(single[0], single[2]),
         pair=(pair[0], pair[2], pair[4]),
         segments=(pair[1][0][1], pair[3][0][1]),
-        max_pair_tokens=min(both, max_positions) if max_context_tokens or max_candidate_tokens else longest,
+        max_pair_tokens=max_pair_tokens,
         prompts=prompts,
     )
 

@@ -6,15 +6,17 @@ differently from its own library is refused, with the reason. This module reads 
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
+from polyrank.models.hugging_face import ENCODER_DECODERS
 from polyrank.records import as_tuple
 
 CLASSIFIER = "ForSequenceClassification"
+LIBRARY = "sentence_transformers."  # of the modules; polyrank runs no code of models
 LAYERS = ("Pooling", "Dense", "Normalize", "Dropout")
 POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -41,6 +43,22 @@ class HeadLayer:
     settings: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """How texts become messages of a chat template.
+
+    Args:
+        form: of a message's content: "flat" (a string), "structured" (a list of parts), or "auto", as the template
+            reads it.
+        settings: of the template, such as ``add_generation_prompt``.
+        required: whether the tokenizer must have a template; otherwise, texts without one stay as they are.
+    """
+
+    form: str = "auto"
+    settings: dict[str, Any] = field(default_factory=dict)
+    required: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """Everything that is needed to build a model and prepare its texts.
@@ -54,6 +72,7 @@ class Description:
         max_context_tokens, max_candidate_tokens: limits of one side of sentences; None: ``max_tokens``.
         lower_case: whether texts are lower-cased first.
         prompts: prefixes of contexts and of candidates.
+        chat: whether and how texts are messages of the tokenizer's chat template; None: never.
     """
 
     transformer: Path
@@ -65,6 +84,7 @@ class Description:
     max_candidate_tokens: int | None = None
     lower_case: bool = False
     prompts: tuple[str, str] = ("", "")
+    chat: Chat | None = None
 
     @property
     def lengths(self) -> dict[str, int | None]:
@@ -106,14 +126,21 @@ def _describe_classifier(folder: Path) -> Description:
         )
     saved = config.get("sentence_transformers") or {}
     activation = saved.get("activation_fn") or config.get("sbert_ce_default_activation_function")
-    return Description(transformer=folder, kind="pairs", output=_activation(activation))
+    return Description(transformer=folder, kind="pairs", output=_activation(activation), chat=Chat())
 
 
 def _describe_modules(folder: Path, modules: Any) -> Description:
     try:
+        types = [str(part["type"]) for part in modules]
         parts = [(folder / str(part["path"]), str(part["type"]).rpartition(".")[2]) for part in modules]
     except (TypeError, KeyError) as error:
         raise _unsupported(folder, "has a modules.json that lists no modules", "download the model again") from error
+    if foreign := [name for name in types if not name.startswith(LIBRARY)]:
+        raise _unsupported(
+            folder,
+            f"has a module {foreign[0]}, which is code of its author, and polyrank runs no code of models",
+            f"choose a model whose modules are those of {LIBRARY[:-1]}",
+        )
     if not parts or parts[0][1] != "Transformer":
         first = parts[0][1] if parts else "nothing"
         raise _unsupported(folder, f"begins with {first}, not with a Transformer", "choose a transformer model")
@@ -158,20 +185,36 @@ def _describe_modules(folder: Path, modules: Any) -> Description:
         max_candidate_tokens=reading.get("document_length"),
         lower_case=bool(reading.get("do_lower_case")),
         prompts=_prompts(folder, model, layers, kind),
+        chat=_chat(folder, reading),
     )
+
+
+def _chat(folder: Path, reading: dict[str, Any]) -> Chat | None:
+    """How a saved Transformer makes messages of texts; the library does, wherever it can read messages."""
+    modalities = reading.get("modality_config", {"text": None})
+    settings = dict(reading.get("processing_kwargs") or {}).get("chat_template") or {}
+    if "message" not in modalities:
+        if "text" not in modalities:
+            raise _unsupported(folder, "reads media instead of texts", "choose a model of texts")
+        return None
+    if odd := sorted({"padding", "truncation", "max_length", "return_tensors", "restore_suffix"} & settings.keys()):
+        raise _unsupported(folder, f"sets {odd[0]} of its chat template", "choose a model without it")
+    return Chat(str(modalities["message"].get("format") or "auto"), dict(settings), required=True)
 
 
 def _check_reading(folder: Path, reading: dict[str, Any], config: dict[str, Any]) -> None:
     task = reading.get("transformer_task", "feature-extraction")
     if task not in ("feature-extraction", "sequence-classification"):
         raise _unsupported(folder, f"scores by {task}", "choose a model with a pooling or a classification head")
-    for name in ("query_expansion", "processing_kwargs"):
-        if reading.get(name):
-            raise _unsupported(folder, f"sets {name}, which polyrank does not support", "choose a model without it")
-    if "text" not in reading.get("modality_config", {"text": None}):
-        raise _unsupported(folder, "reads messages or media instead of texts", "choose a model of texts")
-    if config.get("is_encoder_decoder"):
-        raise _unsupported(folder, f"holds an encoder-decoder ({config.get('model_type')})", "choose an encoder")
+    others = reading.get("processing_kwargs", {}).keys() - {"chat_template"}
+    if odd := [*(["query_expansion"] if reading.get("query_expansion") else []), *sorted(others)]:
+        raise _unsupported(folder, f"sets {odd[0]}, which polyrank does not support", "choose a model without it")
+    if config.get("is_encoder_decoder") and config.get("model_type") not in ENCODER_DECODERS:
+        raise _unsupported(
+            folder,
+            f"holds an encoder-decoder ({config.get('model_type')})",
+            f"choose an encoder, or the encoder of {', '.join(ENCODER_DECODERS)}",
+        )
 
 
 def _prompts(folder: Path, model: dict[str, Any], layers: tuple[HeadLayer, ...], kind: str) -> tuple[str, str]:

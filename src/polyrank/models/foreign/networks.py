@@ -16,7 +16,13 @@ from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone
 from polyrank.models.foreign.files import Description, HeadLayer, poolings
-from polyrank.models.hugging_face import load_pretrained, max_positions, read_pretrained_config
+from polyrank.models.hugging_face import (
+    CLASSIFIER,
+    encoder_class,
+    load_pretrained,
+    max_positions,
+    read_pretrained_config,
+)
 from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.network import Mixture, TwoSides
 from polyrank.models.reductions import each_alone, reduce
@@ -260,9 +266,9 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
                 f"{folder} has {config.num_labels} labels ({labels}), and ranking needs a single score; choose a model"
                 " with one label"
             )
-        network = load_pretrained(folder, config, "AutoModelForSequenceClassification")
+        network = load_pretrained(folder, config, CLASSIFIER)
         return PairEncoder(network, None, activation(description.output, folder))
-    backbone = Backbone(load_pretrained(folder, config, "AutoModel"))
+    backbone = Backbone(load_pretrained(folder, config, encoder_class(config)))
     layers = Layers(description.layers, backbone.dimension)
     if description.kind == "sentences":
         return SentenceEncoder(backbone, layers, unit=description.output == "cosine")

@@ -1,0 +1,238 @@
+"""Compares polyrank with sentence-transformers on models with random weights, of every layout and architecture.
+
+python runs/layouts.py [NAME...]
+
+Without names, it writes docs/layouts.md. A layout is a function that saves a small model in a folder with that library
+or with transformers; each is loaded by both, and the largest difference of their scores is printed.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would query the hub for a local folder
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from polyrank import load
+from polyrank.errors import PolyrankError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    transformers.utils.logging.disable_progress_bar()
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
+PAGE = Path(__file__).parents[1] / "docs" / "layouts.md"
+QUERIES = ["my wifi is down", "  the Bill is too high, please!  ", "hello", "?"]
+DOCUMENTS = [
+    "please restart the router",
+    "the red light is green",
+    "thanks",
+    "yes, no",
+    "Ünïcödé ☂ and a tab\tor\ntwo lines",
+    " ".join(["did that router restart please"] * 4),
+]
+SIZES: dict[str, Any] = {
+    "vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+    "initializer_range": 0.3, "max_position_embeddings": 256, "num_key_value_heads": 2, "head_dim": 16,
+    "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+PLAIN = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
+PARTS = "{% for m in messages %}<s>{{ m.role }}: {{ m.content[0].text }}</s>{% endfor %}"
+RERANKER = (
+    '{{ messages | selectattr("role", "eq", "system") | map(attribute="content") | first | default("Judge.") }}'
+    '<s>query: {{ messages | selectattr("role", "eq", "query") | map(attribute="content") | first | trim }}\n'
+    'document: {{ messages | selectattr("role", "eq", "document") | map(attribute="content") | first }}</s>'
+    "{% if add_generation_prompt %}answer:{% endif %}"
+)
+
+
+def tokenizer(folder: Path, *, words: bool = False, start: bool = True, end: bool = True, **settings: Any) -> Path:
+    """Save a tokenizer in a folder: BERT's word pieces, or byte pairs with a start and an end token as required."""
+    texts = [*QUERIES, *DOCUMENTS, "query document system user answer Judge"]
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>", "eos_token": "</s>"}
+    if words:
+        made = Tokenizer(models.WordPiece(unk_token="<unk>"))
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.train_from_iterator(
+            texts, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+        )
+        made.post_processor = processors.BertProcessing(("</s>", 2), ("<s>", 0))
+        names |= {"cls_token": "<s>", "sep_token": "</s>"}
+    else:
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        made.train_from_iterator(
+            texts,
+            trainers.BpeTrainer(vocab_size=380, special_tokens=special, show_progress=False, initial_alphabet=alphabet),
+        )
+        before, after = "<s> " * start, " </s>" * end
+        made.post_processor = processors.TemplateProcessing(
+            single=f"{before}$A{after}", pair=f"{before}$A{after} $B{after}", special_tokens=[("<s>", 0), ("</s>", 2)]
+        )
+        names |= {"bos_token": "<s>"} if start else {}
+    inputs = ["input_ids", *(["token_type_ids"] if words else []), "attention_mask"]
+    settings = {"model_max_length": 128, "model_input_names": inputs} | names | settings
+    PreTrainedTokenizerFast(tokenizer_object=made, **settings).save_pretrained(folder)
+    return folder
+
+
+def network(folder: Path, name: str, **settings: Any) -> Path:
+    """Save a network of transformers with random weights in a folder."""
+    kind = next(end for end in ("ForSequenceClassification", "ForCausalLM", "EncoderModel", "Model") if end in name)
+    config = getattr(transformers, name.replace(kind, "").replace("Text", "Text") + settings.pop("config", "Config"))
+    torch.manual_seed(1)
+    getattr(transformers, name)(config(**SIZES | settings)).save_pretrained(folder)
+    return folder
+
+
+def saved(model: Any, folder: Path) -> Path:
+    """Save a model of sentence-transformers."""
+    model.save(str(folder), create_model_card=False)
+    return folder
+
+
+def encoder(
+    folder: Path, name: str, *modules: Any, text: dict[str, Any] | None = None, settings: Any = None, **others: Any
+) -> Path:
+    """Save a sentence encoder: a network, its tokenizer, and the modules after it."""
+    inner = tokenizer(network(folder / "network", name, **(settings or {})), **(text or {}))
+    torch.manual_seed(2)
+    made = [make() if callable(make) and not isinstance(make, torch.nn.Module) else make for make in modules]
+    return saved(SentenceTransformer(modules=[Transformer(str(inner)), *made], device="cpu", **others), folder / "m")
+
+
+def plain_pairs(folder: Path, name: str, text: dict[str, Any], **settings: Any) -> Path:
+    """Save a sequence classifier with transformers."""
+    return tokenizer(network(folder, name, **{"num_labels": 1} | settings), **text)
+
+
+def saved_pairs(folder: Path, name: str, text: dict[str, Any], **others: Any) -> Path:
+    """Save a sequence classifier with sentence-transformers."""
+    plain = plain_pairs(folder / "network", name, text)
+    return saved(CrossEncoder(str(plain), device="cpu", **others), folder / "m")
+
+
+WORDS, BYTES, DECODER = {"words": True}, {}, {"start": False}
+PROMPTS = {"query": "the query: ", "document": "passage: "}
+Layout = Callable[[Path], Path]
+LAYOUTS: dict[str, Layout] = {
+    "Qwen3 classifier, chat template": lambda folder: plain_pairs(
+        folder, "Qwen3ForSequenceClassification", {**DECODER, "chat_template": RERANKER}
+    ),
+    "Qwen3 classifier, chat template, left padding": lambda folder: plain_pairs(
+        folder, "Qwen3ForSequenceClassification", {**DECODER, "chat_template": RERANKER, "padding_side": "left"}
+    ),
+    "Qwen3 classifier, chat template of parts": lambda folder: plain_pairs(
+        folder, "Qwen3ForSequenceClassification", {**DECODER, "chat_template": PARTS}
+    ),
+    "Qwen3 classifier, saved with messages": lambda folder: saved_pairs(
+        folder, "Qwen3ForSequenceClassification", {**DECODER, "chat_template": PLAIN}
+    ),
+    "Qwen3 classifier, saved with messages and a prompt": lambda folder: saved_pairs(
+        folder,
+        "Qwen3ForSequenceClassification",
+        {**DECODER, "chat_template": RERANKER},
+        prompts={"web": "the red "},
+        default_prompt_name="web",
+    ),
+    "Qwen3 encoder, saved with messages": lambda folder: encoder(
+        folder, "Qwen3Model", Pooling(32, "lasttoken"), Normalize(), text={"start": False, "chat_template": PLAIN}
+    ),
+    "Qwen3 encoder, saved with messages and prompts": lambda folder: encoder(
+        folder, "Qwen3Model", Pooling(32, "lasttoken"), text={"chat_template": PARTS}, prompts=PROMPTS
+    ),
+    "Bert encoder, saved with messages": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "mean"), text={"words": True, "chat_template": PLAIN}
+    ),
+    "SqueezeBert encoder": lambda folder: encoder(
+        folder,
+        "SqueezeBertModel",
+        Pooling(32, "mean"),
+        text=WORDS,
+        settings={
+            "embedding_size": 32,
+            "q_groups": 2,
+            "k_groups": 2,
+            "v_groups": 2,
+            "post_attention_groups": 1,
+            "intermediate_groups": 2,
+            "output_groups": 2,
+        },
+    ),
+    "T5 encoder": lambda folder: encoder(
+        folder,
+        "T5EncoderModel",
+        Pooling(32, "mean"),
+        Dense(32, 16),
+        Normalize(),
+        text={"start": False},
+        settings={
+            "d_model": 32,
+            "d_kv": 16,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 2,
+            "decoder_start_token_id": 1,
+            "initializer_factor": 1.0,
+        },
+    ),
+    "MT5 encoder": lambda folder: encoder(
+        folder,
+        "MT5EncoderModel",
+        Pooling(32, "mean"),
+        text={"start": False},
+        settings={"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 1},
+    ),
+}
+
+
+def theirs(folder: Path) -> np.ndarray[Any, Any]:
+    """The scores of sentence-transformers, ``[queries, documents]``."""
+    config = json.loads((folder / "config.json").read_text("utf-8")) if (folder / "config.json").exists() else {}
+    model_file = folder / "config_sentence_transformers.json"
+    kind = json.loads(model_file.read_text("utf-8")).get("model_type") if model_file.exists() else None
+    architecture = next(iter(config.get("architectures") or ()), "")
+    if kind == "CrossEncoder" or (kind is None and architecture.endswith(("Classification", "CausalLM"))):
+        model = CrossEncoder(str(folder), device="cpu")
+        rows = [model.predict([(query, text) for text in DOCUMENTS]) for query in QUERIES]
+        scores = np.stack(rows)
+        return scores[..., 1] if scores.ndim == 3 else scores
+    encoder = SentenceTransformer(str(folder), device="cpu")
+    similarity = encoder.similarity(encoder.encode_query(QUERIES), encoder.encode_document(DOCUMENTS))
+    return similarity.numpy()  # type: ignore[no-any-return]  # of a library without types
+
+
+def difference(folder: Path) -> float:
+    """The largest difference of polyrank's scores from those of sentence-transformers."""
+    scores = load(folder, device="cpu").score(QUERIES, [DOCUMENTS] * len(QUERIES))
+    return float(np.abs(np.stack(scores) - theirs(folder)).max())
+
+
+def main(names: Sequence[str]) -> None:
+    """Measure the named layouts, or all."""
+    rows = []
+    for name in names or LAYOUTS:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found = f"{difference(LAYOUTS[name](Path(folder))):.1e}"
+            except PolyrankError as error:
+                found = f"refused: {error}".replace(folder, "FOLDER")
+        rows.append((name, found))
+        print(f"{name}: {found}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
