@@ -24,6 +24,7 @@ Examples:
 REPEATABLE = {
     "agent": "the agent, whose replies to train on: a name, id or role",
     "time": "the column of times; two, if date and time of day are separate",
+    "country": "of phone numbers without a country code, such as FR",
     "sheet": "a sheet of a workbook, or a table of an SQLite database",
 }
 COLUMNS = {
@@ -36,7 +37,7 @@ COLUMNS = {
 }
 SWITCHES = {
     "keep-system": "keep a system message at the start as background",
-    "keep-personal": "keep addresses, links, and phone, card and account numbers",
+    "keep-personal": "keep names, addresses, links, numbers and passwords",
     "skip-bad": "count and skip bad rows",
     "overwrite": "replace an existing file",
     "yes": "skip the question whether the first conversation is right",
@@ -91,7 +92,7 @@ def make_parser(program: str) -> ArgumentParser:
     add(
         "--max-bytes", type=int, default=MAX_BYTES, metavar="N", help="the size of a file, also unpacked; default: 2^30"
     )
-    add("--redact", type=Path, metavar="FILE", help="a text file of names, one per line; [name] replaces them")
+    add("--redact", type=Path, metavar="FILE", help="a text file of names, one per line; {name} replaces them")
     for name, text in SWITCHES.items():
         add(f"--{name}", action="store_true", help=text)
     return parser

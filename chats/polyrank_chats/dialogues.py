@@ -15,6 +15,8 @@ from polyrank_chats.report import Report
 from polyrank_chats.roles import is_system
 from polyrank_chats.values import Row
 
+PEOPLE = "people"
+"""The field of a row with the speakers of the senders, whose names ``importer`` replaces and removes."""
 MAX_MESSAGES = 5_000
 """Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
 
@@ -130,7 +132,7 @@ def dialogue(id_: str, messages: list[DatedMessage], report: Report, *, join: bo
         row["time"] = began.isoformat(timespec="seconds")
     if background:
         row["background"] = background
-    return row | {"turns": turns}
+    return row | {"turns": turns, PEOPLE: {each.message.sender: each.speaker for each in talk}}
 
 
 def _turns(talk: list[DatedMessage], *, join: bool) -> Iterator[dict[str, str]]:

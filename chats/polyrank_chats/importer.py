@@ -6,10 +6,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from polyrank_chats.dialogues import dialogues
+from polyrank_chats.dialogues import PEOPLE, dialogues
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.files.unpacking import MAX_BYTES
 from polyrank_chats.messages import DatedMessage, DateOrder, Message, ReadOptions
+from polyrank_chats.people import ordinary_words, slots_of
+from polyrank_chats.phones import language
 from polyrank_chats.reading import READERS, read
 from polyrank_chats.redact import Redactor, links
 from polyrank_chats.report import Chats, Report
@@ -44,6 +46,7 @@ def import_chats(
     sheet: str | Sequence[str] = (),
     max_bytes: int = MAX_BYTES,
     redact: Sequence[str] = (),
+    country: str | Sequence[str] = (),
     keep_personal: bool = False,
     skip_bad: bool = False,
 ) -> Chats:
@@ -71,8 +74,9 @@ def import_chats(
         sheet: sheets of a workbook, or tables and views of an SQLite database. Empty: the largest sheet and those with
             the same columns, or the only table.
         max_bytes: the limit for the unpacked size of a file (zip, gzip or a workbook).
-        redact: names to replace by ``[name]``. Mail addresses, links, and phone, card and account numbers are always
-            replaced by placeholders.
+        redact: names to replace by ``{name}``. Names of participants, mail addresses, links, phone, card and account
+            numbers, IP addresses and passwords are always replaced by slots such as ``{phone}``.
+        country: countries (``"FR"``) of phone numbers without a country code. Empty: those of the dialogue's language.
         keep_personal: replace nothing.
         skip_bad: count bad rows in the report and continue, instead of stopping at the first.
 
@@ -113,8 +117,10 @@ def import_chats(
         )
         report.note(f"{counted(n_loose, 'message')} without a conversation {how}")
     rows = list(dialogues(said, report, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
-    if not keep_personal:
-        redactor = Redactor(redact, _agents_links(rows))
+    if keep_personal:
+        rows = [{key: value for key, value in row.items() if key != PEOPLE} for row in rows]
+    else:
+        redactor = Redactor(redact, _agents_links(rows), _several(country), ordinary_words(rows))
         rows = redacted(rows, redactor)
         report.redacted = +redactor.counts
         if redactor.kept:
@@ -141,20 +147,33 @@ def _agents_links(dialogues: Sequence[Row]) -> set[str]:
 
 
 def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
-    """Replace personal data in dialogues; personal speakers and ids become numbers."""
+    """Replace personal data and participants' names in dialogues; personal speakers and ids become numbers."""
     people: dict[str, str] = {}
     quiet = Redactor(redactor.names)  # replacements in speakers and ids do not count
 
     def speaker(name: str) -> str:
         return name if quiet(name) == name else people.setdefault(name, f"person {len(people) + 1}")
 
-    return [
-        row
-        | {"id": row["id"] if row["id"].isdigit() or quiet(row["id"]) == row["id"] else f"conversation {number}"}
-        | ({"background": list(map(redactor, row["background"]))} if "background" in row else {})
-        | {"turns": [{"speaker": speaker(turn["speaker"]), "text": redactor(turn["text"])} for turn in row["turns"]]}
-        for number, row in enumerate(dialogues, 1)
-    ]
+    texts = [" ".join(turn["text"] for turn in row["turns"]) for row in dialogues]
+    usual = Counter(map(language, texts)).most_common(1)[0][0] if texts else ""
+    agents = slots_of({name: AGENT for row in dialogues for name, part in row[PEOPLE].items() if part == AGENT})
+    rows = []
+    for number, (row, text) in enumerate(zip(dialogues, texts, strict=True), 1):
+        slots = agents | slots_of(row[PEOPLE])
+
+        def plain(text: str, slots: dict[str, str] = slots, spoken: str = language(text) or usual) -> str:
+            return redactor(text, slots, spoken)
+
+        named = {word: slot for word, slot in slots.items() if slot != "{name}"}
+        stays = row["id"].isdigit() or quiet(row["id"], named) == row["id"]
+        new = {"id": row["id"] if stays else f"conversation {number}"}
+        if "time" in row:
+            new["time"] = row["time"]
+        if "background" in row:
+            new["background"] = [*map(plain, row["background"])]
+        new["turns"] = [{"speaker": speaker(turn["speaker"]), "text": plain(turn["text"])} for turn in row["turns"]]
+        rows.append(new)
+    return rows
 
 
 def _dated(

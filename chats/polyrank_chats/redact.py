@@ -1,75 +1,111 @@
-"""Replace personal data, which a model should not learn, by placeholders: addresses, numbers and given names.
+"""Replace personal data, which a model should not learn, by slots in braces such as ``{phone}``.
 
-Card and account numbers are recognized by their check digits. Phone numbers must begin with +, 00 or 0, or be grouped
-as in North America.
+Cards and accounts have valid check digits (python-stdnum), phone numbers are valid (phonenumbers), and so are addresses
+of computers (ipaddress).
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from ipaddress import ip_address
 from unicodedata import normalize
 
 from stdnum import iban, luhn
 
-LINK = re.compile(r"\b(?:https?://|ftp://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]}']", re.IGNORECASE)
+from polyrank_chats.names import NAMES
+from polyrank_chats.people import without_names
+from polyrank_chats.phones import BLANKS, NUMBER, is_phone, language
+
+LINK = re.compile(
+    r"(?:\b[a-z][a-z+]{1,9}://|\bwww\.|(?<![\w.@/-])(?:[a-z0-9-]+\.)+[a-z]{2,12}(?::\d+)?/)"
+    r"[^\s<>\"]*[^\s<>\".,;:!?)\]}']",
+    re.IGNORECASE,
+)
+WITH_SECRET = re.compile(
+    r"//[^/\s]*@|[?&#;]\w*(?:token|key|sig|pass|pwd|secret|auth|session|sid|code)\w*=", re.IGNORECASE
+)
 MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.IGNORECASE)
-BLANKS = r" \u00a0\u202f"  # between groups of digits: also no-break spaces
 ACCOUNT = re.compile(rf"\b[A-Z]{{2}}\d{{2}}(?:[{BLANKS}-]?[A-Z0-9]){{11,30}}\b", re.IGNORECASE)
 CARD = re.compile(rf"(?<![\w,/+-])(?<!\d\.)[2-6]\d{{3}}(?:[{BLANKS}-]?\d){{9,15}}(?![\w-])")
-PHONE = re.compile(
-    r"(?<![\w,/+-])(?<!\d[.:])(?:"
-    rf"(?:\+|00)[{BLANKS}]?[1-9](?:[{BLANKS}./-]?(?:\(\d{{1,4}}\)|\d)){{6,14}}"  # with a country code
-    rf"|\(?0[1-9]\d{{0,4}}\)?[{BLANKS}/-]?\d(?:[{BLANKS}/-]?\d){{4,9}}"  # with an area code
-    rf"|(?:1[{BLANKS}.-])?(?:\(\d{{3}}\)[{BLANKS}]?|\d{{3}}[{BLANKS}.-])\d{{3}}[{BLANKS}.-]\d{{4}}"  # North America
-    r")(?![\w-]|[.,:]\d)"
-)
 CARD_DIGITS = range(13, 20)
-DATE = re.compile(r"\d{1,2}([ ./-])\d{1,2}\1(?:\d{4}|\d\d)(?!\d)")
+IP = re.compile(
+    r"(?<![\w.:])(?:(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)|(?:[0-9a-f]{0,4}:){3,7}[0-9a-f]{1,4}(?![\w:]))", re.IGNORECASE
+)
+VERSION = re.compile(r"(?:\bv|version|release|firmware|build|update)[\s:.]*$", re.IGNORECASE)
+_SECRETS = rf"(?<![^\W\d_])(?:{'|'.join(word.replace(' ', '[ _-]?') for word in NAMES['secrets'])})(?![a-z])['’\"]?"
+_IS = rf"(?:[:=：]+|是|为|\b(?:{'|'.join(NAMES['is'])})\b[: ]*)"
+SECRET = re.compile(
+    rf"{_SECRETS} *(?:[^\W\d]+ ){{0,2}}?{_IS} *[\"'“«`]?(?P<said>[^\s\"'”»`,;，。]+)"
+    rf"|{_SECRETS} *(?P<given>(?=\S*\d)[^\s\"'”»`,;，。]{{3,}})"
+    r"|\b(?P<token>(?:bearer |sk-|pk_|sk_|rk_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|akia|aiza|ya29\.|eyj)"
+    r"[\w.~+/-]{12,}=*)"
+    r"|(?<![\w/-])(?P<long>(?=[\w-]*\d)(?=[\w-]*[a-z])[0-9a-f]{32,}|(?=[\w-]*\d)(?=[\w-]*(?-i:[A-Z]))"
+    r"(?=[\w-]*(?-i:[a-z]))[\w-]{24,})(?![\w-])",
+    re.IGNORECASE,
+)
+SLOT = re.compile(r"\{(\w+)\}")
 
 
 class Redactor:
     """Replaces personal data and counts the replacements.
 
     Args:
-        names: names of people, places or companies to replace; case is ignored.
-        kept: links to keep.
+        names: names of people, places or companies to replace in every text; case is ignored.
+        kept: links to keep, unless they hold a secret.
+        countries: the countries of phone numbers without a country code; empty: those of the language.
+        ordinary: words of names that are also words.
 
     >>> redactor = Redactor(["Ann Lee"])
     >>> redactor("Ann Lee: call +44 20 7946 0958 or see www.shop.example/a?b, not 2024-05-13")
-    '[name]: call [phone] or see [link], not 2024-05-13'
+    '{name}: call {phone} or see {link}, not 2024-05-13'
     >>> dict(redactor.counts)
-    {'link': 1, 'phone': 1, 'name': 1}
+    {'name': 1, 'phone': 1, 'link': 1}
     """
 
-    def __init__(self, names: Iterable[str] = (), kept: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        names: Iterable[str] = (),
+        kept: Collection[str] = (),
+        countries: Collection[str] = (),
+        ordinary: Collection[str] = (),
+    ) -> None:
         self.counts: Counter[str] = Counter()
-        self.names, self.kept = tuple(names), kept
-        forms = {normalize(form, name).strip() for form in ("NFC", "NFD") for name in self.names if name.strip()}
-        known = sorted(forms, key=len, reverse=True)
-        steps: list[tuple[str, re.Pattern[str], Callable[[str], int]]] = [
-            ("link", LINK, lambda text: len(text) * (text not in self.kept)),
-            ("address", MAIL, len),
-            ("account", ACCOUNT, _n_of_account),
-            ("card", CARD, _n_of_card),
-            ("phone", PHONE, lambda text: len(text) * (7 <= len(_digits(text)) <= 15 and not DATE.match(text))),
-        ]
-        if known:
-            pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, known))})(?!\w)"
-            steps.append(("name", re.compile(pattern, re.IGNORECASE), len))
-        self._steps = [(pattern, partial(self._placeholder, what, n)) for what, pattern, n in steps]
+        self.names, self.kept, self.countries, self.ordinary = tuple(names), kept, tuple(countries), ordinary
+        known = sorted({normalize("NFC", name).strip() for name in self.names} - {""}, key=len, reverse=True)
+        self._names = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, known))})(?!\w)" if known else "(?!)", re.I)
 
-    def __call__(self, text: str) -> str:
-        """The text with placeholders such as ``[phone]``."""
-        for pattern, placeholder in self._steps:
-            text = pattern.sub(placeholder, text)
+    def __call__(self, text: str, slots: Mapping[str, str] | None = None, spoken: str = "") -> str:
+        """The text with slots.
+
+        Args:
+            text: a text.
+            slots: the slots of the words of the participants' names.
+            spoken: the language of the dialogue.
+        """
+        text = before = normalize("NFC", text)
+        text = LINK.sub(
+            lambda link: link[0] if link[0] in self.kept and not WITH_SECRET.search(link[0]) else "{link}", text
+        )
+        text = MAIL.sub("{email}", text)
+        text = SECRET.sub(_without_secret, text)
+        text = _without(ACCOUNT, "{iban}", lambda part, *_: iban.is_valid(re.sub(r"\W", "", part)), text)
+        text = _without(CARD, "{card}", _is_card, text)
+        text = _without(IP, "{ip}", _is_ip, text)
+        spoken = spoken or language(text)
+
+        def phone(part: str, before: str, after: str) -> bool:
+            return is_phone(part, before, after, self.countries, spoken)
+
+        text = _without(NUMBER, "{phone}", phone, text)
+        text = self._names.sub("{name}", text)
+        if slots:
+            text = without_names(text, slots, self.ordinary)
+        self.counts.update(SLOT.findall(text))
+        self.counts.subtract(SLOT.findall(before))
         return text
 
-    def _placeholder(self, what: str, n_personal: Callable[[str], int], found: re.Match[str]) -> str:
-        """The replacement of a match: a placeholder for its first ``n_personal`` letters, and the rest."""
-        n = n_personal(found[0])
-        self.counts[what] += n > 0
-        return f"[{what}]{found[0][n:]}" if n else found[0]
+    def _kept_link(self, link: re.Match[str]) -> str:
+        return link[0] if link[0] in self.kept and not WITH_SECRET.search(link[0]) else "{link}"
 
 
 def links(text: str) -> set[str]:
@@ -81,21 +117,46 @@ def links(text: str) -> set[str]:
     return set(LINK.findall(text))
 
 
-def _digits(text: str) -> str:
-    return re.sub(r"\D", "", text)
+def _without(pattern: re.Pattern[str], slot: str, is_kind: Callable[[str, str, str], bool], text: str) -> str:
+    """The text with a slot in place of the longest part between blanks of each match that is of the kind.
+
+    Args:
+        pattern: of candidates.
+        slot: the slot.
+        is_kind: called with a part, the text before it and the text after it.
+        text: a text.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        ends = [found.start(), *(found.start() + at for at, sign in enumerate(found[0]) if sign.isspace()), found.end()]
+        for start, end in sorted(((a, b) for a in ends for b in ends if a < b), key=lambda part: part[0] - part[1]):
+            first = start + text[start].isspace()
+            if is_kind(text[first:end], text[:first], text[end:]):
+                return f"{text[found.start() : first]}{slot}{text[end : found.end()]}"
+        return found[0]
+
+    return pattern.sub(replaced, text)
 
 
-def _n_of_account(text: str) -> int:
-    """Length of the account number at the start of ``text``; words may follow it."""
-    return next((end for end in _ends(text) if iban.is_valid(re.sub(rf"[{BLANKS}-]", "", text[:end]))), 0)
+def _is_card(part: str, *_: str) -> bool:
+    digits = re.sub(r"\D", "", part)
+    return len(digits) in CARD_DIGITS and bool(luhn.is_valid(digits))
 
 
-def _n_of_card(text: str) -> int:
-    """Length of the card number at the start of ``text``; other numbers, such as a date, may follow it."""
-    numbers = ((end, _digits(text[:end])) for end in _ends(text))
-    return next((end for end, digits in numbers if len(digits) in CARD_DIGITS and luhn.is_valid(digits)), 0)
+def _is_ip(part: str, before: str, after: str) -> bool:
+    try:
+        ip_address(part)
+    except ValueError:
+        return False
+    return not VERSION.search(before)
 
 
-def _ends(text: str) -> Sequence[int]:
-    """Where a number at the start of ``text`` may end, the last first."""
-    return [end for end in range(len(text), 0, -1) if end == len(text) or re.match(rf"[{BLANKS}-]", text[end])]
+def _without_secret(found: re.Match[str]) -> str:
+    """The secret of a match is replaced, the words before it stay."""
+    kind = found.lastgroup or ""
+    said = found[kind]
+    more = re.match(r" *\w", found.string[found.end() :]) or not re.search("[:=：]", found[0])
+    if kind == "said" and said.isalpha() and said.islower() and said.isascii() and more:
+        return found[0]  # "the password is wrong", "password: please change it"
+    start = found.start(kind) - found.start()
+    return f"{found[0][:start]}{{secret}}{found[0][start + len(said) :]}"

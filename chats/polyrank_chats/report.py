@@ -69,7 +69,7 @@ class Report:
         by = [f"{name} {n:,}" for name, n in self.speakers.most_common()]
         more = [f"{len(by) - 5:,} more"] if len(by) > 5 else []
         left_out = ", ".join(counted(n, reason) for reason, n in self.left_out.most_common() if n)
-        replaced = ", ".join(f"{n:,} [{what}]" for what, n in self.redacted.items())
+        replaced = ", ".join(f"{n:,} {{{what}}}" for what, n in self.redacted.items())
         notes = [
             (self.n_joined, f"{counted(self.n_joined, 'message')} joined"),
             (self.n_background, f"{counted(self.n_background, 'system text')} as background"),

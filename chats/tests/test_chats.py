@@ -585,7 +585,7 @@ def test_slack(write: Write, tmp_path: Path, form: str) -> None:
                 archive.write(path, path.relative_to(tmp_path / "export"))
     found = import_chats(source)
     thread = [
-        ("Ann", "is <vpn> down @Bob B? see the page in #help @here"),
+        ("Ann", "is <vpn> down @{name}? see the page in #help @here"),
         ("Bob B", "fixed & done"),
         ("Ann", "thanks"),
     ]

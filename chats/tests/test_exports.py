@@ -80,7 +80,7 @@ def test_rows_with_dates_only_are_ordered_by_the_file(write: Write) -> None:
     rows = ["c7,15 mai 2024,Ann,hi all", "c7,15 mai 2024,Ben,hello you"]
     rows += ["c8,16 mai 2024,Cy,yo Ben", "c8,16 mai 2024,Ben,yes Cy?"]
     down = [*rows[::-1], "c9,14 mai 2024,Ben,b it is", "c9,13 mai 2024,Ann,a or b"]
-    expected = [["Ann: hi all", "Ben: hello you"], ["Cy: yo Ben", "Ben: yes Cy?"]]
+    expected = [["Ann: hi all", "Ben: hello you"], ["Cy: yo {name}", "Ben: yes {name}?"]]
     assert sorted(turns_of(import_chats(write("up.csv", "\n".join(["case,Day,Who,Said", *rows]))))) == expected
     found = import_chats(write("down.csv", "\n".join(["case,Day,Who,Said", *down])))
     assert sorted(turns_of(found)) == [["Ann: a or b", "Ben: b it is"], *expected]
@@ -116,7 +116,7 @@ def test_a_usual_name_with_unusual_values_is_not_trusted(write: Write) -> None:
         f",Kim,{['sent', 'read'][n % 2]},Kim {n},{['Kim', 'Lee'][n % 2]},{AT + timedelta(minutes=n)}" for n in range(24)
     ]
     found = import_chats(write("x.csv", "\n".join(["thread,created,message,body text,from,on", *rows])))
-    assert turns_of(found)[0][:2] == ["Kim: Kim 0", "Lee: Kim 1"]
+    assert turns_of(found)[0][:2] == ["Kim: {name} 0", "Lee: {name} 1"]
     assert began(found) == ["2024-05-13T09:00:00"]
     assert "column 'created' holds values that are not readable times, such as 'Kim'" in notes(found)
 
@@ -250,7 +250,7 @@ def test_teams_chat_from_the_graph_api(write: Write) -> None:
         each["chatId"] = "19:a"
     found = import_chats(write("chat.json", {"@odata.context": "https://graph", "value": page}))
     assert turns_of(found) == [
-        ["Ann: is it on?", "Ben: Ann yes,\nit is", "Polly: poll!"],
+        ["Ann: is it on?", "Ben: {name} yes,\nit is", "Polly: poll!"],
         ["Ann: next morning", "Ben: bye 👋"],
     ]
     assert began(found) == ["2024-05-13T09:00:00", "2024-05-13T23:59:00"]
@@ -618,8 +618,8 @@ def test_on_a_terminal_the_command_asks_about_the_first_conversation(write: Writ
 
 PERSONAL = {
     "link": ["https://x.example/a?b=c#d", "www.shop.example/track/77", "HTTP://X.example"],
-    "address": ["ann.lee+shop@mail.example.org", "ÄNN@x.de"],
-    "account": ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "FR14-2004-1010-0505-0001-3M02-606"],
+    "email": ["ann.lee+shop@mail.example.org", "ÄNN@x.de"],
+    "iban": ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "FR14-2004-1010-0505-0001-3M02-606"],
     "card": ["4111 1111 1111 1111", "378282246310005", "5500-0000-0000-0004", "4111\u00a01111\u202f1111 1111"],
     "phone": [
         "+44 20 7946 0958",
@@ -631,7 +631,7 @@ PERSONAL = {
     ],
 }
 NOT_PERSONAL = [
-    "2024-05-13", "13.05.2024 10:30", "05/12/2023", "order 4111111111111112", "DE88370400440532013000", "10.0.0.1",
+    "2024-05-13", "13.05.2024 10:30", "05/12/2023", "order 4111111111111112", "DE88370400440532013000",
     "v1.2.3", "12:30", "0.1234567", "1,234,567.89", "ticket 12345678", "123-456", "a@b", "0 of 10", "@ann",
 ]  # fmt: skip
 
@@ -644,22 +644,22 @@ def test_letters_without_case_are_no_account_number() -> None:
 @pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in PERSONAL.items() for text in texts])
 def test_personal_data_are_replaced(what: str, text: str) -> None:
     redactor = Redactor()
-    assert redactor(f"it is {text}, OK? {text}.") == f"it is [{what}], OK? [{what}]."
+    assert redactor(f"it is {text}, OK? {text}.") == f"it is {{{what}}}, OK? {{{what}}}."
     assert redactor.counts == {what: 2}
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("my card is 4111 1111 1111 1111 12/27 123", "my card is [card] 12/27 123"),
-        ("card no.4111111111111111", "card no.[card]"),
-        ("Tel:+49 170 1234567", "Tel:[phone]"),
-        ("Tel.0170 1234567", "Tel.[phone]"),
-        ("phone:555-123-4567", "phone:[phone]"),
-        ("iban de89 3704 0044 0532 0130 00", "iban [account]"),
-        ("+49\u00a0170\u00a01234567", "[phone]"),
-        ("it is Jose\u0301", "it is [name]"),
-        ("at 12:30:00 or 10.0.0.1", "at 12:30:00 or 10.0.0.1"),
+        ("my card is 4111 1111 1111 1111 12/27 123", "my card is {card} 12/27 123"),
+        ("card no.4111111111111111", "card no.{card}"),
+        ("Tel:+49 170 1234567", "Tel:{phone}"),
+        ("Tel.0170 1234567", "Tel.{phone}"),
+        ("phone:555-123-4567", "phone:{phone}"),
+        ("iban de89 3704 0044 0532 0130 00", "iban {iban}"),
+        ("+49\u00a0170\u00a01234567", "{phone}"),
+        ("it is Jose\u0301", "it is {name}"),
+        ("at 12:30:00 or 10.0.0.1", "at 12:30:00 or {ip}"),
     ],
 )
 def test_personal_data_next_to_other_signs_are_replaced(text: str, wanted: str) -> None:
@@ -669,7 +669,7 @@ def test_personal_data_next_to_other_signs_are_replaced(text: str, wanted: str) 
 def test_texts_that_only_look_personal_stay() -> None:
     redactor = Redactor(["Lee"])
     assert [redactor(f"it is {text}, OK") for text in NOT_PERSONAL] == [f"it is {text}, OK" for text in NOT_PERSONAL]
-    assert redactor("Leeds, lee and Leé") == "Leeds, [name] and Leé"
+    assert redactor("Leeds, lee and Leé") == "Leeds, {name} and Leé"
 
 
 def test_dialogues_hold_personal_data_only_on_request(write: Write, run: Run, tmp_path: Path) -> None:
@@ -677,18 +677,18 @@ def test_dialogues_hold_personal_data_only_on_request(write: Write, run: Run, tm
     rows += ["a@b.example,2024-05-13 09:01,Kim,call 0170 1234567"]
     path, names = write("x.csv", "\n".join(["chat,at,from,text", *rows])), write("names.txt", "Kim\n\nLee\n")
     found = import_chats(path, redact=["Kim"])
-    assert turns_of(found) == [["person 1: I am [name]: [address]", "person 2: call [phone]"]]
+    assert turns_of(found) == [["person 1: I am {name}: {email}", "person 2: call {phone}"]]
     assert [row["id"] for row in found.dialogues] == ["conversation 1"]
     assert (found.report.redacted, found.report.speakers) == (
-        {"name": 1, "address": 1, "phone": 1}, {"person 1": 1, "person 2": 1}
+        {"name": 1, "email": 1, "phone": 1}, {"person 1": 1, "person 2": 1}
     )  # fmt: skip
-    assert "; replaced: 1 [address], 1 [name], 1 [phone]" in str(found.report)
+    assert "; replaced: 1 {name}, 1 {email}, 1 {phone}" in str(found.report)
     kept = import_chats(path, keep_personal=True)
     assert turns_of(kept) == [["+49 170 1234567: I am Kim: k@x.example", "Kim: call 0170 1234567"]]
     with pytest.raises(UsageError, match="leave one of them out"):
         import_chats(path, redact=["Kim"], keep_personal=True)
     done = run(path, "-o", tmp_path / "out.jsonl", "--redact", names, "--yes")
-    assert (done.returncode, "person 2: call [phone]" in done.stderr) == (0, True)
+    assert (done.returncode, "person 2: call {phone}" in done.stderr) == (0, True)
     wrong = run(path, "-o", tmp_path / "o.jsonl", "--redact", write("none.txt", "\n"))
     assert (wrong.returncode, "has no names" in wrong.stderr) == (3, True)
 
@@ -698,11 +698,11 @@ def test_links_that_agents_give_often_stay(write: Write) -> None:
     rows = [f"{i},agent,see {often}. {once if i == 1 else ''}\n{i},customer,I was at {personal}\n" for i in (1, 2, 3)]
     found = import_chats(write("x.csv", "chat,from,text\n" + "".join(rows)))
     said = [turn["text"] for row in found.dialogues for turn in row["turns"]]
-    assert said == [f"see {often}. [link]", "I was at [link]", *[f"see {often}.", "I was at [link]"] * 2]
+    assert said == [f"see {often}. {{link}}", "I was at {link}", *[f"see {often}.", "I was at {link}"] * 2]
     assert found.report.redacted == {"link": 4}
     assert "kept 1 link that agents gave in 3 conversations or more" in notes(found)
     two = import_chats(write("y.csv", "chat,from,text\n" + "".join(rows[:2])))
-    assert {turn["text"] for row in two.dialogues for turn in row["turns"]} >= {"see [link]."}
+    assert {turn["text"] for row in two.dialogues for turn in row["turns"]} >= {"see {link}."}
     assert "kept" not in notes(two)
     whole = import_chats(write("z.csv", "chat,from,text\n" + "".join(rows)), keep_personal=True)
     assert personal in whole.dialogues[0]["turns"][1]["text"]

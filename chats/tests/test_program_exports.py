@@ -41,7 +41,7 @@ WEECHAT = """2024-03-04 20:11:01\t-->\tnora (~nora@example.net) has joined #pyth
 2024-03-04 20:13:30\t--\tMode #python [+o tim] by ChanServ
 2024-03-04 20:14:00\t<--\tnora (~nora@example.net) has quit (Quit: bye)
 """
-LISTS = ["nora: how do I reverse a list?", "tim: nora: use reversed(x)", "nora: works, ty"]
+LISTS = ["nora: how do I reverse a list?", "tim: {name}: use reversed(x)", "nora: works, ty"]
 
 
 def test_irc_logs(write: Write) -> None:
@@ -109,7 +109,7 @@ def test_facebooks_threads_stay_apart_and_lose_placeholders(write: Write) -> Non
     )
     assert talk(import_chats(file.parents[1])) == {
         "zoe_1:1": ["Zoë: schön, à bientôt 😀", "Jan: ok", "Zoë: bis um 7?", "Jan: ja"],
-        "bob_2:1": ["Bob: hello", "Jan: hi Bob"],
+        "bob_2:1": ["Bob: hello", "Jan: hi {name}"],
     }
 
 

@@ -1,0 +1,105 @@
+"""Replace names of the participants of a conversation in its texts by slots: full names and their parts.
+
+A name that is also an ordinary word (Will, Mark, Rose) is replaced where it is capitalised inside a sentence, or where
+somebody is addressed.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from polyrank_chats.names import NAMES
+from polyrank_chats.roles import AGENT, CUSTOMER, SYSTEM_WORDS, part_of
+from polyrank_chats.values import Row
+
+WORD = re.compile(r"[^\W_]+")
+UNSPACED = re.compile(
+    "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+)  # scripts without blanks, or with endings
+START = re.compile(r"(?:^|[.!?…:;\n\"“”„«(¿¡*-])\s*$")
+GREETED = re.compile(
+    rf"(?:^|[^\w])(?:{'|'.join(NAMES['greetings'])})[,\s]+(?:\w+\.?\s+)?$",
+    re.IGNORECASE,
+)
+CALLED = re.compile(r"\s*(?:[,!?.]|$)|\s+here\b")
+DATE_BEFORE, DATE_AFTER = re.compile(r"(?:\d\.?|\b(?:in|since|until|next|last))\s*$"), re.compile(r"\s*\d")
+_BETWEEN = "|".join((*NAMES["particles"], "[A-Z]"))
+REPEATED = re.compile(rf"(?:\b[A-Z]['’])?(\{{\w+\}})(?:[\s.'’-]+(?:(?:{_BETWEEN})\b[\s.'’-]*){{0,3}}\1)+")
+
+
+@lru_cache(maxsize=2**14)
+def name_words(name: str) -> tuple[str, ...]:
+    """The words of a person's name or mail address in small letters; none if it names a role, as "Customer Support".
+
+    >>> name_words("Dr. Ann van der Berg"), name_words("ann.lee82@x.example"), name_words("Help desk")
+    (('ann', 'berg'), ('ann', 'lee'), ())
+    """
+    own = re.sub(r"\d+", " ", name.partition("@")[0] if "@" in name[1:] else name.removeprefix("@"))
+    if part_of(name) or name.strip().casefold() in SYSTEM_WORDS:
+        return ()
+    words = [word.casefold() for word in WORD.findall(own)]
+    skipped = {*NAMES["particles"], *NAMES["titles"], *NAMES["agents"], *NAMES["customers"]}
+    return tuple(word for word in words if len(word) > 1 and word not in skipped)
+
+
+def slots_of(people: Mapping[str, str]) -> dict[str, str]:
+    """The slots of the words of names, by the names and their speakers.
+
+    >>> slots_of({"Ann Lee": "customer", "Bea": "agent", "Bot": "bot"}), slots_of({"Cy": "Cy"})
+    ({'bea': '{agent}', 'ann lee': '{customer}', 'ann': '{customer}', 'lee': '{customer}'}, {'cy': '{name}'})
+    """
+    slots: dict[str, str] = {}
+    for name, speaker in sorted(people.items(), key=lambda item: item[1]):
+        words = (name.casefold(), *name_words(name)) if name_words(name) else ()
+        slots |= dict.fromkeys(words, f"{{{speaker if speaker in (AGENT, CUSTOMER) else 'name'}}}")
+    return slots
+
+
+def ordinary_words(dialogues: Iterable[Row]) -> set[str]:
+    """The words of names that are also words: known ones, and those in small letters in others' conversations."""
+    own = [(slots_of(row["people"]), row) for row in dialogues]
+    wanted = {word for slots, _ in own for word in slots}
+    agents = {word for slots, _ in own for word, slot in slots.items() if slot == "{agent}"}
+    found = wanted.intersection(NAMES["word_names"])
+    for slots, row in own:
+        for turn in row["turns"]:
+            found |= wanted.intersection(WORD.findall(turn["text"])).difference(slots, agents)
+    return found
+
+
+def without_names(text: str, slots: Mapping[str, str], ordinary: Iterable[str]) -> str:
+    """The text with slots in place of names.
+
+    Args:
+        text: a text.
+        slots: the slot of each word of a name, such as ``{"ann": "{customer}"}``.
+        ordinary: words of names that are also words.
+
+    >>> slots = {"will": "{customer}", "lee": "{customer}", "bea": "{agent}"}
+    >>> without_names("Hi Will, will you call Will Lee? Will do. bea's here", slots, {"will"})
+    "Hi {customer}, will you call {customer}? Will do. {agent}'s here"
+    """
+
+    def slot(found: re.Match[str]) -> str:
+        word = found[0].casefold()
+        if word not in slots:
+            return found[0]
+        if word in ordinary:
+            before, after = text[: found.start()], text[found.end() :]
+            called = GREETED.search(before) or (found[0][0].isupper() and CALLED.match(after) and START.search(before))
+            next_word = WORD.search(after)
+            is_full = (
+                next_word and next_word.start() < 3 and next_word[0].casefold() in slots and next_word[0][0].isupper()
+            )
+            inside = found[0][0].isupper() and not START.search(before)
+            in_date = DATE_BEFORE.search(before) or DATE_AFTER.match(after)
+            if not (called or is_full or (inside and not in_date)):
+                return found[0]
+        return slots[word]
+
+    folded = text.casefold()
+    for name, held in slots.items():
+        if name in folded and (" " in name or UNSPACED.search(name)):
+            around = "" if UNSPACED.search(name) else r"\b"
+            text = re.sub(f"{around}{re.escape(name)}{around}", held, text, flags=re.IGNORECASE)
+    return REPEATED.sub(r"\1", WORD.sub(slot, text))

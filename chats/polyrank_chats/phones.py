@@ -1,0 +1,103 @@
+"""Phone numbers in texts: the valid ones of the countries where the language of the dialogue is spoken."""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from polyrank_chats.names import NAMES
+from polyrank_chats.times import COMPACT, NUMERIC
+
+BLANKS = r" \u00a0\u202f\u2009"  # between groups of digits: also no-break spaces
+NUMBER = re.compile(
+    rf"(?<![A-Za-z0-9_,/+#-])(?<!\d[.:])\+?(?:\(\+?\d{{1,4}}\)[{BLANKS}./-]?)?\d"
+    rf"(?:[{BLANKS}./-]?(?:\(\d{{1,4}}\)|\d)){{5,17}}(?![A-Za-z0-9_-]|[.,:/]\d)"
+)
+NORTH_AMERICAN = re.compile(
+    rf"(?:1[{BLANKS}.-])?(?:\(\d{{3}}\)[{BLANKS}]?|\d{{3}}[{BLANKS}.-])\d{{3}}[{BLANKS}.-]\d{{4}}"
+)
+OTHERS = re.compile(r"(?:19|20)\d\d[–/-](?:19|20)\d\d|\d{1,3}(?:\.\d{3})+|\d\d?\.\d+|(?:.+\.)?\d(?:\..+)?")
+"""Years, decimals and versions."""
+MONEY = re.compile(r"\s?(?:[€$£¥₹%]|(?:eur|usd|gbp|pln|zł|inr|rs|kg|km|mb|gb)\b)", re.IGNORECASE)
+MONEY_BEFORE = re.compile(r"[€$£¥₹][\d\s.,]*$")
+WINDOW = 50  # letters before a number in which words tell what it is
+
+
+def _table(kind: str) -> dict[str, list[str]]:
+    return {name: held.split(",") for name, _, held in (each.partition("=") for each in NAMES[kind])}
+
+
+COUNTRIES, WORDS = _table("countries"), _table("common")
+EVERYWHERE = tuple(dict.fromkeys(country for held in COUNTRIES.values() for country in held))
+SCRIPTS = {name: re.compile(f"[{letters}]") for name, (letters, *_) in _table("scripts").items()}
+
+
+def _said(kind: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![a-zß-ÿа-я])(?:{'|'.join(map(re.escape, NAMES[kind]))})")
+
+
+PHONE_WORDS, OTHER_WORDS = _said("phone_words"), _said("order_words")
+
+
+def language(text: str) -> str:
+    """The language of a dialogue, by its script or its frequent words; empty if unknown.
+
+    >>> language("¿Dónde está mi pedido? No lo veo por aquí"), language("我的电话是"), language("ok")
+    ('es', 'zh', '')
+    """
+    for name, letters in SCRIPTS.items():
+        if len(letters.findall(text)) > len(text) / 6:
+            return name
+    words = re.findall(r"\w+", text.casefold())
+    n = {name: sum(word in common for word in words) for name, common in WORDS.items()}
+    first, second = sorted(n, key=n.__getitem__)[:-3:-1]
+    return first if n[first] > max(1, n[second]) else ""
+
+
+def is_phone(number: str, before: str, after: str, countries: Sequence[str], spoken: str) -> bool:
+    """Whether a number in a text is a phone number.
+
+    Args:
+        number: it matches ``NUMBER``.
+        before: the text before it: the last word for a phone or for something else, such as an order, decides.
+        after: the text after it.
+        countries: the countries of the user; empty: those of the language, or all if a word shows that it is a phone.
+        spoken: the language.
+
+    >>> is_phone("06 12 34 56 78", "mon numéro ", "", (), "fr"), is_phone("612345678", "pedido ", "", (), "es")
+    (True, False)
+    """
+    digits = re.sub(r"\D", "", number)
+    dashed = re.sub(rf"[{BLANKS}]", "-", number)
+    dates = (pattern.match(dashed) for pattern in NUMERIC)  # an hour may follow
+    is_date = any(date and len(dashed) - date.end() <= 3 for date in dates) or COMPACT.fullmatch(number)
+    is_amount = OTHERS.fullmatch(number) or MONEY.match(after) or MONEY_BEFORE.search(before[-WINDOW:])
+    if not 7 <= len(digits) <= 15 or is_date or is_amount:
+        return False
+    said = before[-WINDOW:].casefold()
+    phone, other = (max((m.start() for m in words.finditer(said)), default=-1) for words in (PHONE_WORDS, OTHER_WORDS))
+    if number.startswith("+") or (number.startswith("00") and is_valid(digits, ("FR",))):
+        return True
+    if other > phone:
+        return False
+    if NORTH_AMERICAN.fullmatch(number):
+        return True
+    is_bare = number.isdecimal() and number[0] != "0"
+    if is_bare and phone <= other and not countries and spoken in ("en", ""):
+        return False  # without a mark, ten digits are more often an order's
+    if phone > other or number[0] in "(0" or not spoken:
+        countries = countries or EVERYWHERE
+    return is_valid(digits, countries or tuple(COUNTRIES.get(spoken, ())))
+
+
+@lru_cache(maxsize=2**16)
+def is_valid(digits: str, countries: Iterable[str]) -> bool:
+    """Whether digits are a phone number of one of the countries, or are dialled in one."""
+    import phonenumbers  # slow to import
+
+    for country in countries:
+        try:
+            if phonenumbers.is_valid_number(phonenumbers.parse(digits, country)):
+                return True
+        except phonenumbers.NumberParseException:
+            continue
+    return False
