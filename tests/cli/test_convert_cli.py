@@ -63,7 +63,7 @@ def test_every_command_works_with_a_trained_convert(polyrank: Run, task: dict[st
 
     shown = json.loads(polyrank("info", model, "--json"))
     assert shown["kind"] == "convert"
-    assert {part["name"]: part["dtypes"] for part in shown["parts"]}["layers"] == ["float16"]
+    assert {part["name"]: part["dtypes"] for part in shown["parts"]}["layers"] == ["fp16"]
     assert shown["n_bytes_fp32"] == 4 * sum(part["n_parameters"] for part in shown["parts"])
     assert shown["n_bytes"] < 0.55 * shown["n_bytes_fp32"]
     table = polyrank("info", model)

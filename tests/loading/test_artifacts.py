@@ -45,7 +45,7 @@ from polyrank.loading.models import (
     resolved_name,
 )
 from polyrank.models import new_model
-from polyrank.models.artifacts import load_model, read_config, read_sizes, save_model
+from polyrank.models.artifacts import dtype_name, load_model, read_config, read_sizes, save_model
 from polyrank.models.start import start_model
 from polyrank.records import Candidate, Context
 from polyrank.scorers.encoder import EncoderScorer
@@ -487,7 +487,7 @@ def test_sizes_equal_those_of_the_library(poly: tuple[Any, Texts, Any], tmp_path
             tensors = parts[part.name]
             assert part.n_parameters == sum(t.numel() for t in tensors)
             assert part.n_bytes == sum(t.numel() * t.element_size() for t in tensors)
-            assert set(part.dtypes) == {str(t.dtype).removeprefix("torch.") for t in tensors}
+            assert set(part.dtypes) == {dtype_name(t.dtype) for t in tensors}
             assert list(part.dtypes) == sorted(part.dtypes)
 
 
@@ -498,7 +498,7 @@ def test_kinds_of_numbers_of_a_part_are_in_order(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(weights)
     digest = hashlib.sha256(weights).hexdigest()
     (tmp_path / MODEL.file).write_bytes(seal({"files": {"model.safetensors": digest}}, MODEL))
-    assert read_sizes(tmp_path)[0].dtypes == ("bfloat16", "bool", "float16", "float64", "int32", "uint8")
+    assert read_sizes(tmp_path)[0].dtypes == ("bf16", "bool", "fp16", "fp64", "int32", "uint8")
 
 
 # names of models

@@ -190,7 +190,7 @@ def test_the_second_stage_corrects_the_larger_model() -> None:
     assert [ref.name for ref in shipped_rerankers([encoder.fingerprint])] == ["shipped:late"]
     assert shipped_rerankers([late.fingerprint]) == []
     folder = model_folder("shipped:late")
-    assert {dtypes for part in read_sizes(folder) for dtypes in part.dtypes} == {"float16"}
+    assert {dtypes for part in read_sizes(folder) for dtypes in part.dtypes} == {"fp16"}
     assert sum(part.n_bytes for part in read_sizes(folder)) < 8e6  # the layers of shipped:minilm are not stored again
     assert not [value for value in _strings(read_config(folder)["metadata"]) if value.startswith("/")]
     context = Context(("do you have any pets?",), ("i have two dogs.", "i work at night."))

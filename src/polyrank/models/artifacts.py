@@ -209,7 +209,7 @@ class TensorGroup:
         name: the first part of the tensors' names.
         n_parameters: how many numbers, including stored buffers such as a scale.
         n_bytes: their size in the file.
-        dtypes: their types in torch, such as "float16".
+        dtypes: their types, such as "fp16".
     """
 
     name: str
@@ -233,7 +233,16 @@ def read_sizes(path: Path) -> list[TensorGroup]:
             name,
             sum(tensor.numel() for tensor in tensors),
             sum(tensor.nbytes for tensor in tensors),
-            tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})),
+            tuple(sorted({dtype_name(tensor.dtype) for tensor in tensors})),
         )
         for name, tensors in sorted(groups.items())
     ]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A type as polyrank names it.
+
+    >>> dtype_name(torch.bfloat16), dtype_name(torch.float32), dtype_name(torch.int8)
+    ('bf16', 'fp32', 'int8')
+    """
+    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
