@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from papers.combining import COMBINE
 
 from polyrank.answering.choice import Choice, search_until_kept
-from polyrank.answering.replies import catalogue, open_replies
+from polyrank.answering.opening import catalogue, open_replies
 from polyrank.bench.machine import describe_machine
 from polyrank.data import read_examples
 from polyrank.errors import DataError, UsageError

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from polyrank._version import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the names
+    from polyrank.answering.answers import Answer as Answer
     from polyrank.answering.build import build_index as build_index
     from polyrank.answering.explain import explain as explain
-    from polyrank.answering.protocol import Answer as Answer
+    from polyrank.answering.opening import open_replies
     from polyrank.answering.replies import Replies as Replies
-    from polyrank.answering.replies import open_replies
     from polyrank.client import AsyncClient as AsyncClient
     from polyrank.client import Client as Client
     from polyrank.config.recipe import Recipe as Recipe
@@ -64,7 +64,7 @@ _SOURCES = {
     for module, names in {
         "polyrank.answering.build": "build_index",
         "polyrank.answering.explain": "explain",
-        "polyrank.answering.protocol": "Answer",
+        "polyrank.answering.answers": "Answer",
         "polyrank.answering.replies": "Replies",
         "polyrank.client": "AsyncClient Client",
         "polyrank.config.recipe": "Recipe",
@@ -86,7 +86,7 @@ _SOURCES = {
         "polyrank.tuning": "Tuning tune",
     }.items()
     for name in names.split()
-} | {"open": "polyrank.answering.replies:open_replies"}
+} | {"open": "polyrank.answering.opening:open_replies"}
 """The module that defines each public name, and the name there where it differs."""
 
 __all__ = sorted(_SOURCES)

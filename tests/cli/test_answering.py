@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.answering.replies import scorer_of_index
+from polyrank.answering.opening import scorer_of_index
 from polyrank.cli.answering import context_of_line, print_row
 from polyrank.cli.console import check_plot_path
 from polyrank.cli.ranking import _query_of_line

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 import polyrank
-from polyrank.answering.protocol import Answer
+from polyrank.answering.answers import Answer
 from polyrank.client.calls import Page, error_of
 from polyrank.errors import (
     ArtifactError,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from polyrank.answering.build import build_index
-from polyrank.answering.replies import Replies, scorer_of_index
+from polyrank.answering.opening import scorer_of_index
+from polyrank.answering.replies import Replies
 from polyrank.config import starter_recipe
 from polyrank.config.checked import kind_from_dict
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, PolyConfig, TextPolicy

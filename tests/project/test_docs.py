@@ -53,7 +53,7 @@ def test_links_have_targets(page: Path) -> None:
 
 
 def test_the_reference_describes_every_public_name() -> None:
-    text = (DOCS / "api.md").read_text("utf-8").replace("answering.replies.open_replies", "open")
+    text = (DOCS / "api.md").read_text("utf-8").replace("answering.opening.open_replies", "open")
     assert sorted(re.findall(r"^::: polyrank\.(\w+)$", text, re.MULTILINE)) == polyrank.__all__
 
 

@@ -523,7 +523,7 @@ def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> Non
 
 def test_an_index_of_a_sentence_encoder_stores_its_fingerprint(bi: Path, tmp_path: Path) -> None:
     from polyrank import Candidate, Replies, build_index
-    from polyrank.answering.replies import scorer_of_index
+    from polyrank.answering.opening import scorer_of_index
     from polyrank.index import open_index
 
     encoder: Any = load(bi, device="cpu")

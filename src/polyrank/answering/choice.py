@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The conditions on replies, see ``Answering.answer_all``."""
+    """The conditions on replies, see ``Replies.answer_all``."""
 
     k: int
     filter: Filter | None = None

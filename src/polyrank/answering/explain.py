@@ -1,17 +1,22 @@
 """Why this reply: the share of each turn and token in a score, exact if the score is a sum of such terms."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from polyrank.answering.protocol import Answering
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter, as_filter
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.protocols import Scorer
 
+if TYPE_CHECKING:
+    from polyrank.answering.replies import Replies
+
 
 def explain(
-    scorer: Scorer | Answering,
+    scorer: "Scorer | Replies",
     context: ContextLike,
     candidate: str,
     *,
@@ -46,10 +51,9 @@ def explain(
         raise UsageError("the candidate is empty, so it cannot be explained; give its text")
     if max_words < 0:
         raise UsageError(f"max_words = {max_words}; give 0 or more")
-    if isinstance(scorer, Answering):
-        explanation = scorer.explained(query, candidate, max_words, as_filter(filter))
-    else:
-        explanation = scorer.explained(query, candidate, max_words)
+    explained: Callable[..., Explanation] = scorer.explained
+    conditions = () if filter is None else (as_filter(filter),)  # which only an index has
+    explanation = explained(query, candidate, max_words, *conditions)
     if not np.isfinite(explanation.score):
         raise ArtifactError("the score is not finite; the model's weights are damaged or diverged in training")
     return explanation

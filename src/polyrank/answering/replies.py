@@ -1,24 +1,23 @@
 """An index under a ranker: it answers, and candidates may be added and removed at any time. It has one path."""
 
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.answering.answers import Answer, filled
 from polyrank.answering.build import add_to_index
 from polyrank.answering.choice import Choice, search_until_kept
+from polyrank.answering.diversity import N_BEST, Similarity, choose_diverse, vector_similarity, word_similarity
 from polyrank.answering.explain import explain
-from polyrank.answering.protocol import Answer, Answering
-from polyrank.config.checked import read_choice
+from polyrank.config.checked import whole_number
+from polyrank.data.language import LANGUAGE_FIELD, detect
 from polyrank.data.pool import CandidateLike, pool_of
-from polyrank.devices.choice import choose_device
+from polyrank.data.small_talk import small_talk
 from polyrank.errors import UsageError
 from polyrank.index import (
     COUNT_FIELD,
@@ -26,27 +25,32 @@ from polyrank.index import (
     Index,
     IndexWriter,
     as_count,
+    as_filter,
     check_fingerprint,
-    open_index,
     open_writer,
 )
-from polyrank.loading.models import Backend, model_exists, resolve_encoder
+from polyrank.index.filters import fields_of, read_filter
 from polyrank.ranking.abstention import N_SCORES, confidence
 from polyrank.ranking.top import top_rows
-from polyrank.records import Candidate, Context, ContextLike, Ranked
+from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.explanation import Explanation
-from polyrank.scorers.open import encoder_of, open_ranking
+from polyrank.scorers.open import encoder_of
 from polyrank.scorers.protocols import Encoder, Floats, Scorer, check_finite
-from polyrank.scorers.ranker import Ranker, as_ranker
+from polyrank.scorers.ranker import as_ranker
 from polyrank.scorers.two_stage import below
 from polyrank.search import Mode, NearestSearch, Result
+from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.forks import new_lock
 
 log = logging.getLogger("polyrank")
 
 
-class Replies(Answering):
+N_FIRST = 1000
+"""Candidates whose languages are those of the catalogue; a catalogue starts with the most frequent replies."""
+
+
+class Replies(Closing):
     """The candidates of an index, ranked.
 
     Changes that other processes make in the index show in the next answer. The first change made here locks the index;
@@ -65,15 +69,11 @@ class Replies(Answering):
         ArtifactError: the index was made by another encoder.
     """
 
-    encoder: Encoder
-    index: Index
-    scorer: Ranker
-
     def __init__(
         self, scorer: Scorer, index: Index, *, mode: Mode = "exact", distinct: bool = True, device: str = "cpu"
     ) -> None:
         self.scorer, self.index = as_ranker(scorer), index
-        self.encoder = encoder_of(self.scorer)
+        self.encoder: Encoder = encoder_of(self.scorer)
         check_fingerprint(index.fingerprint, self.encoder.fingerprint, index.path)
         if self.scorer.prior and not any(COUNT_FIELD in c.metadata for c in index.page(n=50).candidates):
             log.warning("%s has no counts, which its ranker adds; set them by polyrank index update-counts", index.path)
@@ -82,9 +82,129 @@ class Replies(Answering):
         self._writer: IndexWriter | None = None
         self._writer_lock = new_lock()  # threads must not open two
         self._closed = False
+        self._languages_of_version: tuple[object, frozenset[str]] = None, frozenset()
+
+    def answer_all(
+        self,
+        contexts: Sequence[ContextLike],
+        k: int = 5,
+        *,
+        filter: Filter | str | None = None,
+        allow_echo: bool = False,
+        diverse: bool = False,
+        any_language: bool = False,
+    ) -> list[Answer]:
+        """The best ``k`` replies to each context, best first, ties by row; fewer if there are fewer candidates.
+
+        Args:
+            contexts: each one is one turn, a list of turns, oldest first, or a Context.
+            k: how many.
+            filter: keeps candidates whose metadata pass, such as ``lang = "en"``; see ``polyrank.read_filter``.
+                None: all.
+            allow_echo: also return replies that repeat a turn of the context, in the same words except for case and
+                punctuation.
+            diverse: replies that differ, chosen from the best 50; fewer than ``k`` if the others are near-copies,
+                which differ only in names and numbers. See ``polyrank.answering.diversity.choose_diverse``.
+            any_language: also return replies in other languages than the context's. By default, if the metadata field
+                ``language`` of the candidates has several values, a context gets replies in its language.
+
+        Raises:
+            UsageError: ``k`` is less than one, or the filter cannot be read.
+            ArtifactError: the index is damaged, or the scores are not finite.
+        """
+        if whole_number(k, "k") < 1:
+            raise UsageError(f"k is {k}; request at least one reply")
+        choice = Choice(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
+        queries = contexts_of(contexts)
+        answers = self._in_their_languages(queries, choice) if not any_language else self.best(queries, choice)
+        if choice.filter is not None and not all(one.ranked for one in answers):
+            notes = tuple(
+                f"no candidate has the field {name} of the filter"
+                for name, there in fields_of(choice.filter).items()
+                if not self.any_passes(there)
+            )
+            answers = [one if one.ranked else replace(one, notes=notes) for one in answers]
+        if diverse:
+            for number, (one, query) in enumerate(zip(answers, queries, strict=True)):
+                talk = bool(query.turns) and small_talk(query.turns[-1]) is not None
+                few = choose_diverse(one.ranked, k, self._similarity(one.ranked), small_talk=talk)
+                answers[number] = replace(one, ranked=tuple(few))
+        return [filled(one, context) for one, context in zip(answers, queries, strict=True)]
+
+    def answer(
+        self,
+        context: ContextLike,
+        k: int = 5,
+        *,
+        filter: Filter | str | None = None,
+        allow_echo: bool = False,
+        diverse: bool = False,
+        any_language: bool = False,
+    ) -> Answer:
+        """As ``answer_all``, for one context."""
+        options = {"allow_echo": allow_echo, "diverse": diverse, "any_language": any_language}
+        return self.answer_all([context], k, filter=filter, **options)[0]
+
+    def respond(
+        self,
+        contexts: Sequence[ContextLike],
+        k: int = 5,
+        *,
+        filter: Filter | str | None = None,
+        allow_echo: bool = False,
+        diverse: bool = False,
+        any_language: bool = False,
+    ) -> list[list[Ranked]]:
+        """As ``answer_all``, but only the replies, good enough or not."""
+        options = {"allow_echo": allow_echo, "diverse": diverse, "any_language": any_language}
+        answers = self.answer_all(contexts, k, filter=filter, **options)
+        return [list(answer.ranked) for answer in answers]
+
+    def _in_their_languages(self, queries: Sequence[Context], choice: Choice) -> list[Answer]:
+        """The best replies in the language of each context, if the catalogue has several and knows this one."""
+        languages = self._languages()
+        codes = [detect("\n".join(query.turns)) if len(languages) > 1 else None for query in queries]
+        answers: dict[int, Answer] = {}
+        for code in {code if code in languages else None for code in codes}:
+            numbers = [number for number, own in enumerate(codes) if (own if own in languages else None) == code]
+            own = choice if code is None else replace(choice, filter=_in_language(choice.filter, code))
+            answers |= zip(numbers, self.best([queries[number] for number in numbers], own), strict=True)
+        for number, answer in answers.items():
+            if codes[number] in languages and not answer.ranked:
+                (answers[number],) = self.best([queries[number]], choice)
+        return [answers[number] for number in range(len(queries))]
+
+    def _languages(self) -> frozenset[str]:
+        """The languages of the first candidates, from their metadata."""
+        self.index.refresh()
+        if self._languages_of_version[0] != self.index.version:
+            first = self.index.page(n=N_FIRST).candidates
+            codes = (candidate.metadata.get(LANGUAGE_FIELD) for candidate in first)
+            self._languages_of_version = self.index.version, frozenset(code for code in codes if isinstance(code, str))
+        return self._languages_of_version[1]
+
+    def any_passes(self, filter: Filter) -> bool:
+        """Whether any candidate passes a filter."""
+        return bool(self.index.page(n=1, filter=filter).candidates)
+
+    def _similarity(self, ranked: Sequence[Ranked]) -> Similarity:
+        """Similarity by vectors; by words if a reply has no vector, or was removed meanwhile."""
+        vectors = self.index.vectors([reply.id for reply in ranked])
+        if any(reply.id not in vectors for reply in ranked) or not ranked:
+            return word_similarity([reply.text for reply in ranked])
+        return vector_similarity(np.stack([vectors[reply.id] for reply in ranked]))
+
+    def candidate(self, id_: str) -> Candidate:
+        """The candidate of an id.
+
+        Raises:
+            UsageError: no candidate has the id.
+        """
+        self.index.refresh()
+        return self.index.candidate(id_)
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
-        """The best replies to each context, and whether the best one is good enough; see ``Answering``.
+        """The best replies to each context, and whether the best one is good enough.
 
         The threshold applies to the best reply of the choice. Many contexts at once are faster than one by one.
         """
@@ -275,79 +395,7 @@ class Replies(Answering):
             return self._writer
 
 
-def open_replies(
-    path: AnyPath,
-    *,
-    model: Any = None,
-    mode: Mode | None = None,
-    distinct: bool = True,
-    device: str = "auto",
-    backend: Backend = "torch",
-) -> Replies:
-    """Open an index folder under its model or ranker: ``polyrank.open``.
-
-    Args:
-        path: the folder.
-        model: the folder of the model or ranker, if it has moved or another ranker searches the same vectors; or an
-            opened one, or an object of yours with which the index was built.
-        mode: of the search; None: "exact".
-        distinct: return each text once.
-        device: for networks and the search of a local index.
-        backend: of every model, see ``polyrank.load``.
-
-    Raises:
-        ArtifactError: the folder is not an index, something in it is damaged, or the model has changed since.
-        UsageError: the model is missing, or has no vectors.
-    """
-    if Path(path).is_file():
-        raise UsageError(
-            f"{path} is a file; make an index of its replies with polyrank index build MODEL {path} -o INDEX"
-        )
-    with ExitStack() as opened:  # closes the index if the model is missing or another one
-        index = opened.enter_context(open_index(path))
-        if model is None or isinstance(model, str | os.PathLike):
-            model = scorer_of_index(index.model, model, device=device, backend=backend)
-        searched_on = str(choose_device(device))
-        replies = Replies(model, index, mode=mode or "exact", distinct=distinct, device=searched_on)
-        opened.pop_all()
-    return replies
-
-
-def scorer_of_index(
-    built_with: str, moved: AnyPath | None = None, *, device: str = "auto", backend: Backend = "torch"
-) -> Scorer:
-    """The model or ranker of an index.
-
-    Args:
-        built_with: the name that the index recorded.
-        moved: its folder, if it has moved.
-        device, backend: see ``polyrank.load``.
-
-    Raises:
-        UsageError: it does not exist.
-    """
-    name = str(moved or built_with)
-    if not model_exists(name):
-        raise UsageError(
-            f"{name} does not exist, and the index needs it (it was built with {built_with}); give the folder of the"
-            " model or ranker as `model`"
-        )
-    return open_ranking(resolve_encoder(name, backend=backend), device=device)
-
-
-def catalogue(path: AnyPath) -> list[Candidate]:
-    """All candidates of an index folder."""
-    with open_index(path) as opened:
-        return [candidate for _, candidate in opened.iter_candidates()]
-
-
-def read_mode(name: str | None) -> Mode | None:
-    """Validate the name of a search mode.
-
-    Raises:
-        UsageError: the mode is unknown.
-    """
-    if name is None:
-        return None
-    mode: Mode = read_choice(name, Mode, "way to search")
-    return mode
+def _in_language(filter: Filter | None, code: str) -> Filter:
+    """A filter with the condition that a candidate is in a language, or its language is unknown."""
+    own = f'({LANGUAGE_FIELD} = "{code}" or not exists {LANGUAGE_FIELD})'
+    return read_filter(own if filter is None else f"({filter}) and {own}")

@@ -17,7 +17,7 @@ from polyrank.cli.options import AllowEcho, Device, FilterText, MovedModel, Runt
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
-    from polyrank.answering.protocol import Answer
+    from polyrank.answering.answers import Answer
     from polyrank.records import Context, Ranked
 
 COMMAND = re.compile(r"/[A-Za-z]*")  # does not match the turn "/etc/hosts is gone"
@@ -50,7 +50,7 @@ def respond(
 
     A line is text, a list of turns or of messages with role and content, or {"context": [...], "background": [...]}.
     """
-    from polyrank.answering.replies import open_replies, read_mode
+    from polyrank.answering.opening import open_replies, read_mode
     from polyrank.index import as_filter
     from polyrank.loading.models import read_backend
 

@@ -66,7 +66,7 @@ def explain(
         what = f"{needless} needs an index; leave it out" if reply is not None else "give one with --reply TEXT"
         raise UsageError(f"{path} is not an index and contains no replies; {what}")
     from polyrank.answering.explain import explain as explain_scorer
-    from polyrank.answering.replies import open_replies
+    from polyrank.answering.opening import open_replies
     from polyrank.loading import read_backend
     from polyrank.scorers.open import load
 

@@ -117,7 +117,7 @@ def index_add(
 ) -> None:
     """Add all candidates or, on an error, none. Searches that are running see the new candidates at once."""
     from polyrank.answering.build import add_to_index
-    from polyrank.answering.replies import scorer_of_index
+    from polyrank.answering.opening import scorer_of_index
     from polyrank.data import read_pool
     from polyrank.index import open_index, open_writer
     from polyrank.index.checks import check_candidates

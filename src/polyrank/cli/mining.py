@@ -49,7 +49,7 @@ def mine(
     json_: Json = False,
 ) -> None:
     """Mine hard negatives, that is wrong candidates that a retriever ranks high, and write lists to train on."""
-    from polyrank.answering.replies import catalogue, open_replies
+    from polyrank.answering.opening import catalogue, open_replies
     from polyrank.data import read_pool, write_examples
     from polyrank.index import is_index
     from polyrank.loading import resolve_model

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from polyrank.answering.answers import Answer
 from polyrank.answering.build import build_index
-from polyrank.answering.protocol import Answer
-from polyrank.answering.replies import open_replies
+from polyrank.answering.opening import open_replies
 from polyrank.config.names import SAMPLE
 from polyrank.config.recipe import DataConfig
 from polyrank.config.starter_recipe import RECIPES, Start, best_start

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from polyrank.answering.protocol import Answer
+from polyrank.answering.answers import Answer
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import (
     ArtifactError,

@@ -18,7 +18,7 @@ except ImportError as error:
 
     raise MissingExtraError("httpx", "client") from error
 
-from polyrank.answering.protocol import Answer
+from polyrank.answering.answers import Answer
 from polyrank.client import calls
 from polyrank.client.calls import Call, Page, ServedModel, given
 from polyrank.data.pool import CandidateLike

@@ -15,7 +15,8 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.answering.explain import explain
-from polyrank.answering.replies import Replies, open_replies
+from polyrank.answering.opening import open_replies
+from polyrank.answering.replies import Replies
 from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
 from polyrank.loading.folders import stamp

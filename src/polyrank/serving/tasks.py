@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.answering.protocol import Answer
+from polyrank.answering.answers import Answer
 from polyrank.records import Context
 
 ServedKind = Literal["index", "model"]
