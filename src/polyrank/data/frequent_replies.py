@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from unicodedata import normalize
 
 from polyrank.data.language import LANGUAGE_FIELD, detect
 from polyrank.data.pool import text_id
@@ -25,6 +24,7 @@ from polyrank.slots import (
     slots_in,
     template,
 )
+from polyrank.unicode import normal_form
 from polyrank.wording import brief, counted
 
 N_OF_FIRM = 3
@@ -204,7 +204,7 @@ def _conversations(examples: Iterable[Example]) -> list[_Conversation]:
 @lru_cache(100_000)  # contexts repeat the turns of a conversation
 def _clean(text: str) -> str:
     """A text in composed Unicode, with single spaces."""
-    return re.sub(r"[^\S\n]+", " ", normalize("NFC", text)).strip()
+    return re.sub(r"[^\S\n]+", " ", normal_form("NFC", text)).strip()
 
 
 class _Corpus:

@@ -5,6 +5,8 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from functools import cache
 
+from polyrank.unicode import normal_form
+
 GREETING = re.compile(r"(hi|hello|hey|dear|good (?:morning|afternoon|evening)) ([\w'’-]+)\s*[,.!:–—]\s*", re.IGNORECASE)
 
 
@@ -14,7 +16,7 @@ def same_words(text: str) -> str:
     >>> same_words("Don't  worry!"), same_words("don’t worry"), same_words("?!")
     ('don t worry', 'don t worry', '?!')
     """
-    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = normal_form("NFKC", text).casefold()
     words = "".join(c if c.isalnum() or is_sign(c) else " " for c in plain).split()
     return " ".join(words) if words else plain.strip()
 

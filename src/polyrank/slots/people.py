@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 TITLE = r"(?:Mrs?|Ms|Miss|Dr|Prof|Herrn?|Frau|M(?=\.)|Mme|Mlle|Madame|Monsieur|Sra?|Srta|Señora?|v[ao]n|de[rl]?)\b\.?"
 """A form of address before a name, or a particle of a family name."""
 _NAME = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
-_NAMES = rf"((?:{TITLE} )*{_NAME}(?: (?:{TITLE} )*{_NAME}){{0,2}})"
+_NAMES = rf"((?:{TITLE} ){{0,3}}{_NAME}(?: (?:{TITLE} ){{0,3}}{_NAME}){{0,2}})"
 _CAPITAL = r"(?-i:(?![a-zß-ÿ]))"  # case is ignored elsewhere
 _HELLO = (
     r"(?:hi|hello|hey|hiya|dear|good (?:morning|afternoon|evening|day)|hallo|moin|servus|grüezi|liebe[rs]?"
@@ -38,10 +38,15 @@ _GENERIC_WORDS = (
 _GENERIC = frozenset(_GENERIC_WORDS.split())
 
 Whose = Literal["speaker", "listener", "either"]
-_SENTENCE = r"(?:^|[.!?,\n])\s*"
+# a limit after each sign, since a text of line breaks would otherwise take quadratic time
+_SENTENCE = r"(?:^|[.!?,\n])\s{0,9}"
 _FORMS: tuple[tuple[Whose, bool, str], ...] = (
-    ("speaker", True, rf"\b{_FAREWELL}[,.!]*\s+{_NAMES}\W*$|\b{_THANKS}[,.!]*\n\s*{_NAMES}\W*$"),
-    ("speaker", True, rf"(?:[.!?] |\n)\s*[-–—~]+ ?{_NAMES}\W*$"),
+    (
+        "speaker",
+        True,
+        rf"\b{_FAREWELL}[,.!]{{0,5}}\s{{1,9}}{_NAMES}\W{{0,9}}$|\b{_THANKS}[,.!]{{0,5}}\n\s{{0,9}}{_NAMES}\W{{0,9}}$",
+    ),
+    ("speaker", True, rf"(?:[.!?] |\n)\s{{0,9}}[-–—~]+ ?{_NAMES}\W{{0,9}}$"),
     (
         "speaker",
         True,
@@ -55,16 +60,16 @@ _FORMS: tuple[tuple[Whose, bool, str], ...] = (
         r"(?=[,.!]|$| (?:from|with|here|at|and|vom?|und|hier|de|du|et|y)\b)",
     ),
     ("listener", True, rf"{_SENTENCE}{_HELLO},? {_NAMES}"),
-    ("listener", True, rf"{_SENTENCE}{_THANKS} {_NAMES}(?=\s*[,.!?;–—\n]|\s*$)"),
-    ("either", True, rf"{_SENTENCE}{_THANKS}, {_NAMES}\W*$"),
+    ("listener", True, rf"{_SENTENCE}{_THANKS} {_NAMES}(?=\s{{0,9}}[,.!?;–—\n]|\s{{0,9}}$)"),
+    ("either", True, rf"{_SENTENCE}{_THANKS}, {_NAMES}\W{{0,9}}$"),
     (
         "either",
         True,
-        rf"\b((?:Mrs?|Ms|Herrn?|Frau|Mme|Madame|Monsieur|Sra?|Señora?)\b\.? (?:{TITLE} )*{_NAME}(?: {_NAME})?)",
+        rf"\b((?:Mrs?|Ms|Herrn?|Frau|Mme|Madame|Monsieur|Sra?|Señora?)\b\.? (?:{TITLE} ){{0,3}}{_NAME}(?: {_NAME})?)",
     ),
     ("listener", False, rf"{_SENTENCE}{_HELLO} ({_NAME})(?=[,.!])"),
-    ("listener", False, rf"(?:^|[.!?\n]\s*)({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?),\s"),
-    ("listener", False, rf",\s({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?)(?=\s*(?:[.!?\n]|$))"),
+    ("listener", False, rf"(?:^|[.!?\n]\s{{0,9}})({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?),\s"),
+    ("listener", False, rf",\s({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?)(?=\s{{0,9}}(?:[.!?\n]|$))"),
 )
 _PLACES = [(whose, sure, re.compile(form, re.IGNORECASE)) for whose, sure, form in _FORMS]
 
@@ -138,7 +143,8 @@ def mentions(text: str, people: Mapping[str, str], common: Collection[str] = ())
     """
     for match in _pattern(frozenset(people)).finditer(text) if people else ():
         word = match[0].casefold()
-        starts = not match.start() or re.search(r"[.!?:\n]\s*$", text[: match.start()])
+        before = text[max(match.start() - 9, 0) : match.start()].rstrip(" \t")
+        starts = not match.start() or before.endswith((".", "!", "?", ":", "\n"))
         possessive = text.startswith(("'s ", "’s "), match.end())
         if word not in common or (match[0][0].isupper() and (possessive or not starts)):
             yield match

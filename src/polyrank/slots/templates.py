@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from unicodedata import normalize
 
 from polyrank.records import Context
 from polyrank.slots.data import KINDS, Found, data_in, normalized
 from polyrank.slots.people import mentions, parts_of, people_in
+from polyrank.unicode import normal_form
 
 SLOT = re.compile(rf"\{{((?:{'|'.join(KINDS)})(?:_\d)?)\}}")
 
 GAPS_FIELD = "gaps"
 """The metadata field of slots that agents look up: their values are not from customers."""
+
+
+READ, TURNS = 4_000, 40  # characters of a text, and texts, that are searched for values: the last ones
 
 
 def slots_in(text: str) -> list[str]:
@@ -44,13 +47,14 @@ def template(
     >>> template("Hi Zoe, AR-12345 comes between 9:00 and 11:30.", {"zoe": "customer"})
     'Hi {customer}, {order} comes between {time} and {time_2}.'
     """
-    text = normalize("NFC", text)
-    spans = [(one.start, one.end, one.kind, one.value) for one in data_in(text) if not kept(one)]
-    taken = [(one.start, one.end) for one in data_in(text)]
+    text = normal_form("NFC", text)
+    data = data_in(text)
+    spans = [(one.start, one.end, one.kind, one.value) for one in data if not kept(one)]
+    taken = {place for one in data for place in range(one.start, one.end)}
     spans += [
         (*name.span(), kind := people[name[1].casefold()], f"{{{kind}}}")
         for name in mentions(text, people, common)
-        if all(name.end() <= start or end <= name.start() for start, end in taken)
+        if taken.isdisjoint(range(*name.span()))
     ]
     numbers: dict[str, dict[str, int]] = {}
     parts, end = [], 0
@@ -89,14 +93,16 @@ def sent_template(text: str, shown: Iterable[str], context: Context | None = Non
 def values_of(context: Context) -> dict[str, str]:
     """The value of each kind of which a context holds exactly one.
 
-    The last turn is the customer's, and turns alternate. The names of both are recognized only by their place.
+    The end of each of the last turns is read. The last turn is the customer's, and turns alternate. The names of both
+    are recognized only by their place.
 
     >>> values_of(Context(["Hi Zoe, which order?", "AR-12345 of 3 May, or of 4 May"]))
     {'order': 'AR-12345', 'customer': 'Zoe'}
     """
     values: dict[str, dict[str, str]] = {}
     background, turns = (
-        tuple(normalize("NFC", text) for text in texts) for texts in (context.background, context.turns)
+        tuple(normal_form("NFC", text[-READ:]) for text in texts[-TURNS:])
+        for texts in (context.background, context.turns)
     )
     for text in (*background, *turns):
         for one in data_in(text):

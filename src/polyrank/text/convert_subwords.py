@@ -16,6 +16,7 @@ from pathlib import Path
 
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.storage.document import check_format
+from polyrank.unicode import normal_form
 
 END = " "
 """Marks the end of a word inside a subword ("hello "). Words have no white space, so it needs no escaping."""
@@ -23,10 +24,8 @@ END = " "
 FORMAT = 1
 MAX_CACHED = 500_000
 MAX_CACHED_LENGTH = 100  # characters; longer texts rarely occur again
-MOST_MARKS = 30
 
 # runs of letters and digits, or runs of other visible characters
-_LONG_RUN = re.compile(rf"[^\w\s]{{{MOST_MARKS + 1},}}")
 _WORD = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 
 
@@ -38,36 +37,20 @@ def split_words(lower: str) -> list[str]:
     >>> split_words("don't panic... ok_1")
     ['don', "'", 't', 'panic', '...', 'ok', '_', '1']
     """
-    return _WORD.findall(_normal(lower))
-
-
-def _normal(lower: str) -> str:
-    if lower.isascii():
-        return lower
-    # sorting a run of marks takes quadratic time; real texts never have this many on a letter
-    return unicodedata.normalize("NFC", _LONG_RUN.sub(_with_few_marks, lower))
+    return _WORD.findall(normal_form("NFC", lower))
 
 
 def _aligned(chunk: str) -> tuple[str, Sequence[tuple[int, int]]]:
     """The NFC form of text without white space, and the original characters of each of its characters."""
-    whole = _normal(chunk)
+    whole = normal_form("NFC", chunk)
     if whole == chunk:
         return whole, [(i, i + 1) for i in range(len(chunk))]
     starts = [i for i, character in enumerate(chunk) if not i or not unicodedata.combining(character)]
     bounds = list(pairwise((*starts, len(chunk))))
-    parts = [_normal(chunk[start:end]) for start, end in bounds]
+    parts = [normal_form("NFC", chunk[start:end]) for start, end in bounds]
     if "".join(parts) == whole:  # false only for scripts that compose letters, such as Hangul
         return whole, [span for part, span in zip(parts, bounds, strict=True) for _ in part]
     return whole, [(0, len(chunk))] * len(whole)
-
-
-def _with_few_marks(run: re.Match[str]) -> str:
-    kept, n_marks = [], 0
-    for character in run[0]:
-        n_marks = n_marks + 1 if unicodedata.combining(character) else 0
-        if n_marks <= MOST_MARKS:
-            kept.append(character)
-    return "".join(kept)
 
 
 def longest_prefixes(marked: str, known: Collection[str], longest: int) -> Iterator[str]:
