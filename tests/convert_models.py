@@ -14,6 +14,7 @@ from polyrank.models.losses import cross_entropy
 from polyrank.records import Context, Example
 from polyrank.text import ConvertTexts
 from polyrank.training.convert_step import ConvertStep
+from polyrank.training.steps import InBatchStep
 
 CORPUS = ["my wifi is down", "the router light is red", "please restart it", "hello, did that help? thanks!"] * 3
 TINY = ConvertConfig(
@@ -83,4 +84,6 @@ BATCH = [
 
 def step_of(model: Convert, texts: ConvertTexts, **changes: Any) -> ConvertStep:
     loss = partial(cross_entropy, smoothing=changes.pop("smoothing", 0.2))
-    return ConvertStep(model, texts, CPU, loss, **{"scale_steps": 4, "range_steps": 2, **changes})
+    of_step = {key: changes.pop(key) for key in ("scale_steps", "summed", "range_steps") if key in changes}
+    in_batch = InBatchStep(model, texts, CPU, loss, **changes)
+    return ConvertStep(model, in_batch, **{"scale_steps": 4, "range_steps": 2, **of_step})

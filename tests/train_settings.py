@@ -1,6 +1,7 @@
 """Training settings from flat keyword arguments, so that a test can use one dictionary for several methods."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
 from polyrank.config.schedules import ScheduleConfig
 from polyrank.config.train import NetworkTraining, TrainConfig
+from polyrank.training.convert_step import ConvertStep
 from polyrank.training.learner import Loss, TrainState
 
 SHORT = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
@@ -23,6 +25,13 @@ PLACES = {
     "method": "method.kind",
     "schedule": "schedule.kind",
 }
+
+
+def in_chunks(step: Any, size: int | None) -> Any:
+    """A step with so many texts in memory at once."""
+    if isinstance(step, ConvertStep):
+        return replace(step, in_batch=replace(step.in_batch, chunk_size=size))
+    return replace(step, chunk_size=size)
 
 
 def network_settings(settings: TrainConfig, **changes: Any) -> NetworkTraining:

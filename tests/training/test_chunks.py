@@ -30,7 +30,7 @@ from polyrank.training.encoding import encode_in_parts
 from polyrank.training.fitting import too_large
 from polyrank.training.learner import explain_out_of_memory
 from polyrank.training.mutual import Imitation
-from train_settings import loss_of, losses_of, toy_recipe
+from train_settings import in_chunks, loss_of, losses_of, toy_recipe
 
 CPU = torch.device("cpu")
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
@@ -78,7 +78,9 @@ def convert(multi_context: bool) -> Start:
         for layer in model.layers:
             layer.dropout = dropout  # type: ignore[assignment]
         rights, given = collect_right_answers(DATA), GivenNegatives(9, 1)
-        step = ConvertStep(model, texts, CPU, SMOOTHED, 4, range_steps=2, rights=rights, negatives=given)
+        step = ConvertStep(
+            model, InBatchStep(model, texts, CPU, SMOOTHED, rights=rights, negatives=given), 4, range_steps=2
+        )
         return step, model.train()
 
     return start
@@ -124,7 +126,7 @@ def test_loss_and_gradients_equal_those_of_the_whole_batch(start: Start, tiny_ba
     plain = loss_of(step, BATCH)
     expected = gradients_of(model, plain)
     for size in (1, 3, 7):
-        cached = loss_of(dataclasses.replace(step, chunk_size=size), BATCH)
+        cached = loss_of(in_chunks(step, size), BATCH)
         torch.testing.assert_close(cached, plain, rtol=1e-13, atol=0, msg=f"in chunks of {size}")
         assert difference(gradients_of(model, cached), expected) < 1e-12, size
 
@@ -134,7 +136,7 @@ def test_loss_and_gradients_equal_those_of_the_whole_batch(start: Start, tiny_ba
 def test_three_updates_equal_those_of_plain_steps(start: Start, tiny_backbone: Path) -> None:
     (plain, model), (step, other) = (start(tiny_backbone, 0.0) for _ in range(2))
     before = weights(start(tiny_backbone, 0.0)[1])
-    cached = dataclasses.replace(step, chunk_size=2)
+    cached = in_chunks(step, 2)
     for number in range(3):
         losses = []
         for work, network in ((plain, model.double()), (cached, other.double())):
@@ -149,7 +151,7 @@ def test_three_updates_equal_those_of_plain_steps(start: Start, tiny_backbone: P
 @pytest.mark.parametrize("name", ["Bi", "Bi, one tower"])
 def test_in_fp32_only_the_last_bits_differ(name: str, tiny_backbone: Path) -> None:
     step, model = STEPS[name](tiny_backbone, 0.0)
-    plain, cached = loss_of(step, BATCH), loss_of(dataclasses.replace(step, chunk_size=3), BATCH)
+    plain, cached = loss_of(step, BATCH), loss_of(in_chunks(step, 3), BATCH)
     torch.testing.assert_close(cached, plain, rtol=1e-6, atol=0)
     expected = gradients_of(model, plain)
     assert difference(gradients_of(model, cached), expected) < 1e-6
@@ -161,7 +163,7 @@ def test_a_batch_that_fits_into_a_chunk_equals_a_plain_one(start: Start, tiny_ba
     torch.manual_seed(5)
     plain = gradients_of(model, loss_of(step, BATCH))
     torch.manual_seed(5)
-    cached = gradients_of(model, loss_of(dataclasses.replace(step, chunk_size=40), BATCH))
+    cached = gradients_of(model, loss_of(in_chunks(step, 40), BATCH))
     assert all(torch.equal(cached[name], plain[name]) for name in plain)
 
 
@@ -172,7 +174,7 @@ def test_with_dropout_the_gradient_belongs_to_the_drawn_loss(start: Start, tiny_
     if isinstance(step, ConvertStep):
         for module in model.modules():
             module.dtype = None  # type: ignore[assignment]  # a straight-through gradient differs from differences
-    work = dataclasses.replace(step, chunk_size=3)
+    work = in_chunks(step, 3)
 
     def loss() -> Tensor:
         torch.manual_seed(7)
@@ -196,7 +198,7 @@ def test_with_dropout_the_gradient_belongs_to_the_drawn_loss(start: Start, tiny_
 def test_the_second_pass_does_not_change_later_random_numbers(tiny_backbone: Path) -> None:
     step, model = STEPS["Bi"](tiny_backbone, 0.3)
     torch.manual_seed(5)
-    loss = loss_of(dataclasses.replace(step, chunk_size=3), BATCH)
+    loss = loss_of(in_chunks(step, 3), BATCH)
     state = torch.get_rng_state()
     gradients_of(model, loss)
     assert torch.equal(torch.get_rng_state(), state)
@@ -211,7 +213,7 @@ def test_in_bf16_both_passes_use_bf16_with_equal_accuracy(size: int, tiny_backbo
     exact = gradients_of(model, loss_of(step, BATCH[:5]))
     with torch.autocast("cpu", torch.bfloat16):
         plain = loss_of(step, BATCH[:5])
-        cached = loss_of(dataclasses.replace(step, chunk_size=size), BATCH[:5])
+        cached = loss_of(in_chunks(step, size), BATCH[:5])
     error = difference(gradients_of(model, plain), exact)
     assert error > 1e-3
     assert 0.5 * error < difference(gradients_of(model, cached), exact) < 1.5 * error
@@ -221,7 +223,7 @@ def test_a_frozen_side_stays_without_gradients(tiny_backbone: Path) -> None:
     step, model = STEPS["Bi"](tiny_backbone, 0.0)
     model.candidate_tower.requires_grad_(False)  # type: ignore[union-attr, operator]
     expected = gradients_of(model, loss_of(step, BATCH))
-    gradients = gradients_of(model, loss_of(dataclasses.replace(step, chunk_size=3), BATCH))
+    gradients = gradients_of(model, loss_of(in_chunks(step, 3), BATCH))
     assert all(name.startswith("context_tower") for name in gradients)
     assert difference(gradients, expected) < 1e-5
 
@@ -229,7 +231,7 @@ def test_a_frozen_side_stays_without_gradients(tiny_backbone: Path) -> None:
 def test_without_a_graph_only_the_result_is_computed(tiny_backbone: Path) -> None:
     step, _ = STEPS["Poly, last outputs"](tiny_backbone, 0.0)
     with torch.no_grad():
-        assert not loss_of(dataclasses.replace(step, chunk_size=2), BATCH).requires_grad
+        assert not loss_of(in_chunks(step, 2), BATCH).requires_grad
 
 
 def test_chunks_hold_texts_of_similar_length_in_the_original_order() -> None:
@@ -254,7 +256,7 @@ def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -
     outcomes = []
     for size in (None, 3):
         pair = [STEPS[name](tiny_backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
-        first, second = (dataclasses.replace(step, chunk_size=size) for step, _ in pair)
+        first, second = (in_chunks(step, size) for step, _ in pair)
         phases = losses_of(MutualStep(first, second, Imitation()), BATCH)
         for _, model in pair:
             gradients_of(model, next(phases))
@@ -287,7 +289,7 @@ def peak_of(step: Any, model: nn.Module, n: int) -> int:
 @pytest.mark.parametrize("name", ["Bi", "Poly", "ConveRT"])
 def test_memory_does_not_grow_with_the_batch(name: str, tiny_backbone: Path) -> None:
     step, model = STEPS[name](tiny_backbone, 0.1)
-    cached = dataclasses.replace(step, chunk_size=8)
+    cached = in_chunks(step, 8)
     small, large = (peak_of(cached, model, n) for n in (32, 128))
     plain = peak_of(step, model, 128)
     assert large < 1.6 * small  # with vectors and scores of four times the batch

@@ -39,7 +39,7 @@ from polyrank.training.steps import first_is_right
 from processes import run, run_together, work_together
 from test_golden import CONVERT
 from test_pretraining import corpus
-from train_settings import loss_of, losses_of, network_settings, train_config
+from train_settings import in_chunks, loss_of, losses_of, network_settings, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 
@@ -72,7 +72,7 @@ def write_gradients(backbone: Path, folder: Path) -> None:
             model.double()
             for n, size in cases:
                 model.zero_grad()
-                loss = loss_of(dataclasses.replace(step, chunk_size=size), test_chunks.BATCH[:n])
+                loss = loss_of(in_chunks(step, size), test_chunks.BATCH[:n])
                 keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{distributed.rank()}")
         pair = [test_chunks.STEPS[name](backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
         both = torch.nn.ModuleList(model.double() for _, model in pair)

@@ -39,6 +39,7 @@ from polyrank.training.learner import Learner, Loss
 from polyrank.training.run import TRAINING
 from polyrank.training.run_document import RECIPE, run_document
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
+from polyrank.training.steps import InBatchStep
 from train_settings import train_config
 
 CPU = torch.device("cpu")
@@ -146,7 +147,9 @@ def run(
         "checkpoint_steps": 1, "length_window": 50, **changes,
     }  # fmt: skip
     model, texts = fresh()
-    step = ConvertStep(model, texts, CPU, partial(cross_entropy, smoothing=0.2), scale_steps=15, range_steps=5)
+    step = ConvertStep(
+        model, InBatchStep(model, texts, CPU, partial(cross_entropy, smoothing=0.2)), scale_steps=15, range_steps=5
+    )
     watched = Watched(step, bad, stop_in)
 
     def report(record: dict[str, Any]) -> None:
@@ -436,7 +439,9 @@ def test_resuming_must_be_requested(story: Story, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(story.broken, folder)
     model, texts = fresh()
-    step = ConvertStep(model, texts, CPU, partial(cross_entropy, smoothing=0.2), scale_steps=9, range_steps=5)
+    step = ConvertStep(
+        model, InBatchStep(model, texts, CPU, partial(cross_entropy, smoothing=0.2)), scale_steps=9, range_steps=5
+    )
     plan = train_config(batch_size=2, max_steps=1, precision="fp32")
     learner = Learner(model=model, settings=plan, folder=folder, save_best=lambda _: None)
     result = fit_together([learner], step, EXAMPLES, plan, seed=3, folder=folder, device=CPU)[0]

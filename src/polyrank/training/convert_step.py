@@ -5,7 +5,7 @@ Everything that changes over time is a function of the update's number, so a res
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -15,17 +15,12 @@ from torch import Tensor
 from polyrank.devices.choice import full_precision
 from polyrank.models import Convert
 from polyrank.models.convert import ContextEncodings
-from polyrank.models.losses import LossFunction
-from polyrank.negatives.random import Negatives, RightAnswers
-from polyrank.text import Texts
 from polyrank.text.tokens import to_device
-from polyrank.training.inputs import InBatch, Positions, in_batch, negatives_of
+from polyrank.training.inputs import InBatch, Positions
 from polyrank.training.learner import Loss
 from polyrank.training.row_losses import mean_loss
 from polyrank.training.shares import encode_in_shares, encode_own
-from polyrank.training.steps import corrected
-from polyrank.training.stored_tokens import StoredTokens
-from polyrank.training.weighting import LogQ
+from polyrank.training.steps import InBatchStep
 
 
 def annealed_scale(number: int, n_steps: int, final: float) -> float:
@@ -46,64 +41,56 @@ class ConvertStep:
 
     Args:
         model: the network.
-        texts: its tokenized text policy.
-        device: where to compute.
-        loss: of the scores of each context.
+        in_batch: prepares its batches, and has the loss of the scores of each context.
         scale_steps: updates until the scale reaches its final value.
         summed: if the loop multiplies the mean loss by the batch size; the loss of the earlier turns is then scaled to
             a sum over the contexts that have any.
         range_steps: updates between two measurements of the range of the 8-bit embeddings.
-        rights, negatives, chunk_size, weighting, stored: as for ``InBatchStep``.
 
     Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; how the losses are weighted is not published.
     """
 
     model: Convert
-    texts: Texts
-    device: torch.device
-    loss: LossFunction
+    in_batch: InBatchStep
     scale_steps: int
     summed: bool = False
     range_steps: int = 100
-    rights: RightAnswers = field(default_factory=dict)
-    negatives: Negatives | None = None
-    chunk_size: int | None = None
-    weighting: LogQ | None = None
-    stored: StoredTokens | None = None
 
     def prepare(self, rows: Positions, epoch: int) -> InBatch:
         """The candidates and tokens of a batch."""
-        others = negatives_of(rows, epoch, self.negatives)
-        return in_batch(rows, others, texts=self.texts, stored=self.stored, rights=self.rights)
+        return self.in_batch.prepare(rows, epoch)
 
     def losses(self, batch: InBatch, number: int) -> Iterator[Loss]:
         """The loss of the batch."""
-        batch, n = batch.to(self.device), len(batch.examples)
+        device, size = self.in_batch.device, self.in_batch.chunk_size
+        batch, n = batch.to(device), len(batch.examples)
         if number % self.range_steps == 0:
             self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
-        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, self.chunk_size)
+        vectors = encode_in_shares(self.model.encode_candidates, batch.candidates, size)
         candidates = vectors[batch.keys] * self.model.scale
 
         def loss(targets: Tensor, allowed: Tensor, encodings: Tensor, candidates: Tensor) -> Tensor:
             with full_precision(candidates):
                 values = encodings.float() @ candidates.float().T
-            return self.loss(corrected(values, self.weighting, batch), targets, allowed)
+            if self.in_batch.weighting is not None:
+                values = self.in_batch.weighting(values, batch.columns)
+            return self.in_batch.loss(values, targets, allowed)
 
         targets, allowed = batch.targets, batch.allowed
         mean = partial(mean_loss, loss, candidates=candidates)
         if not self.model.multi_context:
-            whole = encode_own(lambda part: self.model.context_encodings(part).both, batch.contexts, self.chunk_size)
+            whole = encode_own(lambda part: self.model.context_encodings(part).both, batch.contexts, size)
             yield Loss(mean(targets, allowed, whole, n_contexts=n), n)
             return
-        encodings = ContextEncodings(*encode_own(self.model.context_encodings, batch.contexts, self.chunk_size))
+        encodings = ContextEncodings(*encode_own(self.model.context_encodings, batch.contexts, size))
         of_last, of_both = (
             mean(targets, allowed, vectors, n_contexts=n) for vectors in (encodings.immediate, encodings.both)
         )
         total = of_last + of_both
         with_earlier = np.array([self.model.has_earlier(row) for row in batch.contexts.rows])
         if n_earlier := int(with_earlier.sum()):
-            rows = to_device(torch.from_numpy(np.flatnonzero(with_earlier[batch.contexts.own.numpy()])), self.device)
+            rows = to_device(torch.from_numpy(np.flatnonzero(with_earlier[batch.contexts.own.numpy()])), device)
             share = n_earlier / n if self.summed else 1.0
             parts = targets[rows], allowed[rows], encodings.earlier[rows]
             total = total + share * mean(*parts, n_contexts=n_earlier)

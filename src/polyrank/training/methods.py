@@ -93,18 +93,21 @@ def make_step(
         assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
         loss = loss or partial(cross_entropy, smoothing=method.smoothing)
         weighting = LogQ(Counter(map(response_of, examples))) if method.negatives_weighting == "logq" else None
-        shared: dict[str, Any] = {
-            "rights": collect_right_answers(examples),
-            "negatives": negatives,
-            "chunk_size": settings.chunk_size,
-            "weighting": weighting,
-            "stored": tokens[0],
-        }
+        in_batch = InBatchStep(
+            first.model,
+            first.texts,
+            device,
+            loss,
+            rights=collect_right_answers(examples),
+            negatives=negatives,
+            chunk_size=settings.chunk_size,
+            weighting=weighting,
+            stored=tokens[0],
+        )
         if not isinstance(method, ConvertMethod):
-            return InBatchStep(first.model, first.texts, device, loss, **shared)
+            return in_batch
         assert isinstance(first.model, Convert), "Recipe allows this method for a ConveRT only"
-        summed = settings.loss == "sum"
-        return ConvertStep(first.model, first.texts, device, loss, method.scale_steps, summed, **shared)
+        return ConvertStep(first.model, in_batch, method.scale_steps, summed=settings.loss == "sum")
     assert settings.negatives is not None, "TrainConfig fills them in for methods that rank lists"
     assert negatives is not None, "made from them"
     labels = loss or cross_entropy

@@ -74,16 +74,13 @@ class InBatchStep:
 
         def loss(target: Tensor, allowed: Tensor, mask: Tensor, contexts: Tensor, candidates: Tensor) -> Tensor:
             values = scores(contexts, candidates[None], mask)
-            return self.loss(corrected(values, self.weighting, batch), target, allowed)
+            if self.weighting is not None:
+                values = self.weighting(values, batch.columns)
+            return self.loss(values, target, allowed)
 
         rows = (batch.targets, batch.allowed, mask, contexts)
         mean = mean_loss(loss, *rows, candidates=candidates, n_contexts=n, n_vectors=contexts.shape[1])
         yield Loss(mean, n)
-
-
-def corrected(values: Tensor, weighting: LogQ | None, batch: InBatch) -> Tensor:
-    """Scores ``[n, K]`` of a batch's candidates, corrected for their frequency if there is a weighting."""
-    return values if weighting is None else weighting(values, batch.columns)
 
 
 @dataclass(frozen=True, slots=True)
