@@ -72,9 +72,9 @@ def test_another_loss_is_trained_on(
 def test_a_run_resumes_only_with_its_loss(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     recipe = tables(task, tiny_backbone, tmp_path / "run", schedule={"kind": "constant", "warmup_steps": 0})
     polyrank.train(recipe, loss=Margin(0.5))
-    assert read_document(tmp_path / "run", RECIPE)["loss"].endswith("test_own_loss.Margin")
+    assert read_document(tmp_path / "run", RECIPE)["inputs"]["the loss"].endswith("test_own_loss.Margin")
     recipe["train"]["max_steps"] = 5
-    with pytest.raises(ConfigError, match=r"the loss, polyrank's, is not that of .*run, .*Margin; use the same, or "):
+    with pytest.raises(ConfigError, match=r"the loss changed since .*run was started: from .*Margin to polyrank's"):
         polyrank.train(recipe, resume=True)
     (longer,) = polyrank.train(recipe, loss=Margin(0.5), resume=True)
     assert longer.fit.n_steps == 5

@@ -263,7 +263,7 @@ def test_a_run_does_not_continue_on_another_first_stage(
     train(recipe(task, tiny_backbone, str(first), tmp_path / "run", max_steps=2))
     shutil.rmtree(first)
     shutil.copytree(encoders["poly"], first)
-    with pytest.raises(ConfigError, match=r"is now another model .* restore that one, or start again"):
+    with pytest.raises(ConfigError, match=r"changed since .* use the same as then, or start again"):
         train(recipe(task, tiny_backbone, str(first), tmp_path / "run", max_steps=4), resume=True)
 
 

@@ -1,7 +1,7 @@
-"""recipe.json of a run folder: the recipe, and digests of what else a resumed run must share with its start."""
+"""recipe.json of a run folder: the recipe, and what else a resumed run must share with its start."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,8 @@ RECIPE = DocumentKind(
     missing="check the path",
     remedy="train again with `overwrite=True`",
 )
-EXAMPLES = "examples"  # the digest of the training examples
-FIXED = "fixed_model"  # the fingerprint of the teacher or first stage
-LOSS = "loss"  # the name of the caller's loss; empty: polyrank's
-STARTS = "starts"  # for each model that training starts from: the digest of what checkpoints do not hold of it
+INPUTS = "inputs"
+"""What else decides a run's result, by name: digests of data and models, and the name of the loss."""
 
 
 def read_run_recipe(folder: Path) -> Recipe:
@@ -35,8 +33,7 @@ def read_run_recipe(folder: Path) -> Recipe:
         ConfigError: this version does not accept it.
     """
     document = read_document(folder, RECIPE)
-    for name in (EXAMPLES, FIXED, LOSS, STARTS):
-        document.pop(name, None)
+    document.pop(INPUTS)
     try:
         return recipe_from_dict(document)
     except ConfigError as error:
@@ -73,31 +70,37 @@ def run_document(
         ConfigError: the resumed run was started with other examples or another loss, or with another model of the same
             name where both would be mixed.
     """
-    began = {} if resumed is None or not has_document(resumed, RECIPE) else read_document(resumed, RECIPE)
-    digest = examples_digest(examples)
-    check_same_examples(str(began.get(EXAMPLES, "")), digest, resumed)
-    if began and began[LOSS] != name_of(loss):
-        before, now = (name or "polyrank's" for name in (began[LOSS], name_of(loss)))
-        raise ConfigError(
-            f"the loss, {now}, is not that of {resumed}, {before}; use the same, or start again with `overwrite=True`"
-        )
+    # with and without data.cache the digests of the same examples are not alike
+    part = "the training examples" + (" of data.cache" if plan.recipe.data.cache else "")
+    inputs = {part: examples_digest(examples), "the loss": name_of(loss) or "polyrank's", **_start_digests(plan)}
     method = plan.recipe.train.method
-    name = getattr(method, "teacher", method.corrects)
-    # it is empty without a fixed model, or if it is computed on opening
-    fingerprint = "" if name is None else resolve_model(name, bare_hub_names=False).fingerprint
-    _check_same_model(name, str(began.get(FIXED, "")), fingerprint, resumed)
-    starts = _start_digests(plan)
-    for (folder, now), before in zip(starts.items(), began.get(STARTS, ()), strict=False):
-        _check_same_model(folder, before, now, resumed)
-    return recipe_to_dict(plan.recipe) | {
-        EXAMPLES: digest,
-        FIXED: fingerprint,
-        LOSS: name_of(loss),
-        STARTS: [*starts.values()],
-    }
+    if (name := getattr(method, "teacher", method.corrects)) is not None:
+        inputs[name] = resolve_model(name, bare_hub_names=False).fingerprint  # empty if it is computed on opening
+    if resumed is not None and has_document(resumed, RECIPE):
+        check_same_inputs(read_document(resumed, RECIPE)[INPUTS], inputs, resumed)
+    return recipe_to_dict(plan.recipe) | {INPUTS: inputs}
 
 
-def _start_digests(plan: TrainingPlan) -> dict[Path, str]:
+def check_same_inputs(before: Mapping[str, str], now: Mapping[str, str], folder: Path) -> None:
+    """Refuse to resume a run with other examples, another loss or another model of the same name.
+
+    Args:
+        before: the inputs at the start of the run.
+        now: its inputs now; an empty digest is unknown.
+        folder: of the run.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    for name, digest in now.items():
+        if (earlier := before.get(name)) and digest and earlier != digest:
+            raise ConfigError(
+                f"{name} changed since {folder} was started: from {earlier:.40} to {digest:.40}; use the same as then,"
+                " or start again with `overwrite=True`"
+            )
+
+
+def _start_digests(plan: TrainingPlan) -> dict[str, str]:
     """Digests of the models that training starts from: of the vocabulary alone if checkpoints hold all weights."""
     digests = {}
     for network in plan.networks:
@@ -105,9 +108,9 @@ def _start_digests(plan: TrainingPlan) -> dict[Path, str]:
         if (folder := network.start) is not None:
             if not folder.resolve().is_relative_to(plan.output.resolve()):  # a model of this run keeps both
                 document = read_document(folder, MODEL)
-                digests[folder] = document["files"]["tokenizer.json"] if all_trained else document["fingerprint"]
+                digests[str(folder)] = document["files"]["tokenizer.json"] if all_trained else document["fingerprint"]
         elif (folder := Path(getattr(network.model, "backbone", ""))).is_dir():
-            digests[folder] = _backbone_digest(folder, with_weights=not all_trained)
+            digests[str(folder)] = _backbone_digest(folder, with_weights=not all_trained)
     return digests
 
 
@@ -116,30 +119,3 @@ def _backbone_digest(folder: Path, *, with_weights: bool) -> str:
     patterns = ["tokenizer.json", "vocab.*", *(["*.safetensors"] if with_weights else [])]
     files = sorted(file for pattern in patterns for file in folder.glob(pattern))
     return hashlib.sha256("".join(map(sha256_file, files)).encode()).hexdigest()
-
-
-def _check_same_model(name: object, before: str, now: str, resumed: Path | None) -> None:
-    """Refuse to resume a run with another model of the same name; an empty digest is unknown."""
-    if before and now and before != now:
-        raise ConfigError(
-            f"{name} is now another model ({now[:12]}) than {resumed} was started with ({before[:12]}); restore that"
-            " one, or start again with `overwrite=True`"
-        )
-
-
-def check_same_examples(before: str, digest: str, folder: Path | None) -> None:
-    """Refuse to resume a run with other training examples.
-
-    Args:
-        before: their digest at the start of the run; empty: it starts.
-        digest: their digest now.
-        folder: of the run.
-
-    Raises:
-        ConfigError: they differ.
-    """
-    if before and len(before) == len(digest) and before != digest:  # with and without data.cache they are not alike
-        raise ConfigError(
-            f"the training examples differ from those that {folder} was started with; use the same, or start"
-            " again with `overwrite=True`"
-        )

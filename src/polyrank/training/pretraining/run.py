@@ -38,7 +38,7 @@ from polyrank.training.learner import METRICS, Learner
 from polyrank.training.loop import fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
-from polyrank.training.run_document import EXAMPLES, check_same_examples
+from polyrank.training.run_document import INPUTS, check_same_inputs
 from polyrank.training.run_folder import RunKind, hold_run_folder, stopped_by_minutes
 from polyrank.training.tracking import CURVES, check_tensorboard, with_curves
 
@@ -155,18 +155,18 @@ def _begin(
     check_replaceable(folder / MODEL_FOLDER, own_files=BACKBONE_FILES, replace=True)
     PRETRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
     with open_file(file := Path(recipe.data.train)):  # a missing file is reported before an earlier run is removed
-        digest = sha256_file(file)
+        inputs = {"data.train": sha256_file(file)}
     longer = False
     if resume and PRETRAINING.has_begun(folder) and has_document(folder, PRETRAINING.recipe):
         began = read_document(folder, PRETRAINING.recipe)
-        earlier_digest = began.pop(EXAMPLES, "")
+        earlier_inputs = began.pop(INPUTS)
         earlier = pretrain_recipe_from_dict(began)
         PRETRAINING.check_same(folder, to_dict(earlier), to_dict(recipe))
-        check_same_examples(earlier_digest, digest, folder)
+        check_same_inputs(earlier_inputs, inputs, folder)
         longer = PRETRAINING.is_longer(folder, [recipe.train.of_network], earlier.train.steps, recipe.train.steps)
     result = PRETRAINING.begin(
         folder,
-        to_dict(recipe) | {EXAMPLES: digest},
+        to_dict(recipe) | {INPUTS: inputs},
         longer=longer if resume or not overwrite else None,
         notify=notify,
     )
