@@ -12,7 +12,6 @@ from polyrank.data.language import not_english
 from polyrank.data.same_words import same_words, template
 from polyrank.errors import PolyrankError
 from polyrank.index.filters import read_filter
-from polyrank.negatives.hard import word_overlap
 from polyrank.records import Context
 from polyrank.scorers.lexical import query_words, words
 from polyrank.slots import data_in, values_of
@@ -64,7 +63,6 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "near copies": near_copy_key,
     "similarity": lambda text: word_similarity([text, text])(0),
     "language": lambda text: not_english("texts", [text]),
-    "overlap": lambda text: word_overlap(text, text),
     "words": words,
     "query words": lambda text: query_words(Context((text,))),
     "data": data_in,
