@@ -11,8 +11,10 @@ from polyrank_chats.errors import ChatsError, DataError, UsageError
 from polyrank_chats.files.unpacking import MAX_BYTES
 from polyrank_chats.importer import GAP_HOURS, import_chats
 from polyrank_chats.output import check_output, write_dialogues
+from polyrank_chats.report import Report
+from polyrank_chats.wording import counted
 
-SHOWN_TURNS, SHOWN_LETTERS = 8, 200
+SHOWN_TURNS, SHOWN_LETTERS, SHOWN_SENDERS = 8, 200, 20
 DESCRIPTION = """\
 Convert chats to a file of dialogues: CSV, sheets, JSON, and exports of help
 desks and messengers. The form and the columns are inferred and reported;
@@ -23,6 +25,7 @@ Examples:
   {program} "WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt"""
 REPEATABLE = {
     "agent": "the agent, whose replies to train on: a name, id or role",
+    "customer": "a sender who is not an agent but looks like one",
     "time": "the column of times; two, if date and time of day are separate",
     "country": "of phone numbers without a country code, such as FR",
     "sheet": "a sheet of a workbook, or a table of an SQLite database",
@@ -108,17 +111,18 @@ def convert(arguments: Namespace) -> None:
     source, output, names = arguments.path, options.pop("output"), options.pop("redact")
     overwrite, is_sure = options.pop("overwrite"), options.pop("yes")
     check_output(output, inputs=(source, names), overwrite=overwrite)
-    chats = import_chats(**options, redact=[] if names is None else read_names(names))
+    options["redact"] = [] if names is None else read_names(names)
+    chats = import_chats(**options)
+    asks = not is_sure and sys.stdin.isatty() and sys.stderr.isatty()
+    if asks and chats.report.guessed is not None and (agents := chosen_agents(chats.report)):
+        chats = import_chats(**options | {"agent": agents})
     for note in (f"read as {' and '.join(chats.report.forms)}", *chats.report.notes, str(chats.report)):
         notify(f"{source}: {note}")
     show_first(chats.dialogues)
-    if not is_sure and sys.stdin.isatty() and sys.stderr.isatty():
-        print("Is it right? [Y/n]: ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
-            raise UsageError(
-                "nothing was written; correct it with --as, --conversation, --time, --sender, --text, --messages or"
-                " --agent"
-            )
+    if asks and answer("Is it right? [Y/n]: ").lower() not in ("", "y", "yes"):
+        raise UsageError(
+            "nothing was written; correct it with --as, --conversation, --time, --sender, --text or --agent"
+        )
     write_dialogues(output, chats.dialogues)
     notify(f"wrote {output}")
 
@@ -126,6 +130,31 @@ def convert(arguments: Namespace) -> None:
 def notify(message: str) -> None:
     """Print a line on stderr."""
     print(message, file=sys.stderr)
+
+
+def answer(question: str) -> str:
+    """The answer of the user at the terminal."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+def chosen_agents(report: Report) -> list[str]:
+    """Ask who the agents are; empty: as guessed.
+
+    Raises:
+        UsageError: the answer is not numbers of the list.
+    """
+    senders = [*(report.guessed or ()), *(name for name, _ in report.senders.most_common())]
+    senders = list(dict.fromkeys(senders))[:SHOWN_SENDERS]
+    notify("who are the agents?")
+    for number, name in enumerate(senders, 1):
+        guess = ", looks like an agent" if name in (report.guessed or ()) else ""
+        notify(f"  {number} {name} ({counted(report.senders[name], 'message')}{guess})")
+    given = answer(f"Numbers, or Enter for {'those that look like agents' if report.guessed else 'none'}: ")
+    numbers = given.replace(",", " ").split()
+    if not all(number.isdecimal() and 0 < int(number) <= len(senders) for number in numbers):
+        raise UsageError(f"{given!r} is not a list of numbers from 1 to {len(senders)}; name the agents with --agent")
+    return [senders[int(number) - 1] for number in numbers]
 
 
 def read_names(path: Path) -> list[str]:

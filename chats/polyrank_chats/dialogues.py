@@ -17,21 +17,19 @@ from polyrank_chats.values import Row
 
 PEOPLE = "people"
 """The field of a row with the speakers of the senders, whose names ``importer`` replaces and removes."""
+Talk = tuple[str, list[DatedMessage]]
+"""The id of a conversation and its messages."""
 MAX_MESSAGES = 5_000
 """Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
 
 
-def dialogues(
-    messages: Sequence[DatedMessage], report: Report, *, join: bool, gap: timedelta, keep_system: bool
-) -> Iterator[Row]:
-    """Rows of dialogues, in the order of their first messages in the file.
+def conversations(messages: Sequence[DatedMessage], report: Report, gap: timedelta) -> Iterator[Talk]:
+    """The ids and messages of conversations, in the order of their first messages in the file.
 
     Args:
         messages: all messages.
-        report: updated with the outcome of each message.
-        join: make one turn of consecutive messages of a sender.
+        report: gets the number of repeated messages.
         gap: a longer pause in a stream starts a new conversation.
-        keep_system: system messages before all others become the background of the conversation.
 
     Raises:
         DataError: a conversation has more than ``MAX_MESSAGES`` messages.
@@ -60,9 +58,7 @@ def dialogues(
                     f"{part[0].message.where}: the conversation that begins here has {len(part):,} messages, the limit"
                     f" is {MAX_MESSAGES:,}; name the column of conversations or of times"
                 )
-            row = dialogue(id_, part, report, join=join, keep_system=keep_system)
-            if row is not None:
-                yield row
+            yield id_, part
 
 
 def newest_first(groups: Iterable[Sequence[DatedMessage]], in_file: Sequence[DatedMessage]) -> bool:
@@ -114,7 +110,15 @@ def divided(messages: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[D
 
 
 def dialogue(id_: str, messages: list[DatedMessage], report: Report, *, join: bool, keep_system: bool) -> Row | None:
-    """The row of a conversation; None if it has fewer than two turns."""
+    """The row of a conversation; None if it has fewer than two turns.
+
+    Args:
+        id_: its id.
+        messages: oldest first.
+        report: updated with the outcome of each message.
+        join: make one turn of consecutive messages of a sender.
+        keep_system: system messages before all others become its background.
+    """
     talk = [each for each in messages if not is_system(each.message)]
     background = [each.message.text for each in messages[: messages.index(talk[0])]] if talk and keep_system else []
     turns = list(_turns(talk, join=join))

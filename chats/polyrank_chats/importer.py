@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import get_args
 
-from polyrank_chats.dialogues import PEOPLE, dialogues
+from polyrank_chats.dialogues import PEOPLE, Talk, conversations, dialogue
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.files.unpacking import MAX_BYTES
 from polyrank_chats.messages import DatedMessage, DateOrder, Message, ReadOptions
@@ -15,7 +16,7 @@ from polyrank_chats.phones import language
 from polyrank_chats.reading import READERS, read
 from polyrank_chats.redact import Redactor, links
 from polyrank_chats.report import Chats, Report
-from polyrank_chats.roles import AGENT, is_system, speakers
+from polyrank_chats.roles import AGENT, is_system, names_of, speakers
 from polyrank_chats.threads import threaded
 from polyrank_chats.times import date_form, read_time
 from polyrank_chats.values import Row
@@ -38,6 +39,7 @@ def import_chats(
     answer: str | None = None,
     messages: str | None = None,
     agent: str | Sequence[str] = (),
+    customer: str | Sequence[str] = (),
     join: bool = True,
     gap_hours: float = GAP_HOURS,
     date_order: DateOrder | None = None,
@@ -65,7 +67,8 @@ def import_chats(
         answer: the column of answers, in such a table.
         messages: in JSON, the path to the lists of messages, with dots: ``thread.events``. It reaches into every list.
         agent: names, ids or roles of the agents, whose turns are responses; they become ``agent``, all others
-            ``customer``. Empty: detected from roles and names; if that fails, speakers keep their names.
+            ``customer``. Empty: detected from roles, names and behaviour; if that fails, speakers keep their names.
+        customer: names, ids or roles of senders that are not agents although they look like agents.
         join: make one turn of consecutive messages of a sender.
         gap_hours: a longer pause ends a conversation, if the file has no conversation ids.
         date_order: the number that comes first in a date such as 3/4/24.
@@ -110,13 +113,17 @@ def import_chats(
     )
     known = list(read(path, options))
     report.n_messages = sum(each.left_out is None for each in known) + report.left_out.total() + report.n_bad
-    said = threaded(_with_speakers(_dated(known, date_order, report), _several(agent), report, path), report)
+    said = threaded([*_dated(known, date_order, report)], report)
     if n_loose := sum(each.message.conversation is None for each in said):
         how = (
             f"divided at pauses of {gap_hours:g} hours" if any(each.time for each in said) else "not divided: no times"
         )
         report.note(f"{counted(n_loose, 'message')} without a conversation {how}")
-    rows = list(dialogues(said, report, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
+    talks = _with_speakers(
+        [*conversations(said, report, timedelta(hours=gap_hours))], _several(agent), _several(customer), report, path
+    )
+    found = (dialogue(name, talk, report, join=join, keep_system=keep_system) for name, talk in talks)
+    rows = [row for row in found if row is not None]
     if keep_personal:
         rows = [{key: value for key, value in row.items() if key != PEOPLE} for row in rows]
     else:
@@ -176,9 +183,7 @@ def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
     return rows
 
 
-def _dated(
-    messages: Sequence[Message], order: DateOrder | None, report: Report
-) -> Iterator[tuple[Message, datetime | None]]:
+def _dated(messages: Sequence[Message], order: DateOrder | None, report: Report) -> Iterator[DatedMessage]:
     form, is_guess = date_form(message.time for message in messages)
     if order is not None:
         form = form._replace(order=order)
@@ -188,22 +193,27 @@ def _dated(
         )
     for message in messages:
         try:
-            yield message, read_time(message.time, form)
+            yield DatedMessage(message, read_time(message.time, form), "")
         except ValueError as error:
             if message.left_out is None:
                 report.count_bad(DataError(f"{message.where}: {error}"))
 
 
 def _with_speakers(
-    dated: Iterator[tuple[Message, datetime | None]], agents: Sequence[str], report: Report, path: Path
-) -> list[DatedMessage]:
-    known = list(dated)
-    is_talk = [message.left_out is None and not is_system(message) for message, _ in known]
-    talk = [message for (message, _), said in zip(known, is_talk, strict=True) if said]
-    names = iter(speakers(talk, agents, report.note, path))
+    talks: Sequence[Talk], agents: Sequence[str], customers: Sequence[str], report: Report, path: Path
+) -> list[Talk]:
+    wanted = {name.strip().casefold() for name in agents}
+
+    def heard(each: DatedMessage) -> DatedMessage:
+        is_agent = is_system(each.message) and names_of(each.message) & wanted
+        return replace(each, message=replace(each.message, role=AGENT)) if is_agent else each
+
+    talks = [(name, [*map(heard, talk)]) for name, talk in talks]
+    spoken = [[each.message for each in talk if not is_system(each.message)] for _, talk in talks]
+    found = (iter(names) for names in speakers(spoken, agents, customers, report, path))
     return [
-        DatedMessage(message, at, next(names) if said else "")
-        for (message, at), said in zip(known, is_talk, strict=True)
+        (name, [each if is_system(each.message) else replace(each, speaker=next(names)) for each in talk])
+        for (name, talk), names in zip(talks, found, strict=True)
     ]
 
 

@@ -27,6 +27,8 @@ class Report:
         left_out: messages that were left out, by reason.
         redacted: texts that were replaced by placeholders, by kind.
         speakers: turns of each speaker.
+        senders: messages of each sender.
+        guessed: the agents, if only the senders' behaviour shows them; empty if nothing does, None if words do.
         n_bad: bad rows.
         errors: error messages of the first three bad rows.
         notes: guesses, one line each.
@@ -47,6 +49,8 @@ class Report:
     left_out: Counter[str] = field(default_factory=Counter)
     redacted: Counter[str] = field(default_factory=Counter)
     speakers: Counter[str] = field(default_factory=Counter)
+    senders: Counter[str] = field(default_factory=Counter, repr=False)
+    guessed: list[str] | None = None
     n_bad: int = 0
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -2,15 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from polyrank_chats.columns import listed
-from polyrank_chats.errors import DataError
+from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.messages import Message
 from polyrank_chats.names import NAMES
+from polyrank_chats.report import Report
 
 AGENT, CUSTOMER, BOT = "agent", "customer", "bot"
+MIN_TALKS = 3  # of a sender, to tell its part by what it does
+MIN_SHARE = 0.8  # of the conversations in which agents are one side
 SYSTEM_WORDS = {"system", "developer", "tool", "function", "service message", "notification", "event", "observation"}
 
 
@@ -35,58 +38,147 @@ def is_system(message: Message) -> bool:
 
 
 def speakers(
-    messages: Sequence[Message], agents: Sequence[str], note: Callable[[str], None], where: object
-) -> list[str]:
+    talks: Sequence[Sequence[Message]], agents: Sequence[str], customers: Sequence[str], report: Report, where: object
+) -> list[list[str]]:
     """The speaker of each message: agent, customer or bot; or the sender's name if no agent is found.
 
     Args:
-        messages: all messages of a file.
-        agents: names, ids or roles of agents; empty: detected.
-        note: called with a note about the detected agents.
+        talks: the messages of each conversation in the order of time, without those of systems.
+        agents: names, ids or roles of agents; empty: by roles and names, else by behaviour.
+        customers: names, ids or roles of senders that are not agents.
+        report: gets a note about the detected agents, and the senders.
         where: the file, for messages.
 
     Raises:
-        DataError: one of ``agents`` is not a sender.
+        DataError: one of ``agents`` and ``customers`` is not a sender.
+        UsageError: a sender who is in neither list looks like an agent.
     """
+    messages = [message for talk in talks for message in talk]
+    report.senders = Counter(message.sender for message in messages)
     if agents:
-        return _by_name(messages, agents, where)
-    labels = [message.role if message.role and part_of(message.role) else message.sender for message in messages]
-    parts = {label: part_of(label) for label in set(labels)}
-    if AGENT not in parts.values() and CUSTOMER in {part for label, part in parts.items() if label.lower() != "user"}:
-        parts = {label: AGENT if label.lower() == "user" else part for label, part in parts.items()}  # of the help desk
-    if AGENT not in parts.values() and _alone_with_bots(messages, labels, parts):
+        _check_named(messages, (*agents, *customers), where)
+        return _by_name(talks, agents, customers, where)
+    labels = [*map(_label, messages)]
+    parts = _parts_of(set(labels))
+    if AGENT not in parts.values() and _alone_with_bots(talks, parts):
         parts = {label: AGENT if part == BOT else part for label, part in parts.items()}
     detected = Counter(label for label in labels if parts[label] == AGENT)
     if 0 < len(detected) < len(parts):
-        note(f"agents by role or name: {_counted(detected)} (choose others with the option agent)")
-        return [parts[label] or CUSTOMER for label in labels]
-    counts = Counter(message.sender for message in messages)
-    note(f"no agent found, so speakers keep their names: {_counted(counts)} (choose agents with the option agent)")
-    return [message.sender for message in messages]
+        report.note(f"agents by role or name: {_counted(detected)} (choose others with the option agent)")
+        found = iter(parts[label] or CUSTOMER for label in labels)
+    elif guessed := answerers(talks):
+        report.guessed = sorted(guessed, key=lambda name: -report.senders[name])
+        shown = _counted(Counter({name: report.senders[name] for name in guessed}))
+        report.note(f"agents by their behaviour: {shown} (choose others with the option agent)")
+
+        found = iter(AGENT if message.sender in guessed else CUSTOMER for message in messages)
+    else:
+        report.guessed = []
+        shown = _counted(report.senders)
+        report.note(f"no agent found, so speakers keep their names: {shown} (choose agents with the option agent)")
+        found = iter(message.sender for message in messages)
+    return [[next(found) for _ in talk] for talk in talks]
 
 
-def _alone_with_bots(messages: Sequence[Message], labels: Sequence[str], parts: Mapping[str, str | None]) -> bool:
+def _parts_of(labels: set[str]) -> dict[str, str | None]:
+    """The part of each label; "user" next to "contact" is an agent, and "operator" next to "teammate" is a bot."""
+    parts = {label: part_of(label) for label in labels}
+    others = {part for label, part in parts.items() if label.casefold() != "user"}
+    if CUSTOMER in others and AGENT not in others:
+        parts |= {label: AGENT for label in labels if label.casefold() == "user"}
+    if any(label.casefold() in ("teammate", "admin") for label in labels):  # Intercom's words
+        parts |= {label: BOT for label in labels if label.casefold() == "operator"}
+    return parts
+
+
+def answerers(talks: Sequence[Sequence[Message]]) -> set[str]:
+    """The senders who answer the others: those in the most conversations, or with the mail domain in the most.
+
+    Of the senders in at least n conversations, for every n, those count who are one of the sides in most conversations.
+    Two people who talk only to each other are told apart by who begins. Empty: no senders fit.
+    """
+    several = [talk for talk in talks if len({message.sender for message in talk}) > 1]
+    domains = {m.sender: (m.sender_id or m.sender).rpartition("@")[2] for talk in several for m in talk}
+    by_mail = all("@" in (m.sender_id or m.sender) for talk in several for m in talk)
+    for label_of in ([domains] if by_mail else []) + [{name: name for name in domains}]:
+        groups = [[label_of[message.sender] for message in talk] for talk in several]
+        if labels := _one_side(groups):
+            return {name for name, label in label_of.items() if label in labels}
+    return set()
+
+
+def _one_side(groups: Sequence[Sequence[str]]) -> set[str]:
+    n_in = Counter(name for group in groups for name in set(group))
+    n_begun = Counter(group[0] for group in groups)
+    best: set[str] = set()
+    share = MIN_SHARE
+    for least in sorted({n for n in n_in.values() if n >= MIN_TALKS}):
+        side = {name for name, n in n_in.items() if n >= least}
+        n_both = sum(bool(side.intersection(group)) and not side.issuperset(group) for group in groups)
+        if len(groups) > MIN_TALKS and n_both > share * len(groups):
+            best, share = side, n_both / len(groups)
+    if not best and len(n_in) == 2 and len(groups) > MIN_TALKS:
+        best = {name for name in n_in if n_begun[name] <= (1 - MIN_SHARE) * len(groups)}
+    return best
+
+
+def _label(message: Message) -> str:
+    return message.role if message.role and part_of(message.role) else message.sender
+
+
+def _alone_with_bots(talks: Sequence[Sequence[Message]], parts: Mapping[str, str | None]) -> bool:
     """Whether most conversations with a bot have only one person, so that the bots are the agents."""
-    people: dict[tuple[str, str | None], set[str]] = {}
-    with_bots = set()
-    for message, word in zip(messages, labels, strict=True):
-        group = (message.stream, message.conversation)
-        if parts[word] == BOT:
-            with_bots.add(group)
-        else:
-            people.setdefault(group, set()).add(message.sender)
-    return 2 * sum(len(people.get(group, ())) > 1 for group in with_bots) < len(with_bots)
+    n_people = []
+    for talk in talks:
+        people = {message.sender for message in talk if parts[_label(message)] != BOT}
+        if people and any(parts[_label(message)] == BOT for message in talk):
+            n_people.append(len(people))
+    return 2 * sum(n > 1 for n in n_people) < len(n_people)
 
 
-def _by_name(messages: Sequence[Message], agents: Sequence[str], where: object) -> list[str]:
-    wanted = {name.strip().casefold() for name in agents}
-    names = [{name.strip().casefold() for name in (m.sender, m.sender_id, m.role) if name} for m in messages]
-    known = set[str]().union(*names)
-    if unknown := [name for name in agents if name.strip().casefold() not in known]:
+def names_of(message: Message) -> set[str]:
+    """The sender's name, id and role in small letters."""
+    return {name.strip().casefold() for name in (message.sender, message.sender_id, message.role) if name}
+
+
+def _check_named(messages: Sequence[Message], named: Sequence[str], where: object) -> None:
+    known = set[str]().union(*map(names_of, messages))
+    if unknown := [name for name in named if name.strip().casefold() not in known]:
         senders = listed(name for name, _ in Counter(message.sender for message in messages).most_common())
         raise DataError(f"{where}: has no sender {unknown[0]!r}; its senders are {senders}")
-    bots = (part_of(message.role or message.sender) == BOT for message in messages)
-    return [AGENT if own & wanted else BOT if bot else CUSTOMER for own, bot in zip(names, bots, strict=True)]
+
+
+def _by_name(
+    talks: Sequence[Sequence[Message]], agents: Sequence[str], customers: Sequence[str], where: object
+) -> list[list[str]]:
+    wanted, others = ({name.strip().casefold() for name in names} for names in (agents, customers))
+
+    def speaker(message: Message) -> str:
+        own = names_of(message)
+        if own & wanted:
+            return AGENT
+        return BOT if part_of(message.role or message.sender) == BOT and not own & others else CUSTOMER
+
+    found = [[*map(speaker, talk)] for talk in talks]
+    without = [talk for talk, parts in zip(talks, found, strict=True) if AGENT not in parts]
+    n_in = Counter(name for talk in without for name in {message.sender for message in talk})
+    n_begun = Counter(talk[0].sender for talk in without if len({message.sender for message in talk}) > 1)
+    usual = answerers(talks)
+    forgotten = Counter(
+        message.sender
+        for talk, parts in zip(talks, found, strict=True)
+        for message, part in zip(talk, parts, strict=True)
+        if part == CUSTOMER and not names_of(message) & others
+        if message.sender in usual
+        or part_of(message.role or message.sender) == AGENT
+        or (n_in[message.sender] >= MIN_TALKS and 3 * n_begun[message.sender] < n_in[message.sender])
+    )
+    if forgotten:
+        raise UsageError(
+            f"{where}: other senders look like agents: {_counted(forgotten)}; name them too with the option agent, or"
+            " with the option customer"
+        )
+    return found
 
 
 def _counted(counts: Counter[str]) -> str:

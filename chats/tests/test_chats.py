@@ -860,7 +860,8 @@ def test_joining_is_by_sender_not_by_role(write: Write) -> None:
     assert talk(apart) == {"1": [("customer", "a"), ("agent", "b"), ("agent", "c"), ("agent", "d")]}
     assert apart.report.n_joined == 0
     for agent in ("Bob", "bob ", ["Bob"]):
-        assert [who for who, _ in talk(import_chats(path, agent=agent))["1"]] == ["customer", "agent", "customer"]
+        named = import_chats(path, agent=agent, customer="Cy")
+        assert [who for who, _ in talk(named)["1"]] == ["customer", "agent", "customer"]
     assert [who for who, _ in talk(import_chats(path, agent="AGENT"))["1"]] == ["customer", "agent", "agent"]
 
 
@@ -920,9 +921,9 @@ def test_a_late_column_does_not_change_the_roles_of_others(write: Write) -> None
     rows = [{"chat": n // 2, "sender": "ab"[n % 2], "message": f"m{n}"} for n in range(200)]
     late = {"chat": 0, "sender": "a", "message": "said", "text": "another"}  # "text" would be preferred
     found = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, late])))
-    assert talk(found)["0"] == [("a", "m0"), ("b", "m1"), ("a", "said")]
+    assert talk(found)["0"] == [("customer", "m0"), ("agent", "m1"), ("customer", "said")]
     seen = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows[1:], late])))
-    assert talk(seen)["0"] == [("b", "m1"), ("a", "another")]
+    assert talk(seen)["0"] == [("agent", "m1"), ("customer", "another")]
 
 
 def test_the_first_three_bad_rows_are_reported_and_all_counted(write: Write) -> None:

@@ -105,7 +105,7 @@ def test_columns_without_usual_names(write: Write) -> None:
     ]
     text = "\n".join("\t".join(map(str, row)) for row in [("Ref", "w", "p", "state", "prio", "c"), *rows])
     found = import_chats(write("x.tsv", text))
-    assert turns_of(found)[1] == ["Ada L: it was said 3", "Help 1: it was said 4", "Ada L: it was said 5"]
+    assert turns_of(found)[1] == ["customer: it was said 3", "agent: it was said 4", "customer: it was said 5"]
     assert [row["id"] for row in found.dialogues] == ["R-0", "R-1", "R-2", "R-3"]
     assert "guessed by its values: conversation in 'Ref', time in 'w', sender in 'p', text in 'c'" in notes(found)
 
@@ -432,7 +432,7 @@ def test_telegram_without_ids_of_senders_is_divided(write: Write) -> None:
     chat = {"name": "Garden", "type": "personal_chat", "id": 77}
     lines = [line(2 * m + h, "ZF"[h], m, 9 + h) for m in range(1, 11) for h in range(2)]
     found = import_chats(write("result.json", {**chat, "messages": lines}))
-    assert turns_of(found) == [[f"Z: t{2 * m}", f"F: t{2 * m + 1}"] for m in range(1, 11)]
+    assert turns_of(found) == [[f"customer: t{2 * m}", f"agent: t{2 * m + 1}"] for m in range(1, 11)]
     assert (found.report.forms, began(found)[9]) == (["telegram"], "2023-10-05T09:00:00")
 
 
