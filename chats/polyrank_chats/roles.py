@@ -95,7 +95,7 @@ def answerers(talks: Sequence[Sequence[Message]]) -> set[str]:
     """The senders who answer the others: those in the most conversations, or with the mail domain in the most.
 
     Of the senders in at least n conversations, for every n, those count who are one of the sides in most conversations.
-    Two people who talk only to each other are told apart by who begins. Empty: no senders fit.
+    Of two people who talk only to each other, the one who answers counts. Empty: no senders fit.
     """
     several = [talk for talk in talks if len({message.sender for message in talk}) > 1]
     domains = {m.sender: (m.sender_id or m.sender).rpartition("@")[2] for talk in several for m in talk}

@@ -1,4 +1,4 @@
-"""Who is the agent: by words, by behaviour, by options, and by the answer at a terminal."""
+"""The agents of chats: by words, by behaviour, by options, and by the answer at a terminal."""
 
 import json
 import os
@@ -102,10 +102,7 @@ def test_words_whose_meaning_depends_on_the_others(write: Write, roles: Sequence
 
 
 def test_roles_of_the_users_of_a_ticket(write: Write) -> None:
-    users = {
-        "requester": {"id": 1, "name": "Ann", "role": "end-user"},
-        "assignee": {"id": 2, "name": "Bo", "role": "agent"},
-    }
+    requester, assignee = {"id": 1, "name": "Ann", "role": "end-user"}, {"id": 2, "name": "Bo", "role": "agent"}
     comments = [{"author_id": 1, "body": "hi"}, {"author_id": 2, "body": "hello"}]
     ticket = {"id": 7, "subject": "x", "description": "hi", "requester": requester, "assignee": assignee}
     assert parts(write("x.json", [ticket | {"comments": comments}])) == [["customer", "agent"]]
