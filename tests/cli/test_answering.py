@@ -15,7 +15,7 @@ from polyrank.cli.answering import context_of_line, print_row
 from polyrank.cli.console import check_plot_path
 from polyrank.cli.ranking import _query_of_line
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import write_index
+from polyrank.index import open_index, write_index
 from polyrank.index.local.ann import read_kind
 from polyrank.records import Candidate, Context
 from polyrank.scorers.open import load_encoder
@@ -235,3 +235,14 @@ def test_a_plot_path_is_checked_before_the_work(tmp_path: Path, place: str) -> N
         check_plot_path(tmp_path / place)
     assert check_plot_path(None) is None
     assert check_plot_path(tmp_path / "p.SVG") == tmp_path / "p.SVG"
+
+
+def test_an_index_of_dialogues_holds_their_replies(tmp_path: Path) -> None:
+    chats = tmp_path / "chats.jsonl"
+    spoken = [[("Zoe", f"my wifi is down, {n}"), ("agent", "Restart the router.")] for n in range(3)]
+    rows = [{"turns": [{"speaker": who, "text": text} for who, text in turns]} for turns in spoken]
+    chats.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    done = run("index", "build", "shipped:convert", chats, "-o", tmp_path / "index")
+    assert done.returncode == 0, done.stderr
+    with open_index(tmp_path / "index") as index:
+        assert [c.text for _, c in index.iter_candidates()] == ["Restart the router."]

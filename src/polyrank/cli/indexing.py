@@ -11,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks, use_processor
+from polyrank.cli.examples import load_examples
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads
 from polyrank.devices.distributed import on_rank_zero, process_group
@@ -36,7 +37,10 @@ def index_build(
             help="A ranker, a Bi- or Poly-encoder, a Hugging Face bi-encoder, untuned:BACKBONE or shipped:convert."
         ),
     ],
-    candidates: Replies,
+    candidates: Annotated[
+        Path,
+        Argument(help="Replies: JSON lines of id and text, CSV, or one per line; or dialogues, for their replies."),
+    ],
     output: Annotated[Path, Option("-o", "--output", help="The index folder to make.")],
     ann: Annotated[
         str,
@@ -67,8 +71,9 @@ def index_build(
     """Encode candidates and write them as an index. With --overwrite, only new texts are encoded."""
     from polyrank.answering.build import build_index
     from polyrank.config.names import SHIPPED
-    from polyrank.data import read_pool
+    from polyrank.data import frequent_replies, read_pool
     from polyrank.data.language import not_english
+    from polyrank.data.speakers import holds_dialogues
     from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind
@@ -83,7 +88,10 @@ def index_build(
     resolve_encoder(model, backend=runtime)
     target: dict[str, Any] = {"precision": stored, "remote": remote, "partition_by": partition_by}
     on_rank_zero(lambda: check_target(output, overwrite=overwrite, **target))
-    pool = read_pool(candidates, notify=notify)
+    if holds_dialogues(candidates):
+        pool = frequent_replies(load_examples(candidates, None), notify=notify)
+    else:
+        pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
     if model.startswith(SHIPPED) and (warning := not_english("replies", (candidate.text for candidate in pool))):
         notify(f"{candidates}: {warning}")

@@ -33,6 +33,13 @@ def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
     return sorted(speakers)
 
 
+def holds_dialogues(path: Path) -> bool:
+    """Whether the first row of a file of JSON lines is a dialogue."""
+    if not path.name.removesuffix(".gz").endswith(".jsonl") or not path.is_file():
+        return False
+    return "turns" in next(_objects(path), {})
+
+
 def _objects(source: Path | str | Iterable[Any]) -> Iterator[Row]:
     if isinstance(source, str | Path):
         if Path(source).is_fifo():
