@@ -1,5 +1,8 @@
 """Values and names in texts, and templates that are filled from a context."""
 
+import copy
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,9 @@ import pytest
 import polyrank
 from polyrank.data.small_talk import small_talk
 from polyrank.records import Candidate, Context
-from polyrank.slots import data_in, fill, people_in, template, values_of
+from polyrank.slots import data_in, fill, people_in, sent_template, template, values_of
+from polyrank.text import BackboneTexts
+from polyrank.text.offsets import candidate_spans
 
 
 @pytest.mark.parametrize(
@@ -95,6 +100,39 @@ def test_greetings_without_a_name(text: str) -> None:
 )  # fmt: skip
 def test_the_values_that_a_context_tells(turns: list[str], known: dict[str, str]) -> None:
     assert values_of(Context(turns)) == known
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["A-", "A'", "A ", "A1", "1 ", "1-", "1,", "a@", "order", "nr ", "nr. ", "\n", " ", ". ", "Hi A", "best\n", "de ",
+     "Mr ", "calle A ", "Zoe, ", "(1)", "{", "-", "#1"],
+)  # fmt: skip
+def test_the_time_is_proportional_to_the_length_of_a_text(unit: str) -> None:
+    started = time.process_time()
+    text = unit * (20_000 // len(unit))
+    values_of(Context(["Hi Zoe, ok", text]))
+    sent_template(text, [text[:100], "{order} is {date}, {order}"], Context("I'm Zoe"))
+    assert time.process_time() - started < 5  # about 0.1 s; quadratic patterns take minutes
+
+
+def test_a_model_may_read_slots_in_place_of_values(tiny_backbone: Path) -> None:
+    """Its ids are those of texts with slots, and their spans are the values' characters."""
+    encoder = polyrank.load(f"untuned:{tiny_backbone}")
+    plain = encoder.texts
+    assert isinstance(plain, BackboneTexts)
+    slotted = BackboneTexts(plain.subwords, replace(plain.policy, slots=True), plain.max_positions)
+    raw, made = ("Hi Zoe, AR-12345 is here", "Hi {customer}, {order} is here")
+    assert slotted.candidate_ids(raw) == slotted.candidate_ids(made) == plain.candidate_ids(made)
+    assert slotted.context_ids(Context(["5 pm", raw])) == plain.context_ids(Context(["{time}", made]))
+    assert slotted.all_candidate_ids([raw] * 70) == plain.all_candidate_ids([made] * 70)
+    ids, spans = candidate_spans(slotted, raw)
+    assert ids == slotted.candidate_ids(raw)
+    read = {raw[span.start : span.end] for span in spans if span is not None}
+    assert {"Zoe", "AR-12345"} <= read
+    again = BackboneTexts(slotted.subwords, plain.policy, plain.max_positions)
+    assert again.candidate_ids(raw) == plain.candidate_ids(raw)
+    assert copy.deepcopy(slotted).candidate_ids(raw) == plain.candidate_ids(made)
+    assert slotted.key != plain.key
 
 
 def test_gaps_stay_visible() -> None:

@@ -56,6 +56,8 @@ class TextPolicy(Settings):
             that the model reads more of a long context. False: the context is cut to the same tokens for each of its
             candidates, as in the papers.
         start_candidate_of_pair: put the start token before the candidate of a Cross-encoder's pair too, as in ParlAI.
+        slots: read order numbers, dates, names and other data of conversations as slots such as {order}, in contexts
+            and candidates: for catalogues with slots, see docs/slots.md.
     """
 
     max_context_tokens: int = 360
@@ -69,6 +71,7 @@ class TextPolicy(Settings):
     background: Literal["before", "after", "drop"] = "before"
     share_pair_budget: bool = True
     start_candidate_of_pair: bool = False
+    slots: bool = False
 
     def check_budgets(self, max_positions: int) -> None:
         """Refuse texts that are longer than the network's longest input.
@@ -106,6 +109,7 @@ class ConvertText(Settings):
             as in a sample of the corpus. By default each text counts once, so that stock phrases do not fill the
             vocabulary. With ``data.cache``, the sample is 5 million examples, by default 200,000, evenly spaced.
         n_buckets: ids for characters outside the vocabulary.
+        slots: as for the other encoders.
     """
 
     max_context_tokens: int = 60
@@ -119,6 +123,7 @@ class ConvertText(Settings):
     vocabulary_size: Count | None = None
     count_repeats: bool = False
     n_buckets: Count = 1000
+    slots: bool = False
 
 
 TextSettings = TextPolicy | ConvertText

@@ -6,7 +6,7 @@
 
 from polyrank.slots.data import KINDS, SEVERAL, Found, data_in, normalized
 from polyrank.slots.people import parts_of, people_in
-from polyrank.slots.templates import GAPS_FIELD, SLOT, fill, sent_template, slots_in, template, values_of
+from polyrank.slots.templates import GAPS_FIELD, SLOT, fill, masked, sent_template, slots_in, template, values_of
 
 __all__ = [
     "GAPS_FIELD",
@@ -16,6 +16,7 @@ __all__ = [
     "Found",
     "data_in",
     "fill",
+    "masked",
     "normalized",
     "parts_of",
     "people_in",

@@ -23,18 +23,19 @@ _SUM = r"\d{1,3}(?:[.,' \u00a0]\d{3})*(?:[.,]\d\d)?(?!\d)|\d+(?:[.,]\d\d)?(?!\d)
 _CUE = (  # that a number of an order or a case follows
     r"(?:order|ticket|case|booking|reservation|reference|ref|tracking|invoice|customer|account|confirmation|bestellung"
     r"|bestell|auftrags?|rechnungs?|kunden|sendungs?|vorgangs?|buchungs?|commande|dossier|facture|suivi|pedido|factura"
-    r"|reserva|caso|seguimiento|referencia|référence|n[°ºo]|nr|nummer|number|num[ée]ro|número)[\w-]*\.?"
-    r"(?: (?:number|no|nr|id|code|de|n[°º]|nummer|num[ée]ro|número|ist|is|es|est)\b\.?)*[ :]*#?"
+    r"|reserva|caso|seguimiento|referencia|référence|n[°ºo]|nr|nummer|number|num[ée]ro|número)[\w-]{0,20}\.?"
+    r"(?: (?:number|no|nr|id|code|de|n[°º]|nummer|num[ée]ro|número|ist|is|es|est)\b\.?){0,3}[ :]{0,3}#?"
 )
-_WORD = r"(?-i:[^\W\d_a-zß-ÿ])[^\W\d_]*(?:['’-][^\W\d_]+)*"  # with a capital
+# repetitions are bounded, so that long texts take a time proportional to their length
+_WORD = r"(?-i:[^\W\d_a-zß-ÿ])[^\W\d_]{0,30}(?:['’-][^\W\d_]{1,30}){0,2}"  # with a capital
 _STREET = "|".join(
     (
         rf"\d{{1,5}}[a-z]?,? (?:{_WORD} ){{1,3}}(?:street|st|road|rd|avenue|ave|lane|ln|drive|dr|close|way|court|ct"
         r"|place|pl|square|boulevard|blvd|terrace|crescent|gardens|row|hill)\b",
         rf"{_WORD}(?:[ -]{_WORD})?[ -]?(?:stra(?:ß|ss)e|str\.|weg|platz|allee|gasse|ring|damm|ufer) \d{{1,4}}[a-z]?\b",
         rf"\d{{1,4}}(?: bis| ter)?,? (?:rue|avenue|av\.|boulevard|bd|place|chemin|impasse|allée|quai|route|cours)"
-        rf"(?: (?:del?|des|du|la|les)\b)*[ '’]{_WORD}(?: {_WORD}){{0,2}}",
-        rf"(?:calle|c/|avenida|avda\.?|plaza|paseo|camino)(?: (?:del?|la|las|los)\b)* ?{_WORD}(?: {_WORD}){{0,2}}"
+        rf"(?: (?:del?|des|du|la|les)\b){{0,3}}[ '’]{_WORD}(?: {_WORD}){{0,2}}",
+        rf"(?:calle|c/|avenida|avda\.?|plaza|paseo|camino)(?: (?:del?|la|las|los)\b){{0,3}} ?{_WORD}(?: {_WORD}){{0,2}}"
         r",? (?:n[.º°]+ ?)?\d{1,4}",
     )
 )
@@ -49,7 +50,8 @@ _FORMS = {
     "address": rf"(?<!\w)(?:{_STREET}){_TOWN}",
     "date": (
         r"(?<![\w./-])(?:(?:19|20)\d\d(?P<mark>[./-])\d\d?(?P=mark)\d\d?|\d\d?(?P<dot>[./-])\d\d?(?P=dot)(?:\d{4}|\d\d)"
-        rf"|{_DAY}\.(?:1[0-2]|0?[1-9])\.|{_DAY}(?:st|nd|rd|th|er|\.|º)? ?(?:of |de )?{_MONTH}(?:,? (?:del? )?\d{{4}})?)"
+        rf"|(?:(?<=\bam )|(?<=\b[bv]is )|(?<=\b[vz][ou]m )|(?<=\bde[mn] )){_DAY}\.(?:1[0-2]|0?[1-9])\."
+        rf"|{_DAY}(?:st|nd|rd|th|er|\.|º)? ?(?:of |de )?{_MONTH}(?:,? (?:del? )?\d{{4}})?)"
         rf"(?!\w)|\b{_MONTH} {_DAY}(?:st|nd|rd|th)?(?:,? \d{{4}})?(?!\w)"
     ),
     "time": (
@@ -57,7 +59,10 @@ _FORMS = {
         r"|\d\d?(?:\.\d\d)? ?(?:(?:[ap]m\b|[ap]\.m\.)|uhr\b|o['’]clock))(?!\w)"
     ),
     "amount": rf"(?<![\w.,])(?:{_CURRENCY} ?(?:{_SUM})|(?:{_SUM}) ?{_CURRENCY})(?!\w)",
-    "cued": rf"(?:\b{_CUE}|#)(?P<value>(?![\w-]*\b{_DAY}\.)(?=[\w/-]*\d\d)[A-Z0-9](?:[\w/-]*\w){{2}})(?![\w]|[.,:/]\d)",
+    "cued": (
+        rf"(?:\b{_CUE}|#)(?P<value>(?![\w-]{{0,40}}\b{_DAY}\.)(?=[\w/-]{{0,40}}\d\d)[A-Z0-9](?:[\w/-]{{0,20}}\w){{2}})"
+        r"(?![\w]|[.,:/]\d)"
+    ),
     "phone": (
         r"(?<![\w,/+-])(?<!\d[.:])(?:(?:\+|00)[ \u00a0]?[1-9](?:[ \u00a0./-]?(?:\(\d{1,4}\)|\d)){6,13}"
         r"|\(?0\d{1,4}\)?[ \u00a0./-]\d(?:[ \u00a0./-]?\d){4,9}|0\d{8,10}"

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 
 TITLE = r"(?:Mrs?|Ms|Miss|Dr|Prof|Herrn?|Frau|M(?=\.)|Mme|Mlle|Madame|Monsieur|Sra?|Srta|Señora?|v[ao]n|de[rl]?)\b\.?"
 """A form of address before a name, or a particle of a family name."""
-_NAME = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
-_NAMES = rf"((?:{TITLE} ){{0,3}}{_NAME}(?: (?:{TITLE} ){{0,3}}{_NAME}){{0,2}})"
+# repetitions are bounded, so that long texts take a time proportional to their length
+_NAME = r"[^\W\d_]{1,30}(?:['’-][^\W\d_]{1,30}){0,2}"
+_NAMES = rf"((?:{TITLE} ){{0,3}}{_NAME}(?: (?:{TITLE} ){{0,2}}{_NAME}){{0,2}})"
 _CAPITAL = r"(?-i:(?![a-zß-ÿ]))"  # case is ignored elsewhere
 _HELLO = (
     r"(?:hi|hello|hey|hiya|dear|good (?:morning|afternoon|evening|day)|hallo|moin|servus|grüezi|liebe[rs]?"
@@ -38,15 +39,15 @@ _GENERIC_WORDS = (
 _GENERIC = frozenset(_GENERIC_WORDS.split())
 
 Whose = Literal["speaker", "listener", "either"]
-# a limit after each sign, since a text of line breaks would otherwise take quadratic time
-_SENTENCE = r"(?:^|[.!?,\n])\s{0,9}"
+_SENTENCE = r"(?:^|[.!?:,\n])[ \n]{0,3}"
+_END = r"\W{0,9}$"
 _FORMS: tuple[tuple[Whose, bool, str], ...] = (
     (
         "speaker",
         True,
-        rf"\b{_FAREWELL}[,.!]{{0,5}}\s{{1,9}}{_NAMES}\W{{0,9}}$|\b{_THANKS}[,.!]{{0,5}}\n\s{{0,9}}{_NAMES}\W{{0,9}}$",
+        rf"\b{_FAREWELL}[,.!]{{0,3}}[ \n]{{1,3}}{_NAMES}{_END}|\b{_THANKS}[,.!]{{0,3}}\n[ \n]{{0,3}}{_NAMES}{_END}",
     ),
-    ("speaker", True, rf"(?:[.!?] |\n)\s{{0,9}}[-–—~]+ ?{_NAMES}\W{{0,9}}$"),
+    ("speaker", True, rf"(?:[.!?] |\n) ?[-–—~]{{1,3}} ?{_NAMES}{_END}"),
     (
         "speaker",
         True,
@@ -60,16 +61,16 @@ _FORMS: tuple[tuple[Whose, bool, str], ...] = (
         r"(?=[,.!]|$| (?:from|with|here|at|and|vom?|und|hier|de|du|et|y)\b)",
     ),
     ("listener", True, rf"{_SENTENCE}{_HELLO},? {_NAMES}"),
-    ("listener", True, rf"{_SENTENCE}{_THANKS} {_NAMES}(?=\s{{0,9}}[,.!?;–—\n]|\s{{0,9}}$)"),
-    ("either", True, rf"{_SENTENCE}{_THANKS}, {_NAMES}\W{{0,9}}$"),
+    ("listener", True, rf"{_SENTENCE}{_THANKS} {_NAMES}(?= ?[,.!?;–—\n]| ?$)"),
+    ("either", True, rf"{_SENTENCE}{_THANKS}, {_NAMES}{_END}"),
     (
         "either",
         True,
-        rf"\b((?:Mrs?|Ms|Herrn?|Frau|Mme|Madame|Monsieur|Sra?|Señora?)\b\.? (?:{TITLE} ){{0,3}}{_NAME}(?: {_NAME})?)",
+        rf"\b((?:Mrs?|Ms|Herrn?|Frau|Mme|Madame|Monsieur|Sra?|Señora?)\b\.? (?:{TITLE} ){{0,2}}{_NAME}(?: {_NAME})?)",
     ),
     ("listener", False, rf"{_SENTENCE}{_HELLO} ({_NAME})(?=[,.!])"),
-    ("listener", False, rf"(?:^|[.!?\n]\s{{0,9}})({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?),\s"),
-    ("listener", False, rf",\s({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?)(?=\s{{0,9}}(?:[.!?\n]|$))"),
+    ("listener", False, rf"(?:^|[.!?\n] ?)({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?),\s"),
+    ("listener", False, rf",\s({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?)(?= ?(?:[.!?\n]|$))"),
 )
 _PLACES = [(whose, sure, re.compile(form, re.IGNORECASE)) for whose, sure, form in _FORMS]
 
@@ -153,4 +154,6 @@ def mentions(text: str, people: Mapping[str, str], common: Collection[str] = ())
 @lru_cache(1000)
 def _pattern(parts: frozenset[str]) -> re.Pattern[str]:
     one = "|".join(map(re.escape, sorted(parts, key=len, reverse=True)))
-    return re.compile(rf"(?<!\w)(?:{TITLE} )*({one})(?:[ -](?:{TITLE} )*(?:{one}))*(?!\w)", re.IGNORECASE)
+    return re.compile(
+        rf"(?<!\w)(?:{TITLE} ){{0,3}}({one})(?:[ -](?:{TITLE} ){{0,2}}(?:{one})){{0,5}}(?!\w)", re.IGNORECASE
+    )

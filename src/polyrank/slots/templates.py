@@ -1,7 +1,7 @@
 """Put slots into texts, and fill them from a context where exactly one value of their kind is known."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from polyrank.records import Context
 from polyrank.slots.data import KINDS, Found, data_in, normalized
@@ -48,21 +48,56 @@ def template(
     'Hi {customer}, {order} comes between {time} and {time_2}.'
     """
     text = normal_form("NFC", text)
-    data = data_in(text)
-    spans = [(one.start, one.end, one.kind, one.value) for one in data if not kept(one)]
-    taken = {place for one in data for place in range(one.start, one.end)}
+    parts, end = [], 0
+    for start, stop, slot in _slots_of(text, people, common, kept):
+        parts += [text[end:start], slot]
+        end = stop
+    return "".join([*parts, text[end:]])
+
+
+def _slots_of(
+    text: str,
+    people: Mapping[str, str],
+    common: Collection[str] = (),
+    kept: Callable[[Found], bool] = lambda found: False,
+) -> Iterator[tuple[int, int, str]]:
+    """The places of a text's values, and the slots for them."""
+    found = data_in(text)
+    spans = [(one.start, one.end, one.kind, one.value) for one in found if not kept(one)]
+    taken = {place for one in found for place in range(one.start, one.end)}
     spans += [
         (*name.span(), kind := people[name[1].casefold()], f"{{{kind}}}")
         for name in mentions(text, people, common)
         if taken.isdisjoint(range(*name.span()))
     ]
     numbers: dict[str, dict[str, int]] = {}
-    parts, end = [], 0
     for start, stop, kind, value in sorted(spans):
         n = numbers.setdefault(kind, {}).setdefault(normalized(value), len(numbers[kind]) + 1)
-        parts += [text[end:start], f"{{{kind}_{n}}}" if n > 1 else f"{{{kind}}}"]
+        yield start, stop, f"{{{kind}_{n}}}" if n > 1 else f"{{{kind}}}"
+
+
+def masked(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """A text with slots, as a model reads it, and the original characters of each of its characters.
+
+    Only the text itself shows its names, and equal values of several texts have equal slots.
+
+    >>> masked("Hi Zoe, 5 pm")
+    ('Hi {customer}, {time}', [(0, 1), (1, 2), (2, 3), (3, 6), ..., (8, 12)])
+    """
+    made, places, end = "", [], 0
+    for start, stop, slot in (*_slots_of(text, _people_of(text)), (len(text), len(text), "")):
+        made += text[end:start] + slot
+        places += [*((i, i + 1) for i in range(end, start)), *[(start, stop)] * len(slot)]
         end = stop
-    return "".join([*parts, text[end:]])
+    return made, places
+
+
+def _people_of(text: str, context: Context | None = None) -> dict[str, str]:
+    """The kind of slot of each word of a name at the places of names, and of those that a context has."""
+    names = [(name.name, "agent" if name.whose == "speaker" else "customer") for name in people_in(text) if name.sure]
+    values = {} if context is None else values_of(context)
+    names += [(values[kind], kind) for kind in ("agent", "customer") if kind in values]
+    return {part.casefold(): kind for name, kind in names for part in parts_of(name)}
 
 
 def sent_template(text: str, shown: Iterable[str], context: Context | None = None) -> str:
@@ -79,15 +114,21 @@ def sent_template(text: str, shown: Iterable[str], context: Context | None = Non
     """
     shown = [*shown]
     for reply in shown:
-        fixed = [*map(re.escape, SLOT.split(reply)[::2])]
-        if len(fixed) > 1 and re.fullmatch("(?s:.+)".join(fixed), text):
+        if slots_in(reply) and _is_filled(text, SLOT.split(reply)[::2]):
             return reply
     known = {normalized(found.value) for reply in shown for found in data_in(reply)}
-    names = [(name.name, "agent" if name.whose == "speaker" else "customer") for name in people_in(text) if name.sure]
-    values = {} if context is None else values_of(context)
-    names += [(values[kind], kind) for kind in ("agent", "customer") if kind in values]
-    people = {part.casefold(): kind for name, kind in names for part in parts_of(name)}
-    return template(text, people, kept=lambda found: normalized(found.value) in known)
+    return template(text, _people_of(text, context), kept=lambda found: normalized(found.value) in known)
+
+
+def _is_filled(text: str, fixed: Sequence[str]) -> bool:
+    """Whether a text is these parts with something between them; each part is searched for once."""
+    first, *middle, last = fixed
+    at = len(first)
+    for part in middle:
+        at = text.find(part, at + 1) + len(part)
+        if at < len(part):
+            return False
+    return text.startswith(first) and text.endswith(last) and at < len(text) - len(last)
 
 
 def values_of(context: Context) -> dict[str, str]:

@@ -9,6 +9,7 @@ from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text.convert_subwords import ConvertSubwords
 from polyrank.text.cut import Cut
+from polyrank.text.slotted import with_slots
 from polyrank.text.texts import Texts
 
 
@@ -33,7 +34,8 @@ class ConvertTexts(Texts):
         for name in ("max_context_tokens", "max_candidate_tokens", "max_earlier_tokens", "max_earlier_turns"):
             if getattr(policy, name) < 1:
                 raise ConfigError(f"text.{name} = {getattr(policy, name)} is below 1; give at least 1")
-        self.subwords, self.policy, self.multi_context = subwords, policy, multi_context
+        self.subwords: ConvertSubwords = with_slots(subwords, policy.slots)
+        self.policy, self.multi_context = policy, multi_context
         self.cut = Cut(
             policy.max_context_tokens, policy.max_candidate_tokens, max_earlier_tokens=policy.max_earlier_tokens
         )

@@ -10,6 +10,7 @@ from itertools import chain
 from polyrank.config.models import TextPolicy
 from polyrank.records import Context
 from polyrank.text.cut import Cut
+from polyrank.text.slotted import with_slots
 from polyrank.text.subwords import Subwords
 from polyrank.text.texts import Texts
 
@@ -33,6 +34,7 @@ class BackboneTexts(Texts):
 
     def __init__(self, subwords: Subwords, policy: TextPolicy, max_positions: int) -> None:
         policy.check_budgets(max_positions)
+        subwords = with_slots(subwords, policy.slots)
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
         self.before, self.after = [subwords.start_id], [subwords.end_id]
         most_background = min(policy.max_background_tokens, policy.max_context_tokens // 2)
