@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from papers.combining import COMBINE
 
-from polyrank.answering.choice import Choice, search_until_kept
+from polyrank.answering.conditions import Conditions, search_until_kept
 from polyrank.answering.opening import catalogue, open_replies
 from polyrank.bench.machine import describe_machine
 from polyrank.data import read_examples
@@ -66,7 +66,7 @@ class LexicalRetriever:
             best = [(self.candidates[row], float(values[row])) for row in top_rows(values, n)]
             return [Ranked(reply.id, reply.text, score, reply.metadata) for reply, score in best], None
 
-        return search_until_kept(search, partial(Choice(k).of, context=context, distinct=True), k)[0]
+        return search_until_kept(search, partial(Conditions(k).of, context=context, distinct=True), k)[0]
 
 
 def is_right(example: Example, reply: Ranked) -> bool:

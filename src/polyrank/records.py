@@ -81,9 +81,9 @@ def turns_of(value: str | Iterable[str] | Iterable[Message]) -> tuple[str, ...]:
     ('hi',)
     """
     values = as_tuple(value, "turns")
-    if not any(isinstance(each, Mapping) for each in values):
+    if not any(isinstance(turn, Mapping) for turn in values):
         return _texts(values, "turns")
-    return tuple(filter(str.strip, (_message_text(each, position) for position, each in enumerate(values))))
+    return tuple(filter(str.strip, (_message_text(turn, position) for position, turn in enumerate(values))))
 
 
 def _message_text(message: object, position: int) -> str:

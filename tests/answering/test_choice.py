@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from polyrank.answering.choice import Choice, search_until_kept
+from polyrank.answering.conditions import Conditions, search_until_kept
 from polyrank.answering.diversity import choose_diverse, near_copy_key, word_similarity
 from polyrank.answering.replies import Replies
 from polyrank.data import read_examples
@@ -48,7 +48,7 @@ def test_replies_that_repeat_a_turn_are_skipped(texts: Sequence[str], turns: Seq
     ranked = BM25().fit(texts).rank(turns, pool)
 
     def best(k: int, *, allow_echo: bool) -> list[Ranked]:
-        keep = partial(Choice(k, None, allow_echo).of, context=Context(tuple(turns)), distinct=True)
+        keep = partial(Conditions(k, None, allow_echo).of, context=Context(tuple(turns)), distinct=True)
         return search_until_kept(lambda n: (ranked[:n], None), keep, k)[0]
 
     every = best(len(pool), allow_echo=True)

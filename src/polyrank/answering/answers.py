@@ -44,9 +44,9 @@ class Answer:
         Raises:
             UsageError: pandas is not installed.
         """
-        own = [{"id": one.id, "text": one.text, "score": one.score} | one.stages for one in self.ranked]
-        columns = ["id", "text", "score", *(name for row in own for name in row)]
-        return data_frame([one.metadata | row for one, row in zip(self.ranked, own, strict=True)], columns)
+        rows = [{"id": one.id, "text": one.text, "score": one.score} | one.stages for one in self.ranked]
+        columns = ["id", "text", "score", *(name for row in rows for name in row)]
+        return data_frame([one.metadata | row for one, row in zip(self.ranked, rows, strict=True)], columns)
 
     def _repr_html_(self) -> str:
         """The answer as a table, for notebooks."""

@@ -91,11 +91,11 @@ def build_index(
     if not (name := name or model.name):
         raise UsageError("the model was not loaded by a name, so the index could not load it again; give name=")
     candidates = with_counts(model, read_pool(candidates))
-    known = _known_vectors(path, encoder, precision) if overwrite else None
+    stored = _known_vectors(path, encoder, precision) if overwrite else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text still follows
-    new = [text for text in n_left if known is None or text not in known]
+    new = [text for text in n_left if stored is None or text not in stored]
     texts = [candidate.text for candidate in candidates]
-    with closing(_vectors(texts, encoder, known, n_left, new, progress)) as vectors:
+    with closing(_vectors(texts, encoder, stored, n_left, new, progress)) as vectors:
         if not distributed.is_rank_zero():
             for _ in vectors:
                 pass  # each process encodes its share of them
@@ -118,7 +118,7 @@ def build_index(
 def _vectors(
     texts: Sequence[str],
     encoder: Encoder,
-    known: KnownVectors | None,
+    stored: KnownVectors | None,
     n_left: Counter[str],
     new: Sequence[str],
     progress: Progress | None,
@@ -132,7 +132,7 @@ def _vectors(
             vector_of.update(zip(new[first:n_encoded], new_vectors, strict=True))
             vectors = np.empty((len(part), encoder.dimension), np.float32)
             for row, text in enumerate(part):
-                vectors[row] = vector_of[text] if text in vector_of or known is None else known[text]
+                vectors[row] = vector_of[text] if text in vector_of or stored is None else stored[text]
                 n_left[text] -= 1
                 if not n_left[text]:
                     vector_of.pop(text, None)
@@ -207,7 +207,7 @@ def with_counts(
         candidates: to complete.
         there: those of the index by id. One with the same text keeps its count.
     """
-    counts = next((each.term for each in getattr(model, "terms", ()) if isinstance(each.term, Counts)), None)
+    counts = next((weighed.term for weighed in getattr(model, "terms", ()) if isinstance(weighed.term, Counts)), None)
     if counts is None:
         return list(candidates)
     numbers = counts.of_texts([candidate.text for candidate in candidates]).tolist()

@@ -86,6 +86,6 @@ def word_similarity(texts: Sequence[str]) -> Similarity:
     words = [set(same_words(text).split()) for text in texts]
 
     def similarity(row: int) -> Floats:
-        return np.array([len(own & words[row]) / max(len(own | words[row]), 1) for own in words], np.float32)
+        return np.array([len(said & words[row]) / max(len(said | words[row]), 1) for said in words], np.float32)
 
     return similarity

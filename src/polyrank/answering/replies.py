@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polyrank.answering.answers import Answer, filled
 from polyrank.answering.build import add_to_index
-from polyrank.answering.choice import Choice, search_until_kept
+from polyrank.answering.conditions import Conditions, search_until_kept
 from polyrank.answering.diversity import N_BEST, Similarity, choose_diverse, vector_similarity, word_similarity
 from polyrank.answering.explain import explain
 from polyrank.config.checked import whole_number
@@ -114,13 +114,13 @@ class Replies(Closing):
         """
         if whole_number(k, "k") < 1:
             raise UsageError(f"k is {k}; request at least one reply")
-        choice = Choice(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
+        conditions = Conditions(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
         queries = contexts_of(contexts)
-        answers = self._in_their_languages(queries, choice) if not any_language else self.best(queries, choice)
-        if choice.filter is not None and not all(one.ranked for one in answers):
+        answers = self._in_their_languages(queries, conditions) if not any_language else self.best(queries, conditions)
+        if conditions.filter is not None and not all(one.ranked for one in answers):
             notes = tuple(
                 f"no candidate has the field {name} of the filter"
-                for name, there in fields_of(choice.filter).items()
+                for name, there in fields_of(conditions.filter).items()
                 if not self.any_passes(there)
             )
             answers = [one if one.ranked else replace(one, notes=notes) for one in answers]
@@ -160,18 +160,20 @@ class Replies(Closing):
         answers = self.answer_all(contexts, k, filter=filter, **options)
         return [list(answer.ranked) for answer in answers]
 
-    def _in_their_languages(self, queries: Sequence[Context], choice: Choice) -> list[Answer]:
+    def _in_their_languages(self, queries: Sequence[Context], conditions: Conditions) -> list[Answer]:
         """The best replies in the language of each context, if the catalogue has several and knows this one."""
         languages = self._languages()
         codes = [detect("\n".join(query.turns)) if len(languages) > 1 else None for query in queries]
         answers: dict[int, Answer] = {}
         for code in {code if code in languages else None for code in codes}:
-            numbers = [number for number, own in enumerate(codes) if (own if own in languages else None) == code]
-            own = choice if code is None else replace(choice, filter=_in_language(choice.filter, code))
-            answers |= zip(numbers, self.best([queries[number] for number in numbers], own), strict=True)
+            numbers = [number for number, said in enumerate(codes) if (said if said in languages else None) == code]
+            of_language = (
+                conditions if code is None else replace(conditions, filter=_in_language(conditions.filter, code))
+            )
+            answers |= zip(numbers, self.best([queries[number] for number in numbers], of_language), strict=True)
         for number, answer in answers.items():
             if codes[number] in languages and not answer.ranked:
-                (answers[number],) = self.best([queries[number]], choice)
+                (answers[number],) = self.best([queries[number]], conditions)
         return [answers[number] for number in range(len(queries))]
 
     def _languages(self) -> frozenset[str]:
@@ -203,41 +205,43 @@ class Replies(Closing):
         self.index.refresh()
         return self.index.candidate(id_)
 
-    def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
+    def best(self, contexts: Sequence[Context], conditions: Conditions) -> list[Answer]:
         """The best replies to each context, and whether the best one is good enough.
 
-        The threshold applies to the best reply of the choice. Many contexts at once are faster than one by one.
+        The threshold applies to the best reply. Many contexts at once are faster than one by one.
         """
         if self._closed:
             raise UsageError("the index is closed; open it again with polyrank.open")
         ranker, rule = self.scorer, self.scorer.abstention
-        k = choice.k if rule is None else max(choice.k, N_SCORES)
+        k = conditions.k if rule is None else max(conditions.k, N_SCORES)
         if ranker.rerankers:
             k = max(k, ranker.n_retrieved)
-        answers = self._searched(contexts, replace(choice, k=k))
+        answers = self._searched(contexts, replace(conditions, k=k))
         if ranker.rerankers:
             answers = self._reranked(contexts, answers)
         if rule is None:
-            return [replace(answer, ranked=answer.ranked[: choice.k]) for answer in answers]
+            return [replace(answer, ranked=answer.ranked[: conditions.k]) for answer in answers]
         judged = []
         for answer in answers:
             scores = [reply.score for reply in answer.ranked]
             sure, abstained = confidence(scores, rule.measure), rule.abstains(scores)
-            judged.append(replace(answer, ranked=answer.ranked[: choice.k], confidence=sure, abstained=abstained))
+            judged.append(replace(answer, ranked=answer.ranked[: conditions.k], confidence=sure, abstained=abstained))
         return judged
 
-    def _searched(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
+    def _searched(self, contexts: Sequence[Context], conditions: Conditions) -> list[Answer]:
         """The best by the terms that are searched."""
         self.index.refresh()
         vectors, mask = self.encoder.encode_contexts(contexts)
-        at_once = self._search(vectors, mask, choice.k, choice.filter)
+        at_once = self._search(vectors, mask, conditions.k, conditions.filter)
 
         def answer(i: int, context: Context) -> Answer:
             def search(n: int) -> tuple[list[Ranked], Result]:
-                return at_once[i] if n == choice.k else self._search(vectors[[i]], mask[[i]], n, choice.filter)[0]
+                return (
+                    at_once[i] if n == conditions.k else self._search(vectors[[i]], mask[[i]], n, conditions.filter)[0]
+                )
 
-            keep = partial(choice.of, context=context, distinct=self.distinct)
-            ranked, result = search_until_kept(search, keep, choice.k)
+            keep = partial(conditions.of, context=context, distinct=self.distinct)
+            ranked, result = search_until_kept(search, keep, conditions.k)
             return Answer(tuple(ranked), None, not ranked, result.exact, result.n_scored, result.ways)
 
         return [answer(i, context) for i, context in enumerate(contexts)]
@@ -247,8 +251,11 @@ class Replies(Closing):
     ) -> list[tuple[list[Ranked], Result]]:
         query = NearestSearch(vectors, mask, k, self.mode, self.scorer.prior, self.device)
         return [
-            ([Ranked(c.id, c.text, float(s), c.metadata) for c, s in zip(found, result.scores, strict=True)], result)
-            for found, result in self.index.search(query, filter)
+            (
+                [Ranked(c.id, c.text, float(s), c.metadata) for c, s in zip(candidates, result.scores, strict=True)],
+                result,
+            )
+            for candidates, result in self.index.search(query, filter)
         ]
 
     def _reranked(self, contexts: Sequence[Context], answers: Sequence[Answer]) -> list[Answer]:
@@ -397,5 +404,5 @@ class Replies(Closing):
 
 def _in_language(filter: Filter | None, code: str) -> Filter:
     """A filter with the condition that a candidate is in a language, or its language is unknown."""
-    own = f'({LANGUAGE_FIELD} = "{code}" or not exists {LANGUAGE_FIELD})'
-    return read_filter(own if filter is None else f"({filter}) and {own}")
+    condition = f'({LANGUAGE_FIELD} = "{code}" or not exists {LANGUAGE_FIELD})'
+    return read_filter(condition if filter is None else f"({filter}) and {condition}")

@@ -35,12 +35,12 @@ from polyrank.cli import (
 )
 from polyrank.cli.arguments import take_options
 from polyrank.cli.console import print_error, silence_other_ranks
-from polyrank.cli.help import PASSED_ON, Group, add_command
+from polyrank.cli.help import PASSED_ON, CommandGroup, add_command
 from polyrank.errors import PolyrankError, ResourceError, UsageError, is_out_of_memory
 from polyrank.storage.durable import DISK_TROUBLE
 
 
-class Root(Group):
+class Root(CommandGroup):
     """All commands."""
 
     panels: ClassVar[dict[str, str]] = {

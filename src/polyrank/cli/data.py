@@ -101,11 +101,11 @@ def replies(
         raise UsageError("--text, --encoding and --sheet apply to tables; leave them out with --from-dialogues")
     if from_dialogues:
         examples = load_examples(source, speaker, skip_bad=skip_bad)
-        found = frequent_replies(examples, min_count=min_count or 2, top=top, notify=notify)
+        pool = frequent_replies(examples, min_count=min_count or 2, top=top, notify=notify)
     else:
-        found = read_replies(source, column=column, encoding=encoding, sheet=sheet, notify=notify)
-    write_pool(output, found)
-    notify(f"wrote {output}: {counted(len(found), 'reply')}; next: polyrank index build MODEL {output} -o INDEX")
+        pool = read_replies(source, column=column, encoding=encoding, sheet=sheet, notify=notify)
+    write_pool(output, pool)
+    notify(f"wrote {output}: {counted(len(pool), 'reply')}; next: polyrank index build MODEL {output} -o INDEX")
 
 
 @add_command(

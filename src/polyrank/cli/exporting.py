@@ -79,14 +79,14 @@ def export(
     examples = [] if valid is None else load_lists(valid, speaker)
     with console().status("comparing with fp32" if check else f"exporting to {to}"):
         if check:
-            found = backends.check_export(folder, backend, examples)
+            result = backends.check_export(folder, backend, examples)
         else:
-            found = backends.export_model(folder, backend, replace=overwrite, examples=examples)
+            result = backends.export_model(folder, backend, replace=overwrite, examples=examples)
     written = export_folder(folder, backend)
-    if isinstance(found, float):
-        notify(f"{written}: lowest cosine to fp32 {found:.6f}; the minimum is {backends.MIN_COSINE}")
+    if isinstance(result, float):
+        notify(f"{written}: lowest cosine to fp32 {result:.6f}; the minimum is {backends.MIN_COSINE}")
     else:
-        notify(f"{written}: {found}")
+        notify(f"{written}: {result}")
 
 
 def push(

@@ -53,11 +53,11 @@ def feedback_export(
         with open_index(index) as opened:
             texts = {candidate.id: candidate.text for _, candidate in opened.iter_candidates()}
     with FeedbackStore(store, write=False) as feedback:
-        own = [] if contexts is None else [example.query for example in read_examples(contexts).examples]
+        queries = [] if contexts is None else [example.query for example in read_examples(contexts).examples]
         exported = examples(
             _tracked(feedback, start),
             texts=texts,
-            contexts={context_code(context): context for context in own},
+            contexts={context_code(context): context for context in queries},
             refused=refused,
         )
     reasons = "; ".join(f"{n:,} left out: {why}" for why, n in exported.left_out.items())

@@ -25,7 +25,7 @@ class Command(TyperCommand):
                 formatter.write(f"{'':{formatter.current_indent}}{line.removeprefix(PROMPT)}\n")
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands whose help lists them in sections, each with its first sentence."""
 
     panels: ClassVar[dict[str, str]]

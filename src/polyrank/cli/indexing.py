@@ -277,8 +277,8 @@ def index_remote_list(
     """
     from polyrank.index.remote import Address, list_collections
 
-    for found in list_collections(Address.of(server, named=False)):
-        print(found.name, ", ".join(found.indexes), sep="\t")
+    for collection in list_collections(Address.of(server, named=False)):
+        print(collection.name, ", ".join(collection.indexes), sep="\t")
 
 
 @add_command(
@@ -294,11 +294,11 @@ def index_remote_drop(
     from polyrank.index.remote import Address, drop_collection, find_collection
 
     where = Address.of(address)
-    found = find_collection(where)
+    collection = find_collection(where)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"{where} would be deleted; confirm it with --yes")
-        if not typer.confirm(f"Delete {where} (collection {found.name})?", False, err=True):
+        if not typer.confirm(f"Delete {where} (collection {collection.name})?", False, err=True):
             raise UsageError("nothing was deleted")
     drop_collection(where)
-    notify(f"{where}: deleted collection {found.name}")
+    notify(f"{where}: deleted collection {collection.name}")

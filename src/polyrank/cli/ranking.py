@@ -127,8 +127,8 @@ def _documents_of(path: Path, *, alone: bool) -> "Iterator[Candidate]":
 
     if suffix(path) in TABLES:
         for number, document in numbered_candidates(path):
-            own = document.id if document.id != text_id(document.text) else str(number)
-            yield replace(document, id=own if alone else f"{path}:{own}")
+            name = document.id if document.id != text_id(document.text) else str(number)
+            yield replace(document, id=name if alone else f"{path}:{name}")
     elif alone:
         for number, line in numbered_lines(path):
             if not line.isspace():

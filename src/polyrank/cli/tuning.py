@@ -96,14 +96,14 @@ def tune(
 
 def _weights(given: list[str]) -> dict[str, float]:
     weights = {}
-    for each in given:
-        name, _, value = each.rpartition("=")
+    for argument in given:
+        name, _, value = argument.rpartition("=")
         try:
             weights[name] = float(value)
         except ValueError:
             name = ""
         if not name:
-            raise UsageError(f"--weight {each!r} is not TERM=WEIGHT; write for example --weight counts=0.5")
+            raise UsageError(f"--weight {argument!r} is not TERM=WEIGHT; write for example --weight counts=0.5")
     return weights
 
 

@@ -33,8 +33,8 @@ def choose_device(name: str = "auto") -> torch.device:
     Raises:
         UsageError: the device is unknown or not available.
     """
-    own = distributed.local_rank()
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and own is None}
+    rank = distributed.local_rank()
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and rank is None}
     if name == "auto":
         name = next((kind for kind, there in available.items() if there), "cpu")
     try:
@@ -42,21 +42,21 @@ def choose_device(name: str = "auto") -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"device {name!r} is unknown; use auto, cpu, cuda or mps") from error
     if not available.get(device.type, True):
-        where = "on this machine" if own is None or device.type == "cuda" else "to several processes"
+        where = "on this machine" if rank is None or device.type == "cuda" else "to several processes"
         raise UsageError(f"device {name!r} is not available {where}; use cpu")
     if device.type == "cuda":
         # cuDNN's attention makes a plan for every new shape of a batch, and the lengths of texts vary: on an H200 this
         # took most of the time of training a late Cross-encoder, 13 ms per call
         torch.backends.cuda.enable_cudnn_sdp(False)
-    if device.type != "cuda" or own is None:
+    if device.type != "cuda" or rank is None:
         return device
-    if own >= torch.cuda.device_count():
+    if rank >= torch.cuda.device_count():
         raise UsageError(
-            f"process {own + 1} of this machine has no GPU: the machine has {torch.cuda.device_count()}; start at most"
+            f"process {rank + 1} of this machine has no GPU: the machine has {torch.cuda.device_count()}; start at most"
             " that many processes, or use `device=cpu`"
         )
-    torch.cuda.set_device(own)  # NCCL sends through the current device
-    return torch.device("cuda", own)
+    torch.cuda.set_device(rank)  # NCCL sends through the current device
+    return torch.device("cuda", rank)
 
 
 def turn_of(number: int, name: str) -> str:
@@ -116,9 +116,9 @@ def _replaced(precision: Precision) -> Precision:
     """The precision, or POLYRANK_PRECISION instead of "auto"."""
     wanted = os.environ.get("POLYRANK_PRECISION", "auto") if precision == "auto" else precision
     if wanted not in get_args(Precision):
-        known = ", ".join(get_args(Precision))
+        names = ", ".join(get_args(Precision))
         name = "POLYRANK_PRECISION" if precision == "auto" else "precision"
-        raise UsageError(f"{name}={wanted!r} is not a precision; set it to one of {known}")
+        raise UsageError(f"{name}={wanted!r} is not a precision; set it to one of {names}")
     return cast(Precision, wanted)
 
 
@@ -175,8 +175,8 @@ def allowed_instructions() -> str:
     """
     name = os.environ.get("POLYRANK_INSTRUCTIONS") or INSTRUCTIONS[-1]
     if name not in INSTRUCTIONS:
-        known = ", ".join(INSTRUCTIONS)
-        raise UsageError(f"POLYRANK_INSTRUCTIONS={name!r} is unknown; set it to one of {known}")
+        names = ", ".join(INSTRUCTIONS)
+        raise UsageError(f"POLYRANK_INSTRUCTIONS={name!r} is unknown; set it to one of {names}")
     return name
 
 

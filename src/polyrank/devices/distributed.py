@@ -41,10 +41,10 @@ def launched_as() -> tuple[int, int]:
     """
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
         return 0, 1
-    own, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
-    if not (own.isdecimal() and size.isdecimal() and int(own) < int(size)):
-        raise UsageError(f"RANK={own!r} of WORLD_SIZE={size!r} is not a rank; start with torchrun, which sets both")
-    return int(own), int(size)
+    number, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    if not (number.isdecimal() and size.isdecimal() and int(number) < int(size)):
+        raise UsageError(f"RANK={number!r} of WORLD_SIZE={size!r} is not a rank; start with torchrun, which sets both")
+    return int(number), int(size)
 
 
 def local_rank() -> int | None:
@@ -78,11 +78,11 @@ def process_group() -> Iterator[None]:
     else:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _explain_lost_process():
-            store, own, size = next(rendezvous("env://", timeout=TIMEOUT))
+            store, number, size = next(rendezvous("env://", timeout=TIMEOUT))
             # torchrun keeps its store when it restarts all processes, with the addresses of those that have ended
             if os.environ.get("GROUP_WORLD_SIZE") == "1":  # agents of several machines may count restarts differently
                 store = PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-            dist.init_process_group(backend, store=store, rank=own, world_size=size, timeout=TIMEOUT)
+            dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=TIMEOUT)
         # later blocks use the same group: the launcher's store holds the addresses of this one
         atexit.register(_destroy_group)
     _state.joined = True
@@ -239,10 +239,10 @@ def all_gather_rows(rows: "Tensor", counts: Sequence[int]) -> "Tensor":
     import torch.distributed as dist
     import torch.nn.functional as F
 
-    own = F.pad(rows.detach(), (*[0, 0] * (rows.dim() - 1), 0, max(counts) - len(rows))).contiguous()
-    sent = own.view(-1).view(torch.uint8)
+    padded = F.pad(rows.detach(), (*[0, 0] * (rows.dim() - 1), 0, max(counts) - len(rows))).contiguous()
+    sent = padded.view(-1).view(torch.uint8)
     received = [torch.empty_like(sent) for _ in counts]
     with _explain_lost_process():
         dist.all_gather(received, sent)
-    parts = [part.view(rows.dtype).view(own.shape)[:n] for part, n in zip(received, counts, strict=True)]
+    parts = [part.view(rows.dtype).view(padded.shape)[:n] for part, n in zip(received, counts, strict=True)]
     return torch.cat(parts)

@@ -9,12 +9,12 @@ from torch import Tensor
 
 def random_state(device: torch.device) -> list[Tensor]:
     """The state of the CPU's generator, and of the device's if it has one."""
-    own = [torch.get_rng_state()]
+    states = [torch.get_rng_state()]
     if device.type == "cuda":
-        own.append(torch.cuda.get_rng_state(device))
+        states.append(torch.cuda.get_rng_state(device))
     elif device.type == "mps":
-        own.append(torch.mps.get_rng_state())
-    return own
+        states.append(torch.mps.get_rng_state())
+    return states
 
 
 def set_random_state(states: Sequence[Tensor], device: torch.device) -> None:

@@ -71,15 +71,15 @@ def group_by_model(scored: Sequence[ModelScores]) -> list[ModelScores]:
         UsageError: two of them have the same seed.
     """
     groups: dict[str, list[ModelScores]] = {}
-    for each in scored:
-        groups.setdefault(each.name, []).append(each)
+    for scores in scored:
+        groups.setdefault(scores.name, []).append(scores)
     joined: list[ModelScores] = []
     for name, group in groups.items():
-        seeds = tuple(seed for each in group for seed in each.seeds)
-        known = [seed for seed in seeds if seed is not None]
-        if twice := [seed for seed in known if known.count(seed) > 1]:
+        seeds = tuple(seed for scores in group for seed in scores.seeds)
+        named = [seed for seed in seeds if seed is not None]
+        if twice := [seed for seed in named if named.count(seed) > 1]:
             raise UsageError(f"{name} has seed {twice[0]} twice; name them apart, as NAME=PATH, or leave one out")
-        joined.append(ModelScores(name, seeds, tuple(one for each in group for one in each.evaluations)))
+        joined.append(ModelScores(name, seeds, tuple(one for scores in group for one in scores.evaluations)))
     return joined
 
 
@@ -108,7 +108,7 @@ def compare_models(
         if len(model.seeds) > 1:
             row["seeds"] = list(model.seeds)
             row["by_seed"] = [
-                {"seed": seed, "metrics": each} for seed, each in zip(model.seeds, row["by_seed"], strict=True)
+                {"seed": seed, "metrics": figures} for seed, figures in zip(model.seeds, row["by_seed"], strict=True)
             ]
         for length in by:
             row[f"by_{length}"] = breakdown(model.evaluations, by=length)
@@ -136,8 +136,8 @@ def _figures(model: ModelScores, metric: str, ids: Set[str]) -> dict[int, float]
     """A metric by seed, over the examples with these ids."""
     k = int(metric.partition("@")[2] or 1)
     return {
-        seed: float(metric_values([r.placement for r in each.answerable if r.id in ids], (k,))[metric].mean())
-        for seed, each in zip(model.seeds, model.evaluations, strict=True)
+        seed: float(metric_values([r.placement for r in evaluation.answerable if r.id in ids], (k,))[metric].mean())
+        for seed, evaluation in zip(model.seeds, model.evaluations, strict=True)
         if seed is not None
     }
 
@@ -152,8 +152,8 @@ def _adjust(tests: Sequence[dict[str, Any]]) -> None:
     """Add ``p_adjusted`` to tests of several models against one, separately for each metric."""
     by_metric: dict[str, list[dict[str, Any]]] = {}
     for test in tests:
-        for each in (test, *test.get("others", ())):
-            by_metric.setdefault(each["metric"], []).append(each)
+        for figure in (test, *test.get("others", ())):
+            by_metric.setdefault(figure["metric"], []).append(figure)
     for same in by_metric.values():
-        for each, p in zip(same, holm([test["p"] for test in same]), strict=True):
-            each["p_adjusted"] = p
+        for figure, p in zip(same, holm([test["p"] for test in same]), strict=True):
+            figure["p_adjusted"] = p

@@ -194,7 +194,7 @@ def evaluate(
     scorer = as_scorer(scorer)
     is_list = isinstance(examples, Iterable) and not isinstance(examples, str)
     examples = list(examples) if is_list else [examples]  # type: ignore[list-item]  # refused below
-    if wrong := [each for each in examples if not isinstance(each, Example)]:
+    if wrong := [given for given in examples if not isinstance(given, Example)]:
         raise UsageError(f"{brief(wrong[0])} is not an Example; give polyrank.read_examples(FILE).examples")
     examples = rankable(examples, pool)
     scorer = scorer.fitted_to(lambda: corpus_of(examples, pool))
@@ -228,13 +228,11 @@ def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) ->
         for number, example in zip(numbers, examples, strict=True)
     ]
     shuffled = [[e.candidates[i] for i in order] for e, order in zip(examples, orders, strict=True)]
-    found = list(scorer.score([e.query for e in examples], shuffled))
-    if len(found) != len(examples):
-        raise UsageError(
-            f"{scorer!r} returned scores of {len(found)} contexts for {len(examples)}; return one row each"
-        )
+    rows = list(scorer.score([e.query for e in examples], shuffled))
+    if len(rows) != len(examples):
+        raise UsageError(f"{scorer!r} returned scores of {len(rows)} contexts for {len(examples)}; return one row each")
     records = []
-    for example, order, values in zip(examples, orders, found, strict=True):
+    for example, order, values in zip(examples, orders, rows, strict=True):
         scores = np.empty(len(order), np.float32)
         scores[order] = checked_scores(values, (len(order),), scorer)
         records.append(_record(example, with_duplicates(example.candidates, example.relevant), scores, keep=True))

@@ -120,7 +120,7 @@ def summarise(
 
 def _alike(evaluations: tuple[Evaluation, ...]) -> tuple[Evaluation, ...]:
     """Validate that evaluations have the same examples in the same order."""
-    shapes = [[(r.id, r.relevant, r.placement.n_candidates) for r in each.records] for each in evaluations]
+    shapes = [[(r.id, r.relevant, r.placement.n_candidates) for r in evaluation.records] for evaluation in evaluations]
     if any(shape != shapes[0] for shape in shapes):
         raise DataError("the seeds of one model were evaluated on different examples; evaluate them on one file")
     return evaluations
@@ -152,8 +152,8 @@ def _intervals(
     n = len(sizes)
     for draws in _resamples(n, n_bootstrap, seed):
         drawn = sizes[draws].sum(1)
-        for name, each in sums.items():
-            means[name].append(each[draws].sum(1) / drawn)
+        for name, totals in sums.items():
+            means[name].append(totals[draws].sum(1) / drawn)
     wider = student_t(0.05, n - 1) / 1.959964 * (n / (n - 1)) ** 0.5 if n > 1 else 1.0
     result = {}
     for name, parts in means.items():
@@ -213,8 +213,8 @@ def breakdown(
     evaluations = _alike(_each(evaluation))
     records = evaluations[0].answerable
     lengths = [_length(record, by) for record in records]
-    by_seed = [metric_values([r.placement for r in each.answerable], (1,)) for each in evaluations]
-    all_values = {name: np.mean([each[name] for each in by_seed], axis=0) for name in ("R@1", "MRR") if lengths}
+    by_seed = [metric_values([r.placement for r in one.answerable], (1,)) for one in evaluations]
+    all_values = {name: np.mean([figures[name] for figures in by_seed], axis=0) for name in ("R@1", "MRR") if lengths}
     all_dialogues = dialogues_of([record.id for record in records])
     for low, high in zip(edges, [*edges[1:], None], strict=True):
         inside = [i for i, length in enumerate(lengths) if low <= length and (high is None or length < high)]
@@ -250,7 +250,9 @@ Seeds = tuple[Record, ...]
 
 def _in_pairs(a: Evaluations, b: Evaluations) -> tuple[list[Seeds], list[Seeds]]:
     """The examples that both sides have, in the order of the first one."""
-    first, second = (list(zip(*(each.answerable for each in _alike(_each(side))), strict=True)) for side in (a, b))
+    first, second = (
+        list(zip(*(evaluation.answerable for evaluation in _alike(_each(side))), strict=True)) for side in (a, b)
+    )
     names, others = ([records[0].id for records in side] for side in (first, second))
     if names and names == others:  # an id may then repeat, such as that of a conversation
         return first, second
@@ -260,14 +262,14 @@ def _in_pairs(a: Evaluations, b: Evaluations) -> tuple[list[Seeds], list[Seeds]]
                 f"two examples have the id {most[0][0]!r}, so the examples of the two sides cannot be paired; give both"
                 " sides the same examples, or distinct ids"
             )
-    known = dict(zip(others, second, strict=True))
-    common = [records for records in first if records[0].id in known]
+    pairs = dict(zip(others, second, strict=True))
+    common = [records for records in first if records[0].id in pairs]
     if not common or len(common) != min(len(first), len(second)):
         raise DataError(
             f"a paired test needs the same examples on both sides; {len(set(names) ^ set(others))} of"
             f" {len(set(names) | set(others))} ids differ"
         )
-    return common, [known[records[0].id] for records in common]
+    return common, [pairs[records[0].id] for records in common]
 
 
 def paired_test(
@@ -316,7 +318,7 @@ def paired_tests(
     common = [records[0].id for records in first]
     differences = {metric: left[metric] - right[metric] for metric in metrics}
     dialogues = dialogues_of(common)
-    matrix = np.stack([np.bincount(dialogues, each) for each in differences.values()], axis=1) / len(common)
+    matrix = np.stack([np.bincount(dialogues, values) for values in differences.values()], axis=1) / len(common)
     n_dialogues = len(matrix)
     observed = np.abs(matrix.sum(0))
     generator = np.random.Generator(np.random.PCG64(seed))

@@ -90,8 +90,8 @@ def examples(
         if outcome is None or context is None:
             left_out[UNANSWERED if outcome is None else NO_CONTEXT] += 1
             continue
-        known = {reply.id: reply.text or texts.get(reply.id) for reply in shown.replies}
-        right = known.get(outcome.reply_id or "") if outcome.action == "taken" else outcome.final_text
+        shown_texts = {reply.id: reply.text or texts.get(reply.id) for reply in shown.replies}
+        right = shown_texts.get(outcome.reply_id or "") if outcome.action == "taken" else outcome.final_text
         if right is None and outcome.action != "refused":
             left_out[NO_RIGHT] += 1
             continue
@@ -102,7 +102,7 @@ def examples(
             use.right.setdefault(same_words(right), right)
             sent, _ = fill(right, values_of(context))
             conversations.setdefault(replace(context, turns=(*context.turns, sent)), conversation)
-        for id_, text in known.items():
+        for id_, text in shown_texts.items():
             if text is not None:  # a taken reply becomes neither, but it is right anyway
                 (use.neither if id_ == outcome.reply_id else use.wrong).setdefault(same_words(text), text)
             n_unknown += text is None

@@ -148,8 +148,8 @@ class FeedbackStore(Closing):
         """Add an entry inside the caller's transaction; whether it is new."""
         kind, request_id, sent = entry.kind, entry.request_id, _digest(entry.content())
         query = f"SELECT sent FROM {kind} WHERE request_id = ?"
-        if (known := self._connection.execute(query, (request_id,)).fetchone()) is not None:
-            if known == (sent,):
+        if (earlier := self._connection.execute(query, (request_id,)).fetchone()) is not None:
+            if earlier == (sent,):
                 return False
             what = "another list of replies" if kind == "shown" else "another outcome"
             raise DataError(f"request {request_id!r} already has {what}; send this one under another id")

@@ -110,8 +110,8 @@ class ModelRef:
                 f"{self.name} corrects the scores of {self.first_stage}, which does not exist; restore it, or"
                 " combine this model and the encoder with polyrank tune"
             )
-        own = backend if has_export(model_folder(self.first_stage), backend) else "torch"
-        encoder = resolve_encoder(self.first_stage, backend=own)
+        runtime = backend if has_export(model_folder(self.first_stage), backend) else "torch"
+        encoder = resolve_encoder(self.first_stage, backend=runtime)
         if encoder.fingerprint and encoder.fingerprint != self.corrects:
             raise ArtifactError(
                 f"{self.name} corrects the scores of encoder {self.corrects[:12]}, but {self.first_stage} is now"
@@ -163,12 +163,12 @@ def resolve_encoder(name: str | Path, *, backend: Backend = "torch") -> ModelRef
 
 
 def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> ModelRef:
-    own: dict[str, Any] = {"name": name, "backend": backend, "lengths": lengths}
+    facts: dict[str, Any] = {"name": name, "backend": backend, "lengths": lengths}
     if name in LEXICAL:
-        return ModelRef(kind="lexical", **own | {"backend": "torch"})
+        return ModelRef(kind="lexical", **facts | {"backend": "torch"})
     if name.startswith(UNTUNED):
         _check_backend(name, backend)
-        return ModelRef(kind="untuned", **own)
+        return ModelRef(kind="untuned", **facts)
     if hub_name(name, bare=bare) is not None:
         folder = hub_folder(name)
     elif not name or not (folder := model_folder(name)).is_dir():
@@ -176,7 +176,7 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
         hint = f"did you mean {near[0]}?" if near else NAMES
         raise UsageError(f"{name or 'an empty name'} is not a model folder; {hint}")
     kind, document = read_model(folder)
-    own |= {"folder": folder, "fingerprint": document.get("fingerprint", "")}
+    facts |= {"folder": folder, "fingerprint": document.get("fingerprint", "")}
     match kind:
         case "training":
             raise UsageError(f"{name} is the folder of a training; give the model in it, {models_inside(folder)[0]}")
@@ -189,7 +189,7 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             )
         case "foreign":
             _check_backend(name, backend)
-            return ModelRef(kind="foreign", **own)
+            return ModelRef(kind="foreign", **facts)
         case "ranker":
             stated = (term["state"].get("model") for term in document["terms"])
             names = dict.fromkeys(resolved_name(model, folder) for model in stated if model)
@@ -199,14 +199,18 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
                     f"no model of {folder} has an {backend} export ({', '.join(names)}); use the torch backend, or"
                     f" export one with: polyrank export MODEL --to {backend}"
                 )
-            return ModelRef(kind="ranker", parts=parts, **own)
+            return ModelRef(kind="ranker", parts=parts, **facts)
     metadata = document["metadata"]
     if corrects := metadata.get("first_stage", ""):
-        own |= {"corrects": corrects, "first_stage": resolved_name(metadata.get("first_stage_name", ""), folder)}
+        facts |= {"corrects": corrects, "first_stage": resolved_name(metadata.get("first_stage_name", ""), folder)}
         recipe = metadata.get("recipe")  # in which a path is relative to a folder that is not known
-        if not own["first_stage"] and recipe and not model_is_path(stated := recipe["train"]["method"]["first_stage"]):
-            own["first_stage"] = stated
-    return ModelRef(kind="trained", **own)
+        if (
+            not facts["first_stage"]
+            and recipe
+            and not model_is_path(stated := recipe["train"]["method"]["first_stage"])
+        ):
+            facts["first_stage"] = stated
+    return ModelRef(kind="trained", **facts)
 
 
 def _part(folder: Path, name: str, backend: Backend) -> ModelRef:

@@ -34,17 +34,21 @@ def push_model(model: str | Path, name: str, *, private: bool = False) -> str:
 
     if not name.startswith(HUB):
         raise UsageError(f"{name} is not a valid Hub name; write hf:OWNER/MODEL")
-    found = resolve_model(model)
-    if found.kind != "trained" or found.folder is None:
-        raise UsageError(f"{model} is a {found.kind} model, which has no weights in one folder; push a trained model")
-    document = read_document(found.folder, MODEL)
-    files: dict[str, Any] = {part: check_part(found.folder / part, d, MODEL) for part, d in document["files"].items()}
+    reference = resolve_model(model)
+    if reference.kind != "trained" or reference.folder is None:
+        raise UsageError(
+            f"{model} is a {reference.kind} model, which has no weights in one folder; push a trained model"
+        )
+    document = read_document(reference.folder, MODEL)
+    files: dict[str, Any] = {
+        part: check_part(reference.folder / part, d, MODEL) for part, d in document["files"].items()
+    }
     metadata = without_paths(document["metadata"])
     if str(metadata.get("first_stage_name", "")).startswith(os.curdir):
         del metadata["first_stage_name"]  # a folder of this machine
     files[MODEL.file] = seal({**document, "metadata": metadata}, MODEL)
-    if (found.folder / CARD).is_file():
-        files[CARD] = found.folder / CARD
+    if (reference.folder / CARD).is_file():
+        files[CARD] = reference.folder / CARD
     api, repository = HfApi(), name.removeprefix(HUB)
     try:
         connect_to_hub()
@@ -78,9 +82,9 @@ def without_paths(value: Any) -> Any:
     """
     match value:
         case dict():
-            return {key: without_paths(each) for key, each in value.items()}
+            return {key: without_paths(part) for key, part in value.items()}
         case list():
-            return [without_paths(each) for each in value]
+            return [without_paths(part) for part in value]
         case str() if Path(value).is_absolute():
             return Path(value).name
     return value

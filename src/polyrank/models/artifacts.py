@@ -83,9 +83,9 @@ def save_model(
     tensors, needs = model.stored(), {}
     if base is not None:
         other = load_model(model_folder(base))
-        known = common_weights(model, other.model)
+        shared = common_weights(model, other.model)
         tensors = {
-            name: value for name, value in tensors.items() if name not in known or not torch.equal(value, known[name])
+            name: value for name, value in tensors.items() if name not in shared or not torch.equal(value, shared[name])
         }
         needs = {"base": {"model": portable_name(base, path), "fingerprint": other.fingerprint}}
     if half:

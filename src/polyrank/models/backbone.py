@@ -125,13 +125,13 @@ class FirstOutput(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: object, **__: object) -> Tensor:
         """``[B, 1, D]`` from ``hidden`` ``[B, T, D]`` and a mask ``[B, 1, 1 or T, T]``, additive or boolean."""
-        own, first = self.layer.attention.self, hidden[:, :1]
+        attention, first = self.layer.attention.self, hidden[:, :1]
         query, key, value = (
-            projection(inputs).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
-            for projection, inputs in ((own.query, first), (own.key, hidden), (own.value, hidden))
+            projection(inputs).unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
+            for projection, inputs in ((attention.query, first), (attention.key, hidden), (attention.value, hidden))
         )
         mask = None if mask is None else mask[:, :, :1]
-        read = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=own.scaling)
+        read = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=attention.scaling)
         attended = self.layer.attention.output(read.transpose(1, 2).flatten(2), first)
         return self.layer.feed_forward_chunk(attended)  # type: ignore[no-any-return]  # untyped library
 
@@ -144,18 +144,18 @@ def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
     """
     if (bert := BertConfig.read(folder)) is not None:
         _set_dropout(bert, dropout)
-        if (own := BertModel.read(folder, bert)) is not None:
-            return Backbone(own)
+        if (plain := BertModel.read(folder, bert)) is not None:
+            return Backbone(plain)
     config = read_pretrained_config(folder)
     _set_dropout(config, dropout)
     return Backbone(load_pretrained(folder, config, encoder_class(config)))
 
 
 def _set_dropout(config: Any, dropout: float | None) -> None:
-    known = [name for name in DROPOUTS if hasattr(config, name)]
-    if dropout is not None and not known:
+    names = [name for name in DROPOUTS if hasattr(config, name)]
+    if dropout is not None and not names:
         raise ConfigError(f"train.dropout = {dropout}: a {config.model_type} network has no dropout; leave it out")
-    for name in known if dropout is not None else ():
+    for name in names if dropout is not None else ():
         setattr(config, name, dropout)
 
 
@@ -168,6 +168,6 @@ def empty_backbone(config: dict[str, Any], dropout: float | None = None) -> Back
     import transformers
 
     values = dict(config)
-    known = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    _set_dropout(known, dropout)
-    return Backbone(getattr(transformers, encoder_class(known)).from_config(known).float())
+    settings = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    _set_dropout(settings, dropout)
+    return Backbone(getattr(transformers, encoder_class(settings)).from_config(settings).float())

@@ -281,8 +281,8 @@ def refit_output_scale(
         return config
     if isinstance(settings, BiConfig) and settings.output_scale is not None:
         return config
-    own = model.candidate_tower
-    scale = fit_output_scale(own.backbone, texts, config, sample, projection=own.projection)
+    candidates = model.candidate_tower
+    scale = fit_output_scale(candidates.backbone, texts, config, sample, projection=candidates.projection)
     for tower in (model.context_tower, model.candidate_tower):
         tower.scale.fill_(scale)
     return dataclasses.replace(config, output_scale=scale)

@@ -40,13 +40,13 @@ class OneSide(nn.Module):
         """The inputs ``[B, T, len(layers), D]`` of layers, by number from the bottom, in fp32."""
         network: Any = self.backbone.network
         mask = None if tokens.is_full else tokens.mask[:, None, None, :]
-        hidden, found = network.embeddings(tokens.ids, None, None), []
+        hidden, inputs = network.embeddings(tokens.ids, None, None), []
         for number in range(layers.stop):
             if number in layers:
-                found.append(hidden)
+                inputs.append(hidden)
             if number + 1 < layers.stop:
                 hidden = network.encoder.layer[number](hidden, mask, None)
-        return torch.stack(found, 2).float()
+        return torch.stack(inputs, 2).float()
 
 
 class LateCrossEncoder(Network):

@@ -105,9 +105,9 @@ class Network(nn.Module, ABC):
         Raises:
             ArtifactError: the tensors belong to another network.
         """
-        own = self.stored()
-        check_tensor_names(tensors, own)
-        copies = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
+        stored = self.stored()
+        check_tensor_names(tensors, stored)
+        copies = {name: tensor.to(stored[name].dtype, copy=True) for name, tensor in tensors.items()}
         # not strict: a shared tower has two names in the module and one in the file
         self.load_state_dict(copies, strict=False, assign=True)
 

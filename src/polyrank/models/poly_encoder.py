@@ -90,8 +90,8 @@ class PolyEncoder(TwoTowers):
 
     def new_parameters(self) -> list[nn.Parameter]:
         """The codes and projections."""
-        own = [] if self.codes is None else [self.codes]
-        return [*own, *super().new_parameters()]
+        codes = [] if self.codes is None else [self.codes]
+        return [*codes, *super().new_parameters()]
 
 
 def attend(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:

@@ -89,13 +89,13 @@ def _begins_with(texts: Texts, start: Texts) -> bool:
     """Whether a vocabulary has all words of the start's, with the same ids, and perhaps more."""
     if not isinstance(texts, BackboneTexts) or not isinstance(start, BackboneTexts):
         return False
-    own, others = (each.subwords.tokenizer.get_vocab() for each in (texts, start))
-    return others.items() <= own.items()
+    vocabulary, others = (policy.subwords.tokenizer.get_vocab() for policy in (texts, start))
+    return others.items() <= vocabulary.items()
 
 
 def _has_other_words(texts: Texts, start: Texts) -> bool:
     """Whether two backbones' vocabularies differ; tokens that were added to them do not count."""
     if not isinstance(texts, BackboneTexts) or not isinstance(start, BackboneTexts):
         return False
-    own, others = (each.subwords.tokenizer.get_vocab(with_added_tokens=False) for each in (texts, start))
-    return own != others
+    vocabulary, others = (policy.subwords.tokenizer.get_vocab(with_added_tokens=False) for policy in (texts, start))
+    return vocabulary != others

@@ -48,16 +48,16 @@ def transfer_weights(model: Network, trained: Network, where: str, *, same_words
             f"{where} is a late Cross-encoder, of which only the {trained.reader} has all layers; start from the"
             " encoder that it corrects"
         )
-    own, copied = model.state_dict(), common_weights(model, trained)
+    state, copied = model.state_dict(), common_weights(model, trained)
     for name in copied.keys() & word_tables(model) if same_words else ():
-        if len(old := copied[name]) < len(new := own[name]) and old.shape[1:] == new.shape[1:]:
+        if len(old := copied[name]) < len(new := state[name]) and old.shape[1:] == new.shape[1:]:
             copied[name] = torch.cat([old, new[len(old) :]])
-    odd = [name for name, tensor in copied.items() if tensor.shape != own[name].shape]
+    odd = [name for name, tensor in copied.items() if tensor.shape != state[name].shape]
     if odd or not copied:
         raise ConfigError(f"the weights in {where} do not fit this model ({(odd or ['no common part'])[0]})")
     sources: dict[int, Tensor] = {}  # by the tensor that gets them: shared towers have two names for one
     for name, tensor in copied.items():
-        if not torch.equal(sources.setdefault(own[name].data_ptr(), tensor), tensor):
+        if not torch.equal(sources.setdefault(state[name].data_ptr(), tensor), tensor):
             raise ConfigError(
                 f"{where} has two towers, and model.shared_towers = true has one network for both sides; set it to"
                 " false, or start from a model with shared towers"
@@ -73,4 +73,4 @@ def _reads_alike(model: Network, trained: LateCrossEncoder) -> bool:
 def word_tables(model: Network) -> set[str]:
     """The names of the tables of word embeddings."""
     tables = {id(table) for trunk in model.trunks() for table in trunk.embeddings().parameters()}
-    return {name for name, own in model.named_parameters(remove_duplicate=False) if id(own) in tables}
+    return {name for name, weight in model.named_parameters(remove_duplicate=False) if id(weight) in tables}

@@ -158,14 +158,14 @@ def calibrate(
             "a threshold needs examples to calibrate on, got none; give some with and without a right answer"
         )
     curves = {
-        known: coverage_curve([confidence(row, known) for row in scores], good)
-        for known in (MEASURES if measure is None else (measure,))
+        name: coverage_curve([confidence(row, name) for row in scores], good)
+        for name in (MEASURES if measure is None else (measure,))
     }
     # with too few replies the confidence is -inf, which is not a usable threshold
-    finite = {known: [point for point in curve if np.isfinite(point.threshold)] for known, curve in curves.items()}
+    finite = {name: [point for point in curve if np.isfinite(point.threshold)] for name, curve in curves.items()}
     if not any(finite.values()):
         raise DataError("no example has a reply with a finite confidence; retrieve more replies, or grow the index")
-    chosen = max((known for known in finite if finite[known]), key=lambda known: area(curves[known]))
+    chosen = max((name for name in finite if finite[name]), key=lambda name: area(curves[name]))
     precise = [point for point in finite[chosen] if point.precision >= precision]
     if not precise:
         best = max(point.precision for point in finite[chosen])

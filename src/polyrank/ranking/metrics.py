@@ -110,8 +110,8 @@ def recall_at(placement: Placement, k: int) -> float:
     >>> recall_at(placement_of([3.0, 2.0, 1.0], [0, 2]), 1)
     0.5
     """
-    found = [g.n_relevant * min(max(k - g.n_above, 0), g.n_tied) / g.n_tied for g in placement.groups]
-    return sum(found) / placement.n_relevant if found else 0.0
+    counts = [g.n_relevant * min(max(k - g.n_above, 0), g.n_tied) / g.n_tied for g in placement.groups]
+    return sum(counts) / placement.n_relevant if counts else 0.0
 
 
 def reciprocal_rank(placement: Placement) -> float:

@@ -26,13 +26,15 @@ class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Sco
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
         distinct = [list(dict.fromkeys(texts)) for texts in lists]  # so that copies have equal scores
-        pairs = [self.texts.pair_ids(query, text) for query, own in zip(queries, distinct, strict=True) for text in own]
+        pairs = [
+            self.texts.pair_ids(query, text) for query, listed in zip(queries, distinct, strict=True) for text in listed
+        ]
         flat = np.empty(len(pairs), np.float32)
         for batch, values in self.batches(self.model, [ids for ids, _ in pairs], [kinds for _, kinds in pairs]):
             flat[batch] = values.float().cpu().numpy()
         ends = np.cumsum([len(texts) for texts in distinct])
         scores = [flat[end - len(texts) : end] for end, texts in zip(ends, distinct, strict=True)]
-        return [spread(*each) for each in zip(scores, distinct, lists, strict=True)]
+        return [spread(*row) for row in zip(scores, distinct, lists, strict=True)]
 
     def explained(self, context: Context, candidate: str, max_words: int) -> Explanation:
         """How much the score falls without a turn or a word that the network reads."""

@@ -209,10 +209,12 @@ def by_word(text: str, kinds: Sequence[tuple[Sequence[TokenShare], float, bool]]
     """
     result = []
     for start, end in words_of(text):
-        own = [[token for token in tokens if start < token.end <= end] for tokens, _, _ in kinds]
-        if all(some or exact for some, (_, _, exact) in zip(own, kinds, strict=True)):
-            share = sum(weight * token.share for some, (_, weight, _) in zip(own, kinds, strict=True) for token in some)
-            read = any(token.read for some in own for token in some) or not any(own)
+        tokens_of = [[token for token in tokens if start < token.end <= end] for tokens, _, _ in kinds]
+        if all(some or exact for some, (_, _, exact) in zip(tokens_of, kinds, strict=True)):
+            share = sum(
+                weight * token.share for some, (_, weight, _) in zip(tokens_of, kinds, strict=True) for token in some
+            )
+            read = any(token.read for some in tokens_of for token in some) or not any(tokens_of)
             result.append(TokenShare(text[start:end], start, end, share, read))
     return tuple(result)
 
@@ -235,10 +237,10 @@ def sum_explanations(score: float, parts: Sequence[tuple[str, float, Explanation
     def texts(sides: Iterable[Sequence[TextShare]]) -> tuple[TextShare, ...]:
         return tuple(_added_text(alike, weights, exact) for alike in zip(*sides, strict=True))
 
-    each, weights = [part for _, _, part in parts], [weight for _, weight, _ in parts]
-    exact = [part.exact for part in each]
-    turns, background = texts(part.turns for part in each), texts(part.background for part in each)
-    sides = [part.candidate for part in each]
+    explained, weights = [part for _, _, part in parts], [weight for _, weight, _ in parts]
+    exact = [part.exact for part in explained]
+    turns, background = texts(part.turns for part in explained), texts(part.background for part in explained)
+    sides = [part.candidate for part in explained]
     text = sides[0].text
     tokens = by_word(text, [(side.tokens, weight, side.exact) for side, weight in zip(sides, weights, strict=True)])
     rest = sum(weight * side.rest for side, weight in zip(sides, weights, strict=True))
@@ -253,7 +255,7 @@ def sum_explanations(score: float, parts: Sequence[tuple[str, float, Explanation
         all(exact),
         turns,
         background,
-        sum(weight * part.rest for part, weight in zip(each, weights, strict=True)),
+        sum(weight * part.rest for part, weight in zip(explained, weights, strict=True)),
         candidate,
         parts={name: replace(part, weight=weight) for name, weight, part in parts},
     )
@@ -263,7 +265,9 @@ def _added_text(alike: Sequence[TextShare], weights: Sequence[float], exact: Seq
     text = alike[0].text
     return TextShare(
         text,
-        sum(weight * each.share for each, weight in zip(alike, weights, strict=True)),
-        by_word(text, [(each.tokens, weight, sure) for each, weight, sure in zip(alike, weights, exact, strict=True)]),
-        any(each.read for each in alike),
+        sum(weight * share.share for share, weight in zip(alike, weights, strict=True)),
+        by_word(
+            text, [(share.tokens, weight, sure) for share, weight, sure in zip(alike, weights, exact, strict=True)]
+        ),
+        any(share.read for share in alike),
     )

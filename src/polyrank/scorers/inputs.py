@@ -77,9 +77,9 @@ def checked_scores(values: object, shape: tuple[int, ...], scorer: object) -> ND
     except (TypeError, ValueError) as error:
         raise UsageError(f"{scorer!r} returned {type(values).__name__}, not an array of scores; return one") from error
     if scores.shape != shape:
-        found = list(scores.shape)
+        returned = list(scores.shape)
         raise UsageError(
-            f"{scorer!r} returned scores of shape {found} for {list(shape)} candidates; return one for each"
+            f"{scorer!r} returned scores of shape {returned} for {list(shape)} candidates; return one for each"
         )
     return scores
 

@@ -67,7 +67,7 @@ class LateScorer(CrossScorer):
             flat = self.joined_scores(queries, distinct, range(len(distinct))).cpu().numpy()
         ends = np.cumsum([len(texts) for texts in distinct])
         scores = [flat[end - len(texts) : end] for end, texts in zip(ends, distinct, strict=True)]
-        return [spread(*each) for each in zip(scores, distinct, lists, strict=True)]
+        return [spread(*row) for row in zip(scores, distinct, lists, strict=True)]
 
     def joined_scores(
         self,
@@ -94,20 +94,20 @@ class LateScorer(CrossScorer):
 
     def candidate_inputs(self, texts: Sequence[str]) -> list[Inputs]:
         """The inputs of the joined layers for each of some distinct candidates; kept ones are not computed again."""
-        found = {text: self.kept.get(text) for text in texts}
-        new = [text for text, inputs in found.items() if inputs is None]
+        inputs_of = {text: self.kept.get(text) for text in texts}
+        new = [text for text, inputs in inputs_of.items() if inputs is None]
         computed = list(zip(new, self._inputs("candidate", self.texts.all_candidate_ids(new)), strict=True))
         self.kept.add(computed)
-        return [*(found | dict(computed)).values()]  # type: ignore[list-item]  # none is missing
+        return [*(inputs_of | dict(computed)).values()]  # type: ignore[list-item]  # none is missing
 
     def _inputs(self, side: Side, rows: Sequence[Sequence[int]]) -> list[Inputs]:
         """The inputs for each text's ids: the first stage's, or else this network's."""
-        found = {ids: self._offered.pop((side, ids)) for ids in dict.fromkeys(map(tuple, rows))}
-        new = [ids for ids, inputs in found.items() if inputs is None]
+        inputs_of = {ids: self._offered.pop((side, ids)) for ids in dict.fromkeys(map(tuple, rows))}
+        new = [ids for ids, inputs in inputs_of.items() if inputs is None]
         for batch, inputs in self.batches(partial(self.model.inputs, side), new):
             lengths = [len(new[row]) for row in batch]
-            found |= zip([new[row] for row in batch], _narrow(inputs, lengths), strict=True)
-        return [found[tuple(row)] for row in rows]  # type: ignore[misc]  # none is missing
+            inputs_of |= zip([new[row] for row in batch], _narrow(inputs, lengths), strict=True)
+        return [inputs_of[tuple(row)] for row in rows]  # type: ignore[misc]  # none is missing
 
     def follow(self, first_stage: Scorer, sides: Sequence[Side] = ("context",)) -> None:
         """Take the same inputs from the passes of a first stage whose network begins with the same layers.
@@ -138,8 +138,8 @@ class LateScorer(CrossScorer):
             expected = self.model.inputs(side, tokens)
         collector = Collector(bert, layers)
         with inference(network, encoder.device, encoder.dtype):
-            _, found = collector.during(tower, tokens)
-        if _equal(found, expected):
+            _, collected = collector.during(tower, tokens)
+        if _equal(collected, expected):
             return collector
         collector.close()
         return None

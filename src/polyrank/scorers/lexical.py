@@ -164,10 +164,10 @@ class LexicalScorer(Scorer):
         totals = self.word_shares(context, candidate)
 
         def shared(texts: Sequence[str]) -> tuple[TextShare, ...]:
-            found = [list(located_words(text)) for text in texts]
-            counts = Counter(word for words in found for word, _, _ in words)
+            located = [list(located_words(text)) for text in texts]
+            counts = Counter(word for words in located for word, _, _ in words)
             result = []
-            for text, words in zip(texts, found, strict=True):
+            for text, words in zip(texts, located, strict=True):
                 tokens = tuple(
                     TokenShare(text[start:end], start, end, totals.get(word, 0.0) / counts[word])
                     for word, start, end in words

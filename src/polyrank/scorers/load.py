@@ -86,7 +86,7 @@ def make_scorer(
     if model.pairwise:
         kind = LateScorer if isinstance(model, LateCrossEncoder) else CrossScorer
     scorer: EncoderScorer | CrossScorer = kind(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
-    scorer.precision = next(name for name, each in DTYPES.items() if each == products)
+    scorer.precision = next(name for name, stated in DTYPES.items() if stated == products)
     return scorer
 
 
@@ -129,8 +129,8 @@ def untuned_scorer(
         UsageError: it is a Cross-encoder, whose outputs are meaningless without its head.
     """
     folder = resolve_backbone(name).folder
-    known = BertConfig.read(folder) or read_pretrained_config(folder)
-    architecture = next(iter(getattr(known, "architectures", None) or ()), "")
+    stated = BertConfig.read(folder) or read_pretrained_config(folder)
+    architecture = next(iter(getattr(stated, "architectures", None) or ()), "")
     if architecture.endswith(CLASSIFIER):
         raise UsageError(f"{name} is a {architecture}, whose head untuned: ignores; give {name} without untuned:")
     model, texts, config = new_model(

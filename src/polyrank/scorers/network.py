@@ -124,13 +124,13 @@ class NetworkScorer(Generic[Model]):
             with free_cores(), inference(self.model, self.device, self.dtype):
                 return compute(tokens.to(self.device))
 
-        own, n = map(output, batches), distributed.world_size()
+        outputs, n = map(output, batches), distributed.world_size()
         if n == 1:
-            yield from zip(groups, own, strict=True)
+            yield from zip(groups, outputs, strict=True)
             return
         for start in range(0, len(groups), n * BATCHES_AT_A_TIME):
             part = groups[start : start + n * BATCHES_AT_A_TIME]
-            shares = distributed.all_gather([_on_cpu(each) for each in islice(own, BATCHES_AT_A_TIME)])
+            shares = distributed.all_gather([_on_cpu(value) for value in islice(outputs, BATCHES_AT_A_TIME)])
             yield from ((group, shares[i % n][i // n]) for i, group in enumerate(part))
 
 

@@ -26,18 +26,18 @@ class Collector:
     """
 
     def __init__(self, network: BertModel, layers: range) -> None:
-        self._found: dict[int, list[Tensor]] = {}  # by thread, since several may compute at once
+        self._inputs: dict[int, list[Tensor]] = {}  # by thread, since several may compute at once
         self._hooks = [network.encoder.layer[n].register_forward_pre_hook(self._collect) for n in layers]
 
     def during(self, encode: Encode, tokens: Tokens) -> tuple[Any, Tensor]:
         """The result of a pass, and the inputs ``[B, T, L, D]``, in fp32."""
-        found: list[Tensor] = []
-        self._found[get_ident()] = found
+        inputs: list[Tensor] = []
+        self._inputs[get_ident()] = inputs
         try:
             result = encode(tokens)
         finally:
-            del self._found[get_ident()]
-        return result, torch.stack(found, 2).float()
+            del self._inputs[get_ident()]
+        return result, torch.stack(inputs, 2).float()
 
     def close(self) -> None:
         """Collect nothing from now on."""
@@ -46,5 +46,5 @@ class Collector:
 
     def _collect(self, layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         del layer
-        if (found := self._found.get(get_ident())) is not None:
-            found.append(arguments[0])
+        if (inputs := self._inputs.get(get_ident())) is not None:
+            inputs.append(arguments[0])

@@ -18,14 +18,14 @@ NEEDED = "an object with score, or with dimension, encode_contexts and encode_ca
 class OwnScorer(Scorer):
     """An object with ``score(contexts, candidates)``."""
 
-    def __init__(self, own: Any) -> None:
-        self.own, self.name = own, str(getattr(own, "name", "") or type(own).__name__)
-        self.fingerprint = str(getattr(own, "fingerprint", ""))
+    def __init__(self, model: Any) -> None:
+        self.model, self.name = model, str(getattr(model, "name", "") or type(model).__name__)
+        self.fingerprint = str(getattr(model, "fingerprint", ""))
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
-        rows = list(self.own.score(queries, lists))
+        rows = list(self.model.score(queries, lists))
         if len(rows) != len(lists):
             raise UsageError(
                 f"{self.name} returned scores of {len(rows)} contexts for {len(lists)}; return one row for each"
@@ -39,14 +39,14 @@ class OwnEncoder(Encoder):
     ``encode_contexts`` returns ``[B, M, D]`` and a mask ``[B, M]``, or ``[B, D]``: one vector for each context.
     """
 
-    def __init__(self, own: Any) -> None:
-        self.own, self.name = own, str(getattr(own, "name", "") or type(own).__name__)
-        self.fingerprint, self.dimension = str(getattr(own, "fingerprint", "")), int(own.dimension)
+    def __init__(self, model: Any) -> None:
+        self.model, self.name = model, str(getattr(model, "name", "") or type(model).__name__)
+        self.fingerprint, self.dimension = str(getattr(model, "fingerprint", "")), int(model.dimension)
 
     def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
         """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, true where a vector is real."""
         queries = contexts_of(contexts)
-        encoded = self.own.encode_contexts(queries)
+        encoded = self.model.encode_contexts(queries)
         if isinstance(encoded, tuple):
             vectors, mask = np.asarray(encoded[0], np.float32), np.asarray(encoded[1], np.bool_)
         else:
@@ -61,7 +61,7 @@ class OwnEncoder(Encoder):
 
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``."""
-        vectors = np.asarray(self.own.encode_candidates(list(candidates)), np.float32)
+        vectors = np.asarray(self.model.encode_candidates(list(candidates)), np.float32)
         if vectors.shape != (len(candidates), self.dimension):
             raise UsageError(
                 f"{self.name}.encode_candidates returned shape {list(vectors.shape)} for {len(candidates)} texts;"

@@ -104,8 +104,8 @@ class Scorer(Composed, Protocol):
         if self.corrects:
             raise UsageError(f"{self!r} only corrects an encoder's scores; use what polyrank.load returns")
         choice = as_candidates(candidates)
-        found = self.score([context], [[candidate.text for candidate in choice]])[0]
-        scores = checked_scores(found, (len(choice),), self)
+        returned = self.score([context], [[candidate.text for candidate in choice]])[0]
+        scores = checked_scores(returned, (len(choice),), self)
         check_finite(scores)
         for cut in self.cut:
             cut.warn()
@@ -190,7 +190,7 @@ class Encoder(Scorer, Protocol):
         distinct = [list(dict.fromkeys(texts)) for texts in lists]  # so that copies have equal scores
         encoded = self.encode_candidates([text for texts in distinct for text in texts])
         scores = score_lists(vectors, mask, encoded, [len(texts) for texts in distinct])
-        return [spread(*each) for each in zip(scores, distinct, lists, strict=True)]
+        return [spread(*row) for row in zip(scores, distinct, lists, strict=True)]
 
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """Score one shared pool for every context: ``[B, N]``."""

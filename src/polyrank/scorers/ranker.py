@@ -61,34 +61,36 @@ class Ranker(Scorer):
         figures: Mapping[str, Any] | None = None,
     ) -> None:
         self.terms = tuple(Weighed(term, weights) for term, weights in terms)
-        self.parts = tuple(each.term for each in self.terms)
+        self.parts = tuple(weighed.term for weighed in self.terms)
         if not self.terms:
             raise UsageError("0 terms; give a ranker at least one")
         self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
         self.scale, self.abstention, self.figures = float(scale), abstention, dict(figures or {})
-        stated = [" ".join([each.term.fingerprint, *(w.hex() for w in each.weights)]) for each in self.terms]
+        stated = [" ".join([weighed.term.fingerprint, *(w.hex() for w in weighed.weights)]) for weighed in self.terms]
         whole = f"{self.n_retrieved} " + " + ".join(stated)
-        known = all(each.term.fingerprint for each in self.terms)
-        self.fingerprint = hashlib.sha256(whole.encode()).hexdigest() if known else ""
-        self._counts = [each for each in self.terms if isinstance(each.term, Counts)]
-        searched = [encoder for each in self.terms if each not in self._counts and (encoder := each.encoder)]
+        identified = all(weighed.term.fingerprint for weighed in self.terms)
+        self.fingerprint = hashlib.sha256(whole.encode()).hexdigest() if identified else ""
+        self._counts = [weighed for weighed in self.terms if isinstance(weighed.term, Counts)]
+        searched = [encoder for weighed in self.terms if weighed not in self._counts and (encoder := weighed.encoder)]
         self.encoder: Encoder | None = None
-        if any(isinstance(each.term, EncoderTerm) for each in self.terms):
+        if any(isinstance(weighed.term, EncoderTerm) for weighed in self.terms):
             self.encoder = searched[0] if len(searched) == 1 else Joined(searched)
         self.rerankers = tuple(
-            each for each in self.terms if self.encoder is None or (each.encoder is None and each not in self._counts)
+            weighed
+            for weighed in self.terms
+            if self.encoder is None or (weighed.encoder is None and weighed not in self._counts)
         )
         if self.encoder is not None:
-            for each in self.rerankers:
-                each.term.follow(self.encoder)
+            for weighed in self.rerankers:
+                weighed.term.follow(self.encoder)
 
     @property
     def prior(self) -> float:
         """The weight of ``log(1 + count)``, which a search adds by the counts of an index; see Counts."""
-        return sum(each.weights[0] for each in self._counts)
+        return sum(weighed.weights[0] for weighed in self._counts)
 
     def __repr__(self) -> str:
-        terms = " + ".join(f"{each} {each.term.name}" for each in self.terms)
+        terms = " + ".join(f"{weighed} {weighed.term.name}" for weighed in self.terms)
         return f"Ranker({terms})"
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
@@ -130,8 +132,8 @@ class Ranker(Scorer):
     ) -> list[Floats]:
         """The sum of some of its terms, ``[K]`` per context."""
         totals = [np.zeros(len(texts), np.float32) for texts in lists]
-        for each in terms:
-            totals = [total + part for total, part in zip(totals, each.score(contexts, lists), strict=True)]
+        for weighed in terms:
+            totals = [total + part for total, part in zip(totals, weighed.score(contexts, lists), strict=True)]
         return totals
 
     def _reranked(
@@ -157,14 +159,14 @@ class Ranker(Scorer):
             count: how often the candidate was said, if an index knows better; see Counts.
         """
         parts = []
-        for number, each in enumerate(self.terms, 1):
-            alone = len(each.weights) == 1  # then its weight is shown next to the score without it
-            weight, weights = (each.weights[0], (1.0,)) if alone else (1.0, each.weights)
-            if count is not None and isinstance(each.term, Counts):
-                part = of_candidate(context, candidate, math.log1p(count), each.term.kind)
+        for number, weighed in enumerate(self.terms, 1):
+            alone = len(weighed.weights) == 1  # then its weight is shown next to the score without it
+            weight, weights = (weighed.weights[0], (1.0,)) if alone else (1.0, weighed.weights)
+            if count is not None and isinstance(weighed.term, Counts):
+                part = of_candidate(context, candidate, math.log1p(count), weighed.term.kind)
             else:
-                part = each.term.explain(context, candidate, weights, max_words)
-            parts.append((f"{number} {each.term.name}", weight, part))
+                part = weighed.term.explain(context, candidate, weights, max_words)
+            parts.append((f"{number} {weighed.term.name}", weight, part))
         if len(parts) == 1 and parts[0][1] == 1.0:
             return parts[0][2]
         return sum_explanations(math.fsum(weight * part.score for _, weight, part in parts), parts)
@@ -185,13 +187,15 @@ class Ranker(Scorer):
         path = Path(path)
         terms: list[dict[str, Any]] = []
         tensors: dict[str, Tensor] = {}
-        for number, each in enumerate(self.terms):
-            state, arrays = each.term.to_dict()
+        for number, weighed in enumerate(self.terms):
+            state, arrays = weighed.term.to_dict()
             if "model" in state:
-                state["model"] = _name_to_store(state["model"], each.term, path)
+                state["model"] = _name_to_store(state["model"], weighed.term, path)
             tensors |= {f"{number}.{name}": array for name, array in arrays.items()}
-            named = {"kind": each.term.kind, "fingerprint": each.term.fingerprint, "name": each.term.name}
-            terms.append(named | {"weights": dict(zip(each.term.features, each.weights, strict=True)), "state": state})
+            named = {"kind": weighed.term.kind, "fingerprint": weighed.term.fingerprint, "name": weighed.term.name}
+            terms.append(
+                named | {"weights": dict(zip(weighed.term.features, weighed.weights, strict=True)), "state": state}
+            )
         rule = self.abstention
         document = {
             "terms": terms,
@@ -276,11 +280,11 @@ class _WithCounts(Scorer):
         """The scores of the one list of candidates."""
         ranker = self.ranker
         (query,), (texts,) = matched_lists(contexts, candidates)
-        known = Counts.of_texts(ranker._counts[0].term, texts)  # type: ignore[arg-type]  # it is the term of counts
-        counts = [n if given is None else as_count(given) for n, given in zip(known, self.counts, strict=True)]
+        of_texts = Counts.of_texts(ranker._counts[0].term, texts)  # type: ignore[arg-type]  # it is the term of counts
+        counts = [n if given is None else as_count(given) for n, given in zip(of_texts, self.counts, strict=True)]
         first = np.float32(ranker.prior) * np.log1p(np.array(counts, np.float64)).astype(np.float32)
         if ranker.encoder is None:
-            others = [each for each in ranker.rerankers if each not in ranker._counts]
+            others = [weighed for weighed in ranker.rerankers if weighed not in ranker._counts]
             return [first + ranker.scores_of(others, [query], [texts])[0]]
         return ranker._reranked([query], [first + ranker.encoder.score([query], [texts])[0]], [texts])
 

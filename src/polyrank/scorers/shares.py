@@ -36,8 +36,8 @@ def token_shares(scorer: "EncoderScorer", context: Context, candidate: str, max_
     vectors, mask = scorer.encode_contexts([context])
     encoded = scorer.encode_candidates([candidate])
     score = float(score_row(vectors[0], mask[0], encoded)[0])  # the scorer's score, without encoding again
-    own, other = vectors[0][mask[0]].astype(np.float64), encoded[0].astype(np.float64)  # [M, D], [D]
-    dots = own @ other
+    context_vectors, other = vectors[0][mask[0]].astype(np.float64), encoded[0].astype(np.float64)  # [M, D], [D]
+    dots = context_vectors @ other
     attention = np.exp(dots - dots.max())
     attention /= attention.sum()
     shown: tuple[VectorShare, ...] = ()
@@ -57,7 +57,7 @@ def token_shares(scorer: "EncoderScorer", context: Context, candidate: str, max_
         side = candidate_left_out(scorer, context, candidate, score, reader(spans), max_words)
     else:
         weights, outputs = _arrays(mixture)
-        shares = weights[0] * (outputs @ (attention @ own))  # [T]
+        shares = weights[0] * (outputs @ (attention @ context_vectors))  # [T]
         (text,) = _texts_shares(texts, "candidate", [candidate], spans, shares)
         side = CandidateShare(candidate, text.tokens, _rest(spans, shares), OF_TOKENS, exact=True)
     return Explanation(score, method, method == OF_TOKENS, turns, background, rest, side, shown)
@@ -78,11 +78,11 @@ def _texts_shares(
     texts: Texts, kind: Kind, originals: Sequence[str], spans: Spans, shares: Doubles
 ) -> tuple[TextShare, ...]:
     """Texts with the shares ``[T]`` of their tokens, and with truncated tokens."""
-    own: dict[int, dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
+    shares_of: dict[int, dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
     for span, share in zip(spans, shares.tolist(), strict=True):
         if span is not None and span.kind == kind:
-            own[span.number][span.start, span.end] += share  # one letter may have several tokens
-    return tuple(_text_share(texts, text, own[number]) for number, text in enumerate(originals))
+            shares_of[span.number][span.start, span.end] += share  # one letter may have several tokens
+    return tuple(_text_share(texts, text, shares_of[number]) for number, text in enumerate(originals))
 
 
 def _text_share(texts: Texts, text: str, shares: dict[tuple[int, int], float]) -> TextShare:

@@ -96,7 +96,7 @@ def rerank(
         excluded: rows of each list that are not in its shortlist; empty: none.
     """
     without = excluded or [()] * len(lists)
-    shortlists = [shortlist_of(*each) for each in zip(first, lists, [n] * len(lists), without, strict=True)]
+    shortlists = [shortlist_of(*row) for row in zip(first, lists, [n] * len(lists), without, strict=True)]
     texts = [[texts[i] for i in rows] for texts, rows in zip(lists, shortlists, strict=True)]
     results = []
     for values, candidates, rows, shown, scores in zip(first, lists, shortlists, texts, second(texts), strict=True):

@@ -140,7 +140,7 @@ def _scan_on_device(
     """Scan the blocks that a device keeps. Returns the blocks that are left for each context."""
     left = [list(some) for some in to_scan]
     for block in blocks:
-        some = [i for i, own in enumerate(left) if any(block is one for one in own)]
+        some = [i for i, listed in enumerate(left) if any(block is one for one in listed)]
         if some and len(block.rows) >= LEAST and (copy := device_vectors(block.vectors, device)) is not None:
             scan_on_device([best[i] for i in some], block, copy)
             for i in some:

@@ -93,8 +93,8 @@ def scan_on_device(bests: Sequence[Best], block: Block, copy: DeviceVectors) -> 
             bounds += 4.0 * ROUNDING * bounds.abs()  # the sum is rounded, and so is the score's
         if dead is not None:
             bounds.masked_fill_(dead, SPENT)
-        for best, own in zip(some, bounds, strict=True):
-            _offer(best, block, own)
+        for best, limits in zip(some, bounds, strict=True):
+            _offer(best, block, limits)
 
 
 def upper_bounds(bests: Sequence[Best], copy: DeviceVectors) -> Tensor:
@@ -107,10 +107,10 @@ def upper_bounds(bests: Sequence[Best], copy: DeviceVectors) -> Tensor:
     for start in range(0, n, n_rows):
         part = slice(start, min(start + n_rows, n))
         products = copy[part] @ contexts
-        for number, (best, own) in enumerate(zip(bests, torch.split(products, sizes, 1), strict=True)):
+        for number, (best, dots) in enumerate(zip(bests, torch.split(products, sizes, 1), strict=True)):
             error = copy.norms[part] * best.rounding + SMALLEST
             error += copy.row_errors[part] * (best.norm * (1.0 + 1e-6) + best.rounding)
-            result[number, part] = loose_bounds(own, error, compiled=False)
+            result[number, part] = loose_bounds(dots, error, compiled=False)
     return result
 
 

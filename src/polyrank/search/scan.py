@@ -118,12 +118,12 @@ def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
         for group, stack in zip(groups, stacks, strict=True):
             products = _buffers.take("products", len(vectors), stack.shape[1])
             torch.mm(vectors, stack, out=products)
-            for query, own in _shares(group, products):
+            for query, dots in _shares(group, products):
                 if query.subspace is not None:
-                    _offer_by_columns(query, block, part, own, sizes, None)
+                    _offer_by_columns(query, block, part, dots, sizes, None)
                     continue
-                spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1])
-                bounds = close_bounds(own, sizes * query.best.rounding, spare).numpy()
+                spare = None if machine.compiled else _buffers.take("spare", len(dots), dots.shape[1])
+                bounds = close_bounds(dots, sizes * query.best.rounding, spare).numpy()
                 _offer_close(query.best, block, part, bounds)
 
 
@@ -136,13 +136,13 @@ def scan_int8(queries: Sequence[Query], block: Block, _: Machine) -> None:
             products = _buffers.take("products", part.stop - part.start, len(columns.scales))
             kernels.products(rows, part, columns, products)
             row_errors, sizes = torch.from_numpy(rows.row_errors[part]), torch.from_numpy(norms[part])
-            for query, own in _shares(group, products):
+            for query, dots in _shares(group, products):
                 if query.subspace is not None:
-                    _offer_by_columns(query, block, part, own, sizes, row_errors)
+                    _offer_by_columns(query, block, part, dots, sizes, row_errors)
                     continue
                 error = _error(query, sizes, row_errors)
-                best = own.amax(1) if own.shape[1] > 1 else own[:, 0]
-                fine = partial(_bounds_at, own, error)
+                best = dots.amax(1) if dots.shape[1] > 1 else dots[:, 0]
+                fine = partial(_bounds_at, dots, error)
                 _offer_far(query.best, block, part, (best + error).numpy(), fine)
 
 
@@ -161,9 +161,9 @@ def scan_bf16(queries: Sequence[Query], block: Block, machine: Machine) -> None:
             torch.mm(rows.values[part], columns, out=rounded)
             products = _buffers.take("products", *shape).copy_(rounded)
             row_errors, sizes = torch.from_numpy(rows.row_errors[part]), torch.from_numpy(norms[part])
-            for query, own in _shares(group, products):
-                spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1])
-                bounds = bounds_in_bf16(query, own, sizes, row_errors, spare, compiled=machine.compiled)
+            for query, dots in _shares(group, products):
+                spare = None if machine.compiled else _buffers.take("spare", len(dots), dots.shape[1])
+                bounds = bounds_in_bf16(query, dots, sizes, row_errors, spare, compiled=machine.compiled)
                 _offer_far(query.best, block, part, bounds.numpy())
 
 

@@ -66,11 +66,11 @@ class Catalogue:
         """
         with self._mutex:
             writer = self._open(fingerprint)
-            known = writer.find([candidate.id for candidate in (*candidates, *previous)])
-            new = [row for row, candidate in enumerate(candidates) if not candidate.is_same(known.get(candidate.id))]
+            stored = writer.find([candidate.id for candidate in (*candidates, *previous)])
+            new = [row for row, candidate in enumerate(candidates) if not candidate.is_same(stored.get(candidate.id))]
             as_given = {candidate.id for candidate in candidates} - {candidates[row].id for row in new}
             for candidate in previous:
-                if candidate.id not in as_given and not candidate.is_same(known.get(candidate.id)):
+                if candidate.id not in as_given and not candidate.is_same(stored.get(candidate.id)):
                     raise HttpError(
                         412,
                         f"candidate {shown(candidate.id)} was changed or removed after you read it; read it again",

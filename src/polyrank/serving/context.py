@@ -106,9 +106,9 @@ class Server:
             HttpError: nothing of that name is served.
         """
         if name not in self.models:
-            known = ", ".join(self.models)
+            names = ", ".join(self.models)
             raise HttpError(
-                404, f"model {shown(name)} is not served; use one of {known}", param="model", code="model_not_found"
+                404, f"model {shown(name)} is not served; use one of {names}", param="model", code="model_not_found"
             )
 
     def check_ready(self) -> None:
@@ -258,10 +258,10 @@ class Server:
             HttpError: the index has no such candidate.
         """
         read = self.catalogue(name).read
-        found: dict[str, Candidate] = await self.run_blocking(read, lambda index: index.find([id_]))
-        if id_ not in found:
+        candidates: dict[str, Candidate] = await self.run_blocking(read, lambda index: index.find([id_]))
+        if id_ not in candidates:
             raise HttpError(404, "no candidate has this id", param="id", code="not_found")
-        return found[id_]
+        return candidates[id_]
 
 
 async def get_server(request: Request) -> Server:

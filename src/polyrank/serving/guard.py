@@ -206,8 +206,8 @@ class Guard:
     def _note(self, request: "_Request") -> None:
         scope, seconds = request.scope, time.perf_counter() - request.started
         # the route's pattern, because a path may contain a user's text
-        known = scope["path"] in OPEN or scope["path"] in self._computing  # may have been refused before routing
-        route = getattr(scope.get("route"), "path_format", None) or (scope["path"] if known else "none")
+        named = scope["path"] in OPEN or scope["path"] in self._computing  # may have been refused before routing
+        route = getattr(scope.get("route"), "path_format", None) or (scope["path"] if named else "none")
         self._on_answer(route, request.status, seconds)
         if route in OPEN:  # monitoring requests them every second
             return

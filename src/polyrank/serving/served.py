@@ -174,8 +174,8 @@ class Served:
                 ranked = answer.ranked[: tasks[number].k]
                 shown = [(reply.id, reply.score, reply.template) for reply in ranked]
                 made_by = replies.index.change, self.scorer.fingerprint
-                own = replace(answer, ranked=())
-                results[number] = Responded(own, replies_as_json(ranked), shown, milliseconds, *made_by)
+                without_replies = replace(answer, ranked=())
+                results[number] = Responded(without_replies, replies_as_json(ranked), shown, milliseconds, *made_by)
         return [results[number] for number in range(len(tasks))]
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[ScoredTexts]:

@@ -26,13 +26,13 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, which then uses the parsed body."""
         handle = super().get_route_handler()
-        known = {parameter.alias for parameter in self.dependant.query_params}
+        names = {parameter.alias for parameter in self.dependant.query_params}
 
         async def strict(request: Request) -> Response:
-            if unknown := set(request.query_params) - known:
+            if unknown := set(request.query_params) - names:
                 name = min(unknown)[:100]
                 raise HttpError(422, f"{name} is not a parameter of this route", param=name, code="invalid_value")
-            for name in known:
+            for name in names:
                 if (n := len(request.query_params.getlist(name))) > 1:  # all but the last would be ignored
                     raise HttpError(422, f"{name} is sent {n:,} times; send it once", param=name, code="invalid_value")
             if self.body_field is not None and (body := await request.body()):

@@ -143,7 +143,7 @@ def check_replaceable(path: Path, *, own_files: Collection[str], replace: bool) 
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder; choose another path")
     entries = sorted(entry.name for entry in path.iterdir())
-    if foreign := [name for name in entries if not any(fnmatchcase(name, own) for own in own_files)]:
+    if foreign := [name for name in entries if not any(fnmatchcase(name, pattern) for pattern in own_files)]:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise UsageError(
             f"{path} holds other files, which would be lost: {', '.join(foreign[:3])}{more}; move them away or choose"

@@ -53,14 +53,14 @@ def _aligned(chunk: str) -> tuple[str, Sequence[tuple[int, int]]]:
     return whole, [(0, len(chunk))] * len(whole)
 
 
-def longest_prefixes(marked: str, known: Collection[str], longest: int) -> Iterator[str]:
+def longest_prefixes(marked: str, vocabulary: Collection[str], longest: int) -> Iterator[str]:
     """Segment a word into pieces: always the longest known prefix, or else one unknown character.
 
     The end mark is part of the last piece if that is known; otherwise it is dropped.
 
     Args:
         marked: a word followed by ``END``.
-        known: the vocabulary.
+        vocabulary: the known subwords.
         longest: number of characters of the longest subword.
 
     >>> list(longest_prefixes("nowhere ", {"no", "now", "where ", "e"}, 6))
@@ -69,7 +69,7 @@ def longest_prefixes(marked: str, known: Collection[str], longest: int) -> Itera
     start, stop = 0, len(marked) - 1  # the mark alone is not a piece
     while start < stop:
         for end in range(min(start + longest, stop + 1), start + 1, -1):
-            if marked[start:end] in known:
+            if marked[start:end] in vocabulary:
                 break
         else:
             end = start + 1

@@ -48,18 +48,18 @@ def learn_bert_subwords(
     """
     words = _count_words(texts, lower_case)
     characters = count_characters(words)
-    known = sorted(sorted(characters, key=lambda c: (-characters[c], c))[:MAX_CHARACTERS])
-    if not known:
+    letters = sorted(sorted(characters, key=lambda c: (-characters[c], c))[:MAX_CHARACTERS])
+    if not letters:
         raise ConfigError("the texts to learn a vocabulary from have no words; give other texts")
-    pieces = [f"##{c}" if kind == "wordpiece" else f"{c}</w>" for c in known]
-    least = len(SPECIAL) + 2 * len(known)
+    pieces = [f"##{c}" if kind == "wordpiece" else f"{c}</w>" for c in letters]
+    least = len(SPECIAL) + 2 * len(letters)
     if size < least:
         raise ConfigError(
-            f"vocabulary.size = {size} is too small for the {len(known)} characters of the texts, alone and inside"
+            f"vocabulary.size = {size} is too small for the {len(letters)} characters of the texts, alone and inside"
             f" words; give at least {least}"
         )
-    trained, trainer = _untrained(kind, size, [*SPECIAL, *known, *pieces])
-    alphabet = frozenset(known)
+    trained, trainer = _untrained(kind, size, [*SPECIAL, *letters, *pieces])
+    alphabet = frozenset(letters)
     trained.train_from_iterator(_copies({w: n for w, n in words.items() if alphabet.issuperset(w)}), trainer)
     model = json.loads(trained.to_str())["model"]
     tokenizer = Tokenizer(_model(kind, model))

@@ -39,10 +39,10 @@ class RowCounts:
             if self._change != meta.change:
                 self._read_new(meta)
             places = np.searchsorted(self._rows, rows)
-            known = places < len(self._rows)
-            known[known] = self._rows[places[known]] == rows[known]
+            counted = places < len(self._rows)
+            counted[counted] = self._rows[places[counted]] == rows[counted]
             counts = np.zeros(len(rows))
-            counts[known] = self._counts[places[known]]
+            counts[counted] = self._counts[places[counted]]
             return counts
 
     def _read_new(self, meta: Meta) -> None:

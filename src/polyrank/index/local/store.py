@@ -288,11 +288,11 @@ def page(
     size = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"  # length alone counts up to a NUL
     query = f"SELECT row, {size} FROM candidates WHERE {condition} ORDER BY row LIMIT ?"
     with sqlite_errors(path), limited_search():
-        found = connection.execute(query, (*values, min(n, n_live) + 1)).fetchall()
-    before = accumulate((n_bytes for _, n_bytes in found), initial=0)
-    rows = [row for (row, _), n_bytes in zip(found, before, strict=False) if n_bytes < PAGE_BYTES][:n]
+        sizes = connection.execute(query, (*values, min(n, n_live) + 1)).fetchall()
+    before = accumulate((n_bytes for _, n_bytes in sizes), initial=0)
+    rows = [row for (row, _), n_bytes in zip(sizes, before, strict=False) if n_bytes < PAGE_BYTES][:n]
     candidates = tuple(row.candidate for row in read_rows(connection, path, rows))
-    return CandidatePage(candidates, rows[-1] if len(rows) < len(found) else None, n_live)
+    return CandidatePage(candidates, rows[-1] if len(rows) < len(sizes) else None, n_live)
 
 
 def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:

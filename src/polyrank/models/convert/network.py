@@ -178,16 +178,16 @@ class Convert(EncoderNetwork):
         immediate = self.context_side(self.reduced(now))
         has_earlier = np.zeros(len(immediate), np.bool_)
         has_earlier[rows] = True
-        known = to_device(torch.from_numpy(has_earlier), immediate.device)
+        present = to_device(torch.from_numpy(has_earlier), immediate.device)
         if self.earlier_side is None:
-            return ContextEncodings(immediate, torch.zeros_like(immediate), immediate, known)
+            return ContextEncodings(immediate, torch.zeros_like(immediate), immediate, present)
         earlier = torch.zeros_like(immediate)
         if len(rows):
             encoded = self.earlier_side(self.reduced(before))
             earlier = earlier.index_copy(0, to_device(torch.from_numpy(rows), immediate.device), encoded)
-        mean = (immediate + earlier) / (1 + known[:, None].float())
+        mean = (immediate + earlier) / (1 + present[:, None].float())
         both = unit(mean) if self.combined_side is None else self.combined_side(mean)
-        return ContextEncodings(immediate, earlier, both, known)
+        return ContextEncodings(immediate, earlier, both, present)
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, 1, D]``, whose length is the scale of the cosine, and their mask ``[B, 1]``."""
@@ -232,12 +232,12 @@ class Convert(EncoderNetwork):
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Load tensors from ``stored``. The weights are then rounded as in a forward pass of training."""
-        own = self.state_dict()
-        check_tensor_names(tensors, own)
+        state = self.state_dict()
+        check_tensor_names(tensors, state)
         if self.dtype is not None:
             weight = from_eight_bits(tensors["subwords.weight"], tensors["subwords.seen"])
             tensors = {**tensors, "subwords.weight": weight}
-        self.load_state_dict({name: t.to(own[name].dtype, copy=True) for name, t in tensors.items()}, assign=True)
+        self.load_state_dict({name: t.to(state[name].dtype, copy=True) for name, t in tensors.items()}, assign=True)
         for module in self.modules():
             if isinstance(module, Rounding):
                 module.on_grid = True
@@ -294,5 +294,5 @@ def _tokens(ids: NDArray[np.int64], lengths: NDArray[np.int64], device: torch.de
     """Tokens of ids in host memory, without the columns that are padding in every row."""
     width = int(lengths.max(initial=0))
     ids, mask = ids[:, :width], np.arange(width) < lengths[:, None]
-    own = torch.from_numpy(np.ascontiguousarray(ids))
-    return Tokens(own, torch.from_numpy(mask), torch.zeros_like(own), lengths).to(device)
+    array = torch.from_numpy(np.ascontiguousarray(ids))
+    return Tokens(array, torch.from_numpy(mask), torch.zeros_like(array), lengths).to(device)

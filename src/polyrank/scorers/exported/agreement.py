@@ -81,7 +81,9 @@ def agreement(
     ways = [exported.score(contexts, texts)]
     if isinstance(reference, EncoderScorer) and isinstance(exported, EncoderScorer):
         vectors, mask = exported.encode_contexts(contexts)
-        ways.append([score_row(vectors[i], mask[i], reference.encode_candidates(own)) for i, own in enumerate(texts)])
+        ways.append(
+            [score_row(vectors[i], mask[i], reference.encode_candidates(listed)) for i, listed in enumerate(texts)]
+        )
     judged = [example for example in lists if example.relevant]
     return Agreement(
         len(lists),

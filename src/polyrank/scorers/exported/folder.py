@@ -90,9 +90,9 @@ def load_exported(
     """
     if device not in ("auto", "cpu"):
         raise UsageError(f"backend {backend} computes on the CPU, not on {device}; use `device=cpu` or `backend=torch`")
-    if precision not in (known := ("auto", "fp32", "bf16") if backend == "openvino" else ("auto", "fp32")):
+    if precision not in (names := ("auto", "fp32", "bf16") if backend == "openvino" else ("auto", "fp32")):
         raise UsageError(
-            f"backend {backend} does not compute in {precision}; use {' or '.join(known)}, or `backend=torch`"
+            f"backend {backend} does not compute in {precision}; use {' or '.join(names)}, or `backend=torch`"
         )
     artifact = load_model(path)
     folder = export_folder(path, backend)

@@ -109,13 +109,15 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
 def _card(path: Path, texts: BackboneTexts) -> str:
     """The model's own card, if it has one, with this library's header and usage."""
     try:
-        own = (path / CARD).read_text("utf-8")
+        card = (path / CARD).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
-        own = ""
-    found = re.match(r"---\n(.*?)^---\n", own, re.DOTALL | re.MULTILINE)
-    kept = [line for line in (found[1] if found else "").splitlines() if not line.startswith("library_name:")]
+        card = ""
+    header_part = re.match(r"---\n(.*?)^---\n", card, re.DOTALL | re.MULTILINE)
+    kept = [
+        line for line in (header_part[1] if header_part else "").splitlines() if not line.startswith("library_name:")
+    ]
     header = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity", *kept]
-    _, *sections = re.split(r"^(?=## )", own[found.end() if found else 0 :], flags=re.MULTILINE)
+    _, *sections = re.split(r"^(?=## )", card[header_part.end() if header_part else 0 :], flags=re.MULTILINE)
     others = "".join(section for section in sections if not section.startswith("## How to load it"))
     usage = USAGE.format(
         header="\n".join(header), separator=texts.separator, turns=_turns(texts), n=texts.policy.max_context_tokens

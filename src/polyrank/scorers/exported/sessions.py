@@ -88,12 +88,12 @@ def _openvino(path: Path, dtype: torch.dtype) -> Run:
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
     }
     compiled = openvino.Core().compile_model(str(path), "CPU", settings)
-    own = threading.local()  # a request holds the arrays of one call
+    of_thread = threading.local()  # a request holds the arrays of one call
 
     def run(arrays: Mapping[str, NDArray[np.int64]]) -> list[NDArray[np.generic]]:
-        if not hasattr(own, "request"):
-            own.request = compiled.create_infer_request()
-        values: Any = own.request.infer(dict(arrays))
+        if not hasattr(of_thread, "request"):
+            of_thread.request = compiled.create_infer_request()
+        values: Any = of_thread.request.infer(dict(arrays))
         return [np.array(values[output]) for output in compiled.outputs]
 
     return run

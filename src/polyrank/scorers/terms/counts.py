@@ -67,8 +67,8 @@ class Counts(ReplyTerm):
         """How often each text was said, ``[N]``."""
         keys = _keys(texts)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        found: NDArray[np.int64] = np.where(self.keys[places] == keys, self.counts[places], 0)
-        return found
+        counts: NDArray[np.int64] = np.where(self.keys[places] == keys, self.counts[places], 0)
+        return counts
 
     def numbers(self, texts: Sequence[str]) -> Floats:
         """``log(1 + count)`` of texts ``[N, 1]``."""

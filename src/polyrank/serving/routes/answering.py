@@ -70,8 +70,8 @@ def _shown(request_id: str, name: str, context: Context, conversation: str, resp
     shown = responded.shown[:MAX_REPLIES]
     fits = sum(map(len, [*turns, *facts, *(text for *_, text in shown)])) <= MAX_CHARACTERS
     replies = tuple(Reply(id_, score, text if fits else None) for id_, score, text in shown)
-    known = Context(turns, facts) if turns else None
-    return Shown(request_id, replies, known, conversation.strip(), name, responded.fingerprint, responded.change)
+    visible = Context(turns, facts) if turns else None
+    return Shown(request_id, replies, visible, conversation.strip(), name, responded.fingerprint, responded.change)
 
 
 @router.post("/v1/explain", summary="Why a reply has its score", response_model=dict[str, Any])

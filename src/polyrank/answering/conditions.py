@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Conditions:
     """The conditions on replies, see ``Replies.answer_all``."""
 
     k: int
@@ -31,7 +31,7 @@ class Choice:
             distinct: each text once, with the id of its best candidate.
 
         >>> replies = [Ranked("a", "Hello!", 3.0), Ranked("b", "yes", 2.0), Ranked("c", "yes", 2.0)]
-        >>> [reply.id for reply in Choice(3).of(replies, Context("hello"), distinct=True)]
+        >>> [reply.id for reply in Conditions(3).of(replies, Context("hello"), distinct=True)]
         ['b']
         """
         said = (lambda text: False) if self.allow_echo else echoes(context.turns)
@@ -56,8 +56,8 @@ def search_until_kept(
     """
     n = k
     while True:
-        ranked, known = search(n)
+        ranked, result = search(n)
         kept = keep(ranked)
         if len(kept) >= k or len(ranked) < n:
-            return kept[:k], known
+            return kept[:k], result
         n *= 2
