@@ -21,6 +21,7 @@ MIN_ROWS = 4
 """Rows that are necessary to detect a column by its values."""
 
 
+@lru_cache(maxsize=2**14)
 def normal(name: str) -> str:
     """Normalize a column name: remove case, accents and punctuation.
 

@@ -88,15 +88,22 @@ def _parents(nodes: Nodes) -> Parents:
 
 
 def _continue_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None:
-    """Let messages of a chat that no reply connects continue the conversation in which their senders spoke last."""
-    answered = set(parents.values())
-    latest: dict[str, Key] = {}
+    """Let messages of a chat that answer none continue the conversation in which their senders spoke last.
+
+    If a sender ever names the messages that he answers, only those that nobody answers continue it.
+    """
+    answered = {parent for parent in parents.values() if parent}
+    naming = {nodes[key].message.sender for key in keys if parents[key]}
+    first: dict[Key, Key] = {}
+    latest: dict[Key | str, Key] = {}  # by the first message of a conversation, and by sender
     for key in keys:
-        each, before = nodes[key], latest.get(nodes[key].message.sender)
-        if parents[key] is None and key not in answered and before:
+        each, parent, before = nodes[key], parents[key], latest.get(nodes[key].message.sender)
+        if parent is None and before and not (key in answered and each.message.sender in naming):
             then = nodes[before].time
-            parents[key] = before if each.time and then and each.time - then <= PAUSE else None
-        latest[each.message.sender] = key
+            if each.time and then and each.time - then <= PAUSE:
+                parent = parents[key] = latest[first[before]]
+        first[key] = first.get(parent, parent) if parent else key
+        latest |= {first[key]: key, each.message.sender: key}
 
 
 def _join_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None:
