@@ -105,6 +105,7 @@ class Columns:
     role: tuple[str, ...] = ()
     from_customer: tuple[str, ...] = ()
     from_agent: tuple[str, ...] = ()
+    from_bot: tuple[str, ...] = ()
     kind: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
@@ -160,8 +161,13 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
                 f"{where}: no column has a usual name for the {what} among {listed(keys)};"
                 f" name it with the option {what}, or add a header if the file has none"
             )
-    stream = [] if conversation else stream or usual((each.key for each in others), "channel")[:1]
-    if len(stream) == 1 and not time:
+    if "(channel)" in keys:
+        stream = ["(channel)"]
+    elif conversation:
+        stream = []
+    else:
+        stream = stream or usual((each.key for each in others), "channel")[:1]
+    if len(stream) == 1 and not time and not conversation:
         conversation, stream = stream, []
     roles = [key for key in (*role, *flags) if key not in (*named, *senders)][:1]
     _note_guesses(columns | {"role": roles}, options, stream)
@@ -177,6 +183,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         role=tuple(role),
         from_customer=tuple(usual(flags, "from_customer")),
         from_agent=tuple(usual(flags, "from_agent")),
+        from_bot=tuple(usual(keys, "from_bot")),
         kind=tuple(usual(rest, "kind")),
         private=tuple(usual(rest, "private")),
         public=tuple(usual(rest, "public")),
@@ -292,12 +299,9 @@ def _sender(free: Sequence[Profile], is_said: Sequence[bool]) -> list[str]:
     named = {
         key: sum(bool(value) and said for value, said in zip(by_key[key].values, is_said, strict=True)) for key in names
     }
-    often = [key for key in names if 2 * named[key] >= sum(is_said)] or [key for key in names if named[key]]
-    if not often:
-        return names if not any(is_said) else []
-    return sorted(
-        names if often[0] == names[0] else often, key=lambda key: len(is_said) > 1 and by_key[key].n_distinct < 2
-    )
+    often = [key for key in names if 2 * named[key] >= sum(is_said)]
+    rank = {key: (key not in often, len(is_said) > 1 and by_key[key].n_distinct < 2) for key in names}
+    return sorted((key for key in names if named[key] or not any(is_said)), key=rank.__getitem__) if often else []
 
 
 def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:

@@ -113,12 +113,15 @@ def profile(key: str, values: Iterable[Any]) -> Profile:
     """
     held = list(values)
     filled = [value for value in held if value not in (None, "", [])]
-    texts = [plain(value) if isinstance(value, str | list) else str(value) for value in held]
+    texts = [
+        "" if value in (None, "", []) else plain(value) if isinstance(value, str | list) else str(value)
+        for value in held
+    ]
     kinds = [kind_of_time(value) for value in filled]
     n = max(1, len(filled))
     return Profile(
         key=key,
-        values=tuple("" if value in (None, "", []) else text for value, text in zip(held, texts, strict=True)),
+        values=tuple(texts),
         filled=len(filled) / max(1, len(held)),
         times=kinds.count("time") / n,
         maybe_times=(kinds.count("time") + kinds.count("maybe")) / n,

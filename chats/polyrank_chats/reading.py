@@ -8,14 +8,10 @@ from polyrank_chats.files.file import File
 from polyrank_chats.files.members import Members, members
 from polyrank_chats.forms.chat_logs import chat_log
 from polyrank_chats.forms.conversations import conversations
-from polyrank_chats.forms.discord import discord
 from polyrank_chats.forms.line_kakaotalk import line_kakaotalk
 from polyrank_chats.forms.mail import mail
-from polyrank_chats.forms.mattermost import mattermost
 from polyrank_chats.forms.slack import slack
 from polyrank_chats.forms.tables import questions, table
-from polyrank_chats.forms.teams import teams
-from polyrank_chats.forms.telegram import telegram
 from polyrank_chats.forms.transcript_tables import transcripts
 from polyrank_chats.forms.transcripts import transcript
 from polyrank_chats.forms.webvtt import webvtt
@@ -30,10 +26,6 @@ READERS: dict[str, Reader] = {
     for reader in (
         mail,
         slack,
-        teams,
-        telegram,
-        discord,
-        mattermost,
         chat_log,
         whatsapp,
         line_kakaotalk,

@@ -46,6 +46,8 @@ class _Text(HTMLParser):
             self.hidden.append(tag)
         if tag in BREAKS:
             self.pieces.append("\n")
+        if tag == "emoji":  # of Teams
+            self.pieces.append(values.get("alt") or "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self.hidden:

@@ -654,7 +654,7 @@ def test_telegram(write: Write, all_chats: bool) -> None:
         "Wifi help:1": [("Ann", "see x.org 🙂"), ("Ben", "שלום")],
         "Wifi help:2": [("user0", "gone"), ("Ann", "who?")],
     }
-    assert (found.report.forms, found.report.left_out) == (["telegram"], {"system line": 1, "attachment": 1})
+    assert (found.report.forms, found.report.left_out) == (["conversations"], {"system line": 1, "attachment": 1})
 
 
 WHATSAPP = {
@@ -1167,7 +1167,7 @@ def test_hostile_places(tmp_path: Path, write: Write) -> None:
         ({"form": "slak"}, "form 'slak' is unknown; use mail, slack, .*, table or none"),
         ({"date_order": "dmy"}, "date_order 'dmy' is unknown; use day, month, year or none"),
         ({"gap_hours": 0}, "gap_hours is 0; give the hours of silence"),
-        ({"form": "telegram"}, "does not have the form telegram; choose another form or none"),
+        ({"form": "slack"}, "does not have the form slack; choose another form or none"),
         ({"question": "q"}, "no column 'q'"),
     ],
 )

@@ -254,7 +254,7 @@ def test_teams_chat_from_the_graph_api(write: Write) -> None:
         ["Ann: next morning", "Ben: bye 👋"],
     ]
     assert began(found) == ["2024-05-13T09:00:00", "2024-05-13T23:59:00"]
-    assert found.report.forms == ["teams"]
+    assert found.report.forms == ["conversations"]
     assert found.report.left_out == {"system line": 1, "deleted message": 1, "attachment": 1}
 
 
@@ -407,7 +407,7 @@ def test_discord(write: Write) -> None:
         ["2024-05-13T10:00:00.500"[:19]],
     )
     assert (found.report.forms, found.report.left_out) == (
-        ["discord"],
+        ["conversations"],
         {"system line": 2, "attachment": 1, "unanswered message": 1},
     )
     bare = [
@@ -416,7 +416,7 @@ def test_discord(write: Write) -> None:
         {"id": "8", "channel_id": "2", "type": 0, "timestamp": "2024-05-13T09:00:00+00:00", "content": "which?",
          "author": {"id": "2", "username": "ida", "global_name": None}},
     ]  # fmt: skip
-    assert turns_of(import_chats(write("api.json", bare))) == [["ida: which?", "Mo: 4"]]
+    assert turns_of(import_chats(write("api.json", bare))) == [["ida: which?", "mo: 4"]]
 
 
 def test_telegram_without_ids_of_senders_is_divided(write: Write) -> None:
@@ -433,7 +433,7 @@ def test_telegram_without_ids_of_senders_is_divided(write: Write) -> None:
     lines = [line(2 * m + h, "ZF"[h], m, 9 + h) for m in range(1, 11) for h in range(2)]
     found = import_chats(write("result.json", {**chat, "messages": lines}))
     assert turns_of(found) == [[f"customer: t{2 * m}", f"agent: t{2 * m + 1}"] for m in range(1, 11)]
-    assert (found.report.forms, began(found)[9]) == (["telegram"], "2023-10-05T09:00:00")
+    assert (found.report.forms, began(found)[9]) == (["conversations"], "2023-10-05T09:00:00")
 
 
 def test_webvtt_and_subrip(write: Write) -> None:

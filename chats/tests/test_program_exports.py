@@ -189,10 +189,10 @@ def test_mattermost(write: Write) -> None:
     ]
     chats = import_chats(write("bulk.jsonl", "\n".join(map(json.dumps, rows))))
     assert talk(chats) == {
-        f"acme/help:{at}000": ["uma: vpn is down", "vic: restart it", "uma: works"],
+        "bulk:3/0": ["uma: vpn is down", "vic: restart it", "uma: works"],
         "uma/vic:1": ["uma: lunch?", "vic: yes"],
     }
-    assert chats.report.left_out == {"system line": 1}
+    assert chats.report.left_out == {"system line": 1, "empty text": 2}
 
 
 def test_rocket_chats_system_messages(write: Write) -> None:

@@ -16,15 +16,12 @@ from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.files.json_files import json_decoder
 from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, talks_in
+from polyrank_chats.forms.programs import in_topics, translated
 from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows
 from polyrank_chats.messages import REPEATED, Messages, ReadOptions, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
-
-TAWK = {"v": "customer", "a": "agent", "s": "system"}
-QUOTE = re.compile(r"\A(?:> .*\n)+\n+(?=\S)")
-PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|\S.{0,60}) sent an attachment\.")
 
 
 def conversations(file: File) -> Messages | None:
@@ -96,8 +93,12 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
         same.append(held)
         name = name if len(same) == 1 else f"{name} ({len(same)})"
         talk.messages[:0] = [] if talk.is_tree else [(item, None) for item in _opening(talk.owner, held)]
-        for position, (item, (_, answered)) in enumerate(zip(_messages(talk), talk.messages, strict=True)):
-            own = {} if is_stream else {CONVERSATION: name}
+        items = [*_messages(talk)]
+        if channel := _channel(talk, talks):
+            in_topics(items, channel)
+        in_stream = channel or is_stream or not talk.number
+        for position, (item, (_, answered)) in enumerate(zip(items, talk.messages, strict=True)):
+            own = {} if in_stream else {CONVERSATION: name}
             links = {ID: f"{name}/{position}", ANSWERED: None if answered is None else f"{name}/{answered}"}
             messages.append((talk.number, item | own | (links if talk.is_tree else {})))
     good = {number for number, _ in messages} if talks[0].number else {number for number, _ in rows}
@@ -108,13 +109,24 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
                 f"holds no messages with a text and a sender, but {listed(row)}; choose its form with the option as"
             )
             yield row_error(file.path, number, problem)
-    yield from messages_of(file, messages, replace(options, conversation=None if is_stream else _column(messages)))
+    column = _column(messages) if any(CONVERSATION in row for _, row in messages) else options.conversation
+    yield from messages_of(file, messages, replace(options, conversation=column))
+
+
+def _channel(talk: Talk, talks: Sequence[Talk]) -> str | None:
+    """The name of a chat of Telegram, which is not a conversation."""
+    first, owner = talk.messages[0][0], talk.owner
+    if not (first.get("type") in ("message", "service") and "date" in first and {"from", "actor"} & {*first}):
+        return None
+    names = [each.owner.get("name") for each in talks]
+    name = str(owner.get("name") or owner.get("id"))
+    return f"{name} ({owner.get('id')})" if names.count(owner.get("name")) > 1 else name
 
 
 def _column(messages: Rows) -> str:
     """The column of conversations: that of the messages, if a list has messages of several."""
     for key in usual(keys_of(first_rows(messages)), "conversation"):
-        pairs = {(row[CONVERSATION], row.get(key)) for _, row in messages}
+        pairs = {(row.get(CONVERSATION), row.get(key)) for _, row in messages}
         if len(pairs) > len({talk for talk, _ in pairs}) and all(name not in (None, "") for _, name in pairs):
             return key
     return CONVERSATION
@@ -149,17 +161,7 @@ def _messages(talk: Talk) -> Iterator[Row]:
             values["role"] = "customer" if sender_ids[0] == asked_by else "agent"
         if began is not None and not position and not usual(values, "time"):
             values["time"] = began
-        if "timestamp_ms" in values and "sender_name" in values:
-            values = _of_facebook(values)
-        elif str(values.get("messagetype")).startswith("RichText"):  # Skype
-            values["content"] = plain(f"<div>{values.get('content')}</div>")
-        elif (letter := values.get("sender.t")) in TAWK:
-            values["role"] = TAWK[letter]
-        elif usual(values, "reply_to"):  # Matrix quotes the message that is answered
-            values |= {key: QUOTE.sub("", values[key]) for key in usual(values, "text") if isinstance(values[key], str)}
-        elif "display_recipient" in values and "subject" in values:  # Zulip
-            values |= {"topic": f"{values['display_recipient']}/{values['subject']}", "type": ""}
-        yield values
+        yield translated(values)
 
 
 def _opening(row: Row, held: list[Row]) -> list[Row]:
@@ -172,14 +174,3 @@ def _opening(row: Row, held: list[Row]) -> list[Row]:
         return []
     began = {"created_at": row["created_at"]} if "created_at" in row else {}
     return [began | {next(iter(usual(first, "text"))): text, "author_id": asked_by, "role": "customer"}]
-
-
-def _of_facebook(values: Row) -> Row:
-    """Fix exports of Messenger and Instagram, which write a byte of UTF-8 as a character; drop placeholders."""
-    row = {}
-    for key, value in values.items():
-        row[key] = value
-        if isinstance(value, str):
-            with suppress(UnicodeError):
-                row[key] = value.encode("latin-1").decode("utf-8")
-    return row | {"content": ""} if PLACEHOLDER.fullmatch(str(row.get("content"))) else row

@@ -141,10 +141,15 @@ class _Walk:
             own = Talk(item, number, talk.people | people_of(item))
             self.talks.append(own)
             self.collect(item, path, own)
-        elif replies and not any(replies_to(reply) is not None for reply in replies):
-            said = [plain(reply.get(key)) for reply in replies[:1] for key in usual(flat(reply), "text")]
-            first = [item] if not any(plain(flat(item)[key]) in said for key in usual(flat(item), "text")) else []
-            self.talks.append(Talk(item, number, talk.people, messages=[(each, None) for each in (*first, *replies)]))
+        elif replies:
+            own = Talk(item, number, talk.people)
+            self.talks.append(own)
+            if any(replies_to(reply) is not None for reply in replies):
+                own.add(item)
+            else:  # a thread, the first message of which may be repeated in it
+                said = [plain(reply.get(key)) for reply in replies[:1] for key in usual(flat(reply), "text")]
+                first = [item] if not any(plain(flat(item)[key]) in said for key in usual(flat(item), "text")) else []
+                own.messages += [(each, None) for each in (*first, *replies)]
         else:
             talk.add(item)
 
@@ -180,7 +185,8 @@ def bare(item: Row) -> Row:
     {'id': 1, 'body': 'hi'}
     """
     while len(inside := [value for key, value in item.items() if key not in ("kind", "type")]) == 1:
-        if not isinstance(inside[0], dict) or "id" not in inside[0]:
+        own = {key: value for key, value in object_of(inside[0]).items() if not isinstance(value, dict)}
+        if not ("id" in own or is_message(own)):
             break
         item = inside[0]
     return item

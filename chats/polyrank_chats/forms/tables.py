@@ -41,7 +41,7 @@ from polyrank_chats.wording import counted
 
 N_LOOKED_AT = 200  # rows from which columns are detected
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
-SYSTEM_GROUPS = ("event/", "threadactivity/")  # Skype's
+SYSTEM_GROUPS = ("event/", "threadactivity/", "system_")  # Skype's and Mattermost's
 GONE = ("[deleted]", "[removed]")
 NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
 
@@ -74,11 +74,14 @@ def messages_of(file: File, rows: Rows, options: ReadOptions) -> Messages:
         if all(value in (None, "") for value in row.values()):
             continue
         where = f"{file.path}:{number}"
-        found = message(row, chosen, where, file.stem, spoken)
-        if links and not isinstance(found, DataError):
+        stream = " and ".join(sorted(filter(None, (_scalar(row, (key,)) for key in chosen.stream)))) or file.stem
+        found = message(row, chosen, where, stream, spoken)
+        if links and links.ids[position] and not isinstance(found, DataError):
             if isinstance(found, str):
-                found = Message(where, file.stem, "", "", left_out=found)
-            stream = (None if links.unique else _scalar(row, (chosen.conversation,))) or file.stem
+                found = Message(where, stream, "", "", left_out=found)
+            stream = (
+                stream if links.is_chat else _scalar(row, () if links.unique else (chosen.conversation,)) or file.stem
+            )
             own, answers = links.ids[position], links.answers[position]
             found = replace(found, stream=stream, conversation=None, id=own, answers=answers, is_chat=links.is_chat)
         elif chosen.thread and isinstance(found, Message) and found.conversation is None:
@@ -108,7 +111,12 @@ def _links(rows: Rows, chosen: Columns, report: Report) -> _Links | None:
         answers = [(each, each.partition("_")[2]) for each in answered]  # Reddit's ids have a prefix: t1_abc
         n = sum(not known.isdisjoint(each) for each in answers)
         if n > most and (key == ID or names is None or len(rows) - n <= len(names)):
-            best = _Links(ids, answers, names is None and key != ID and 2 * n < len(rows), len(known) == len(rows))
+            best = _Links(
+                ids,
+                answers,
+                names is None and key != ID and (bool(chosen.stream) or 2 * n < len(rows)),
+                len(known) == len(rows),
+            )
             most, shown = n, reply_to
     if best:
         report.note(f"conversations follow the replies in {shown!r}")
@@ -164,7 +172,7 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
         row: the cells.
         chosen: its columns.
         where: for errors.
-        stream: the stream of messages, unless columns name it.
+        stream: its stream.
         spoken: the kinds of messages that have a sender.
     """
     kinds = _kinds(row, chosen)
@@ -198,11 +206,11 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
             else DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
         )
     conversation = _scalar(row, (chosen.conversation,)) if chosen.conversation else None
-    if chosen.conversation and not conversation:
+    if chosen.conversation not in (None, CONVERSATION) and not conversation:
         return DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row")
     return Message(
         where=where,
-        stream=" and ".join(sorted(filter(None, (_scalar(row, (key,)) for key in chosen.stream)))) or stream,
+        stream=stream,
         sender=sender or role or "",
         text=text,
         conversation=conversation,
@@ -250,6 +258,8 @@ def _is_deleted(row: Row, keys: Iterable[str]) -> bool:
 
 def _role(row: Row, chosen: Columns) -> str | None:
     from_customer, from_agent = _flag(row, chosen.from_customer), _flag(row, chosen.from_agent)
+    if _flag(row, chosen.from_bot):
+        return "bot"
     if from_customer is not None:
         return "customer" if from_customer else "agent"
     if from_agent is not None:

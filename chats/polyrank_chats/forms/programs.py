@@ -1,0 +1,66 @@
+"""What the fields of messages of some programs mean if their names do not state it."""
+
+import re
+from contextlib import suppress
+
+from polyrank_chats.columns import usual
+from polyrank_chats.texts import plain
+from polyrank_chats.values import Row
+
+CHANNEL = "(channel)"
+"""The column of the channel, group or chat of a message, which holds many conversations."""
+TAWK = {"v": "customer", "a": "agent", "s": "system"}
+QUOTE = re.compile(r"\A(?:> .*\n)+\n+(?=\S)")
+PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|\S.{0,60}) sent an attachment\.")
+
+
+def translated(row: Row) -> Row:
+    """A message with fields that have usual names.
+
+    >>> translated({"type": "stream", "display_recipient": "help", "subject": "vpn"})["topic"]
+    'help/vpn'
+    """
+    row = dict(row)
+    if "timestamp_ms" in row and "sender_name" in row:
+        return _of_facebook(row)
+    if "display_recipient" in row:  # Zulip, whose type private is that of direct messages
+        row |= {"topic": f"{row['display_recipient']}/{row.get('subject')}", "type": ""}
+    if "channel_members" in row or ("create_at" in row and "channel" in row):  # Mattermost
+        row[CHANNEL] = "/".join(map(str, row.get("channel_members") or (row.get("team"), row["channel"])))
+    if "createdDateTime" in row and "messageType" in row:  # Teams: a post of a channel and its replies are a thread
+        row[CHANNEL] = row.pop("chatId", None)
+        reply_to = row.pop("replyToId", None)
+        is_post = reply_to or "channelIdentity.channelId" in row
+        row["rootid"] = (reply_to or row.get("id")) if is_post else None
+    if str(row.get("messagetype")).startswith("RichText"):  # Skype
+        row["content"] = plain(f"<div>{row.get('content')}</div>")
+    if row.get("body.contentType") == "html":
+        row["body.content"] = plain(f"<div>{row.get('body.content')}</div>")
+    if (letter := row.get("sender.t")) in TAWK:
+        row["role"] = TAWK[letter]
+    if usual(row, "reply_to"):  # Matrix quotes the message that is answered
+        row |= {key: QUOTE.sub("", row[key]) for key in usual(row, "text") if isinstance(row[key], str)}
+    return row
+
+
+def in_topics(rows: list[Row], channel: str) -> None:
+    """Set the channels of the messages of a chat of Telegram; answers to the creation of a topic are in the topic."""
+    topics: dict[object, str] = {}
+    for row in rows:
+        own, answered = row.get("id"), row.get("reply_to_message_id")
+        if row.get("action") == "topic_created":
+            topics[own] = f"{channel}/{row.get('title')}"
+        elif answered in topics:
+            topics[own] = topics[answered]
+        row[CHANNEL] = topics.get(own) or row.get(CHANNEL) or channel
+
+
+def _of_facebook(values: Row) -> Row:
+    """Fix exports of Messenger and Instagram, which write a byte of UTF-8 as a character; drop placeholders."""
+    row = {}
+    for key, value in values.items():
+        row[key] = value
+        if isinstance(value, str):
+            with suppress(UnicodeError):
+                row[key] = value.encode("latin-1").decode("utf-8")
+    return row | {"content": ""} if PLACEHOLDER.fullmatch(str(row.get("content"))) else row
