@@ -1,4 +1,4 @@
-"""What the fields of messages of some programs mean if their names do not state it."""
+"""Messages of some programs, whose fields have names that do not state what they hold."""
 
 import re
 from contextlib import suppress
