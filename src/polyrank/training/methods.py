@@ -61,7 +61,6 @@ def make_step(
     seed: int,
     folder: Path,
     loss: LossFunction | None = None,
-    tokens: Sequence[StoredTokens | None] = (),
     notify: Callable[[str], None] = lambda text: None,
 ) -> Step[Positions, Any]:
     """The training step of the method that the settings name.
@@ -74,14 +73,12 @@ def make_step(
         seed: of drawn negatives.
         folder: for mined negatives and a teacher's scores.
         loss: in place of the cross-entropy.
-        tokens: of the examples for each network, see ``stored_tokens``; empty: texts are tokenized when needed.
         notify: called with lines for the user.
 
     Raises:
         DataError: the data holds too few responses.
     """
-    first, method, tokens = rankers[0], settings.method, tokens or [None] * len(rankers)
-    negatives = None
+    first, method, negatives = rankers[0], settings.method, None
     if settings.negatives is None and count_distinct(_responses(examples), 2) < 2:
         raise DataError("all responses are equal, so no batch has a negative; give examples with other responses")
     if settings.negatives is not None:
@@ -89,6 +86,7 @@ def make_step(
         if method.corrects is not None:  # a small set has fewer wrong responses
             drawn, most = replace(drawn, n=max(drawn.n, count_distinct(_responses(examples), N_DRAWN + 1) - 1)), N_POOL
         negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder, n_pool=most, notify=notify)
+    tokens = [_stored_tokens(ranker, examples, notify) for ranker in rankers]
     if isinstance(method, InBatchNegatives):
         assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
         loss = loss or partial(cross_entropy, smoothing=method.smoothing)
@@ -154,14 +152,8 @@ def _imitation(method: ImitatingMethod, labels: LossFunction) -> Imitation:
     return Imitation(method.alpha, method.temperature, method.label_weight, labels)
 
 
-def stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[[str], None]) -> StoredTokens | None:
-    """The tokens of examples on disk for an encoder; None for examples in memory, and for pairs, which vary.
-
-    Args:
-        ranker: the network and its text policy.
-        examples: to train on.
-        notify: called with lines for the user.
-    """
+def _stored_tokens(ranker: Ranker, examples: Sequence[Example], notify: Callable[[str], None]) -> StoredTokens | None:
+    """The tokens of examples on disk for an encoder; None for examples in memory, and for pairs, which vary."""
     if isinstance(examples, StoredExamples) and isinstance(ranker.model, EncoderNetwork):
         return open_tokens(examples, ranker.texts, notify)
     return None

@@ -37,7 +37,7 @@ from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together
 from polyrank.training.learner import METRICS, Learner, Report, explain_out_of_memory
-from polyrank.training.methods import make_step, stored_tokens
+from polyrank.training.methods import make_step
 from polyrank.training.ranker import make_learner, new_ranker
 from polyrank.training.rerank import RerankStep, judged
 from polyrank.training.run_document import RECIPE, name_of, read_run_recipe, run_document
@@ -290,7 +290,6 @@ class SeedRun:
                 new_ranker(network, examples, precision=train.precision, seed=self.seed, device=device)
                 for network in self.plan.networks
             ]
-        tokens = [stored_tokens(ranker, examples, self.notify) for ranker in rankers]
         step = make_step(
             rankers,
             train,
@@ -299,7 +298,6 @@ class SeedRun:
             seed=self.seed,
             folder=self.folder,
             loss=self.loss,
-            tokens=tokens,
             notify=self.notify,
         )
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
