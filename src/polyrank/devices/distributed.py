@@ -159,6 +159,13 @@ def on_rank_zero(work: Callable[[], Result]) -> Result:
     return result  # type: ignore[no-any-return]  # rank 0's, of whatever type
 
 
+def rank_zero_first(work: Callable[[], Result]) -> Result:
+    """Run ``work`` on every rank, but only when rank 0 has finished it, so that the others find the files it wrote."""
+    results: list[Result] = []  # not the result of the call, which every rank would receive whole
+    on_rank_zero(lambda: results.append(work()))
+    return results[0] if results else work()
+
+
 def _broadcast(value: Any) -> Any:
     import torch.distributed as dist
 

@@ -82,9 +82,7 @@ def _stored(data: DataConfig, notify: Callable[[str], None]) -> StoredExamples:
     opened = partial(
         open_stored, source, Path(data.cache), kind=data.kind, speaker=speaker, skip_bad=data.skip_bad, notify=notify
     )
-    if distributed.world_size() > 1:
-        distributed.on_rank_zero(lambda: len(opened()))  # makes the folder
-    return opened()
+    return distributed.rank_zero_first(opened)
 
 
 def examples_digest(examples: Sequence[Example]) -> str:

@@ -98,9 +98,7 @@ def open_tokens(
         notify(f"writing the tokens of {counted(len(examples), 'example')} to {folder}")
         _write(folder, examples, texts)
 
-    own: list[StoredTokens] = []  # not the result of the call, which every rank would receive whole
-    distributed.on_rank_zero(lambda: own.append(open_or_write(folder, DOCUMENT, StoredTokens, write, notify)))
-    return own[0] if own else StoredTokens(folder)
+    return distributed.rank_zero_first(lambda: open_or_write(folder, DOCUMENT, StoredTokens, write, notify))
 
 
 def _write(folder: Path, examples: StoredExamples, texts: Texts) -> None:

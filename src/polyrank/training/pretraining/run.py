@@ -191,12 +191,9 @@ def _fit(
     cache = Path(recipe.data.cache or folder / TOKENS)
 
     def read(file: str) -> Pairs:
-        def opened() -> Pairs:
-            return open_pairs(Path(file), subwords, separator, cache, skip_bad=recipe.data.skip_bad, notify=notify)
-
-        pairs: list[Pairs] = []
-        distributed.on_rank_zero(lambda: pairs.append(opened()))  # the other processes open its files
-        return pairs[0] if pairs else opened()
+        return distributed.rank_zero_first(
+            lambda: open_pairs(Path(file), subwords, separator, cache, skip_bad=recipe.data.skip_bad, notify=notify)
+        )
 
     batches = PairBatches(read(recipe.data.train), subwords, recipe, recipe.train.seed)
     validation = None
