@@ -114,6 +114,8 @@ class Columns:
     ids: tuple[str, ...] = ()
     reply_to: tuple[str, ...] = ()
     thread: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    mail: tuple[str, ...] = ()
 
 
 def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns:
@@ -192,6 +194,8 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         ids=tuple(usual(rest, "id")),
         reply_to=tuple(usual(rest, "reply_to")),
         thread=tuple(usual(rest, "thread")),
+        names=tuple(usual(keys, "person_name", "contact")),
+        mail=tuple(usual(keys, "mail")),
     )
 
 

@@ -136,7 +136,8 @@ def dialogue(id_: str, messages: list[DatedMessage], report: Report, *, join: bo
         row["time"] = began.isoformat(timespec="seconds")
     if background:
         row["background"] = background
-    return row | {"turns": turns, PEOPLE: {each.message.sender: each.speaker for each in talk}}
+    named = [(*each.message.names, (each.message.sender, each.speaker)) for each in talk]
+    return row | {"turns": turns, PEOPLE: {name: part for names in named for name, part in names}}
 
 
 def _turns(talk: list[DatedMessage], *, join: bool) -> Iterator[dict[str, str]]:

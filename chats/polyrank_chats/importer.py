@@ -10,6 +10,7 @@ from typing import get_args
 from polyrank_chats.dialogues import PEOPLE, Talk, conversations, dialogue
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.files.unpacking import MAX_BYTES
+from polyrank_chats.forms.mail import by_subject
 from polyrank_chats.messages import DatedMessage, DateOrder, Message, ReadOptions
 from polyrank_chats.people import ordinary_words, slots_of
 from polyrank_chats.phones import language
@@ -113,7 +114,8 @@ def import_chats(
     )
     known = list(read(path, options))
     report.n_messages = sum(each.left_out is None for each in known) + report.left_out.total() + report.n_bad
-    said = threaded([*_dated(known, date_order, report)], report)
+    dated = [*_dated(known, date_order, report)]
+    said = threaded(by_subject(dated) if "mail" in report.forms else dated, report)
     if n_loose := sum(each.message.conversation is None for each in said):
         how = (
             f"divided at pauses of {gap_hours:g} hours" if any(each.time for each in said) else "not divided: no times"

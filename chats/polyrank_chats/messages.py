@@ -36,6 +36,9 @@ class Message:
         answers: ids of the messages that it answers, oldest first; a chain of answers is a conversation.
         is_chat: not every answer names its message, so that pauses divide the stream if few do.
         left_out: the reason for leaving it out, if other messages may answer it.
+        names: other names of people in its row, and their parts: customer or agent.
+        subject: of a mail.
+        recipients: addresses of a mail.
     """
 
     where: str
@@ -50,6 +53,9 @@ class Message:
     answers: tuple[str, ...] = ()
     is_chat: bool = False
     left_out: str | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    subject: str = ""
+    recipients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

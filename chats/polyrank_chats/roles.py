@@ -65,7 +65,9 @@ def speakers(
     detected = Counter(label for label in labels if parts[label] == AGENT)
     if 0 < len(detected) < len(parts):
         report.note(f"agents by role or name: {_counted(detected)} (choose others with the option agent)")
-        found = iter(parts[label] or CUSTOMER for label in labels)
+        usual = answerers(talks)  # staff without a word for it next to "Support"
+        both = zip(messages, labels, strict=True)
+        found = iter(parts[name] or (AGENT if message.sender in usual else CUSTOMER) for message, name in both)
     elif guessed := answerers(talks):
         report.guessed = sorted(guessed, key=lambda name: -report.senders[name])
         shown = _counted(Counter({name: report.senders[name] for name in guessed}))

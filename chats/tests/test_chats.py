@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from polyrank_chats import Chats, import_chats, write_dialogues
 from polyrank_chats.errors import DataError, MissingLibraryError, UsageError
-from polyrank_chats.forms.mail import unquoted
 from polyrank_chats.forms.tables import GONE
 from polyrank_chats.messages import DatedMessage, Message
+from polyrank_chats.quotations import unquoted
 from polyrank_chats.report import Report
 from polyrank_chats.threads import threaded
 from polyrank_chats.times import DateForm, date_form, read_time

@@ -4,41 +4,30 @@ Quotations, signatures and automatic mails are left out.
 """
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
-from email.utils import parseaddr
-from itertools import dropwhile
+from email.utils import getaddresses, parseaddr
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
-from polyrank_chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
+from polyrank_chats.messages import ATTACHMENT, EMPTY, SYSTEM, DatedMessage, Message, Messages
+from polyrank_chats.names import NAMES
+from polyrank_chats.quotations import unquoted
 from polyrank_chats.texts import from_html
 
 STREAM = "mail"  # one for all files, because a thread has mails in the inbox and in the outbox
 MBOX = re.compile(rb"(?:\A|\n\r?\n)From [^\n]*\d\d:\d\d[^\n]*\n")
 HEADERS = re.compile(rb"\A(?:[A-Za-z][A-Za-z0-9-]*:[^\n]*\n(?:[ \t][^\n]*\n)*){2,}\r?\n?")
 MAIL_HEADERS = re.compile(rb"(?im)^(?:from|message-id|received|mime-version|return-path|date):")
+_PREFIX = rf"(?:{'|'.join(NAMES['answer_prefixes'])})(?:\[\d+\])?\s*[:：]\s*"
+ANSWERS = re.compile(rf"((?:{_PREFIX})*)(.*)", re.IGNORECASE | re.DOTALL)
+TICKET = re.compile(r"[\[(#][^\])]*\d{2,}")
 ID = re.compile(r"<([^<>\s]+)>")
-QUOTED = re.compile(r"^\s*>")
-WROTE = r"(?:wrote|schrieb|a écrit|escribió|ha scritto|schreef|escreveu|skrev)"
-ABOVE_QUOTE = re.compile(  # "On Monday, Ann wrote:", over up to three lines, of limited length to take linear time
-    rf"^[ \t]*(?:(?:On|Am|Le|El|Il|Op|Em|Den)\b[^\n]{{0,300}}(?:\n(?!>)[^\n]{{0,300}}?)?"
-    rf"|[^\n]{{0,300}}<[^<>\s]{{1,300}}>[^\n]{{0,300}}?)"
-    rf"{WROTE}[^\n]{{0,300}}(?:\n(?!>)[^\n]{{0,80}})?:[ \t]*$",
-    re.MULTILINE,
-)
-DATED = re.compile(r"\d:\d\d|\b20\d\d\b|@")
-FORWARDED = re.compile(r"^[ \t]*(?:-{3,}[^\n-]*[^\W\d_][^\n-]*-{3,}|_{10,})[ \t]*$", re.MULTILINE)
-HEADER_BLOCK = re.compile(
-    r"^[ \t*]*(?:From|Von|De|Da|Van)[ *]*:[^\n]+\n(?:[^\n]*\n)?"
-    r"[ \t*]*(?:Sent|Date|To|Gesendet|Datum|An|Envoyé|À|Enviado|Fecha|Para|Inviato|A|Verzonden|Aan)[ *]*:",
-    re.MULTILINE,
-)
-SIGNATURE = re.compile(
-    r"^(?:-- ?|\s*(?:Sent from my |Get Outlook for |Von meinem .* gesendet|Envoyé de mon |Enviado desde mi ).*)$",
-    re.MULTILINE,
-)
 
 
 def mail(file: File) -> Messages | None:
@@ -87,7 +76,42 @@ def _message(mail: EmailMessage, where: str) -> Message | str:
         sender_id=address or None,
         id=own[1] if own else where,
         answers=tuple(dict.fromkeys(answers)),
+        subject=str(mail.get("Subject", "")),
+        recipients=tuple(
+            address for _, address in getaddresses([str(mail.get(header, "")) for header in ("To", "Cc")]) if address
+        ),
     )
+
+
+def by_subject(mails: Sequence[DatedMessage]) -> list[DatedMessage]:
+    """Mails with a parent: one without a known message in its headers answers the last mail of the same subject.
+
+    This counts if the subject begins like that of an answer, or has the number of a ticket, and the two mails have a
+    person in common, apart from those of the mail domain of the most mails.
+    """
+
+    def domain_of(address: str) -> str:
+        return address.rpartition("@")[2]
+
+    known = {each.message.id for each in mails}
+    people = [{*map(str.lower, ({each.message.sender_id, *each.message.recipients} - {None}))} for each in mails]
+    n_mails = Counter(domain for own in people for domain in {domain_of(address) for address in own})
+    n_people = Counter(map(domain_of, set().union(*people)))
+    staff = max(n_mails, key=lambda domain: (n_mails[domain], -n_people[domain]), default="")
+    last: dict[tuple[str, str], str] = {}
+    linked = {}
+    for position in sorted(range(len(mails)), key=lambda position: mails[position].time or datetime.min):
+        each, message = mails[position], mails[position].message
+        found = ANSWERS.match(message.subject.strip())
+        prefix, subject = found.groups() if found else ("", "")
+        others = [(subject.casefold(), address) for address in people[position] if domain_of(address) != staff]
+        others = others or [(subject.casefold(), address) for address in people[position]]
+        earlier = next((last[other] for other in others if other in last), None)
+        if earlier and not known.intersection(message.answers) and (prefix or TICKET.search(subject)):
+            each = replace(each, message=replace(message, answers=(*message.answers, earlier)))
+        linked[position] = each
+        last |= dict.fromkeys(others, message.id or "")
+    return [linked[position] for position in range(len(mails))]
 
 
 def _body(mail: EmailMessage) -> str:
@@ -108,26 +132,3 @@ def _decoded(payload: bytes, encoding: str) -> str:
         with suppress(LookupError, UnicodeDecodeError):
             return payload.decode(name)
     return payload.decode("cp1252", "replace")
-
-
-def unquoted(text: str) -> str:
-    """Remove quotations, forwarded mails and signatures.
-
-    >>> unquoted("Yes.\\n\\nOn Mon, 6 May 2024, Ann\\n<ann@x.org> wrote:\\n> Is it on?\\n\\nAll of it.\\n-- \\nBen")
-    'Yes.\\n\\nAll of it.'
-    >>> unquoted("Thanks!\\n\\nFrom: Ann\\nSent: Monday\\nTo: Ben\\nSubject: it\\n\\nIs it on?")
-    'Thanks!'
-    """
-    text = text.replace("\r\n", "\n").replace("\xa0", " ")
-    for mark in (FORWARDED, HEADER_BLOCK):
-        if found := mark.search(text):
-            text = text[: found.start()]
-    while found := next((each for each in ABOVE_QUOTE.finditer(text) if DATED.search(each[0])), None):
-        rest = text[found.end() :]
-        marked = any(map(QUOTED.match, rest.strip().split("\n")[:1]))
-        text = text[: found.start()] + (rest if marked else "")
-    if found := SIGNATURE.search(text):
-        below = text[found.end() :].split("\n")  # keep what follows a quotation after the signature
-        text = text[: found.start()] + "\n".join(dropwhile(lambda line: not QUOTED.match(line), below))
-    lines = (line.rstrip() for line in text.split("\n") if not QUOTED.match(line))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()

@@ -33,7 +33,9 @@ from polyrank_chats.messages import (
 )
 from polyrank_chats.names import NAMES
 from polyrank_chats.profiles import falls, profile
+from polyrank_chats.quotations import unquoted
 from polyrank_chats.report import Report
+from polyrank_chats.roles import CUSTOMER, part_of
 from polyrank_chats.sides import direction
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
@@ -185,6 +187,7 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
     ):
         return NOTE
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
+    text = unquoted(text) if chosen.mail else text
     if _is_deleted(row, chosen.deleted) or (chosen.reply_to and text in GONE):
         return DELETED
     if (
@@ -217,6 +220,7 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
         time=time_of(row, chosen.time),
         role=role,
         sender_id=_scalar(row, chosen.sender_ids),
+        names=tuple((name, part_of(key) or CUSTOMER) for key in chosen.names if (name := _scalar(row, (key,)))),
     )
 
 
