@@ -1,17 +1,38 @@
 """Searches a catalogue, its answers, the server's log and the feedback for customers' data, on made-up tickets.
 
-    python runs/slots.py [--tickets 300] [--seed 0]
+    python runs/slots.py [--tickets 300] [--seed 0] | python runs/record.py slots/leaks
+    python runs/slots.py --examples LISTS --model MODEL | python runs/record.py slots/NAME
 
-makes tickets in four languages with names, numbers and addresses that are known, imports their replies with and without
-slots, answers each ticket's first turn, and prints one JSON object with the number of planted values of other customers
-that occur in each place.
+The first command makes tickets in four languages with names, numbers and addresses that are known, imports their
+replies without and with slots, serves the catalogue with slots, answers each ticket's first turn, sends feedback, and
+prints one JSON object: how many replies and lines of the log hold a planted value, and how many answers and texts of
+the feedback hold one of another ticket.
+
+The second one prints R@1 of a model on lists of candidates as they are, with slots in the candidates, and with slots in
+contexts too, and the 95% intervals of the differences.
 """
 
+import argparse
+import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polyrank
+from polyrank.data import frequent_replies, read_examples
+from polyrank.feedback import FeedbackStore
+from polyrank.records import Candidate, Example
+from polyrank.scorers.protocols import Scorer
+from polyrank.slots import masked
 
 FIRST = {
     "en": [
@@ -222,11 +243,126 @@ def _ticket(name: str, chance: random.Random) -> Ticket:
     return Ticket(name, turns, planted)
 
 
-def leaks(texts: Iterable[str], planted: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Texts that hold a planted value as a whole word."""
-    pattern = re.compile(
-        "|".join(rf"(?<!\w){re.escape(value)}(?!\w)" for value in sorted(planted, key=len, reverse=True))
-    )
-    for text in texts:
-        if found := pattern.search(text):
-            yield found[0], text
+def leaks(texts: Iterable[str], planted: Iterable[str], own: Iterable[str] = ()) -> list[str]:
+    """Texts that hold a planted value as a whole word, apart from the values of their own ticket."""
+
+    def any_of(values: Iterable[str]) -> re.Pattern[str]:
+        longest_first = sorted(values, key=len, reverse=True)
+        return re.compile("|".join(rf"(?<!\w){re.escape(value)}(?!\w)" for value in longest_first) or "(?!)")
+
+    others, known = any_of(planted), any_of(own)
+    return [text for text in texts if others.search(known.sub(" ", text))]
+
+
+def said_as_is(examples: Iterable[Example]) -> list[str]:
+    """A catalogue without slots: the distinct replies."""
+    return list(dict.fromkeys(example.candidates[0] for example in examples))
+
+
+def search(made: list[Ticket], catalogue: list[Candidate], folder: Path, model: str) -> dict[str, int]:
+    """How many texts of each place hold a planted value; in answers, those of the ticket itself are allowed."""
+    planted = set().union(*(ticket.planted for ticket in made))
+    polyrank.build_index(folder / "index", model, catalogue)
+    (folder / "serve.toml").write_text('[feedback]\nfile = "feedback.db"\nkeep_text = true\n', "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "polyrank",
+        "serve",
+        f"index={folder / 'index'}",
+        "--config",
+        folder / "serve.toml",
+    ]
+    answers = 0
+    with subprocess.Popen([*command, "--config", folder / "serve.toml"], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None, "stderr is a pipe"
+        lines = [server.stderr.readline()]
+        try:
+            (url,) = re.findall(r"listening at (\S+);", lines[0])
+            with polyrank.Client(url) as client:
+                for number, ticket in enumerate(made):
+                    answer = client.respond(ticket.turns[0][1], k=3, diverse=True)
+                    answers += len(leaks((reply.text for reply in answer.ranked), planted, ticket.planted))
+                    best, sent = answer.ranked[0], ticket.turns[1][1]
+                    if number % 2:
+                        client.feedback(answer, "taken", candidate_id=best.id)
+                    else:
+                        client.feedback(answer, "edited", candidate_id=best.id, final_text=sent)
+        finally:
+            server.terminate()
+            lines += server.stderr.readlines()
+    with FeedbackStore(folder / "feedback.db", write=False) as store:
+        requests = list(store.requests())
+    feedback = 0
+    for ticket, request in zip(made, requests, strict=True):
+        texts = [reply.text or "" for reply in request.shown.replies]
+        texts.append(request.outcome.final_text or "" if request.outcome else "")
+        feedback += len(leaks(texts, planted, ticket.planted))
+    return {
+        "catalogue": len(leaks((reply.text for reply in catalogue), planted)),
+        "answers": answers,
+        "log": len(leaks(lines, planted)),
+        "feedback": feedback,
+    }
+
+
+def with_slots(example: Example, *, contexts: bool = True) -> Example:
+    """An example whose texts have slots; candidates that became equal to the right one are right, too."""
+    candidates = [masked(text)[0] for text in example.candidates]
+    right = {candidates[i] for i in example.relevant}
+    relevant = tuple(i for i, text in enumerate(candidates) if text in right)
+    turns = tuple(masked(turn)[0] for turn in example.context) if contexts else example.context
+    return Example(turns, tuple(candidates), relevant, example.id)
+
+
+def hits(scorer: Scorer, examples: list[Example]) -> NDArray[np.float64]:
+    """Whether a right candidate is first; of candidates with equal scores, each is first equally often."""
+    scores = scorer.score([each.query for each in examples], [each.candidates for each in examples])
+    first = [np.flatnonzero(row == row.max()) for row in scores]
+    return np.array([np.isin(rows, each.relevant).mean() for rows, each in zip(first, examples, strict=True)])
+
+
+def recalls(model: str, examples: list[Example]) -> dict[str, Any]:
+    """R@1 in percent without and with slots, and the intervals of the differences."""
+    scorer = polyrank.load(model)
+    plain = hits(scorer, examples)
+    result: dict[str, Any] = {"n": len(examples), "plain": round(100 * plain.mean(), 2)}
+    for name, contexts in (("slots in candidates", False), ("slots", True)):
+        found = hits(scorer, [with_slots(each, contexts=contexts) for each in examples])
+        gain = found - plain
+        half = 196 * gain.std(ddof=1) / len(gain) ** 0.5
+        middle = 100 * gain.mean()
+        result[name] = [round(value, 2) for value in (100 * found.mean(), middle - half, middle + half)]
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tickets", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--examples", help="lists of candidates, to measure R@1")
+    parser.add_argument("--model", default="shipped:convert")
+    parser.add_argument("--limit", type=int, default=1000)
+    arguments = parser.parse_args()
+    if arguments.examples:
+        read = read_examples(arguments.examples).examples[: arguments.limit]
+        result = recalls(arguments.model, read)
+    else:
+        made = tickets(arguments.tickets, arguments.seed)
+        examples = read_examples([ticket.row() for ticket in made], speaker="agent").examples
+        planted = set().union(*(ticket.planted for ticket in made))
+        plain = said_as_is(examples)
+        result = {
+            "tickets": len(made),
+            "without slots": {"replies": len(plain), "catalogue": len(leaks(plain, planted))},
+        }
+        for least in (1, 2):
+            catalogue = frequent_replies(examples, min_count=least)
+            with tempfile.TemporaryDirectory() as folder:
+                found = search(made, catalogue, Path(folder), arguments.model)
+            result[f"count from {least}"] = {"replies": len(catalogue)} | found
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -51,7 +51,7 @@ def test_values_of_real_looking_replies(text: str, expected: str) -> None:
     [
         "May I help? Option 3 may help within 14 days, 24/7, at 50% off.",
         "1080p, 5000mAh, 24-48h, 3-5 days, 100-day, 2FA, iPhone14, B2B, version 2.10.3, 10,000 points",
-        "We march on; the second of 12 boxes. {name} is not a slot.",
+        "We march on; the second of 12 boxes. {nick} is not a slot.",
     ],
 )
 def test_words_that_are_not_values(text: str) -> None:

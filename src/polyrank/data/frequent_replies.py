@@ -14,6 +14,7 @@ from polyrank.errors import DataError
 from polyrank.records import Candidate, Example
 from polyrank.slots import (
     GAPS_FIELD,
+    NUMBER,
     SEVERAL,
     SLOT,
     Found,
@@ -37,7 +38,6 @@ _CAPITALIZED = re.compile(r"(?<![\w'’])(?=[^\W\d_a-zß-ÿ])(?!I\b)\w[\w'’-]+
 _PHRASE = re.compile(
     r"(?<![\w{])(?:\d+[a-z]?,? (?:[a-zß-ÿ]+ )?[^\W\d_a-zß-ÿ][\w'’-]+|[^\W\d_a-zß-ÿ][\w'’-]+ \d+[a-z]?)(?!\w)"
 )
-_NUMBER = re.compile(r"(?<![\w.,{-])\d(?:[\d.,]*\d){2}(?![\w}-])")
 
 
 def frequent_replies(
@@ -174,7 +174,7 @@ class _Conversation:
         heard = {"speaker": "customer", "listener": "agent"}
         said = {"speaker": "agent", "listener": "customer", "either": "customer"}
         kinds = {
-            (part.casefold(), kinds[name.whose])
+            (part.lower(), kinds[name.whose])
             for texts, kinds in ((self.heard, heard), (self.replies, said))
             for text in dict.fromkeys(texts)
             for name in people_in(text)
@@ -223,7 +223,7 @@ class _Corpus:
             plain = {word for text in texts for word in _words(_without_data(text, one.people))}
             self.n_lower.update(filter(str.islower, plain))
             n_named.update(list(one.people))
-            for word in {part.casefold() for text in texts for part in (*_words(text), *_PHRASE.findall(text))}:
+            for word in {part.lower() for text in texts for part in (*_words(text), *_PHRASE.findall(text))}:
                 self.n_customers[word] += last.get(word) != one.customer
                 last[word] = one.customer
             said_by_customers |= one.values
@@ -249,12 +249,12 @@ class _Corpus:
         names_at: dict[str, set[str]] = defaultdict(set)  # words at the place of a name, by the rest of the reply
         for _, made, _ in masked:
             for rest, name in _holes(made):
-                names_at[self.key(rest)].add(name.casefold())
+                names_at[self.key(rest)].add(name.lower())
         return [self._reply(text, made, one, names_at) for text, made, one in masked]
 
     def _reply(self, text: str, made: str, one: _Conversation, names_at: Mapping[str, Collection[str]]) -> _Reply:
         made = next((rest for rest, name in _holes(made) if self._is_name(rest, name, one, names_at)), made)
-        made = _NUMBER.sub(lambda number: "{number}" if self._is_rare(number[0]) else number[0], made)
+        made = NUMBER.sub(lambda number: "{number}" if self._is_rare(number[0]) else number[0], made)
         several = any(name.endswith("_2") and name.removesuffix("_2") not in SEVERAL for name in slots_in(made))
         values = [found for found in data_in(text) if not self._is_of_firm(found)]
         looked_up = frozenset(found.kind for found in values if normalized(found.value) not in one.values)
@@ -266,24 +266,24 @@ class _Corpus:
 
     def _is_name(self, rest: str, name: str, one: _Conversation, names_at: Mapping[str, Collection[str]]) -> bool:
         """Whether the words at the place of a name are one: known, or otherwise equal replies have others there."""
-        words = name.casefold().split()
+        words = name.lower().split()
         if all(word in self.names or word in self.common or word in one.people for word in words):
             return True
         return len(names_at[self.key(rest)]) > 1 and not any(self.n_lower[word] for word in words if word not in name)
 
     def _is_rare(self, words: str, n: int = N_OF_FIRM) -> bool:
         """Whether the conversations of fewer than ``n`` customers have each of these words."""
-        return all(self.n_customers[word] < n for word in _words(words.casefold()))
+        return all(self.n_customers[word] < n for word in _words(words.lower()))
 
     def _is_personal(self, made: str) -> bool:
         """Whether a template holds a word that may be a customer's data: a name, or one in no other conversation."""
         for match in _CAPITALIZED.finditer(SLOT.sub(lambda slot: " " * len(slot[0]), made)):
             starts = re.search(r"(?:^|[.!?:…\n(\"“„«*•–-])\s*$", made[: match.start()])
             known = _spelled(match[0], self.spelling)
-            word = known.casefold().removesuffix("'s").removesuffix("’s")
+            word = known.lower().removesuffix("'s").removesuffix("’s")
             if word in self.names or (not starts and (word in self.common or self._is_rare(known, 2))):
                 return True
-        if any(self.n_customers[phrase.casefold()] < 2 for phrase in _PHRASE.findall(made)):
+        if any(self.n_customers[phrase.lower()] < 2 for phrase in _PHRASE.findall(made)):
             return True
         return any(self._is_rare(_spelled(name, self.spelling), 2) for _, name in _holes(made))
 
@@ -312,7 +312,7 @@ def _words(text: str) -> list[str]:
 
 
 def _spelled(words: str, spelling: Mapping[str, str]) -> str:
-    return " ".join(spelling.get(word.casefold(), word) for word in words.split())
+    return " ".join(spelling.get(word.lower(), word) for word in words.split())
 
 
 def _spelling(counts: Mapping[str, int]) -> dict[str, str]:

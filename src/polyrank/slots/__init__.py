@@ -4,13 +4,14 @@
 ``templates`` puts slots into texts and fills them from a context. Nothing here knows files or models.
 """
 
-from polyrank.slots.data import KINDS, SEVERAL, Found, data_in, normalized
+from polyrank.slots.data import KINDS, NUMBER, SEVERAL, Found, data_in, normalized
 from polyrank.slots.people import parts_of, people_in
 from polyrank.slots.templates import GAPS_FIELD, SLOT, fill, masked, sent_template, slots_in, template, values_of
 
 __all__ = [
     "GAPS_FIELD",
     "KINDS",
+    "NUMBER",
     "SEVERAL",
     "SLOT",
     "Found",

@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 KINDS = (
     "customer", "agent", "order", "phone", "email", "address", "date", "time", "amount", "link", "iban", "card", "ip",
-    "secret", "number",
+    "secret", "number", "name",
 )  # fmt: skip
 """Names of slots. Conversations may already hold them, written by polyrank-chats."""
 SEVERAL = frozenset({"date", "time", "amount"})
 """Kinds of which a reply may hold several values: its slots are ``{date}``, ``{date_2}`` and so on."""
 
+NUMBER = re.compile(r"(?<![\w.,{-])\d(?:[\d.,]{0,20}\d){2}(?![\w}-])")
+"""A number of at least three digits, which may identify something."""
 _MONTH = (
     "(?:jan(?:uary|uar|vier)?|feb(?:ruary|ruar)?|f[ée]vrier|enero|febrero|mar(?:ch|s|zo)?|märz?|apr(?:il)?|avril|abril"
     "|(?-i:May)|mai|mayo|june?|juni|juin|junio|july?|juli|juillet|julio|aug(?:ust)?|ao[ûu]t|agosto|sept?(?:ember)?"

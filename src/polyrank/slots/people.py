@@ -143,7 +143,7 @@ def mentions(text: str, people: Mapping[str, str], common: Collection[str] = ())
     ['Mrs Miller', 'zoe miller', 'May']
     """
     for match in _pattern(frozenset(people)).finditer(text) if people else ():
-        word = match[0].casefold()
+        word = match[0].lower()
         before = text[max(match.start() - 9, 0) : match.start()].rstrip(" \t")
         starts = not match.start() or before.endswith((".", "!", "?", ":", "\n"))
         possessive = text.startswith(("'s ", "’s "), match.end())

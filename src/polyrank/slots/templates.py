@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from polyrank.records import Context
-from polyrank.slots.data import KINDS, Found, data_in, normalized
+from polyrank.slots.data import KINDS, NUMBER, Found, data_in, normalized
 from polyrank.slots.people import mentions, parts_of, people_in
 from polyrank.unicode import normal_form
 
@@ -66,7 +66,7 @@ def _slots_of(
     spans = [(one.start, one.end, one.kind, one.value) for one in found if not kept(one)]
     taken = {place for one in found for place in range(one.start, one.end)}
     spans += [
-        (*name.span(), kind := people[name[1].casefold()], f"{{{kind}}}")
+        (*name.span(), kind := people[name[1].lower()], f"{{{kind}}}")
         for name in mentions(text, people, common)
         if taken.isdisjoint(range(*name.span()))
     ]
@@ -92,12 +92,14 @@ def masked(text: str) -> tuple[str, list[tuple[int, int]]]:
     return made, places
 
 
-def _people_of(text: str, context: Context | None = None) -> dict[str, str]:
+def _people_of(text: str, context: Context | None = None, *, sure: bool = True) -> dict[str, str]:
     """The kind of slot of each word of a name at the places of names, and of those that a context has."""
-    names = [(name.name, "agent" if name.whose == "speaker" else "customer") for name in people_in(text) if name.sure]
+    names = [
+        (name.name, "agent" if name.whose == "speaker" else "customer") for name in people_in(text) if name.sure >= sure
+    ]
     values = {} if context is None else values_of(context)
     names += [(values[kind], kind) for kind in ("agent", "customer") if kind in values]
-    return {part.casefold(): kind for name, kind in names for part in parts_of(name)}
+    return {part.lower(): kind for name, kind in names for part in parts_of(name)}
 
 
 def sent_template(text: str, shown: Iterable[str], context: Context | None = None) -> str:
@@ -117,7 +119,8 @@ def sent_template(text: str, shown: Iterable[str], context: Context | None = Non
         if slots_in(reply) and _is_filled(text, SLOT.split(reply)[::2]):
             return reply
     known = {normalized(found.value) for reply in shown for found in data_in(reply)}
-    return template(text, _people_of(text, context), kept=lambda found: normalized(found.value) in known)
+    made = template(text, _people_of(text, context, sure=False), kept=lambda found: normalized(found.value) in known)
+    return NUMBER.sub(lambda number: number[0] if any(number[0] in reply for reply in shown) else "{number}", made)
 
 
 def _is_filled(text: str, fixed: Sequence[str]) -> bool:
