@@ -14,7 +14,7 @@ from polyrank_chats.report import Report
 AGENT, CUSTOMER, BOT = "agent", "customer", "bot"
 MIN_TALKS = 3  # of a sender, to tell its part by what it does
 MIN_SHARE = 0.8  # of the conversations in which agents are one side
-SYSTEM_WORDS = {"system", "developer", "tool", "function", "service message", "notification", "event", "observation"}
+SYSTEM_WORDS = {*NAMES["system_senders"], "service message"}
 
 
 @lru_cache(maxsize=2**12)

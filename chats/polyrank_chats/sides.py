@@ -18,6 +18,9 @@ def direction(value: str) -> str | None:
     >>> [direction(value) for value in ("MO", "outbound-api", "Eingehend", "recibidos", "open")]
     ['customer', 'agent', 'customer', 'customer', None]
     """
+    words = _words(value)
+    if "to" in words[1:-1]:  # Olark's MessageToVisitor
+        return {"agent": "customer", "customer": "agent"}.get(_side(words[-1]) or "")
     word = next(iter(re.findall(r"[^\W_]+", value.casefold())), "")
     return "customer" if word in NAMES["received"] else "agent" if word in NAMES["sent"] else None
 
@@ -25,12 +28,16 @@ def direction(value: str) -> str | None:
 @lru_cache(maxsize=2**12)
 def _side(value: str) -> str | None:
     """The side of a role or a direction, seen as one word; of a user next to customers, it is that of an agent."""
-    words = set(re.findall(r"[^\W\d_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", value).casefold()))
-    if len(words) > 3 or not words:
-        return None
+    words = {*_words(value)}
+    if len(words) > 3 or "to" in words:
+        return direction(value)
     if words.intersection((*NAMES["agents"], *NAMES["bots"])):
         return "agent"
     return "customer" if words.intersection(NAMES["customers"]) else direction(value)
+
+
+def _words(value: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", value).casefold())
 
 
 def role_columns(free: Sequence[Profile], usual_names: Sequence[str], is_said: Sequence[bool]) -> list[str]:

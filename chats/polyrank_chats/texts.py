@@ -75,12 +75,12 @@ def plain(value: Any) -> str:
         case list() | tuple():
             return "".join(map(plain_part, value)).strip()
         case dict():
-            return plain(value.get("text", value.get("value", "")))
+            return next(filter(None, (plain(value.get(key)) for key in ("text", "value", "content", "html"))), "")
     return str(value)
 
 
 def plain_part(part: Any) -> str:
     """As ``plain``, but keeps the blanks between parts."""
     if isinstance(part, dict):
-        part = part.get("text", plain(part.get("html")))
+        part = part.get("text", plain(part))
     return part if isinstance(part, str) else plain(part)

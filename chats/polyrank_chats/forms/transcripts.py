@@ -11,7 +11,7 @@ LINE = re.compile(  # [0:05] Ann: hi, 10:15 PM Ann: hi, ( 1m 5s ) Ann: hi, **Ann
     r"(?:[-*>] )?"
     r"(?P<at>[\[(][\d:., APMapmhs]+[\])] *|\d{1,2}:\d\d(?::\d\d)?(?: ?[APap]\.?[Mm]\.?)?[ \t]+(?:[-–] )?)?"
     r"(?:<[ @+%&~]?(?P<nick>[^\s<>]{1,40})>|\*\*(?P<bold>[^*:\n]{1,40}):?\*\*:?"
-    r"|(?P<name>[^\W\d_][^:\n,;\t]{0,39}?)(?: ?[(\[][\d:., APMapm]+[)\]])? ?:) +(?P<text>\S.*)"
+    r"|(?P<name>[^\W\d_][^:\n,;\t]{0,39}?)(?: ?[(\[][\d:., APMapm/-]+[)\]])? ?:)(?: +(?P<text>\S.*)|(?<=\*)$)"
 )
 Lines = list[tuple[int, str]]
 """Lines with their numbers."""
@@ -25,7 +25,7 @@ def is_transcript(text: str) -> bool:
     """
     lines = [line for line in text.split("\n") if line.strip()][:200]
     names = [_name(found) for line in lines if (found := LINE.match(line.strip()))]
-    return len(set(names)) > 1 and 2 * len(names) > len(lines) and 2 * len(set(names)) <= len(names) + 2
+    return len(set(names)) > 1 and 2 * len(names) >= len(lines) and 2 * len(set(names)) <= len(names) + 2
 
 
 def transcript(file: File) -> Messages | None:
@@ -43,6 +43,9 @@ def transcript(file: File) -> Messages | None:
 def _messages(file: File, text: str) -> Messages:
     blocks = list(_blocks(text))
     alone = all(sum(LINE.match(line) is not None for _, line in block) < 2 for block in blocks)
+    found = [LINE.match(line) for block in blocks for _, line in block]
+    if any(each and not each["text"] for each in found):  # texts are below their names
+        blocks = [[line for block in blocks for line in block]]
     for block_number, block in enumerate(blocks, 1):
         conversation = file.stem if alone or len(blocks) == 1 else f"{file.stem}:{block_number}"
         for number, name, words in _spoken(block):
@@ -74,12 +77,12 @@ def _spoken(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
             words.append(line)
             continue
         if name:
-            yield start, name, "\n".join(words)
-        start, name, words = (number, _name(found), [found["text"]]) if found else (number, "", [])
+            yield start, name, "\n".join(words).strip()
+        start, name, words = (number, _name(found), [found["text"] or ""]) if found else (number, "", [])
         if not found:
             yield number, "", line
     if name:
-        yield start, name, "\n".join(words)
+        yield start, name, "\n".join(words).strip()
 
 
 def _name(found: re.Match[str]) -> str:

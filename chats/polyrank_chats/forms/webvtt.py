@@ -14,7 +14,10 @@ from polyrank_chats.messages import Message, Messages
 
 CUE = re.compile(r"^(?:\d+:)?\d\d:\d\d[.,]\d{3} --> ", re.MULTILINE)
 VOICE = re.compile(r"<v(?:\.[^\s>]*)? ([^>]+)>")
-HEADING = re.compile(r"^([^\W\d_][^:\n,;|\t]{0,39}?)[ \t]+[(\[]?(?:\d+:)?\d{1,2}:\d\d[)\]]?:?[ \t]*$", re.MULTILINE)
+HEADING = re.compile(
+    r"^([^\W\d_][^:\n,;|\t]{0,39}?)(?: [-–|])?[ \t]+(?:\d[\d./-]{5,9},? )?[(\[]?(?:\d+:)?\d{1,2}:\d\d[)\]]?:?[ \t]*$",
+    re.MULTILINE,
+)
 NAMED = re.compile(r"\[?(?P<name>[^\W\d_][^:\n,;\]]{0,39}?)\]? ?: +(?P<text>\S.*)", re.DOTALL)
 
 
