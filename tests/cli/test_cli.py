@@ -253,7 +253,7 @@ def test_index_info_and_verify(trained: dict[str, Path]) -> None:
 def test_the_formats_named_in_the_help_are_all() -> None:
     from polyrank.data import IMPORTERS
 
-    shown = run("import", "corpus", "--help").stdout
+    shown = run("import", "--list").stdout
     assert [name for name in IMPORTERS if name not in shown] == []
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from polyrank.cli.commands import app
 from polyrank.data import import_examples, read_examples
 from polyrank.data.splits import split
 from polyrank.errors import DataError
@@ -160,12 +159,3 @@ def test_corpora_of_dialogues(tmp_path: Path) -> None:
     for name, text in (("labelled-turns", "2\ta\tb\n"), ("parlai", "1 hi\thello\n"), ("personachat", "[]")):
         with pytest.raises(DataError, match=r"x\.txt:1: "):
             imported(name, path, text)
-
-
-def test_every_form_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    from polyrank.data.importers import IMPORTERS
-
-    with pytest.raises(SystemExit):
-        app(["import", "--list"])
-    listed = capsys.readouterr().out
-    assert [name for name in IMPORTERS if f"\n{name} " not in listed] == []

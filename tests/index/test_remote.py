@@ -624,8 +624,10 @@ def test_a_search_asks_once_for_the_state_once_for_lists_and_once_for_rows(milvu
             asked.append(method)
             return call(method, *arguments, **settings)
 
+        replies = Replies(Hashed(), index)
+        replies.answer("w1 w2", 5)  # reads the catalogue's languages, once for each of its versions
         index.server._call = recorded  # type: ignore[method-assign]
-        assert Replies(Hashed(), index).answer("w1 w2", 5).exact
+        assert replies.answer("w1 w2", 5).exact
         assert asked == ["describe_collection", "search", "get"]
 
 

@@ -179,10 +179,13 @@ class Replies(Closing):
     def _languages(self) -> frozenset[str]:
         """The languages of the first candidates, from their metadata."""
         self.index.refresh()
-        if self._languages_of_version[0] != self.index.version:
+        # a server's version counts refreshes, one for each answer
+        opening, change = self.index.version
+        version = opening, change if self.index.reports_changes else change // N_FIRST
+        if self._languages_of_version[0] != version:
             first = self.index.page(n=N_FIRST).candidates
             codes = (candidate.metadata.get(LANGUAGE_FIELD) for candidate in first)
-            self._languages_of_version = self.index.version, frozenset(code for code in codes if isinstance(code, str))
+            self._languages_of_version = version, frozenset(code for code in codes if isinstance(code, str))
         return self._languages_of_version[1]
 
     def any_passes(self, filter: Filter) -> bool:

@@ -129,9 +129,11 @@ class Index(CandidateStore):
 
     Attributes:
         opening: number of times the folder was opened; it rises when another index replaced the folder.
+        reports_changes: whether ``version`` is equal while nothing changes.
     """
 
     opening: int
+    reports_changes: bool = True
 
     @property
     @abstractmethod

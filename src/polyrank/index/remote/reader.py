@@ -80,6 +80,7 @@ class RemoteIndex(Index):
     # set by ``refresh``
     fingerprint = model = collection = ""
     dimension = change = 0
+    reports_changes = False
     kind = ""
     _description: CollectionDescription
     precision: Precision = "fp32"
