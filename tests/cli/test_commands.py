@@ -183,7 +183,7 @@ def test_messages_name_a_commands_options_instead_of_arguments(monkeypatch: pyte
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
+def test_documents_of_text_files_are_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("restart it\n\n  \nthe bill\n", "utf-8-sig")
     (tmp_path / "b.txt").write_text("my bill is high\nand the wifi\n", "utf-8")
 
@@ -195,10 +195,10 @@ def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
     found = ids(tmp_path / "a.txt")
     assert sorted(found) == ["1", "4"]
     assert found[0] == "4"
-    assert ids(tmp_path / "a.txt", tmp_path / "b.txt") == [str(tmp_path / "b.txt"), str(tmp_path / "a.txt")]
+    assert ids(tmp_path / "a.txt", tmp_path / "b.txt")[0] == f"{tmp_path / 'b.txt'}:1"
     (tmp_path / "b.txt").write_bytes(b"ab\xff")
     said = refusal("rank", "bm25", "my bill", tmp_path / "a.txt", tmp_path / "b.txt")
-    assert "byte 3 is not UTF-8; save it as text in UTF-8" in said
+    assert "byte 3 of the line is not UTF-8" in said
 
 
 def test_verify_reports_whether_an_index_is_sound(files: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from polyrank.errors import ArtifactError, DataError, DivergedError, UsageError
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Context
-from polyrank.scorers.open import load_frozen
+from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder
 from polyrank.tuning.intents import (
     Encoded,
@@ -75,7 +75,7 @@ def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.fixture(scope="module")
 def bi(models: dict[str, Path]) -> Encoder:
-    return load_frozen(str(models["bi"]), "train on", device="cpu")
+    return load_encoder(str(models["bi"]), device="cpu")
 
 
 def utterances(copies: int = 4) -> tuple[Utterance, ...]:
@@ -214,7 +214,7 @@ def test_no_text_is_in_both_parts_even_with_several_intents() -> None:
 
 
 def test_encodings_are_the_mean_of_the_real_vectors(models: dict[str, Path]) -> None:
-    encoder = load_frozen(str(models["poly"]), "train on", device="cpu")
+    encoder = load_encoder(str(models["poly"]), device="cpu")
     texts = ["my wifi is down", "hi"]
     vectors, mask = encoder.encode_contexts([Context((text,)) for text in texts])
     want = [row[real].mean(0) for row, real in zip(vectors, mask, strict=True)]
@@ -223,7 +223,7 @@ def test_encodings_are_the_mean_of_the_real_vectors(models: dict[str, Path]) -> 
 
 @pytest.mark.parametrize("name", ["convert", "multi"])
 def test_r_equals_the_reduction(models: dict[str, Path], name: str) -> None:
-    encoder = load_frozen(str(models[name]), "train on", device="cpu")
+    encoder = load_encoder(str(models[name]), device="cpu")
     r = encode(encoder, ["my wifi is down", "red", ""])
     model = encoder.model  # type: ignore[attr-defined]  # an EncoderScorer, which r needs
     tokens = encoder.texts.contexts([Context(("my wifi is down",))])  # type: ignore[attr-defined]
@@ -568,9 +568,9 @@ def test_the_folder_predicts_equally_and_refuses_another_encoder_and_damage(
         save_intents(place, found)
     save_intents(place, found, replace=True)
     with pytest.raises(UsageError, match="predicts intents"):
-        load_frozen(str(place), "train on")
+        load_encoder(str(place))
     with pytest.raises(UsageError, match="has no vectors"):
-        load_frozen(str(models["cross"]), "train on")
+        load_encoder(str(models["cross"]))
     for file in ("intent.json", "intent.safetensors"):
         data = (place / file).read_bytes()
         for i in range(0, len(data), max(1, len(data) // 40)):

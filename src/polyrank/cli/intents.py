@@ -40,7 +40,7 @@ def intents_train(
     The intent "oos" marks utterances out of scope. If the development part has some, they set a threshold of rejection.
     """
     from polyrank.loading.folders import INTENTS
-    from polyrank.scorers.open import load_frozen
+    from polyrank.scorers.open import load_encoder
     from polyrank.storage.durable import check_replaceable
     from polyrank.tuning import intents
 
@@ -53,7 +53,7 @@ def intents_train(
     with WorkDisplay() as display:
         result = intents.train_intents(
             splits,
-            load_frozen(encoder, "train on", device=device),
+            load_encoder(encoder, device=device),
             encoder_name=encoder,
             n_few_shot=few_shot,
             seeds=range(1, seeds + 1),

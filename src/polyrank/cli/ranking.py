@@ -17,8 +17,6 @@ from polyrank.errors import DataError, UsageError
 if TYPE_CHECKING:
     from polyrank.records import Candidate, Context, Ranked
 
-TABLES = (".jsonl", ".json", ".csv", ".parquet")
-
 
 def rank(
     model: Annotated[
@@ -42,9 +40,8 @@ def rank(
 ) -> None:
     """Rank documents for a query: as a table in a terminal, or as a line of JSON for each query in a pipe.
 
-    With a query, the documents are files or the lines of stdin. Several text files are one document each; in a single
-    text file each line is a document. JSON lines, CSV and Parquet have one document per row, with a text and optionally
-    an id.
+    With a query, the documents are those of files or the lines of stdin. A .txt file has one document per line; JSON
+    lines, CSV and Parquet have one per row, with a text and optionally an id.
 
     Without a query, each line of stdin is an object: {"query": "...", "documents": ["...", ...]}, or {"context": [...],
     "candidates": [...]}. A query may be a list of turns, a document may be {"id": ..., "text": ...}, and the object may
@@ -109,36 +106,19 @@ def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
 
 def _documents(files: Sequence[Path]) -> "Iterator[Candidate]":
     """The documents of the files, or of stdin. With several files, ids start with the name of the file."""
+    from dataclasses import replace
+
+    from polyrank.data.pool import numbered_candidates, text_id
+
     if files in ([], [Path("-")]):
         if sys.stdin.isatty():
             notify("Type one document per line; Ctrl-D ends the list.")
         yield from parsed_lines(_document_of_line)
         return
     for path in files:
-        yield from _documents_of(path, alone=len(files) == 1)
-
-
-def _documents_of(path: Path, *, alone: bool) -> "Iterator[Candidate]":
-    from dataclasses import replace
-
-    from polyrank.data.pool import numbered_candidates, text_id
-    from polyrank.data.rows import numbered_lines, open_file, suffix
-    from polyrank.records import Candidate
-
-    if suffix(path) in TABLES:
         for number, document in numbered_candidates(path):
-            name = document.id if document.id != text_id(document.text) else str(number)
-            yield replace(document, id=name if alone else f"{path}:{name}")
-    elif alone:
-        for number, line in numbered_lines(path):
-            if not line.isspace():
-                yield Candidate(str(number), line.rstrip("\r\n"))
-    else:
-        with open_file(path) as stream:
-            try:
-                yield Candidate(str(path), stream.read().decode("utf-8-sig"))
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path}: byte {error.start + 1} is not UTF-8; save it as text in UTF-8") from error
+            name = str(number) if document.id == text_id(document.text) else document.id
+            yield replace(document, id=name if len(files) == 1 else f"{path}:{name}")
 
 
 def _document_of_line(number: int, line: str) -> "Candidate":

@@ -181,17 +181,3 @@ def encoder_of(scorer: Scorer) -> Encoder:
             raise UsageError(f"{name} has no vectors; give the encoder whose scores it corrects")
         raise UsageError(f"{name} has no vectors to index, as a Cross-encoder; give a Bi- or Poly-encoder")
     return encoder
-
-
-def load_frozen(name: str, purpose: str, *, device: str = "auto") -> Encoder:
-    """As ``load``, for a model whose vectors something else is trained on.
-
-    Raises:
-        UsageError: the model does not exist or has no vectors; the message names the purpose.
-    """
-    scorer = load(name, device=device)
-    if not isinstance(scorer, Encoder):
-        raise UsageError(
-            f"{name} has no vectors to {purpose}; give a Bi- or Poly-encoder, a ConveRT or an untuned backbone"
-        )
-    return scorer

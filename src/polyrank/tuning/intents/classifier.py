@@ -13,7 +13,7 @@ from polyrank.loading.folders import INTENTS
 from polyrank.loading.models import model_exists, portable_name, resolved_name
 from polyrank.records import Context, turns_of
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.open import load_frozen
+from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.tuning.intents.head import Floats, Head
@@ -142,7 +142,7 @@ def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto"
     name = encoder or resolved_name(document["encoder"], path)
     if not model_exists(name):
         raise UsageError(f"{path} needs the encoder {name}, which does not exist; give its folder as `encoder`")
-    opened = load_frozen(name, "train on", device=device)
+    opened = load_encoder(name, device=device)
     if opened.fingerprint != document["encoder_fingerprint"]:
         raise ArtifactError(
             f"{path} was trained on encoder {document['encoder_fingerprint'][:12]}, and {name} is"
