@@ -178,8 +178,9 @@ class Replies(Closing):
 
     def _languages(self) -> frozenset[str]:
         """The languages of the first candidates, from their metadata."""
-        self.index.refresh()
-        # a server's version counts refreshes, one for each answer
+        if self.index.reports_changes:
+            self.index.refresh()
+        # otherwise a server's version counts refreshes, one for each answer
         opening, change = self.index.version
         version = opening, change if self.index.reports_changes else change // N_FIRST
         if self._languages_of_version[0] != version:
