@@ -23,13 +23,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from polyrank import load
-from polyrank.errors import PolyrankError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     transformers.utils.logging.disable_progress_bar()
     from sentence_transformers import CrossEncoder, SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
 
 PAGE = Path(__file__).parents[1] / "docs" / "layouts.md"
 QUERIES = ["my wifi is down", "  the Bill is too high, please!  ", "hello", "?"]
@@ -125,6 +124,31 @@ def saved_pairs(folder: Path, name: str, text: dict[str, Any], **others: Any) ->
     return saved(CrossEncoder(str(plain), device="cpu", **others), folder / "m")
 
 
+def edited(folder: Path, file: str, **settings: Any) -> Path:
+    """Change settings in a JSON file of a folder."""
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | settings), "utf-8")
+    return folder
+
+
+def lower_cased(folder: Path) -> Path:
+    """A folder whose texts are lower-cased first."""
+    return edited(folder, "sentence_bert_config.json", do_lower_case=True)
+
+
+def old_layout(folder: Path) -> Path:
+    """A folder in the layout of the library's first versions, with the transformer in a subfolder."""
+    modules = json.loads((folder / "modules.json").read_text("utf-8"))
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for file in list(folder.iterdir()):
+        if file.is_file() and file.name not in ("modules.json", "config_sentence_transformers.json"):
+            file.rename(inner / file.name)
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
+    return folder
+
+
 WORDS, BYTES, DECODER = {"words": True}, {}, {"start": False}
 PROMPTS = {"query": "the query: ", "document": "passage: "}
 Layout = Callable[[Path], Path]
@@ -156,6 +180,76 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "Bert encoder, saved with messages": lambda folder: encoder(
         folder, "BertModel", Pooling(32, "mean"), text={"words": True, "chat_template": PLAIN}
+    ),
+    **{
+        f"Bert encoder, {mode} pooling": lambda folder, mode=mode: encoder(
+            folder, "BertModel", Pooling(32, mode), text=WORDS
+        )
+        for mode in Pooling.POOLING_MODES
+    },
+    "Bert encoder, dot product": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "cls"), text=WORDS, similarity_fn_name="dot"
+    ),
+    "Bert encoder, normalized, dot product": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "cls"), Normalize(), text=WORDS, similarity_fn_name="dot"
+    ),
+    "Bert encoder, two poolings": lambda folder: encoder(folder, "BertModel", Pooling(32, ("mean", "max")), text=WORDS),
+    "Bert encoder, Dense (LaBSE)": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "cls"), lambda: Dense(32, 32), Normalize(), text=WORDS
+    ),
+    "Bert encoder, Dense, dot product": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "mean"), lambda: Dense(32, 16), text=WORDS, similarity_fn_name="dot"
+    ),
+    "Bert encoder, LayerNorm, truncated": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "mean"), LayerNorm(32), text=WORDS, truncate_dim=16
+    ),
+    "Bert encoder, LayerNorm": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "mean"), LayerNorm(32), Normalize(), text=WORDS
+    ),
+    "Bert encoder, prompts": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "mean"), text=WORDS, prompts=PROMPTS
+    ),
+    **{
+        f"Bert encoder, {mode} pooling without the prompts": lambda folder, mode=mode: encoder(
+            folder, "BertModel", Pooling(32, mode, include_prompt=False), text=WORDS, prompts=PROMPTS
+        )
+        for mode in ("cls", "mean", "weightedmean")
+    },
+    "Bert encoder, lower case": lambda folder: lower_cased(
+        encoder(folder, "BertModel", Pooling(32, "mean"), text=WORDS)
+    ),
+    "Roberta encoder, lower case and prompts": lambda folder: lower_cased(
+        encoder(folder, "RobertaModel", Pooling(32, "mean"), prompts=PROMPTS, settings={"type_vocab_size": 1})
+    ),
+    "Bert encoder, 0_Transformer": lambda folder: old_layout(
+        encoder(folder, "BertModel", Pooling(32, "max"), lambda: Dense(32, 16), text=WORDS)
+    ),
+    "Qwen3-Embedding": lambda folder: encoder(
+        folder,
+        "Qwen3Model",
+        Pooling(32, "lasttoken"),
+        Normalize(),
+        text={**DECODER, "padding_side": "left"},
+        prompts={"query": "Instruct: find the answer\nQuery:", "document": ""},
+    ),
+    "EmbeddingGemma": lambda folder: encoder(
+        folder,
+        "Gemma3TextModel",
+        Pooling(32, "mean"),
+        lambda: Dense(32, 48, bias=False, activation_function=torch.nn.Identity()),
+        lambda: Dense(48, 32, bias=False, activation_function=torch.nn.Identity()),
+        Normalize(),
+        settings={"use_bidirectional_attention": True, "sliding_window": 8},
+        prompts={"query": "task: search result | query: ", "document": "title: none | text: "},
+    ),
+    "Mistral encoder": lambda folder: encoder(
+        folder, "MistralModel", Pooling(32, "lasttoken"), Normalize(), text={"padding_side": "left"}
+    ),
+    "Mistral encoder without an end token": lambda folder: encoder(
+        folder, "MistralModel", Pooling(32, "lasttoken"), text={"end": False}
+    ),
+    "Llama encoder, weighted mean (SGPT)": lambda folder: encoder(
+        folder, "LlamaModel", Pooling(32, "weightedmean"), text={"start": False, "end": False}
     ),
     "SqueezeBert encoder": lambda folder: encoder(
         folder,
@@ -221,17 +315,32 @@ def difference(folder: Path) -> float:
     return float(np.abs(np.stack(scores) - theirs(folder)).max())
 
 
+HEAD = """<!-- written by runs/layouts.py -->
+
+# Models of sentence-transformers
+
+polyrank scores a model of the Hugging Face Hub as its author meant it, or refuses it with the reason. The table shows
+the largest difference of scores from sentence-transformers, in fp32, on small models with random weights. A test checks
+that none is above 0.00001.
+
+A training or `untuned:` starts with the same scores. Prompts of the model become `text.context_prefix` and
+`text.candidate_prefix` of a recipe, unless it sets them. Models that read messages, concatenate several poolings, cut
+their vectors, or leave prompts out of the pooling rank, but cannot be trained.
+
+| model | largest difference |
+|---|---:|
+"""
+
+
 def main(names: Sequence[str]) -> None:
-    """Measure the named layouts, or all."""
-    rows = []
+    """Measure the named layouts; or all, and write the page."""
+    rows = {}
     for name in names or LAYOUTS:
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                found = f"{difference(LAYOUTS[name](Path(folder))):.1e}"
-            except PolyrankError as error:
-                found = f"refused: {error}".replace(folder, "FOLDER")
-        rows.append((name, found))
-        print(f"{name}: {found}")
+            rows[name] = difference(LAYOUTS[name](Path(folder)))
+        print(f"{name}: {rows[name]:.1e}")
+    if not names:
+        PAGE.write_text(HEAD + "".join(f"| {name} | {value:.0e} |\n" for name, value in rows.items()), "utf-8")
 
 
 if __name__ == "__main__":

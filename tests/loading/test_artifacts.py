@@ -46,6 +46,7 @@ from polyrank.loading.models import (
 )
 from polyrank.models import new_model
 from polyrank.models.artifacts import dtype_name, load_model, read_config, read_sizes, save_model
+from polyrank.models.published import read_published
 from polyrank.models.start import start_model
 from polyrank.records import Candidate, Context
 from polyrank.scorers.encoder import EncoderScorer
@@ -192,10 +193,10 @@ def test_a_hub_name_without_network_fails_fast(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_embedded_backbone_is_found_and_known() -> None:
     try:
-        source = resolve_backbone("embedded")
+        resolve_backbone("embedded")
     except MissingExtraError:
         pytest.skip("the embedded extra is not installed")
-    assert source.mean_pooled
+    assert read_published("embedded").reduction() == "mean"
 
 
 def test_sizes_need_a_sound_file(tmp_path: Path) -> None:
@@ -245,6 +246,7 @@ def test_any_changed_setting_changes_the_fingerprint(poly: tuple[Any, Texts, Any
         "max_context_tokens": 31, "max_candidate_tokens": 11, "max_background_tokens": 7, "turn_separator": "[EOT]",
         "new_tokens": ("[EOT]",), "speaker_prefixes": ("a: ",), "background": "after", "close_last_turn": True,
         "share_pair_budget": False, "start_candidate_of_pair": True, "max_earlier_turns": 3,
+        "context_prefix": "q: ", "candidate_prefix": "p: ", "slots": True,
     }  # fmt: skip
     settings = {
         "reduction": "sqrt_n", "reduction_tokens": 9, "shared_towers": False, "projection_dim": 5, "output_scale": 3.0,
@@ -273,7 +275,7 @@ def test_any_text_setting_of_a_convert_changes_its_fingerprint(tmp_path: Path) -
     settings = {
         "max_context_tokens": 50, "max_candidate_tokens": 50, "max_earlier_tokens": 21, "max_earlier_turns": 3,
         "number_prefixes": True, "background": "after", "vocabulary": "a file", "min_count": 4,
-        "vocabulary_size": 99, "n_buckets": 5, "count_repeats": True,
+        "vocabulary_size": 99, "n_buckets": 5, "count_repeats": True, "slots": True,
     }  # fmt: skip
     assert set(settings) == {field.name for field in dataclasses.fields(ConvertText)}
     prints = {save_model(tmp_path / "m", model, texts, config)}

@@ -21,7 +21,9 @@ from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.backbone import empty_backbone
 from polyrank.models.build import fit_output_scale, resolve
+from polyrank.models.foreign.files import read_pooling
 from polyrank.models.hugging_face import max_positions
+from polyrank.models.published import read_published
 from polyrank.models.scoring import scores
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
@@ -277,36 +279,43 @@ def test_a_wrong_number_of_codes_is_refused_before_any_work() -> None:
 # networks around a backbone
 
 
-def test_a_sentence_encoders_backbone_keeps_its_settings(mean_pooled_backbone: Path) -> None:
-    plain, pooled = False, True
-    assert resolve_backbone(str(mean_pooled_backbone)).mean_pooled
-    assert resolve(BiConfig(), plain) == BiConfig(reduction="first")
-    assert resolve(BiConfig(), pooled) == BiConfig(reduction="mean", match_self_score=20.0)
-    assert resolve(PolyConfig(), plain) == PolyConfig(reduction="first", code_init="uniform")
-    assert resolve(PolyConfig(), pooled) == PolyConfig(reduction="mean", code_init="normal", match_self_score=20.0)
+def test_a_sentence_encoders_backbone_keeps_its_settings(mean_pooled_backbone: Path, tiny_backbone: Path) -> None:
+    plain, pooled = read_published(str(tiny_backbone)), read_published(str(mean_pooled_backbone))
+    assert pooled.poolings == ("mean",)
+    own: dict[str, Any] = {"normalize": False}
+    assert resolve(BiConfig(), plain) == BiConfig(reduction="first", **own)
+    assert resolve(BiConfig(), pooled) == BiConfig(reduction="mean", match_self_score=20.0, **own)
+    assert resolve(PolyConfig(), plain) == PolyConfig(reduction="first", code_init="uniform", **own)
+    wanted = PolyConfig(reduction="mean", code_init="normal", match_self_score=20.0, **own)
+    assert resolve(PolyConfig(), pooled) == wanted
     assert resolve(CrossConfig(), pooled) == CrossConfig()
     assert resolve(BiConfig(normalize=True), plain) == BiConfig(
         reduction="first", match_self_score=20.0, normalize=True
     )
     for given_scale in ({"output_scale": 2.0}, {"match_output_std": 0.5}, {"match_self_score": 5.0}):
         found = resolve(BiConfig(reduction="sqrt_n", **given_scale), pooled)  # type: ignore[arg-type]
-        assert found == BiConfig(reduction="sqrt_n", **given_scale)  # type: ignore[arg-type]
-    own = PolyConfig(reduction="first", code_init="uniform", output_scale=1.0)
-    assert resolve(own, pooled) == own
+        assert found == BiConfig(reduction="sqrt_n", **given_scale, **own)
+    set_all = PolyConfig(reduction="first", code_init="uniform", output_scale=1.0, normalize=False)
+    assert resolve(set_all, pooled) == set_all
+    cosine = dataclasses.replace(pooled, cosine=True)
+    assert resolve(BiConfig(), cosine) == BiConfig(reduction="mean", match_self_score=20.0, normalize=True)
+    assert resolve(BiConfig(), dataclasses.replace(cosine, name="embedded")).normalize is False  # type: ignore[union-attr]
+    assert resolve(PolyConfig(), cosine).normalize is False  # type: ignore[union-attr]
 
 
-def test_a_folder_records_mean_pooling(tiny_backbone: Path, tmp_path: Path) -> None:
-    assert resolve_backbone(str(tiny_backbone)) == BackboneRef(tiny_backbone, str(tiny_backbone), mean_pooled=False)
+def test_a_folder_records_its_pooling(tiny_backbone: Path, tmp_path: Path) -> None:
+    assert resolve_backbone(str(tiny_backbone)) == BackboneRef(tiny_backbone, str(tiny_backbone))
+    assert read_pooling(tiny_backbone) == ()
     (tmp_path / "model-00001-of-00002.safetensors").touch()
     (tmp_path / "1_Pooling").mkdir()
     pooling = tmp_path / "1_Pooling" / "config.json"
-    for said, mean in (("_mean_tokens", False), ("_mean_tokens", True), ("", "cls"), ("", "mean"), ("", ["mean"])):
-        pooling.write_text(json.dumps({f"pooling_mode{said}": mean}), "utf-8")
-        assert resolve_backbone(str(tmp_path)).mean_pooled == (mean not in (False, "cls"))
+    for said, value, wanted in (("_mean_tokens", True, "mean"), ("", "cls", "first"), ("", ["mean"], "mean")):
+        pooling.write_text(json.dumps({f"pooling_mode{said}": value}), "utf-8")
+        assert read_pooling(tmp_path) == (wanted,)
     for damaged in ("{", "[1]"):
         pooling.write_text(damaged, "utf-8")
         with pytest.raises(ArtifactError, match=r"1_Pooling/config\.json is damaged .*; download the model again"):
-            resolve_backbone(str(tmp_path))
+            read_pooling(tmp_path)
     with pytest.raises(ArtifactError, match=r"has no \.safetensors weights"):
         resolve_backbone(str(tmp_path / "1_Pooling"))
 

@@ -13,7 +13,7 @@ import polyrank
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-GENERATED = ("commands.md", "recipe.md", "results.md")
+GENERATED = ("commands.md", "recipe.md", "results.md", "layouts.md")
 
 
 @pytest.mark.parametrize("name", ["commands", "recipe"])

@@ -1,21 +1,143 @@
 """Every layout and architecture of runs/layouts.py scores as in its own library, to 1e-5."""
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from polyrank import Context, load
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.exported import export_to_sentence_transformers
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
 
-from layouts import DECODER, DOCUMENTS, LAYOUTS, QUERIES, RERANKER, difference, plain_pairs
+from layouts import (
+    DECODER,
+    DOCUMENTS,
+    LAYOUTS,
+    PAGE,
+    QUERIES,
+    RERANKER,
+    Pooling,
+    SentenceTransformer,
+    Transformer,
+    difference,
+    network,
+    plain_pairs,
+    theirs,
+    tokenizer,
+)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_scores_like_its_library(name: str, tmp_path: Path) -> None:
     assert difference(LAYOUTS[name](tmp_path)) <= 1e-5
+
+
+def test_the_page_lists_every_layout() -> None:
+    rows = re.findall(r"^\| (.*) \| (\d.*) \|$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    assert [name for name, _ in rows] == list(LAYOUTS)
+    assert all(float(value) <= 1e-5 for _, value in rows)
+
+
+ENCODERS = [name for name in LAYOUTS if "encoder" in name or "Embedding" in name]
+REFUSED = ("messages", "two poolings", "truncated", "without the prompts")
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_training_starts_at_the_scores_of_the_loaded_model(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Bi-encoder on the folder, before its first step, and the folder that it saves; or the folder is refused."""
+    folder = LAYOUTS[name](tmp_path)
+    policy = TextPolicy(max_context_tokens=120, max_candidate_tokens=120)
+    config = BiConfig(backbone=str(folder))
+    if any(reason in name for reason in REFUSED):
+        with pytest.raises((ArtifactError, ConfigError), match=r"does not train|a training by one"):
+            new_model(config, policy, seed=1, sample=DOCUMENTS)
+        return
+    model, texts, resolved = new_model(config, policy, seed=1, sample=DOCUMENTS)
+    assert not caplog.records
+    wanted = theirs(folder)
+    save_model(tmp_path / "saved", model, texts, resolved)
+    for scorer in (EncoderScorer(model, texts), load(tmp_path / "saved", device="cpu")):
+        found = np.stack(scorer.score(QUERIES, [DOCUMENTS] * len(QUERIES)))
+        factor = 20.0 if resolved.normalize else float((found * wanted).sum() / (wanted * wanted).sum())
+        np.testing.assert_allclose(found / factor, wanted, rtol=1e-4, atol=1e-5)
+    again = load(f"untuned:{folder}", device="cpu")
+    np.testing.assert_allclose(np.stack(again.score(QUERIES, [DOCUMENTS] * 4)), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen3-Embedding",
+        "EmbeddingGemma",
+        "Bert encoder, Dense, dot product",
+        "Bert encoder, LayerNorm",
+        "Bert encoder, max pooling",
+        "Llama encoder, weighted mean (SGPT)",
+        "Roberta encoder, lower case and prompts",
+        "T5 encoder",
+    ],
+)
+def test_a_model_is_exported_as_it_came(name: str, tmp_path: Path) -> None:
+    folder = LAYOUTS[name](tmp_path)
+    config = BiConfig(backbone=str(folder), shared_towers=True)
+    made = new_model(config, TextPolicy(max_context_tokens=120, max_candidate_tokens=120), seed=1, sample=DOCUMENTS)
+    save_model(tmp_path / "saved", *made)
+    export_to_sentence_transformers(tmp_path / "saved", tmp_path / "out")
+    wanted, found = theirs(folder), theirs(tmp_path / "out")
+    factor = 1.0 if made[2].normalize else float((found * wanted).sum() / (wanted * wanted).sum())
+    np.testing.assert_allclose(found / factor, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", ["Qwen3Model", "Qwen3ForCausalLM", "MistralForCausalLM", "LlamaModel", "GPT2Model"])
+def test_a_plain_decoder_is_read_at_its_last_token(name: str, side: str, tmp_path: Path) -> None:
+    settings = {"n_embd": 32, "n_layer": 2, "n_head": 2} if name == "GPT2Model" else {}
+    folder = tokenizer(network(tmp_path / "m", name, **settings), start="GPT2" not in name, padding_side=side)
+    inner = Transformer(str(folder))
+    wanted = SentenceTransformer(modules=[inner, Pooling(32, "lasttoken")], device="cpu")
+    vectors = [np.stack([wanted.encode(text) for text in texts]) for texts in (QUERIES, DOCUMENTS)]
+    cosines = np.asarray(wanted.similarity(*vectors))
+    found = load(f"untuned:{folder}", device="cpu", max_candidate_tokens=120)
+    np.testing.assert_allclose(np.stack(found.score(QUERIES, [DOCUMENTS] * 4)), cosines, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ConfigError, match=r'is a decoder, .*; set model\.reduction = "last"'):
+        new_model(CrossConfig(backbone=str(folder)), None, seed=1, sample=DOCUMENTS)
+    cross, texts, _ = new_model(CrossConfig(backbone=str(folder), reduction="last"), None, seed=1, sample=DOCUMENTS)
+    scores = CrossScorer(cross, texts).score(QUERIES, [DOCUMENTS] * 4)
+    assert len({*np.stack(scores).round(5).flatten().tolist()}) == 24
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "missing"),
+    [
+        ("Bert encoder, Dense (LaBSE)", PolyConfig(n_codes=2), "layers after the pooling, cosine (model.normalize)"),
+        ("Bert encoder, mean pooling", BiConfig(reduction="first"), "pooling"),
+        ("Bert encoder, mean pooling", BiConfig(normalize=False), "cosine (model.normalize)"),
+        ("Bert encoder, prompts", BiConfig(), "prompts"),
+        ("Qwen3 classifier", BiConfig(), "scoring head"),
+    ],
+)
+def test_what_a_training_leaves_out_is_reported(
+    name: str, config: BiConfig, missing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = LAYOUTS.get(name, lambda path: plain_pairs(path, "Qwen3ForSequenceClassification", DECODER))
+    policy = TextPolicy(
+        max_context_tokens=120, max_candidate_tokens=120, context_prefix="my " if "pr" in name else None
+    )
+    folder = made(tmp_path)
+    new_model(replace(config, backbone=str(folder)), policy, seed=1, sample=DOCUMENTS)
+    assert caplog.messages == [f"the training starts from {folder} without its {missing}"]
 
 
 def test_a_template_without_the_roles_of_pairs_is_refused(tmp_path: Path) -> None:

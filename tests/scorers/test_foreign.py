@@ -373,7 +373,7 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("modules.json", lambda v: {"a": 1}, "lists no modules"),
         ("config_sentence_transformers.json", lambda v: v | {"similarity_fn_name": "manhattan"}, "by manhattan"),
         ("config_sentence_transformers.json", lambda v: v | {"model_type": "SparseEncoder"}, "is a SparseEncoder"),
-        ("config_sentence_transformers.json", lambda v: v | {"truncate_dim": 8}, "cuts its vectors to 8 numbers"),
+        ("config_sentence_transformers.json", lambda v: v | {"truncate_dim": "8"}, "truncate_dim = '8', not"),
         ("1_Pooling/config.json", lambda v: v | {"pooling_mode": "best"}, "pools by best"),
         ("modules.json", lambda v: [v[0], v[1] | {"path": "3_Pooling"}], r"3_Pooling/config\.json is missing"),
         ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "uses the activation torch.save"),

@@ -184,17 +184,20 @@ def test_texts_start_and_end_with_the_tokenizers_special_tokens(
     assert (again.start_id, again.end_id, again.pad_id) == (*boundaries, 0)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"cls_token": "[CLS]", "sep_token": "[SEP]"},
-        {"cls_token": "[CLS]", "pad_token": "<pad>"},
-        {"sep_token": "[SEP]", "pad_token": "<pad>"},
-    ],
-)
-def test_a_tokenizer_without_all_three_special_tokens_is_refused(tmp_path: Path, names: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="lacks a start, end or padding token"):
-        load_subwords(tokenizer_folder(tmp_path, **names))
+def test_a_tokenizer_without_a_token_to_pad_with_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="has no padding token; set pad_token in its config"):
+        load_subwords(tokenizer_folder(tmp_path, cls_token="[CLS]", sep_token="[SEP]"))
+
+
+def test_a_tokenizer_without_boundary_tokens_adds_none(tmp_path: Path) -> None:
+    own = load_subwords(tokenizer_folder(tmp_path, eos_token="</s>"))
+    assert (own.before, own.after, own.start_id, own.pad_id) == ([], [], own.end_id, own.end_id)
+    again = read_subwords(own.to_bytes(), "tokenizer.json")
+    assert (again.before, again.after, again.single) == ([], [], own.single)
+    texts = BackboneTexts(own, TextPolicy(), 512)
+    assert texts.candidate_ids("hello") == [6]
+    assert texts.candidate_ids("") == [own.pad_id]
+    assert texts.pair_ids(Context(("hello",)), "hello") == ([6, own.end_id, 6, own.end_id], [0, 0, 1, 1])
 
 
 def test_a_special_token_must_be_in_the_vocabulary(subwords: Any) -> None:

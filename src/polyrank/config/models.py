@@ -29,8 +29,8 @@ MODEL = DocumentKind(
 )
 CARD = "README.md"
 """The file of a model folder that describes the model to its readers."""
-Reduction = Literal["first", "mean", "mean_but_first", "mean_of_first", "sqrt_n"]
-PairReduction = Literal["first", "mean", "learnt"]  # of a Cross-encoder
+Reduction = Literal["first", "last", "max", "mean", "mean_but_first", "mean_of_first", "sqrt_n", "weighted_mean"]
+PairReduction = Literal["first", "last", "mean", "learnt"]  # of a Cross-encoder
 Side = Literal["context", "candidate"]
 
 
@@ -58,6 +58,9 @@ class TextPolicy(Settings):
         start_candidate_of_pair: put the start token before the candidate of a Cross-encoder's pair too, as in ParlAI.
         slots: read order numbers, dates, names and other data of conversations as slots such as {order}, in contexts
             and candidates: for catalogues with slots, see docs/slots.md.
+        context_prefix: text before each context, such as "query: ", which is never cut; None: the prompt that the
+            backbone's files have for queries, or none.
+        candidate_prefix: text before each candidate; None: the backbone's prompt for documents, or none.
     """
 
     max_context_tokens: int = 360
@@ -72,6 +75,8 @@ class TextPolicy(Settings):
     share_pair_budget: bool = True
     start_candidate_of_pair: bool = False
     slots: bool = False
+    context_prefix: str | None = None
+    candidate_prefix: str | None = None
 
     def check_budgets(self, max_positions: int) -> None:
         """Refuse texts that are longer than the network's longest input.
@@ -135,10 +140,11 @@ class BiConfig(Settings):
 
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
-        reduction: how token outputs become one vector: the "first" output, the "mean", the sum divided by the square
-            root of their number ("sqrt_n"), the mean of the first n ("mean_of_first"), or the mean without the first
-            boundary token ("mean_but_first"), as in the Poly-encoder paper (Table 7). None: the backbone's own
-            reduction, or "first" if it has none.
+        reduction: how token outputs become one vector: the "first" or the "last" output, the "max" of each number, the
+            "mean", the "weighted_mean" (the n-th output counts n times), the sum divided by the square root of their
+            number ("sqrt_n"), the mean of the first n ("mean_of_first"), or the mean without the first boundary token
+            ("mean_but_first"), as in the Poly-encoder paper (Table 7). None: the backbone's own reduction; if it has
+            none, the "last" of a decoder, whose outputs read earlier tokens only, and the "first" of others.
         reduction_tokens: n for "mean_of_first".
         shared_towers: one network for both sides. By default there are two, with the same initial weights.
         projection_dim: D of a trained linear map on each side; None: no map.
@@ -147,8 +153,9 @@ class BiConfig(Settings):
         output_scale: factor on token outputs; None: fitted (see the next two keys), or 1.
         match_output_std: fit ``output_scale`` so that token outputs have this standard deviation (BERT: 0.5).
         match_self_score: fit ``output_scale`` so that a candidate vector's dot product with itself averages this.
-        normalize: normalize every vector, so that a score is ``match_self_score`` (None: 20) times a cosine. By default
-            the lengths of the vectors count too, as in the papers.
+        normalize: normalize every vector, so that a score is ``match_self_score`` (None: 20) times a cosine. None: true
+            for a Bi-encoder on a sentence encoder that compares by cosine, so that it starts from its scores; false for
+            "embedded" and all others: the lengths of the vectors count too, as in the papers.
     """
 
     kind: ClassVar[str] = "bi"
@@ -166,7 +173,7 @@ class BiConfig(Settings):
     output_scale: Positive | None = None
     match_output_std: Positive | None = None
     match_self_score: Positive | None = None
-    normalize: bool = False
+    normalize: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +203,9 @@ class CrossConfig(Settings):
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
         head: "linear", h_1 W (ICLR 2020), or "mlp", with a tanh layer before it (Tao et al.).
-        reduction: what the head reads: the "first" output, as in both papers; the "mean" of all, which suits the
-            transformer of an encoder that uses means; or their "learnt" mean, with weights by a trained code.
+        reduction: what the head reads: the "first" output, as in both papers; the "last", for a decoder; the "mean" of
+            all, which suits the transformer of an encoder that uses means; or their "learnt" mean, with weights by a
+            trained code.
     """
 
     kind: ClassVar[str] = "cross"

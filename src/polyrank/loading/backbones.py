@@ -22,12 +22,10 @@ class BackboneRef:
     Args:
         folder: local folder with config.json, model.safetensors and tokenizer files.
         name: as the user gave it.
-        mean_pooled: whether the backbone was trained on mean-pooled outputs, as sentence encoders are.
     """
 
     folder: Path
     name: str
-    mean_pooled: bool
 
     @property
     def max_positions(self) -> int | None:
@@ -62,19 +60,9 @@ def resolve_backbone(name: str, *, bare_hub_names: bool = True) -> BackboneRef:
         folder = hub_folder(name)
     else:
         raise ConfigError(f"folder {name} does not exist; give an existing model folder, or hf:OWNER/MODEL of the Hub")
-    check_weights(folder)
-    return BackboneRef(folder, name, _is_mean_pooled(folder / "1_Pooling" / "config.json"))
-
-
-def _is_mean_pooled(path: Path) -> bool:
-    """Whether the config.json of a Pooling names the mean: as ``pooling_mode``, or by a switch in older files."""
-    if not path.exists():
-        return False
-    try:
-        settings = json.loads(path.read_bytes())
-        return settings.get("pooling_mode") in ("mean", ["mean"]) or bool(settings.get("pooling_mode_mean_tokens"))
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}); download the model again") from error
+    if not (folder / "modules.json").exists():  # which may name another folder for the weights
+        check_weights(folder)
+    return BackboneRef(folder, name)
 
 
 def _embedded_folder() -> Path:

@@ -3,6 +3,7 @@
 Shapes: B contexts, N candidates, T tokens, D dimensions.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.network import EncoderNetwork, Mixture
 from polyrank.models.reductions import reduce, reduction_weights
+from polyrank.models.sentence_layers import LAYERS, SentenceLayer
 from polyrank.text import Tokens
 
 
@@ -26,6 +28,8 @@ class Tower(nn.Module):
         scale: constant that multiplies token outputs (ICLR 2020, section 5.3).
         length: to which every vector is normalized; None: no normalization.
         dropout: before the projection.
+        layers: of a sentence encoder, between reduced vectors and the projection; the scale then multiplies their
+            outputs.
     """
 
     scale: Tensor
@@ -38,24 +42,29 @@ class Tower(nn.Module):
         *,
         length: float | None = None,
         dropout: float = 0.0,
+        layers: Sequence[SentenceLayer] = (),
     ) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.layers = backbone, nn.Sequential(*layers)
         self.register_buffer("scale", torch.tensor(scale))
+        size = next((layer.n_out for layer in reversed(layers) if layer.n_out), backbone.dimension)
         self.projection: nn.Module = (
-            nn.Identity() if projection_dim is None else nn.Linear(backbone.dimension, projection_dim, bias=False)
+            nn.Identity() if projection_dim is None else nn.Linear(size, projection_dim, bias=False)
         )
         self.length = length
         self.dropout = 0.0 if projection_dim is None else dropout
-        self.dimension = projection_dim or backbone.dimension
+        self.dimension = projection_dim or size
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Scaled token outputs ``[B, T, H]``, before any projection."""
-        return self.backbone(tokens).float() * self.scale  # type: ignore[no-any-return]  # nn.Module calls are untyped
+        """Token outputs ``[B, T, H]``, before any projection; scaled, unless layers follow."""
+        outputs: Tensor = self.backbone(tokens).float()
+        return outputs if len(self.layers) else outputs * self.scale
 
     def project(self, vectors: Tensor) -> Tensor:
         """Apply the learned map to vectors ``[..., H]``, in fp32: ``[..., D]``."""
         with full_precision(vectors):
+            if len(self.layers):
+                vectors = self.layers(vectors) * self.scale
             return self.projection(F.dropout(vectors, self.dropout, self.training))  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
     def finish(self, vectors: Tensor) -> Tensor:
@@ -100,14 +109,14 @@ class TwoTowers(EncoderNetwork):
         return tower.finish(outputs)
 
     def reduced_mixture(self, tower: Tower, tokens: Tokens) -> Mixture | None:
-        """``reduced`` as mixtures of token outputs; None for "first", which uses a single output."""
-        if self.reduction == "first":
+        """``reduced`` as mixtures of token outputs; None for single outputs, maxima, and vectors with more layers."""
+        if self.reduction in ("first", "last", "max") or len(tower.layers):
             return None
         weights = reduction_weights(tokens.mask, self.reduction, self.reduction_tokens)[:, None]
         return tower.mixture(weights, tower(tokens), torch.ones_like(tokens.mask[:, :1]))
 
     def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
-        """The candidate vector as a mixture of token outputs; None for "first"."""
+        """The candidate vector as a mixture of token outputs; see ``reduced_mixture``."""
         return self.reduced_mixture(self.candidate_tower, tokens)
 
     @property
@@ -116,8 +125,9 @@ class TwoTowers(EncoderNetwork):
         return self.context_tower.backbone
 
     def shape(self) -> dict[str, Any]:
-        """The backbone's configuration."""
-        return dict(self.backbone.config.to_dict())
+        """The backbone's configuration, and the layers after it."""
+        layers = [layer.settings for layer in self.candidate_tower.layers]
+        return {**self.backbone.config.to_dict(), **({LAYERS: layers} if layers else {})}
 
     def trunks(self) -> list[Backbone]:
         """The transformers; a shared tower counts once."""
@@ -140,7 +150,7 @@ class BiEncoder(TwoTowers):
         return vector, torch.ones(vector.shape[:2], dtype=torch.bool, device=vector.device)
 
     def context_mixture(self, tokens: Tokens) -> Mixture | None:
-        """The context vector as a mixture of token outputs; None for "first"."""
+        """The context vector as a mixture of token outputs; see ``reduced_mixture``."""
         return self.reduced_mixture(self.context_tower, tokens)
 
     def read_first_outputs_only(self) -> None:

@@ -19,24 +19,25 @@ from polyrank.config.models import (
     LateConfig,
     ModelConfig,
     PolyConfig,
+    Reduction,
     TextPolicy,
 )
 from polyrank.errors import ConfigError
-from polyrank.loading.backbones import resolve_backbone
-from polyrank.models.backbone import Backbone, empty_backbone, load_backbone
-from polyrank.models.bi_encoder import BiEncoder, Tower
+from polyrank.models.backbone import Backbone, empty_backbone
+from polyrank.models.bi_encoder import BiEncoder, Tower, TwoTowers
 from polyrank.models.convert import Convert, empty_convert, new_convert
 from polyrank.models.cross_encoder import CrossEncoder
 from polyrank.models.late_cross_encoder import LateCrossEncoder
 from polyrank.models.network import Network
 from polyrank.models.poly_encoder import PolyEncoder
+from polyrank.models.published import Published, read_published
 from polyrank.models.reductions import reduce
+from polyrank.models.sentence_layers import LAYERS, SentenceLayer, build_layer
 from polyrank.text import (
     BackboneTexts,
     ConvertTexts,
     Subwords,
     Texts,
-    load_subwords,
     read_convert_subwords,
     read_subwords,
 )
@@ -47,16 +48,23 @@ Model: TypeAlias = tuple[Network, Texts, ModelConfig]
 """A network, its tokenized text policy, and its settings."""
 
 
-def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
-    """Replace each None by its default. A backbone trained for the similarity of mean-pooled outputs starts with mean
-    reduction, codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Other
-    backbones get the papers' settings.
+def resolve(config: BackboneConfig, start: Published) -> BackboneConfig:
+    """Replace each None by its default. A sentence encoder starts with its own reduction and with scores in the range
+    of cosine x 20, and after a mean with codes near zero (each context vector starts as the mean). Other backbones get
+    the papers' settings.
     """
+    if config.reduction is not None:
+        start.check_reduction(config.reduction)
     if isinstance(config, CrossConfig | LateConfig):
         return config
     changes: dict[str, Any] = {}
     if config.reduction is None:
-        changes["reduction"] = "mean" if mean_pooled else "first"
+        changes["reduction"] = start.reduction()
+    if config.normalize is None:
+        is_set = (config.output_scale, config.match_output_std) != (None, None)
+        exact = type(config) is BiConfig and start.cosine and start.name != "embedded" and not is_set
+        config = dataclasses.replace(config, normalize=exact)
+    mean_pooled = start.poolings == ("mean",)
     fits = (config.output_scale, config.match_output_std, config.match_self_score)
     if sum(value is not None for value in fits) > 1:
         raise ConfigError("set only one of model.output_scale, match_output_std and match_self_score")
@@ -65,15 +73,17 @@ def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
             "model.normalize = true makes scores match_self_score times a cosine; leave out output_scale and"
             " match_output_std"
         )
-    if (mean_pooled or config.normalize) and all(value is None for value in fits):
+    if (start.poolings or config.normalize) and all(value is None for value in fits):
         changes["match_self_score"] = 20.0
     if isinstance(config, PolyConfig) and config.code_init is None:
         changes["code_init"] = "normal" if mean_pooled else "uniform"
     return dataclasses.replace(config, **changes)
 
 
-def build_model(config: BackboneConfig, backbone: Backbone, new_dropout: float = 0.0) -> BackboneModel:
-    """The network of a resolved configuration, around ``backbone``.
+def build_model(
+    config: BackboneConfig, backbone: Backbone, new_dropout: float = 0.0, layers: Sequence[SentenceLayer] = ()
+) -> BackboneModel:
+    """The network of a resolved configuration, around ``backbone`` and the layers after it.
 
     Two towers start as copies, except for their projections if ``equal_projections`` is false.
 
@@ -98,7 +108,7 @@ def build_model(config: BackboneConfig, backbone: Backbone, new_dropout: float =
     scale = 1.0 if config.output_scale is None else config.output_scale
     assert config.match_self_score or not config.normalize, "resolve() comes first"
     length = math.sqrt(config.match_self_score) if config.match_self_score and config.normalize else None
-    contexts = Tower(backbone, config.projection_dim, scale, length=length, dropout=new_dropout)
+    contexts = Tower(backbone, config.projection_dim, scale, length=length, dropout=new_dropout, layers=layers)
     candidates = contexts if config.shared_towers else copy.deepcopy(contexts)
     if isinstance(candidates.projection, nn.Linear) and not config.equal_projections:
         candidates.projection.reset_parameters()
@@ -129,7 +139,9 @@ def empty_model(
     """
     if isinstance(config, ConvertConfig):
         return empty_convert(config, int(shape["n_subwords"]), dropout)
-    return build_model(config, empty_backbone(shape, dropout), new_dropout)
+    layers = [build_layer(settings) for settings in shape.get(LAYERS, ())]
+    values = {key: value for key, value in shape.items() if key != LAYERS}
+    return build_model(config, empty_backbone(values, dropout), new_dropout, layers)
 
 
 def saved_texts(network: Network, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts:
@@ -187,19 +199,23 @@ def new_model(
         return *new_convert(config, policy, seed=seed, corpus=corpus, start=texts, dropout=dropout), config
     if isinstance(policy, ConvertText):
         raise ConfigError("ConvertText is for a ConveRT; give TextPolicy")
-    backbone, subwords, mean_pooled = _trained_backbone(config, start) or _published_backbone(config, dropout)
+    known = _trained_backbone(config, start) or read_published(config.backbone, dropout)
+    backbone, subwords = known.backbone, known.subwords
     if policy is None:
         usual, longest = TextPolicy(), backbone.max_positions
         budgets = min(usual.max_context_tokens, longest), min(usual.max_candidate_tokens, longest)
         policy = dataclasses.replace(usual, max_context_tokens=budgets[0], max_candidate_tokens=budgets[1])
     if subwords.add(policy.new_tokens):
         grow_embeddings(backbone, subwords, seed)
+    policy = known.texts(config, policy)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
-    config = resolve(config, mean_pooled)
+    config = resolve(config, known)
     _warn_of_unused(config, policy, None if start is None else start[1])
+    if start is None:
+        known.report_left_out(config, policy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build_model(config, backbone, new_dropout)
+        model = build_model(config, backbone, new_dropout, known.kept_layers(config))
     return model, texts, refit_output_scale(model, texts, config, config, sample)
 
 
@@ -225,13 +241,7 @@ def _warn_of_unused(config: ModelConfig, policy: TextPolicy | ConvertText, start
         log.warning("settings without effect on this model: %s", ", ".join(names))
 
 
-def _published_backbone(config: BackboneConfig, dropout: float | None) -> tuple[Backbone, Subwords, bool]:
-    """The published backbone, its vocabulary, and whether it was trained with mean-pooled outputs."""
-    source = resolve_backbone(config.backbone, bare_hub_names=False)
-    return load_backbone(source.folder, dropout), load_subwords(source.folder), source.mean_pooled
-
-
-def _trained_backbone(config: BackboneConfig, start: Model | None) -> tuple[Backbone, Subwords, bool] | None:
+def _trained_backbone(config: BackboneConfig, start: Model | None) -> Published | None:
     """The same from a trained model; None if it has another backbone, or an encoder would need its reduction."""
     if start is None:
         return None
@@ -242,7 +252,15 @@ def _trained_backbone(config: BackboneConfig, start: Model | None) -> tuple[Back
         return None
     assert isinstance(network, BackboneModel), "its settings name a backbone"
     assert isinstance(texts, BackboneTexts), "and its texts have the vocabulary of a backbone"
-    return copy.deepcopy(network.backbone), texts.subwords, getattr(trained, "reduction", "mean") == "mean"
+    layers: Any = network.candidate_tower.layers if isinstance(network, TwoTowers) else ()
+    reduction: Reduction | None = getattr(trained, "reduction", "mean")
+    return Published(
+        name=config.backbone,
+        backbone=copy.deepcopy(network.backbone),
+        subwords=texts.subwords,
+        poolings=(reduction,) if reduction and (layers or reduction == "mean") else (),
+        layers=[copy.deepcopy(layer) for layer in layers],
+    )
 
 
 def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
@@ -282,7 +300,8 @@ def refit_output_scale(
     if isinstance(settings, BiConfig) and settings.output_scale is not None:
         return config
     candidates = model.candidate_tower
-    scale = fit_output_scale(candidates.backbone, texts, config, sample, projection=candidates.projection)
+    projection = nn.Sequential(candidates.layers, candidates.projection)
+    scale = fit_output_scale(candidates.backbone, texts, config, sample, projection=projection)
     for tower in (model.context_tower, model.candidate_tower):
         tower.scale.fill_(scale)
     return dataclasses.replace(config, output_scale=scale)

@@ -108,7 +108,9 @@ def max_positions(network: nn.Module) -> int:
 def write_network(network: nn.Module, folder: Path) -> None:
     """Write config.json and model.safetensors."""
     config: Any = network.config
-    (folder / "model.safetensors").write_bytes(to_bytes(network.state_dict(), {"format": "pt"}))
+    once = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}  # T5's words have two names
+    tensors = {name: tensor for name, tensor in network.state_dict().items() if name in once}
+    (folder / "model.safetensors").write_bytes(to_bytes(tensors, {"format": "pt"}))
     document = {**config.to_dict(), "architectures": [type(network).__name__], "dtype": "float32"}
     document.pop("_name_or_path", None)
     write_json(folder / "config.json", json.loads(json.dumps(document, default=str)))

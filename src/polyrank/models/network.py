@@ -110,6 +110,9 @@ class Network(nn.Module, ABC):
         copies = {name: tensor.to(stored[name].dtype, copy=True) for name, tensor in tensors.items()}
         # not strict: a shared tower has two names in the module and one in the file
         self.load_state_dict(copies, strict=False, assign=True)
+        for backbone in [module for module in self.modules() if isinstance(module, Backbone)]:
+            if tie := getattr(backbone.network, "tie_weights", None):
+                tie()  # T5 has two names for its table of words
 
     def observe_weights(self) -> None:
         """Update anything that depends on the range of the weights; called before each update of a training."""

@@ -10,14 +10,15 @@ from polyrank.devices.choice import full_precision
 def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -> Tensor:
     """Reduce token outputs to one vector per row.
 
-    "first": the first output. "mean": the mean of all. "mean_but_first": of all but the first, if there are others.
+    "first", "last": one output. "max": the maximum of each number. "weighted_mean": the n-th output counts n times.
+    "mean": the mean of all. "mean_but_first": of all but the first, if there are others.
     "mean_of_first": the mean of the first ``n_tokens``. "sqrt_n": the sum of all divided by the square root of their
     number.
 
     Args:
         outputs: ``[B, T, D]``.
         mask: ``[B, T]``, true on real tokens.
-        reduction: one of the five.
+        reduction: one of these.
         n_tokens: for "mean_of_first".
 
     Returns:
@@ -26,13 +27,19 @@ def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2 and Table 7.
 
     >>> h = torch.tensor([[[1.0], [3.0], [99.0]]]); real = torch.tensor([[True, True, False]])
-    >>> [reduce(h, real, r, 1).item() for r in ("first", "mean", "mean_of_first")]
-    [1.0, 2.0, 1.0]
+    >>> [reduce(h, real, r, 1).item() for r in ("first", "last", "max", "mean", "mean_of_first", "weighted_mean")]
+    [1.0, 3.0, 3.0, 2.0, 1.0, 2.3333332538604736]
     >>> reduce(h, real, "mean_but_first", 1).item()
     3.0
     """
     if reduction == "first":
         return outputs[:, 0]
+    if reduction == "last":
+        return outputs[torch.arange(len(outputs), device=outputs.device), mask.sum(1) - 1]
+    if reduction == "max":
+        return outputs.masked_fill(~mask[:, :, None], -torch.inf).amax(1)
+    if reduction == "weighted_mean":
+        mask = mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)
     if reduction == "mean_but_first":
         others = torch.arange(mask.shape[1], device=mask.device) > 0
         mask = mask & (others | (mask.sum(1, keepdim=True) == 1))

@@ -76,7 +76,7 @@ def _with_scale(
         return resolved
     assert isinstance(resolved, BiConfig), "it is config, with values instead of None"
     scale = float(model.context_tower.scale) if config.output_scale is None else config.output_scale
-    if keeps and config.normalize:  # lengths have no effect, so neither has the scale
+    if keeps and resolved.normalize:  # lengths have no effect, so neither has the scale
         return resolved
     if not keeps or (config.match_output_std, config.match_self_score) != (None, None):
         return refit_output_scale(model, texts, resolved, config, sample)

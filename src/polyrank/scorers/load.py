@@ -119,6 +119,8 @@ def untuned_scorer(
 ) -> EncoderScorer:
     """An untuned backbone: its own reduction, with cosine as the score. The baseline that fine-tuning must beat.
 
+    A folder of sentence-transformers is scored as its author meant it, as without ``untuned:``.
+
     Args:
         name: of the backbone.
         policy: its text settings; None: the defaults, limited to what the network supports.
@@ -129,6 +131,12 @@ def untuned_scorer(
         UsageError: it is a Cross-encoder, whose outputs are meaningless without its head.
     """
     folder = resolve_backbone(name).folder
+    if policy is None and name != "embedded" and (folder / "modules.json").exists():  # that states its reduction
+        limits = {"max_context_tokens": max_context_tokens, "max_candidate_tokens": max_candidate_tokens}
+        scorer = foreign_scorer(folder, device=device, precision=precision, **limits)
+        if not isinstance(scorer, EncoderScorer):
+            raise UsageError(f"{name} is a Cross-encoder, whose head untuned: ignores; give {name} without untuned:")
+        return scorer
     stated = BertConfig.read(folder) or read_pretrained_config(folder)
     architecture = next(iter(getattr(stated, "architectures", None) or ()), "")
     if architecture.endswith(CLASSIFIER):
@@ -190,9 +198,13 @@ def foreign_scorer(
     if isinstance(texts, MessageTexts) and description.kind == "pairs":
         texts.check_pairs()
     layers = [[layer.kind, layer.settings] for layer in description.layers]
-    settings = {"layers": layers, "output": description.output, "prompts": description.prompts}
+    settings = {"layers": layers, "output": description.output, "truncated": description.truncated}
     if isinstance(texts, MessageTexts):
         settings["chat"] = texts.key
+    elif isinstance(model, SentenceEncoder) and not description.pools_prompts:
+        n = len(texts.before)
+        prompts = [texts.subwords.encode(prompt) for prompt in description.prompts]
+        model.skipped = (n + len(prompts[0]) if prompts[0] else 0, n + len(prompts[1]) if prompts[1] else 0)
     fingerprint = _fingerprint(description.kind, settings, texts, model)
     wanted = "fp32" if precision == "auto" else precision
     return make_scorer(model, texts, fingerprint=fingerprint, device=device, precision=wanted, frozen=True)

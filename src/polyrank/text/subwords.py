@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.processors import TemplateProcessing
 
 from polyrank.errors import ArtifactError, ConfigError, DataError
@@ -31,14 +33,24 @@ class Subwords:
     Args:
         tokenizer: a tokenizer of the ``tokenizers`` library; its truncation and padding are switched off.
         start, end, padding: names of the boundary and padding tokens, such as "[CLS]", "[SEP]", "[PAD]".
+        single: names of the tokens before and after a text, such as ``([], ["<eos>"])``; None: start and end.
     """
 
-    def __init__(self, tokenizer: Tokenizer, start: str, end: str, padding: str) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        start: str,
+        end: str,
+        padding: str,
+        single: tuple[Sequence[str], Sequence[str]] | None = None,
+    ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer = tokenizer
         self.names = {"start": start, "end": end, "padding": padding}
         self.start_id, self.end_id, self.pad_id = (self.id_of(name) for name in (start, end, padding))
+        self.single = [[start], [end]] if single is None else [list(names) for names in single]
+        self.before, self.after = ([self.id_of(name) for name in names] for names in self.single)
         # every turn of a dialogue is part of all later contexts, so a cache saves most of the work
         self._encode = lru_cache(maxsize=200_000)(self._encode_now)
 
@@ -95,9 +107,14 @@ class Subwords:
     def with_boundaries(self) -> dict[str, Any]:
         """tokenizer.json for other libraries, with a template that adds the boundary tokens."""
         document: dict[str, Any] = json.loads(self.tokenizer.to_str())
-        start, end = (self.names["start"], self.start_id), (self.names["end"], self.end_id)
-        single = f"{start[0]}:0 $A:0 {end[0]}:0"
-        template = TemplateProcessing(single=single, pair=f"{single} $B:1 {end[0]}:1", special_tokens=[start, end])
+        end = self.names["end"]
+        before, after = ([f"{name}:0" for name in names] for names in self.single)
+        names = dict.fromkeys([*self.single[0], *self.single[1], end])
+        template = TemplateProcessing(
+            single=" ".join([*before, "$A:0", *after]),
+            pair=" ".join([*before, "$A:0", f"{end}:0", "$B:1", f"{end}:1"]),
+            special_tokens=[(name, self.id_of(name)) for name in names],
+        )
         document["post_processor"] = json.loads(template.__getstate__())
         return document
 
@@ -148,25 +165,67 @@ class Subwords:
     def to_bytes(self) -> bytes:
         """tokenizer.json plus the names of the boundary tokens, for a model folder."""
         document = {"boundaries": self.names, "tokenizer": json.loads(self.tokenizer.to_str())}
+        if self.single != [[self.names["start"]], [self.names["end"]]]:
+            document["single"] = self.single
         return json.dumps(document, ensure_ascii=False, sort_keys=True).encode()
 
 
-def load_subwords(folder: Path) -> Subwords:
-    """Load the tokenizer of a Hugging Face model folder.
+def load_subwords(folder: Path, *, lower_case: bool = False, exact: bool = False) -> Subwords:
+    """Load the tokenizer of a Hugging Face model folder, with the tokens that it puts before and after a text.
+
+    Args:
+        folder: of the tokenizer.
+        lower_case: lower-case texts first.
+        exact: whether texts have no boundary tokens if the tokenizer puts none; otherwise, its [CLS] and [SEP].
 
     Raises:
-        ArtifactError: transformers cannot read the tokenizer.
-        ConfigError: the tokenizer has no boundary tokens.
+        ArtifactError: transformers cannot read the tokenizer, or it has no token to pad with.
     """
-    if (subwords := _read_word_pieces(folder)) is not None:
+    if not lower_case and (subwords := _read_word_pieces(folder)) is not None:
         return subwords
     tokenizer = load_tokenizer(folder)
-    start = tokenizer.cls_token or tokenizer.bos_token
-    end = tokenizer.sep_token or tokenizer.eos_token
-    padding = tokenizer.pad_token
-    if not (start and end and padding):
-        raise ConfigError(f"the tokenizer in {folder} lacks a start, end or padding token; set them in its config")
-    return Subwords(Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), start, end, padding)
+    subwords = subwords_of(tokenizer, folder, lower_case=lower_case)
+    if not exact and subwords.single == [[], []] and tokenizer.cls_token and tokenizer.sep_token:
+        return Subwords(subwords.tokenizer, tokenizer.cls_token, tokenizer.sep_token, subwords.names["padding"])
+    return subwords
+
+
+Special = list[tuple[int, int]]
+"""Consecutive special tokens: their ids and segments."""
+
+
+def template_of(tokenizer: Any, *texts: str) -> list[Special]:
+    """Ids and segments of short texts by a tokenizer of transformers: special tokens, a text, and so on."""
+    encoded = tokenizer(*texts)
+    segments = encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
+    places = zip(encoded.sequence_ids(), encoded["input_ids"], segments, strict=True)
+    parts: list[Special] = [[]]
+    for number, group in itertools.groupby(places, key=itemgetter(0)):
+        tokens = [(token, segment) for _, token, segment in group]
+        if number is None:
+            parts[-1] = tokens
+        else:
+            parts += [tokens, []]
+    return parts
+
+
+def subwords_of(tokenizer: Any, folder: Path, *, lower_case: bool = False) -> Subwords:
+    """The vocabulary of a tokenizer of the transformers library, with the tokens that it puts around a text.
+
+    Raises:
+        ArtifactError: it has no token to pad with.
+    """
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    if lower_case:
+        before = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = Normalizers([Lowercase(), *before])
+    padding = tokenizer.pad_token or tokenizer.eos_token
+    if padding is None:
+        raise ArtifactError(f"the tokenizer in {folder} has no padding token; set pad_token in its config")
+    end = tokenizer.sep_token or tokenizer.eos_token or padding
+    special = template_of(tokenizer, "a")
+    before, after = ([str(tokenizer.convert_ids_to_tokens(token)) for token, _ in special[i]] for i in (0, 2))
+    return Subwords(backend, tokenizer.cls_token or tokenizer.bos_token or end, end, padding, (before, after))
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -245,4 +304,4 @@ def read_subwords(data: bytes, where: str) -> Subwords:
         tokenizer = Tokenizer.from_str(json.dumps(document["tokenizer"]))
     except Exception as error:  # the tokenizers library raises bare Exception on a bad file
         raise ArtifactError(f"{where} is not a tokenizer of polyrank ({error}); restore the model folder") from error
-    return Subwords(tokenizer, names["start"], names["end"], names["padding"])
+    return Subwords(tokenizer, names["start"], names["end"], names["padding"], document.get("single"))

@@ -4,23 +4,15 @@ A text that fits gets the same ids as in its own library. A longer context loses
 """
 
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-from tokenizers.normalizers import Lowercase
-from tokenizers.normalizers import Sequence as Normalizers
-
 from polyrank.config.models import TextPolicy
-from polyrank.errors import ArtifactError, ConfigError
+from polyrank.errors import ArtifactError
 from polyrank.records import Context
 from polyrank.text.messages import MessageTexts
-from polyrank.text.policy import BackboneTexts
-from polyrank.text.subwords import Subwords, load_tokenizer
-
-Special = list[tuple[int, int]]
-"""Consecutive special tokens: their ids and segments."""
+from polyrank.text.policy import BackboneTexts, check_prefixes
+from polyrank.text.subwords import Special, Subwords, load_tokenizer, subwords_of, template_of
 
 
 class TemplateTexts(BackboneTexts):
@@ -30,11 +22,9 @@ class TemplateTexts(BackboneTexts):
         subwords: the vocabulary.
         policy: the text settings.
         max_positions: the longest input of the network, in tokens.
-        single: special tokens before and after a text.
         pair: special tokens before, between and after the two texts of a pair.
         segments: segment of each text of a pair.
         max_pair_tokens: budget of a pair, including special tokens.
-        prompts: text before each context, and before each candidate.
 
     Raises:
         ConfigError: a budget is too small for the prompt, or outside 4 to ``max_positions``.
@@ -46,37 +36,13 @@ class TemplateTexts(BackboneTexts):
         policy: TextPolicy,
         max_positions: int,
         *,
-        single: tuple[Special, Special],
         pair: tuple[Special, Special, Special],
         segments: tuple[int, int],
         max_pair_tokens: int,
-        prompts: tuple[str, str],
     ) -> None:
         super().__init__(subwords, policy, max_positions)
-        self.before, self.after = ([token for token, _ in special] for special in single)
-        self.pair, self.segments = pair, segments
-        self.max_pair_tokens, self.prompts = max_pair_tokens, prompts
-        for prompt, name in zip(prompts, ("max_context_tokens", "max_candidate_tokens"), strict=True):
-            n, budget = len(subwords.encode(prompt)), getattr(policy, name)
-            if n and n + sum(map(len, pair)) + 2 > budget:  # 2: one for each text of a pair
-                raise ConfigError(f"{name} = {budget} leaves too few tokens after a prompt of {n} tokens; raise it")
-
-    @property
-    def key(self) -> str:
-        """See ``Texts``."""
-        return f"{super().key} {self.before} {self.after} {self.prompts}"
-
-    def _context(self, context: Context, budget: int) -> list[int]:
-        prompt = self.prompts[0]
-        if not prompt:
-            return super()._context(context, budget)
-        first, *others = (*context.background, *context.turns) or ("",)
-        whole = super()._joined(Context((prompt + first, *others)), 1_000_000)
-        n = len(self.subwords.encode(prompt))
-        if len(whole) <= budget:
-            return whole
-        self.cut.contexts.add(hash(context))
-        return [*whole[:n], *whole[len(whole) - (budget - n) :]]
+        self.pair, self.segments, self.max_pair_tokens = pair, segments, max_pair_tokens
+        check_prefixes(policy, self.prompts, subwords, 2 + sum(map(len, pair)))  # 2: one for each text of a pair
 
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """Context and candidate between their boundary tokens, and the segments.
@@ -129,20 +95,14 @@ def load_template_texts(
         ConfigError: a budget is longer than the network's input.
     """
     tokenizer = load_tokenizer(folder)
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    if lower_case:
-        before = [] if backend.normalizer is None else [backend.normalizer]
-        backend.normalizer = Normalizers([Lowercase(), *before])
-    padding = tokenizer.pad_token or tokenizer.eos_token
-    if padding is None:
-        raise ArtifactError(f"the tokenizer in {folder} has no padding token; set pad_token in its config")
-    end = tokenizer.sep_token or tokenizer.eos_token or padding
-    subwords = Subwords(backend, tokenizer.cls_token or tokenizer.bos_token or end, end, padding)
+    subwords = subwords_of(tokenizer, folder, lower_case=lower_case)
     longest = min(max_tokens or int(tokenizer.model_max_length), max_positions)
     policy = TextPolicy(
         max_context_tokens=max_context_tokens or longest,
         max_candidate_tokens=max_candidate_tokens or longest,
-        turn_separator=end,
+        turn_separator=subwords.names["end"],
+        context_prefix=prompts[0],
+        candidate_prefix=prompts[1],
     )
     both = policy.max_context_tokens + policy.max_candidate_tokens
     max_pair_tokens = min(both, max_positions) if max_context_tokens or max_candidate_tokens else longest
@@ -160,29 +120,12 @@ def load_template_texts(
             prompts=prompts,
             where=str(folder),
         )
-    single, pair = _template(tokenizer, "a"), _template(tokenizer, "a", "b")
+    pair = template_of(tokenizer, "a", "b")
     return TemplateTexts(
         subwords,
         policy,
         max_positions,
-        single=(single[0], single[2]),
         pair=(pair[0], pair[2], pair[4]),
         segments=(pair[1][0][1], pair[3][0][1]),
         max_pair_tokens=max_pair_tokens,
-        prompts=prompts,
     )
-
-
-def _template(tokenizer: Any, *texts: str) -> list[Special]:
-    """Ids and segments of short texts: special tokens, a text, special tokens, and so on."""
-    encoded = tokenizer(*texts)
-    segments = encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
-    places = zip(encoded.sequence_ids(), encoded["input_ids"], segments, strict=True)
-    parts: list[Special] = [[]]
-    for number, group in groupby(places, key=lambda place: place[0]):
-        tokens = [(token, segment) for _, token, segment in group]
-        if number is None:
-            parts[-1] = tokens
-        else:
-            parts += [tokens, []]
-    return parts

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from polyrank.config.models import Reduction
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.hugging_face import ENCODER_DECODERS
@@ -17,15 +18,16 @@ from polyrank.records import as_tuple
 
 CLASSIFIER = "ForSequenceClassification"
 LIBRARY = "sentence_transformers."  # of the modules; polyrank runs no code of models
-LAYERS = ("Pooling", "Dense", "Normalize", "Dropout")
-POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
+LAYERS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
+POOLINGS: dict[str, Reduction] = {
+    "cls": "first",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "sqrt_n",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
 }
+"""The modes of a Pooling, as reductions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Description:
         max_context_tokens, max_candidate_tokens: limits of one side of sentences; None: ``max_tokens``.
         lower_case: whether texts are lower-cased first.
         prompts: prefixes of contexts and of candidates.
+        pools_prompts: whether a vector's pooling includes the prefix.
+        truncated: how many of the first numbers of a vector are kept; None: all.
         chat: whether and how texts are messages of the tokenizer's chat template; None: never.
     """
 
@@ -84,6 +88,8 @@ class Description:
     max_candidate_tokens: int | None = None
     lower_case: bool = False
     prompts: tuple[str, str] = ("", "")
+    pools_prompts: bool = True
+    truncated: int | None = None
     chat: Chat | None = None
 
     @property
@@ -111,6 +117,8 @@ def describe(folder: Path) -> Description:
     for name, n in description.lengths.items():
         if n is not None and (type(n) is not int or n < 1):
             raise _unsupported(folder, f"has {name} = {n!r}, not a number of tokens", "download the model again")
+    if description.kind == "pairs" and any(description.prompts) and not description.pools_prompts:
+        raise _unsupported(folder, "leaves the prompt of its pairs out of the pooling", "choose another model")
     check_weights(description.transformer)
     return description
 
@@ -165,12 +173,6 @@ def _describe_modules(folder: Path, modules: Any) -> Description:
                 raise _unsupported(folder, f"compares by {output}, not by a dot product", "choose cosine or dot")
             if not any(layer.kind == "Pooling" for layer in layers):
                 raise _unsupported(folder, "has no Pooling, so it has no vector for a text", "choose a model with one")
-            if (length := model.get("truncate_dim")) is not None:
-                raise _unsupported(
-                    folder,
-                    f"cuts its vectors to {length} numbers (truncate_dim)",
-                    "remove truncate_dim from config_sentence_transformers.json to use whole vectors",
-                )
         case "CrossEncoder":
             kind, output = "pairs", _activation(model.get("activation_fn"))
         case other:
@@ -184,7 +186,9 @@ def _describe_modules(folder: Path, modules: Any) -> Description:
         max_context_tokens=reading.get("query_length"),
         max_candidate_tokens=reading.get("document_length"),
         lower_case=bool(reading.get("do_lower_case")),
-        prompts=_prompts(folder, model, layers, kind),
+        prompts=_prompts(model, kind),
+        pools_prompts=all(layer.settings.get("include_prompt") is not False for layer in layers),
+        truncated=_truncated(folder, model.get("truncate_dim")) if kind == "sentences" else None,
         chat=_chat(folder, reading),
     )
 
@@ -217,29 +221,42 @@ def _check_reading(folder: Path, reading: dict[str, Any], config: dict[str, Any]
         )
 
 
-def _prompts(folder: Path, model: dict[str, Any], layers: tuple[HeadLayer, ...], kind: str) -> tuple[str, str]:
+def _truncated(folder: Path, length: Any) -> int | None:
+    if length is not None and (type(length) is not int or length < 1):
+        raise _unsupported(folder, f"has truncate_dim = {length!r}, not a number", "download the model again")
+    return length
+
+
+def _prompts(model: dict[str, Any], kind: str) -> tuple[str, str]:
     """The prefixes that the library puts before queries and documents; for pairs, the default prompt."""
     saved = model.get("prompts") or {}
     if kind == "pairs":
-        prompts = str(saved.get(model.get("default_prompt_name")) or ""), ""
-    else:
-        prompts = str(saved.get("query") or ""), str(saved.get("document") or "")
-    if any(prompts) and any(layer.settings.get("include_prompt") is False for layer in layers):
-        raise _unsupported(
-            folder, "leaves its prompts out of the pooling, which polyrank does not support", "choose another model"
-        )
-    return prompts
+        return str(saved.get(model.get("default_prompt_name")) or ""), ""
+    return str(saved.get("query") or ""), str(saved.get("document") or "")
 
 
-def poolings(layer: HeadLayer) -> tuple[str, ...]:
-    """The modes of a Pooling; the vectors of several modes are concatenated."""
+def poolings(layer: HeadLayer) -> tuple[Reduction, ...]:
+    """The reductions of a Pooling; the vectors of several are concatenated."""
     modes = layer.settings.get("pooling_mode")
     if modes is None:  # the format of older versions of the library
-        modes = [mode for name, mode in POOLINGS.items() if layer.settings.get(name)] or ["mean"]
-    names = tuple(map(str, as_tuple(modes, "pooling_mode")))
-    if odd := [name for name in names if name not in POOLINGS.values()]:
-        raise _unsupported(layer.folder, f"pools by {odd[0]}", f"choose {', '.join(POOLINGS.values())}")
-    return names
+        names = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+        chosen = (layer.settings.get(f"pooling_mode_{name}") for name in names)
+        modes = [name for name, is_on in zip(POOLINGS, chosen, strict=True) if is_on] or ["mean"]
+    listed = tuple(map(str, as_tuple(modes, "pooling_mode")))
+    if odd := [name for name in listed if name not in POOLINGS]:
+        raise _unsupported(layer.folder, f"pools by {odd[0]}", f"choose {', '.join(POOLINGS)}")
+    return tuple(POOLINGS[name] for name in listed)
+
+
+def read_pooling(folder: Path) -> tuple[Reduction, ...]:
+    """The reductions of a folder that has a Pooling but no modules.json; empty if it has none."""
+    path = folder / "1_Pooling"
+    if not (path / "config.json").exists():
+        return ()
+    try:
+        return poolings(HeadLayer("Pooling", path, _read_object(path / "config.json")))
+    except TypeError as error:
+        raise _unsupported(path, f"has a setting of a wrong type ({error})", "download the model again") from error
 
 
 def _activation(name: object) -> str:

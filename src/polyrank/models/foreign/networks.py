@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polyrank.config.models import Reduction
 from polyrank.devices.choice import full_precision
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
@@ -25,11 +26,12 @@ from polyrank.models.hugging_face import (
 )
 from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.network import Mixture, TwoSides
-from polyrank.models.reductions import each_alone, reduce
+from polyrank.models.reductions import reduce, reduction_weights
+from polyrank.models.sentence_layers import SentenceLayer, Unit, build_layer
 from polyrank.storage.tensors import read_file
 from polyrank.text import Tokens
 
-MEANS = ("mean", "mean_sqrt_len_tokens", "weightedmean")
+MEANS = ("mean", "sqrt_n", "weighted_mean")
 
 
 class SentenceEncoder(nn.Module, TwoSides):
@@ -40,6 +42,9 @@ class SentenceEncoder(nn.Module, TwoSides):
         layers: from its outputs to a vector.
         unit: whether vectors are normalized at the end, so that dot products are cosines.
     """
+
+    skipped = (0, 0)
+    """Tokens at the start of contexts and of candidates, of their prompts, that are not pooled."""
 
     def __init__(self, backbone: Backbone, layers: "Layers", *, unit: bool) -> None:
         super().__init__()
@@ -53,20 +58,28 @@ class SentenceEncoder(nn.Module, TwoSides):
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, 1, D]`` and their mask ``[B, 1]``."""
-        vectors = self.encode_candidates(tokens)[:, None, :]
+        vectors = self._encoded(tokens, self.skipped[0])[:, None, :]
         return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[B, D]``."""
-        vectors = self.layers(self.backbone(tokens), tokens.mask)
+        return self._encoded(tokens, self.skipped[1])
+
+    def _encoded(self, tokens: Tokens, skipped: int) -> Tensor:
+        vectors: Tensor = self.layers(self.backbone(tokens), tokens.mask, skipped)
         return F.normalize(vectors, dim=-1) if self.unit else vectors
 
     def context_mixture(self, tokens: Tokens) -> Mixture | None:
         """As ``candidate_mixture``."""
-        return self.candidate_mixture(tokens)
+        return self._mixture(tokens, self.skipped[0])
 
     def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
         """Vectors as mixtures of token outputs; None if the layers are not linear."""
+        return self._mixture(tokens, self.skipped[1])
+
+    def _mixture(self, tokens: Tokens, skipped: int) -> Mixture | None:
+        if skipped:
+            return None
         mixture = self.layers.mixture(self.backbone(tokens).float(), tokens.mask)
         return mixture.unit() if mixture is not None and self.unit else mixture
 
@@ -135,9 +148,10 @@ class Layers(nn.Module):
     Args:
         descriptions: a Pooling and the layers after it.
         dimension: H.
+        truncated: how many of the first numbers of a vector are kept; None: all.
     """
 
-    def __init__(self, descriptions: Sequence[HeadLayer], dimension: int) -> None:
+    def __init__(self, descriptions: Sequence[HeadLayer], dimension: int, truncated: int | None = None) -> None:
         super().__init__()
         pooling, *others = [layer for layer in descriptions if layer.kind != "Dropout"]
         if pooling.kind != "Pooling":
@@ -145,98 +159,89 @@ class Layers(nn.Module):
                 f"{pooling.folder} is a {pooling.kind} before the Pooling, which polyrank does not support; choose"
                 " another model"
             )
-        self.poolings = poolings(pooling)
+        self.poolings, self.truncated = poolings(pooling), truncated
         self.dimension = dimension * len(self.poolings)
         self.others = nn.ModuleList()
         for layer in others:
-            if layer.settings.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-                raise ArtifactError(f"{layer.folder} reads {layer.settings['module_input_name']}; choose another model")
-            if layer.kind == "Dense":
-                dense = Dense(layer)
-                if dense.linear.in_features != self.dimension:
-                    raise ArtifactError(
-                        f"{layer.folder} needs vectors of dimension {dense.linear.in_features}, and gets"
-                        f" {self.dimension}; download the model again"
-                    )
-                self.others.append(dense)
-                self.dimension = dense.linear.out_features
-            elif layer.kind == "Normalize":
-                self.others.append(Unit())
-            else:
-                raise ArtifactError(f"{layer.folder} is a second {layer.kind}; choose a model with one")
+            made = read_layer(layer)
+            n_in = made.settings.get("n_in", made.n_out) or self.dimension
+            if n_in != self.dimension:
+                raise ArtifactError(
+                    f"{layer.folder} needs vectors of dimension {n_in}, and gets {self.dimension}; download the model"
+                    " again"
+                )
+            self.others.append(made)
+            self.dimension = made.n_out or self.dimension
+        if truncated is not None:
+            self.dimension = min(self.dimension, truncated)
 
-    def forward(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        """Token outputs ``[B, T, H]`` and their mask ``[B, T]`` to vectors ``[B, D]``, in fp32."""
+    def forward(self, outputs: Tensor, mask: Tensor, skipped: int = 0) -> Tensor:
+        """Token outputs ``[B, T, H]`` and their mask ``[B, T]`` to vectors ``[B, D]``, in fp32.
+
+        Args:
+            outputs, mask: of the tokens.
+            skipped: the number of tokens at the start, of a prompt, that are not pooled.
+        """
         with full_precision(outputs):
-            vectors = torch.cat([pool(outputs.float(), mask, mode) for mode in self.poolings], -1)
+            mask = mask & (torch.arange(mask.shape[1], device=mask.device) >= skipped)
+            vectors = torch.cat([_pool(outputs.float(), mask, mode, skipped) for mode in self.poolings], -1)
             for layer in self.others:
                 vectors = layer(vectors)
-        return vectors
+        return vectors[:, : self.truncated]
 
     def mixture(self, outputs: Tensor, mask: Tensor) -> Mixture | None:
         """The vectors as mixtures; None unless they are a single mean, at most normalized."""
-        if len(self.poolings) > 1 or self.poolings[0] not in MEANS or not all(isinstance(x, Unit) for x in self.others):
+        units = all(isinstance(layer, Unit) for layer in self.others) and self.truncated is None
+        if len(self.poolings) > 1 or self.poolings[0] not in MEANS or not units:
             return None
-        weights = pool(each_alone(mask), mask, self.poolings[0])[:, None]
+        weights = reduction_weights(mask, self.poolings[0], 0)[:, None]
         mixture = Mixture(weights, outputs, torch.ones_like(mask[:, :1]))
         return mixture.unit() if len(self.others) else mixture
 
 
-class Dense(nn.Module):
-    """A linear layer with an activation and an optional skip connection."""
-
-    def __init__(self, layer: HeadLayer) -> None:
-        super().__init__()
-        check_weights(layer.folder)
-        try:
-            tensors, _ = read_file(layer.folder / "model.safetensors")
-            n_out, n_in = tensors["linear.weight"].shape
-            self.linear = nn.Linear(n_in, n_out, bias="linear.bias" in tensors)
-            self.residual = nn.Linear(n_in, n_out, bias=False) if "residual.weight" in tensors else None
-            self.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-        except (ValueError, KeyError, RuntimeError) as error:
-            raise ArtifactError(f"{layer.folder} is damaged ({error}); download the model again") from error
-        self.adds_inputs = bool(layer.settings.get("use_residual"))
-        name = layer.settings.get("activation_function")
-        self.activation = activation(str(name), layer.folder) if str(name).startswith("torch.") else nn.Tanh()
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """``[B, in]`` to ``[B, out]``."""
-        values: Tensor = self.activation(self.linear(vectors))
-        if self.adds_inputs:
-            values = values + (vectors if self.residual is None else self.residual(vectors))
-        return values
+def _pool(outputs: Tensor, mask: Tensor, mode: Reduction, skipped: int) -> Tensor:
+    if mode == "first":
+        return outputs[:, skipped]
+    return reduce(outputs, mask, mode, 0)
 
 
-class Unit(nn.Module):
-    """Normalizes vectors to length 1."""
+def read_layer(layer: HeadLayer) -> SentenceLayer:
+    """A layer with its weights.
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        """``[B, D]`` to ``[B, D]``."""
-        return F.normalize(vectors, dim=-1)
-
-
-def pool(outputs: Tensor, mask: Tensor, mode: str) -> Tensor:
-    """Reduce token outputs ``[B, T, H]`` with their mask ``[B, T]`` to vectors ``[B, H]``, by a mode of the library.
-
-    >>> h = torch.tensor([[[1.0], [4.0], [99.0]]]); real = torch.tensor([[True, True, False]])
-    >>> [pool(h, real, mode).item() for mode in ("cls", "mean", "max", "lasttoken", "weightedmean")]
-    [1.0, 2.5, 4.0, 4.0, 3.0]
+    Raises:
+        ArtifactError: a file is damaged, or the layer is not supported.
     """
-    match mode:
-        case "cls":
-            return reduce(outputs, mask, "first", 0)
-        case "mean":
-            return reduce(outputs, mask, "mean", 0)
-        case "mean_sqrt_len_tokens":
-            return reduce(outputs, mask, "sqrt_n", 0)
-        case "max":
-            return outputs.masked_fill(~mask[:, :, None], -torch.inf).amax(1)
-        case "lasttoken":
-            return outputs[torch.arange(len(outputs), device=outputs.device), mask.sum(1) - 1]
-        case _:  # "weightedmean": the first token counts once, the second twice, ...
-            weights = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).to(outputs.dtype)[:, :, None]
-            return (outputs * weights).sum(1) / weights.sum(1)
+    if layer.settings.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+        raise ArtifactError(f"{layer.folder} reads {layer.settings['module_input_name']}; choose another model")
+    if layer.kind not in ("Dense", "LayerNorm", "Normalize"):
+        raise ArtifactError(f"{layer.folder} is a second {layer.kind}; choose a model with one")
+    if layer.kind == "Normalize":
+        return build_layer({"kind": layer.kind})
+    check_weights(layer.folder)
+    try:
+        tensors, _ = read_file(layer.folder / "model.safetensors")
+        if layer.kind == "LayerNorm":
+            made = build_layer({"kind": layer.kind, "n_out": len(tensors["norm.weight"])})
+        else:
+            n_out, n_in = tensors["linear.weight"].shape
+            name = str(layer.settings.get("activation_function"))
+            name = name if name.startswith("torch.") else "torch.nn.modules.activation.Tanh"
+            activation(name, layer.folder)
+            made = build_layer(
+                {
+                    "kind": layer.kind,
+                    "n_in": n_in,
+                    "n_out": n_out,
+                    "bias": "linear.bias" in tensors,
+                    "residual": "residual.weight" in tensors,
+                    "adds_inputs": bool(layer.settings.get("use_residual")),
+                    "activation": name.rpartition(".")[2],
+                }
+            )
+        made.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise ArtifactError(f"{layer.folder} is damaged ({error}); download the model again") from error
+    return made
 
 
 def activation(name: str, folder: Path) -> nn.Module:
@@ -269,7 +274,7 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
         network = load_pretrained(folder, config, CLASSIFIER)
         return PairEncoder(network, None, activation(description.output, folder))
     backbone = Backbone(load_pretrained(folder, config, encoder_class(config)))
-    layers = Layers(description.layers, backbone.dimension)
+    layers = Layers(description.layers, backbone.dimension, description.truncated)
     if description.kind == "sentences":
         return SentenceEncoder(backbone, layers, unit=description.output == "cosine")
     if layers.dimension != 1:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -10,13 +11,15 @@ from polyrank.errors import UsageError
 from polyrank.models import BiEncoder
 from polyrank.models.artifacts import load_model
 from polyrank.models.hugging_face import write_json, write_network, write_tokenizer
+from polyrank.models.sentence_layers import build_layer
 from polyrank.storage.durable import check_replaceable, new_folder
 from polyrank.storage.tensors import to_bytes
 from polyrank.text import BackboneTexts
 
 OURS = (
     "modules.json", "config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
-    "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling", "2_Dense", CARD,
+    "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling", "*_Dense", "*_LayerNorm",
+    "*_Normalize", CARD,
 )  # fmt: skip  # all files of such a folder
 USAGE = """\
 ---
@@ -40,7 +43,14 @@ print(model.similarity(context, replies))
 
 Join the turns of a context by `{separator}`.{turns} Texts are cut at {n} tokens.
 """
-POOLING = {"first": "cls_token", "mean": "mean_tokens", "sqrt_n": "mean_sqrt_len_tokens"}
+POOLING = {
+    "first": "cls_token",
+    "last": "lasttoken",
+    "max": "max_tokens",
+    "mean": "mean_tokens",
+    "sqrt_n": "mean_sqrt_len_tokens",
+    "weighted_mean": "weightedmean_tokens",
+}
 
 
 def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool = False) -> None:
@@ -78,19 +88,17 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
             " one of these, or export to onnx"
         )
     assert isinstance(texts, BackboneTexts), "every Bi-encoder has them"
+    prompts = dict(zip(("query", "document"), texts.prompts, strict=True)) if any(texts.prompts) else {}
     with new_folder(output, replace=replace, own_files=OURS) as folder:
         write_network(model.backbone.network, folder)
         write_tokenizer(texts.subwords, folder, _length(texts))
-        last = _write_last_layer(model, folder)
-        pooling = {
-            f"pooling_mode_{name}": name == POOLING[config.reduction] for name in ("max_tokens", *POOLING.values())
-        }
+        pooling = {f"pooling_mode_{name}": name == POOLING[config.reduction] for name in POOLING.values()}
         write_json(
             folder / "1_Pooling" / "config.json", {"word_embedding_dimension": model.backbone.dimension, **pooling}
         )
         modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-        modules += [("2_Dense", "Dense")] if last else []
-        modules += [("3_Normalize", "Normalize")] if config.normalize else []
+        modules += _write_layers(model, folder)
+        modules += [(f"{len(modules)}_Normalize", "Normalize")] if config.normalize else []
         write_json(
             folder / "modules.json",
             [
@@ -101,7 +109,7 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": _length(texts), "do_lower_case": False})
         write_json(
             folder / "config_sentence_transformers.json",
-            {"similarity_fn_name": "cosine" if config.normalize else "dot", "prompts": {}},
+            {"similarity_fn_name": "cosine" if config.normalize else "dot", "prompts": prompts},
         )
         (folder / CARD).write_text(_card(path, texts), "utf-8")
 
@@ -142,21 +150,37 @@ def _length(texts: BackboneTexts) -> int:
     return max(texts.policy.max_context_tokens, texts.policy.max_candidate_tokens)
 
 
-def _write_last_layer(model: BiEncoder, folder: Path) -> bool:
-    """Write the output scale and the projection as one linear map; returns whether there is any."""
-    tower = model.candidate_tower
+def _write_layers(model: BiEncoder, folder: Path) -> list[tuple[str, str]]:
+    """Write the layers, and the output scale with the projection as one linear map; returns their folders and kinds."""
+    tower, layers = model.candidate_tower, list(model.candidate_tower.layers)
     weight = getattr(tower.projection, "weight", None)
-    if weight is None:
-        if float(tower.scale) == 1.0 or tower.length is not None:
-            return False
+    if weight is None and float(tower.scale) != 1.0 and tower.length is None:
         weight = torch.eye(tower.dimension)
-    weight = weight.detach() * tower.scale
-    settings = {
-        "in_features": weight.shape[1],
-        "out_features": weight.shape[0],
-        "bias": False,
-        "activation_function": "torch.nn.modules.linear.Identity",
-    }
-    write_json(folder / "2_Dense" / "config.json", settings)
-    (folder / "2_Dense" / "model.safetensors").write_bytes(to_bytes({"linear.weight": weight}))
-    return True
+    if weight is not None:
+        n_out, n_in = weight.shape
+        last = build_layer({
+            "kind": "Dense", "n_in": n_in, "n_out": n_out, "bias": False, "residual": False, "adds_inputs": False,
+            "activation": "Identity",
+        })  # fmt: skip
+        last.load_state_dict({"linear.weight": weight.detach() * tower.scale})
+        layers.append(last)
+    written = []
+    for i, layer in enumerate(layers):
+        settings: dict[str, Any] = layer.settings  # type: ignore[assignment]  # of a SentenceLayer
+        name = f"{i + 2}_{settings['kind']}"
+        if settings["kind"] == "Dense":
+            activation: Any = layer.activation
+            document = {
+                "in_features": settings["n_in"],
+                "out_features": settings["n_out"],
+                "bias": settings["bias"],
+                "use_residual": settings["adds_inputs"],
+                "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
+            }
+        else:
+            document = {"dimension": settings["n_out"]} if settings["kind"] == "LayerNorm" else {}
+        write_json(folder / name / "config.json", document)
+        if tensors := layer.state_dict():
+            (folder / name / "model.safetensors").write_bytes(to_bytes(tensors))
+        written.append((name, str(settings["kind"])))
+    return written
