@@ -87,7 +87,7 @@ def make_parser(program: str) -> ArgumentParser:
         add(f"--{name}", action="append", default=[], metavar="NAME", help=f"{text}; repeatable")
     for name, text in COLUMNS.items():
         add(f"--{name}", metavar="COLUMN", help=text)
-    add("--as", dest="form", metavar="FORM", help="the form: table, whatsapp, mail, ...; default: inferred")
+    add("--as", dest="form", metavar="FORM", help="the form: table, chat_log, mail, ...; default: inferred")
     pause = "without ids of conversations: the pause that ends one; default: 8"
     add("--gap", dest="gap_hours", type=float, default=GAP_HOURS, metavar="HOURS", help=pause)
     add("--date-order", metavar="FIRST", help="the first part of dates such as 3/4/24: day, month or year")

@@ -157,20 +157,18 @@ def _agents_links(dialogues: Sequence[Row]) -> set[str]:
 
 def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
     """Replace personal data and participants' names in dialogues; personal speakers and ids become numbers."""
-    people: dict[str, str] = {}
     quiet = Redactor(redactor.names)  # replacements in speakers and ids do not count
-
-    def speaker(name: str) -> str:
-        return name if quiet(name) == name else people.setdefault(name, f"person {len(people) + 1}")
-
-    texts = [" ".join(turn["text"] for turn in row["turns"]) for row in dialogues]
-    usual = Counter(map(language, texts)).most_common(1)[0][0] if texts else ""
+    names = dict.fromkeys(turn["speaker"] for row in dialogues for turn in row["turns"])
+    personal = [name for name in names if quiet(name) != name]
+    people = {name: f"person {number}" for number, name in enumerate(personal, 1)}
+    spoken = [language(" ".join(turn["text"] for turn in row["turns"])) for row in dialogues]
+    usual = next((name for name, _ in Counter(spoken).most_common() if name), "")
     agents = slots_of({name: AGENT for row in dialogues for name, part in row[PEOPLE].items() if part == AGENT})
     rows = []
-    for number, (row, text) in enumerate(zip(dialogues, texts, strict=True), 1):
+    for number, (row, own) in enumerate(zip(dialogues, spoken, strict=True), 1):
         slots = agents | slots_of(row[PEOPLE])
 
-        def plain(text: str, slots: dict[str, str] = slots, spoken: str = language(text) or usual) -> str:
+        def plain(text: str, slots: dict[str, str] = slots, spoken: str = own or usual) -> str:
             return redactor(text, slots, spoken)
 
         named = {word: slot for word, slot in slots.items() if slot != "{name}"}
@@ -180,7 +178,10 @@ def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
             new["time"] = row["time"]
         if "background" in row:
             new["background"] = [*map(plain, row["background"])]
-        new["turns"] = [{"speaker": speaker(turn["speaker"]), "text": plain(turn["text"])} for turn in row["turns"]]
+        new["turns"] = [
+            {"speaker": people.get(turn["speaker"], turn["speaker"]), "text": plain(turn["text"])}
+            for turn in row["turns"]
+        ]
         rows.append(new)
     return rows
 

@@ -1,6 +1,7 @@
 """Phone numbers in texts: the valid ones of the countries where the language of the dialogue is spoken."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -26,7 +27,11 @@ def _table(kind: str) -> dict[str, list[str]]:
     return {name: held.split(",") for name, _, held in (each.partition("=") for each in NAMES[kind])}
 
 
-COUNTRIES, WORDS = _table("countries"), _table("common")
+COUNTRIES = _table("countries")
+LANGUAGES_OF: dict[str, list[str]] = {}
+for _language, _words in _table("common").items():
+    for _word in _words:
+        LANGUAGES_OF.setdefault(_word, []).append(_language)
 EVERYWHERE = tuple(dict.fromkeys(country for held in COUNTRIES.values() for country in held))
 SCRIPTS = {name: re.compile(f"[{letters}]") for name, (letters, *_) in _table("scripts").items()}
 
@@ -47,10 +52,9 @@ def language(text: str) -> str:
     for name, letters in SCRIPTS.items():
         if len(letters.findall(text)) > len(text) / 6:
             return name
-    words = re.findall(r"\w+", text.casefold())
-    n = {name: sum(word in common for word in words) for name, common in WORDS.items()}
-    first, second = sorted(n, key=n.__getitem__)[:-3:-1]
-    return first if n[first] > max(1, n[second]) else ""
+    n = Counter(name for word in re.findall(r"\w+", text.casefold()) for name in LANGUAGES_OF.get(word, ()))
+    (first, most), (_, second) = [*n.most_common(2), ("", 1), ("", 0)][:2]
+    return first if most > max(1, second) else ""
 
 
 def is_phone(number: str, before: str, after: str, countries: Sequence[str], spoken: str) -> bool:

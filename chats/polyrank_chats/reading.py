@@ -8,14 +8,12 @@ from polyrank_chats.files.file import File
 from polyrank_chats.files.members import Members, members
 from polyrank_chats.forms.chat_logs import chat_log
 from polyrank_chats.forms.conversations import conversations
-from polyrank_chats.forms.line_kakaotalk import line_kakaotalk
 from polyrank_chats.forms.mail import mail
 from polyrank_chats.forms.slack import slack
 from polyrank_chats.forms.tables import questions, table
 from polyrank_chats.forms.transcript_tables import transcripts
 from polyrank_chats.forms.transcripts import transcript
 from polyrank_chats.forms.webvtt import webvtt
-from polyrank_chats.forms.whatsapp import whatsapp
 from polyrank_chats.messages import Message, Messages, ReadOptions
 
 Reader = Callable[[File], Messages | None]
@@ -27,8 +25,6 @@ READERS: dict[str, Reader] = {
         mail,
         slack,
         chat_log,
-        whatsapp,
-        line_kakaotalk,
         webvtt,
         transcript,
         conversations,

@@ -43,6 +43,7 @@ SECRET = re.compile(
     r"(?=[\w-]*(?-i:[a-z]))[\w-]{24,})(?![\w-])",
     re.IGNORECASE,
 )
+DIGIT = re.compile(r"\d")
 SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -91,10 +92,9 @@ class Redactor:
         text = _without(ACCOUNT, "{iban}", lambda part, *_: iban.is_valid(re.sub(r"\W", "", part)), text)
         text = _without(CARD, "{card}", _is_card, text)
         text = _without(IP, "{ip}", _is_ip, text)
-        spoken = spoken or language(text)
 
         def phone(part: str, before: str, after: str) -> bool:
-            return is_phone(part, before, after, self.countries, spoken)
+            return is_phone(part, before, after, self.countries, spoken or language(text))
 
         text = _without(NUMBER, "{phone}", phone, text)
         text = self._names.sub("{name}", text)
@@ -126,6 +126,9 @@ def _without(pattern: re.Pattern[str], slot: str, is_kind: Callable[[str, str, s
         is_kind: called with a part, the text before it and the text after it.
         text: a text.
     """
+
+    if not DIGIT.search(text):
+        return text
 
     def replaced(found: re.Match[str]) -> str:
         ends = [found.start(), *(found.start() + at for at, sign in enumerate(found[0]) if sign.isspace()), found.end()]

@@ -7,9 +7,9 @@ from polyrank_chats.columns import check_columns, keys_of, listed, usual
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.files.file import MARKDOWN, File
 from polyrank_chats.files.members import members
+from polyrank_chats.forms.chat_logs import begins
 from polyrank_chats.forms.nested import has_next_page, rows_in, talks_in
 from polyrank_chats.forms.transcripts import is_transcript
-from polyrank_chats.forms.whatsapp import begins
 from polyrank_chats.messages import ReadOptions, Rows
 from polyrank_chats.profiles import profile
 from polyrank_chats.report import Report

@@ -158,18 +158,18 @@ def changed(text: str, words: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("text", "form", "left_out"),
     [
-        (LINE, "line_kakaotalk", {"attachment": 1, "system line": 1}),
-        (changed(LINE, WITH_DOTS), "line_kakaotalk", {"attachment": 1, "system line": 1}),
-        (changed(LINE, OF_THE_STATES), "line_kakaotalk", {"attachment": 1, "system line": 1}),
-        (KAKAOTALK, "line_kakaotalk", {"attachment": 1}),
-        (changed(KAKAOTALK, IN_WORDS), "line_kakaotalk", {"attachment": 1}),
-        (MOBILE, "whatsapp", {}),
+        (LINE, "chat_log", {"attachment": 1, "system line": 1}),
+        (changed(LINE, WITH_DOTS), "chat_log", {"attachment": 1, "system line": 1}),
+        (changed(LINE, OF_THE_STATES), "chat_log", {"attachment": 1, "system line": 1}),
+        (KAKAOTALK, "chat_log", {"attachment": 1}),
+        (changed(KAKAOTALK, IN_WORDS), "chat_log", {"attachment": 1}),
+        (MOBILE, "chat_log", {}),
     ],
 )
 def test_line_and_kakaotalk(tmp_path: Path, text: str, form: str, left_out: dict[str, int]) -> None:
     path = tmp_path / "chat.txt"
     path.write_text(text, "utf-8")
-    found = import_chats(path, agent="Kim", date_order="month" if "5/1/" in text else None, skip_bad=form == "whatsapp")
+    found = import_chats(path, agent="Kim", date_order="month" if "5/1/" in text else None, skip_bad=True)
     assert found.report.forms == [form]
     assert turns_of(found) == [
         ["customer: Is it on?", "agent: It is.\n\nTry again"],

@@ -1,73 +1,179 @@
-"""Logs of chat programs: IRC as irssi and WeeChat write it, and the chat that Zoom saves of a meeting."""
+"""Logs of chats: a message begins at a line with its time and ends before the next one.
+
+WhatsApp, signal-export, KakaoTalk, LINE, IRC clients, the chat of a meeting that Zoom saves, and others: lines have
+dates, or times of day below headings of days.
+"""
 
 import re
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Iterator
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
-from polyrank_chats.messages import SYSTEM, Message, Messages
-from polyrank_chats.times import read_time
+from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages
+from polyrank_chats.names import NAMES
+from polyrank_chats.times import HALVES
 
-N_LOOKED_AT = 50
-OPENED = re.compile(r"--- (?:Log opened|Day changed) \w{3} (?P<day>\w{3} \d\d)(?: [\d:]{8})? (?P<year>\d{4})$")
-IRSSI = re.compile(r"(?P<clock>\d\d:\d\d(?::\d\d)?) (?:<[ @+%&~]?(?P<name>[^\s>]+)> (?P<text>.+)|-!- .*| \* .*|\S+ .*)")
-WEECHAT = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\t(?P<name>[^\t]*)\t(?P<text>.*)")
-EVENTS = {"", "--", "-->", "<--", "=!=", "*"}  # in the place of WeeChat's names
-ZOOM = re.compile(
-    r"(?P<time>\d\d:\d\d:\d\d)\s+From\s+(?P<name>.+?)(?:\s+to\s+(?P<to>[^:]+?)\s*)?(?::\s*$|\s+:\s+(?P<text>.*)$)"
+N_LINES_LOOKED_AT = 200
+GONE = {text.replace("_", " ") for text in NAMES["deleted_texts"]}
+MARKS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+DATE = r"(?:\d{4}[년年] ?\d{1,2}[월月] ?\d{1,2}[일日]|\d{1,4}[./-] ?\d{1,2}[./-] ?\d{1,4}\.?(?: г\.?)?)"
+HALF = rf"(?:[apAP]\.? ?[mM]\.?|{'|'.join(map(re.escape, HALVES))})"
+CLOCK = rf"(?:{HALF} ?)?\d{{1,2}}(?:[:.]| h )\d\d(?:[:.]\d\d)?(?: ?{HALF})?"
+STAMPS = [
+    (
+        rf"(?P<date{n}>{DATE})[,،]? (?:(?!{HALF})[^\W\d]{{1,4}} )?(?P<clock{n}>{CLOCK})",
+        rf"(?P<clock{n}>{CLOCK}), (?P<date{n}>{DATE})",
+    )
+    for n in range(3)
+]
+NAME = r"[^\W\d_][^:\n<>\[\]\t]{0,39}"
+ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z| ?[+-]\d\d:?\d\d)?"
+LINE = re.compile(
+    rf"(?:{STAMPS[0][0]}(?: [-–~|]|,) |\[{STAMPS[1][0]}\] |{STAMPS[2][1]} [-–~|] "
+    rf"|\[?(?P<iso>{ISO})\]?(?: ?[-–~|,]|)[ \t]+(?=<|\[|{NAME}(?:: |:$)|[^\t]{{0,40}}\t))(?P<rest>.*)",
+    re.DOTALL,
 )
-REPLYING = re.compile(r'Replying to ".*"')
+BRACKETED = re.compile(
+    r"\A(?:<[ @+%&~]?(?P<name>[^<>\n]{1,40})> |\[(?P<other>[^\[\]\n]{1,40})\]:? |[@+%&~ ]?(?P<tabbed>[^:\t]{0,40})\t"
+    r"|\s*From\s+(?P<zoom>[^:]+?)(?:\s+to\s+[^:]+?)?\s*:(?:\s|$))"
+)
+EVENT = re.compile(r"\s*(?:-!- |\*+ |-->|<--|=!=|--\s)")  # of IRC clients
+DAY = re.compile(  # 2024/05/01(Wed), Wed, 5/1/2024, --- 2024년 5월 1일 수요일 ---, --- Day changed Tue Mar 05 2024
+    r"-* ?(?:Log opened |Day changed )?(?:[^\W\d_]+\.?,? )?"
+    r"(?P<day>\d{4}(?:[./]\d\d?[./]\d\d?|[년年] ?\d\d?[월月] ?\d\d?[일日])|\d\d?/\d\d?/\d{4}"
+    r"|[^\W\d_]+ \d\d?,?(?: [\d:]{8})? \d{4}|\d\d?\.? [^\W\d_]+ \d{4})\.? ?(?:\(\w+\)|[^\W\d_]+)? ?-*"
+)
+BELOW_DAY = re.compile(
+    rf"(?:\[(?P<who>[^\]\n]+)\] \[(?P<bracketed>{CLOCK})\] |\[?(?P<clock>{CLOCK})\]?(?: [-–~|] |\s))(?P<rest>.*)"
+)
+ZOOM = re.compile(r"\d\d:\d\d:\d\d\s+From\s")
+BUDDHIST = re.compile(r"\b25\d\d\b")
+SENDER = re.compile(r"(?P<name>[^:\"“„«]{1,80}): ?(?P<text>.*)", re.DOTALL)
+# in every language a placeholder for a file is in angle brackets (Android), or has a mark before it (iPhone)
+PLACEHOLDER = re.compile(r"<[^<>\n]{3,60}>")
+ATTACHED = re.compile(r"\S[^\n]*\.\w{2,5} \([^()\n]{4,40}\)(?:\n(?P<caption>.*))?", re.DOTALL)
+REACTIONS = re.compile(r"^\(- .* -\)$", re.MULTILINE)  # below a message of signal-export
+PICTURE = re.compile(r"!\[[^\]\n]*\]\([^)\n]*\)")
+EDITED = re.compile("\\s*\u200e?<\\w+(?: \\w+){2,5}[.。]?>$")
+PLACED = re.compile(  # of LINE and KakaoTalk
+    r"\[[^\[\]\n]{2,20}\]|☎.*|(?:사진|동영상|이모티콘|Photo|Video|Emoticons?)(?: \d+장)?"
+)
+REPLYING = re.compile(r'^\s*Replying to ".*"\s*$', re.MULTILINE)  # Zoom
+
+
+def begins(line: str) -> bool:
+    """Whether a line is the first line of a message with a date.
+
+    >>> begins("31/12/2023, 21:15 - Ann: hi"), begins("[2023-12-31, 9:15:03 p.m.] Ann: hi"), begins("and more")
+    (True, True, False)
+    """
+    return LINE.match(_plain(line)) is not None
+
+
+def _plain(line: str) -> str:
+    """Convert digits and blanks of every script to ASCII, and remove marks of direction."""
+    return "".join(
+        str(unicodedata.decimal(sign)) if sign.isdecimal() else " " if sign.isspace() and sign != "\t" else sign
+        for sign in MARKS.sub("", line)
+    )
 
 
 def chat_log(file: File) -> Messages | None:
-    """An IRC channel is a stream; a meeting is a conversation without dates."""
+    """A file is a stream; a meeting, which has no dates, is a conversation."""
     lines = (file.text or "").split("\n")
-    forms: tuple[tuple[re.Pattern[str], Callable[[File, list[str]], Messages]], ...] = (
-        (OPENED, _irssi),
-        (WEECHAT, _weechat),
-        (ZOOM, _zoom),
-    )
-    for pattern, messages in forms:
-        if pattern.match(next((line.rstrip() for line in lines[:N_LOOKED_AT] if line.strip()), "")):
-            return messages(file, lines)
+    first = [line for line in lines[:N_LINES_LOOKED_AT] if line.strip()]
+    if any(map(begins, first)):
+        return _messages(file, _dated(file, lines))
+    has_days = any(DAY.fullmatch(line.strip()) for line in first)
+    if any(BELOW_DAY.match(_plain(line)) for line in first) and (has_days or ZOOM.match(first[0])):
+        return _messages(file, _below_days(lines))
     return None
 
 
-def _irssi(file: File, lines: list[str]) -> Messages:
+Entry = tuple[int, str, str, list[str]]
+"""The line of a message, its time, the rest of the line, and the lines below it."""
+
+
+def _dated(file: File, lines: list[str]) -> Iterator[Entry | DataError]:
+    entry: Entry | None = None
+    for number, line in enumerate(lines, 1):
+        if stamp := LINE.match(_plain(line)):
+            if entry:
+                yield entry
+            entry = (number, stamp["iso"] or _time(stamp), _behind(line, stamp.start("rest")), [])
+        elif entry:
+            entry[3].append(line)
+        elif line.strip():
+            yield DataError(f"{file.path}:{number}: is before the first date; remove it")
+    if entry:
+        yield entry
+
+
+def _below_days(lines: list[str]) -> Iterator[Entry]:
     day = ""
+    entry: Entry | None = None
     for number, line in enumerate(lines, 1):
-        if opened := OPENED.match(line.rstrip()):
-            try:
-                at = read_time(f"{opened['day']} {opened['year']}")  # knows months of other languages
-            except ValueError as error:
-                yield DataError(f"{file.path}:{number}: {error}")
-            else:
-                day = "" if at is None else at.date().isoformat()
-        elif said := IRSSI.match(line):
-            if said["name"]:
-                where = f"{file.path}:{number}"
-                yield Message(where, file.stem, said["name"], said["text"], time=f"{day} {said['clock']}")
-            else:
-                yield SYSTEM
+        heading, said = DAY.fullmatch(line.strip()), BELOW_DAY.match(_plain(line))
+        if heading or said:
+            if entry:
+                yield entry
+            entry = None
+        if heading:
+            numbers = re.findall(r"\d+", heading["day"])
+            is_iso = len(numbers) == 3 and len(numbers[0]) == 4
+            day = "-".join(numbers) if is_iso else re.sub(r" [\d:]{8}", "", heading["day"])
+        elif said:
+            rest = _behind(line, said.start("rest"))
+            clock = said["clock"] or said["bracketed"]
+            entry = (number, f"{day} {clock}" if day else "", f"{said['who']}: {rest}" if said["who"] else rest, [])
+        elif entry:
+            entry[3].append(line.lstrip("\t"))
+    if entry:
+        yield entry
 
 
-def _weechat(file: File, lines: list[str]) -> Messages:
-    for number, line in enumerate(lines, 1):
-        if said := WEECHAT.match(line):
-            name, text = said["name"].strip().lstrip("@+%&~"), said["text"].strip()
-            if name in EVENTS or not text:
-                yield SYSTEM
-            else:
-                yield Message(f"{file.path}:{number}", file.stem, name, text, time=said["time"])
+def _messages(file: File, entries: Iterator[Entry | DataError]) -> Messages:
+    for entry in entries:
+        yield entry if isinstance(entry, DataError) else _message(file, *entry)
 
 
-def _zoom(file: File, lines: list[str]) -> Messages:
-    """A message ends before the next line that begins with a time; an answer quotes a part of its message first."""
-    starts = [number for number, line in enumerate(lines) if ZOOM.match(line)]
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        said = ZOOM.match(lines[start])
-        assert said is not None  # how the line was found
-        words = [line.strip() for line in ([said["text"]] if said["text"] else []) + lines[start + 1 : end]]
-        text = "\n".join(line for line in words if line and not REPLYING.fullmatch(line))
-        if text:
-            yield Message(f"{file.path}:{start + 1}", file.stem, said["name"].strip(), text, file.stem)
+def _message(file: File, number: int, time: str, line: str, more: list[str]) -> Message | str:
+    rest = BRACKETED.sub(lambda found: f"{found[found.lastgroup or 0]}: ", line, count=1)
+    if EVENT.match(line) or not SENDER.match(MARKS.sub("", rest)):
+        return SYSTEM
+    name, _, said = "\n".join([rest, *more]).partition(":")
+    said = EDITED.sub("", REPLYING.sub("", REACTIONS.sub("", said)).strip())
+    if more and said.startswith('"') and said.endswith('"'):  # LINE quotes texts of several lines
+        said = said[1:-1]
+    text = MARKS.sub("", said).strip()
+    if text.casefold().rstrip(".。") in GONE:
+        return DELETED
+    if attached := ATTACHED.fullmatch(text):
+        said = text = (attached["caption"] or "").strip()
+    if (attached and not text) or any(form.fullmatch(text) for form in (PLACEHOLDER, PICTURE, PLACED)):
+        return ATTACHMENT
+    if said.startswith("\u200e"):
+        return ATTACHMENT if len(text.split()) < 5 else SYSTEM
+    sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks senders who are not contacts
+    if not any(map(str.isalnum, sender)):
+        return SYSTEM
+    where = f"{file.path}:{number}"
+    return Message(where, file.stem, sender, said, None if time else file.stem, time or None) if text else EMPTY
+
+
+def _time(stamp: re.Match[str]) -> str:
+    """The date and the time of day, in a form that does not depend on the language."""
+    date, clock = (next(filter(None, map(stamp.group, (f"{what}{n}" for n in range(3))))) for what in ("date", "clock"))
+    day = re.sub(r"[년年월月]", "-", re.sub(r"[\s일日г]", "", date)).rstrip(".")
+    day = BUDDHIST.sub(lambda year: str(int(year[0]) - 543), day)
+    return f"{day} {re.sub(r'(?<=[0-9])(?:[.]| h )(?=[0-9])', ':', clock)}"
+
+
+def _behind(line: str, n: int) -> str:
+    """The rest of a line after ``n`` characters, not counting marks."""
+    for position, sign in enumerate(line):
+        if n == 0:
+            return line[position:]
+        n -= not MARKS.match(sign)
+    return ""

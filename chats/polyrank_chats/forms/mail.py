@@ -94,7 +94,9 @@ def by_subject(mails: Sequence[DatedMessage]) -> list[DatedMessage]:
         return address.rpartition("@")[2]
 
     known = {each.message.id for each in mails}
-    people = [{*map(str.lower, ({each.message.sender_id, *each.message.recipients} - {None}))} for each in mails]
+    people = [
+        {address.lower() for address in (each.message.sender_id, *each.message.recipients) if address} for each in mails
+    ]
     n_mails = Counter(domain for own in people for domain in {domain_of(address) for address in own})
     n_people = Counter(map(domain_of, set().union(*people)))
     staff = max(n_mails, key=lambda domain: (n_mails[domain], -n_people[domain]), default="")

@@ -220,7 +220,11 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
         time=time_of(row, chosen.time),
         role=role,
         sender_id=_scalar(row, chosen.sender_ids),
-        names=tuple((name, part_of(key) or CUSTOMER) for key in chosen.names if (name := _scalar(row, (key,)))),
+        names=tuple(
+            (name, part_of(key) or CUSTOMER)
+            for key in chosen.names
+            if (name := _scalar(row, (key,))) and not any(map(str.isdigit, name))
+        ),
     )
 
 
