@@ -13,7 +13,7 @@ from polyrank_chats.files.unpacking import MAX_BYTES
 from polyrank_chats.forms.mail import by_subject
 from polyrank_chats.messages import DatedMessage, DateOrder, Message, ReadOptions
 from polyrank_chats.people import ordinary_words, slots_of
-from polyrank_chats.phones import language
+from polyrank_chats.phones import check_countries, language
 from polyrank_chats.reading import READERS, read
 from polyrank_chats.redact import Redactor, links
 from polyrank_chats.report import Chats, Report
@@ -97,6 +97,8 @@ def import_chats(
         raise UsageError("`redact` replaces names, but `keep_personal` keeps them; leave one of them out")
     if not 0 < gap_hours < 1e6:
         raise UsageError(f"gap_hours is {gap_hours}; give the hours of silence, more than 0 and less than 1,000,000")
+    if country:
+        check_countries(_several(country))
     report = Report(skip_bad=skip_bad)
     options = ReadOptions(
         report=report,

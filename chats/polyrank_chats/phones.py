@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from polyrank_chats.errors import UsageError
 from polyrank_chats.names import NAMES
 from polyrank_chats.times import COMPACT, NUMERIC
 
@@ -71,14 +72,15 @@ def is_phone(number: str, before: str, after: str, countries: Sequence[str], spo
     (True, False)
     """
     digits = re.sub(r"\D", "", number)
+    said = before[-WINDOW:].casefold()
+    phone, other = (max((m.start() for m in words.finditer(said)), default=-1) for words in (PHONE_WORDS, OTHER_WORDS))
     dashed = re.sub(rf"[{BLANKS}]", "-", number)
-    dates = (pattern.match(dashed) for pattern in NUMERIC)  # an hour may follow
-    is_date = any(date and len(dashed) - date.end() <= 3 for date in dates) or COMPACT.fullmatch(number)
+    dates = (pattern.match(dashed) for pattern in NUMERIC)
+    n_after = 0 if phone > other else 3  # an hour may follow a date
+    is_date = any(date and len(dashed) - date.end() <= n_after for date in dates) or COMPACT.fullmatch(number)
     is_amount = OTHERS.fullmatch(number) or MONEY.match(after) or MONEY_BEFORE.search(before[-WINDOW:])
     if not 7 <= len(digits) <= 15 or is_date or is_amount:
         return False
-    said = before[-WINDOW:].casefold()
-    phone, other = (max((m.start() for m in words.finditer(said)), default=-1) for words in (PHONE_WORDS, OTHER_WORDS))
     if number.startswith("+") or (number.startswith("00") and is_valid(digits, ("FR",))):
         return True
     if other > phone:
@@ -91,6 +93,18 @@ def is_phone(number: str, before: str, after: str, countries: Sequence[str], spo
     if phone > other or number[0] in "(0" or not spoken:
         countries = countries or EVERYWHERE
     return is_valid(digits, countries or tuple(COUNTRIES.get(spoken, ())))
+
+
+def check_countries(countries: Iterable[str]) -> None:
+    """Check the codes of countries.
+
+    Raises:
+        UsageError: a code is unknown.
+    """
+    from phonenumbers import SUPPORTED_REGIONS  # slow to import
+
+    if unknown := [country for country in countries if country not in SUPPORTED_REGIONS]:
+        raise UsageError(f"country {unknown[0]!r} is unknown; use a code of two capital letters, such as FR")
 
 
 @lru_cache(maxsize=2**16)

@@ -24,12 +24,12 @@ LINK = re.compile(
 WITH_SECRET = re.compile(
     r"//[^/\s]*@|[?&#;]\w*(?:token|key|sig|pass|pwd|secret|auth|session|sid|code)\w*=", re.IGNORECASE
 )
-MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.IGNORECASE)
+MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+(?:@| ?[\[(]at[\])] ?)[\w-]+(?:\.[\w-]+)+", re.IGNORECASE)
 ACCOUNT = re.compile(rf"\b[A-Z]{{2}}\d{{2}}(?:[{BLANKS}-]?[A-Z0-9]){{11,30}}\b", re.IGNORECASE)
 CARD = re.compile(rf"(?<![\w,/+-])(?<!\d\.)[2-6]\d{{3}}(?:[{BLANKS}-]?\d){{9,15}}(?![\w-])")
 CARD_DIGITS = range(13, 20)
 IP = re.compile(
-    r"(?<![\w.:])(?:(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)|(?:[0-9a-f]{0,4}:){3,7}[0-9a-f]{1,4}(?![\w:]))", re.IGNORECASE
+    r"(?<![\w.:])(?:(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)|(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{1,4}(?![\w:]))", re.IGNORECASE
 )
 VERSION = re.compile(r"(?:\bv|version|release|firmware|build|update)[\s:.]*$", re.IGNORECASE)
 _SECRETS = rf"(?<![^\W\d_])(?:{'|'.join(word.replace(' ', '[ _-]?') for word in NAMES['secrets'])})(?![a-z])['’\"]?"
@@ -151,7 +151,7 @@ def _is_ip(part: str, before: str, after: str) -> bool:
         ip_address(part)
     except ValueError:
         return False
-    return not VERSION.search(before)
+    return not VERSION.search(before) and DIGIT.search(part) is not None
 
 
 def _without_secret(found: re.Match[str]) -> str:

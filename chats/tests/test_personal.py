@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from polyrank_chats import import_chats
+from polyrank_chats.errors import UsageError
 from polyrank_chats.redact import Redactor
 
 Write = Callable[[str, Any], Path]
@@ -33,6 +34,9 @@ def said(write: Write, *rows: str, **options: Any) -> list[list[str]]:
         ("my password is hunter2!", "my password is {secret}"),
         ("Passwort: Sommer2024", "Passwort: {secret}"),
         ("le mot de passe est azerty99", "le mot de passe est {secret}"),
+        ("Llámame al 612345678", "Llámame al {phone}"),
+        ("mit nummer er 20 12 34 56", "mit nummer er {phone}"),
+        ("fe80::1 or ann [at] x.example", "{ip} or {email}"),
         ("PIN 4711", "PIN {secret}"),
         ("密码是abc123", "密码是{secret}"),
         ("key sk-abcDEF123456ghiJKL7890", "key {secret}"),
@@ -63,6 +67,12 @@ def test_countries_of_the_user() -> None:
     assert Redactor(countries=("ES",))("612345678") == "{phone}"
     assert Redactor(countries=("FR",))("612345678 or 0612345678") == "{phone} or {phone}"
     assert Redactor(countries=("PT",))("my 612 345 678 and 00912345") == "my 612 345 678 and 00912345"
+
+
+def test_unknown_countries(write: Write) -> None:
+    with pytest.raises(UsageError, match="country 'fr' is unknown; use a code of two capital letters"):
+        said(write, "1,Ann,hi", "1,agent,hello", country="fr")
+    assert said(write, "1,Ann,612345678", "1,agent,hello", country="ES")[0][0] == "{phone}"
 
 
 def test_names_of_participants(write: Write) -> None:
