@@ -244,7 +244,7 @@ def _ticket(name: str, chance: random.Random) -> Ticket:
 
 
 def leaks(texts: Iterable[str], planted: Iterable[str], own: Iterable[str] = ()) -> list[str]:
-    """Texts that hold a planted value as a whole word, apart from the values of their own ticket."""
+    """Texts that hold a planted value as a whole word, apart from those of the same ticket."""
 
     def any_of(values: Iterable[str]) -> re.Pattern[str]:
         longest_first = sorted(values, key=len, reverse=True)

@@ -23,7 +23,7 @@ RECIPE = DocumentKind(
     remedy="train again with `overwrite=True`",
 )
 INPUTS = "inputs"
-"""What else decides a run's result, by name: digests of data and models, and the name of the loss."""
+"""The table of digests of data and models, and of the name of the loss: they decide a run's result with the recipe."""
 
 
 def read_run_recipe(folder: Path) -> Recipe:
