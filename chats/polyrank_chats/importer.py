@@ -230,7 +230,9 @@ def _why_nothing(said: Sequence[DatedMessage], report: Report) -> str:
     if len(senders) == 1:
         return f"all {counted(len(said), 'message')} are by {senders.pop()!r}; name the column of senders"
     if said:
+        n_system = sum(is_system(each.message) for each in said)
+        system = f" ({n_system:,} by a system: name it with the option agent if it answers)" if n_system else ""
         n = counted(len(said), "message")
-        return f"none of {n} answers another; name the column of conversations, or raise the gap"
+        return f"none of {n} answers another{system}; name the column of conversations, or raise the gap"
     reasons = ", ".join(counted(n, reason) for reason, n in report.left_out.most_common())
     return f"holds no usable message{f' ({reasons})' if reasons else ''}; check the file, or choose its form"

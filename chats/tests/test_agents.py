@@ -83,8 +83,8 @@ def test_forgotten_agents_are_named(write: Write) -> None:
 def test_every_sender_can_be_the_agent(write: Write, name: str) -> None:
     path = csv_of(write, [(1, "Ann", "hi"), (1, name, "we are closed"), (1, "Ann", "ok")])
     assert parts(path, agent=name) == [["customer", "agent", "customer"]]
-    with pytest.raises(DataError):
-        import_chats(path)  # without the option it is left out
+    with pytest.raises(DataError, match=r"\(1 by a system: name it with the option agent if it answers\)"):
+        import_chats(path)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_word_in_small_letters_elsewhere_is_not_a_name(write: Write) -> None:
 def test_names_of_roles_and_addresses(write: Write) -> None:
     rows = ["1,ann.lee@x.example,I am Ann", "1,Acme Support,Support is here for you Ann"]
     assert said(write, *rows) == [["I am {customer}", "Support is here for you {customer}"]]
-    rows = ["1,Ann,is the shop open", '1,Ben Shop,"The shop is open, Ann"']
+    rows = ["1,Ann,is the shop open", '1,Ben Shop,"Our Shop is open, Ann"']
     assert said(write, *rows, agent="Ben Shop") == [["is the shop open", "Our Shop is open, {customer}"]]
     rows = ["1,ann.lee@x.example,I am Ann", "1,Acme Support,Support is here for you Ann"]
     assert said(write, *rows, keep_personal=True) == [["I am Ann", "Support is here for you Ann"]]
