@@ -1089,14 +1089,14 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         ("x.json", f'[{{"sender": "a", "text": {"[" * 900}"b"{"]" * 900}}}]', "nested too deeply"),
         ("x.jsonl", '{"a": ' + "[" * 100_000, r"x\.jsonl:1: nested too deeply; give flatter JSON"),
         ("x.jsonl", '{"a": 1}\n{"a": ' + "[" * 100_000, r"x\.jsonl:2: nested too deeply; give flatter JSON"),
-        ("x.json", f'[{{"sender": "a", "text": {"1" * 5000}}}]', "cannot be read .*; write shorter numbers"),
+        ("x.json", f'[{{"sender": "a", "text": {"1" * 5000}}}]', "cannot be read .* shorter numbers"),
         ("x.json", '[{"sender": "a",\n "text": "b"}, {"se', r"x\.json:2: not JSON: .*; the file may be truncated"),
         (
             "x.jsonl",
             '{"sender": "a", "text": "b"}\n{"se',
             r"x\.jsonl:2: not JSON: .* at character 2; the file may be truncated",
         ),
-        ("x.json", '[{"sender": "a", "text": "\\ud800"}]', r"x\.json:1: lone surrogate"),
+        ("x.json", '[{"sender": "a", "text": "\\ud800"}]', r"x\.json:1: cannot be read .*; write whole characters"),
         ("x.xls", "<html><table><tr><td>a</td></tr></table></html>", "is an HTML page; export the chats as JSON, CSV"),
         (
             "x.jsonl",
@@ -1156,7 +1156,7 @@ def test_hostile_files_get_one_sentence(write: Write, name: str, content: Any, p
 
 
 def test_hostile_places(tmp_path: Path, write: Write) -> None:
-    with pytest.raises(DataError, match="none: no such file; check the path"):
+    with pytest.raises(DataError, match="none: cannot be read: No such file or directory; check the path"):
         import_chats(tmp_path / "none")
     with pytest.raises(DataError, match="holds no file of a supported type"):
         import_chats(tmp_path)

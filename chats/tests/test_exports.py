@@ -179,7 +179,7 @@ def test_conversations_of_equal_names_stay_apart(write: Write, tmp_path: Path) -
         (tmp_path / "logs" / place).mkdir(parents=True)
         (tmp_path / "logs" / place / "15.txt").write_text(f"Ann: {text}\nBen: yes\nAnn: thanks\n")
     found = import_chats(tmp_path / "logs")
-    assert [row["id"] for row in found.dialogues] == ["2024/01/15", "2025/01/15"]
+    assert [row["id"] for row in found.dialogues] == ["2024/01/15.txt", "2025/01/15.txt"]
 
     def said(n: int, who: str, text: str) -> dict[str, Any]:
         return {"id": n, "type": "message", "date": f"2024-05-13T09:0{n}:00", "from": who, "from_id": who, "text": text}

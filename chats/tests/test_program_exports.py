@@ -117,8 +117,8 @@ def test_files_of_the_same_name_in_different_folders_stay_apart(write: Write) ->
     write("a/log.csv", "time,sender,message\n2024-01-01 10:00,Ann,hi\n2024-01-01 10:02,Ben,hello\n")
     file = write("b/log.csv", "time,sender,message\n2024-01-01 10:01,Cy,yes\n2024-01-01 10:03,Di,no\n")
     assert talk(import_chats(file.parents[1])) == {
-        "a/log:1": ["Ann: hi", "Ben: hello"],
-        "b/log:1": ["Cy: yes", "Di: no"],
+        "a/log.csv:1": ["Ann: hi", "Ben: hello"],
+        "b/log.csv:1": ["Cy: yes", "Di: no"],
     }
 
 

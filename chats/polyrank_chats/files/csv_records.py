@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from polyrank_chats.errors import DataError, row_error
+from polyrank_chats.errors import row_error
 from polyrank_chats.files.members import Member
 from polyrank_chats.messages import Rows
 from polyrank_chats.report import Report
@@ -18,37 +18,27 @@ SEPARATORS = ",;\t|"
 MAX_CELL = 8 * 2**20  # letters: a longer one is a broken file, not a message
 
 
-class Record(NamedTuple):
-    """The cells of a record of a table and its number, or the error if it could not be read."""
-
-    number: int
-    cells: Sequence[Any] = ()
-    error: DataError | None = None
+Records = list[tuple[int, Sequence[Any]]]
+"""The cells of the records of a table that are not empty, with their numbers."""
 
 
 def csv_rows(member: Member, text: str, report: Report) -> Rows:
     """Rows of a text with any separator, with the line that each starts on."""
-    start = 0
-    separator = ""
-    if text[:4].lower() == "sep=":  # Excel's way to name the separator
-        separator, start = text[4:5], text.index("\n") + 1 if "\n" in text else len(text)
+    separator = text[4:5] if text[:4].lower() == "sep=" else _separator(text)  # Excel's way to name the separator
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
-    separator = separator or _separator(text)
-    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
-    n_before = 1 if start else 0
-    records: list[Record] = []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    records: Records = []
     while True:
-        line = n_before + reader.line_num + 1
+        line = reader.line_num + 1
         try:
             cells = next(reader)
         except StopIteration:
             break
         except csv.Error as error:
-            bad = row_error(member.path, line, f"not CSV: {error}; check its quotes")
-            records.append(Record(line, error=bad))
+            report.count_bad(row_error(member.path, line, f"not CSV: {error}; check its quotes"))
             continue
-        if any(cell.strip() for cell in cells):
-            records.append(Record(line, cells))
+        if n_filled(cells):
+            records.append((line, cells))
     return below_header(member, records, report)
 
 
@@ -67,22 +57,17 @@ def _separator(text: str) -> str:
     return max(SEPARATORS, key=lambda separator: (*fit(separator), "".join(first.split('"')[::2]).count(separator)))
 
 
-def below_header(member: Member, records: Sequence[Record], report: Report) -> Rows:
+def below_header(member: Member, records: Records, report: Report) -> Rows:
     """Detect the header and return the records below it as rows; note how many records are above it."""
-    widths = Counter(_width(record.cells) for record in records[:200] if not record.error)
+    widths = Counter(_width(cells) for _, cells in records[:200])
     width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
-    wide = (at for at, (_, cells, _) in enumerate(records) if _width(cells) >= width and 2 * n_filled(cells) > width)
-    top = next(wide, 0)
-    if top:
-        report.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top].number}")
-    header: list[str] = []
+    wide = (at for at, (_, cells) in enumerate(records) if _width(cells) >= width and 2 * n_filled(cells) > width)
+    if top := next(wide, 0):
+        report.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top][0]}")
+    header = unique([str(cell or "").strip() for _, cells in records[top : top + 1] for cell in cells])
     rows: Rows = []
-    for line, cells, error in records[top:]:
-        if error:
-            report.count_bad(error)
-        elif not header:
-            header = unique([str(cell or "").strip() for cell in cells])
-        elif len(cells) > len(header) and any(cells[len(header) :]):
+    for line, cells in records[top + 1 :]:
+        if n_filled(cells[len(header) :]):
             problem = f"{len(cells)} cells, but the header names {len(header)}; check its separators and quotes"
             report.count_bad(row_error(member.path, line, problem))
         else:

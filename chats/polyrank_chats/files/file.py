@@ -20,12 +20,11 @@ from polyrank_chats.files.xml_files import xml_rows
 from polyrank_chats.messages import ReadOptions, Rows
 
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
-EXPORT = "export the chats as JSON, CSV, a sheet or text"
+EXPORT = "export the chats as JSON, CSV, a sheet, text or a zip of them"
 YAML = re.compile(
     r"(?:---\n|(?:(?:#|version:)[^\n]*\n|\n)*[a-z_][\w-]*:[ ]*\n[ ]*(?:- |[\w\"'-]+:)|- [a-z_]+: [^\n]*\n  [a-z_]+:)"
 )
 MARKDOWN = re.compile(r"\A\s*(?:#{1,6} |\|.*\|\n\|?[ :|-]+\|?$)|^```", re.MULTILINE)
-ARCHIVES = (b"Rar!", b"7z\xbc\xaf", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # RAR, 7-Zip, bzip2, xz, zstd
 OTHERS = {
     b"%PDF": "a PDF",
     b"{\\rtf": "an RTF document",
@@ -33,6 +32,7 @@ OTHERS = {
     **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff", b"GIF8"), "a picture"),
     **dict.fromkeys((b"OggS", b"ID3", b"RIFF"), "a sound or a film"),
     **dict.fromkeys((b"BEGIN:VCARD", b"BEGIN:VCALENDAR"), "a file of contacts or dates"),
+    **dict.fromkeys((b"Rar!", b"7z\xbc\xaf", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"), "an archive other than zip"),
 }
 INSIDE = {  # other files with the same first bytes as workbooks
     b"word/document.xml": "a Word document",
@@ -74,8 +74,6 @@ class File:
             DataError: the file cannot be read, or its format is not supported.
         """
         data = self.member.read()
-        if data.startswith(ARCHIVES):
-            raise DataError(f"{self.path}: is an archive of another format than zip; unpack it and give the folder")
         kinds = [kind for magic, kind in OTHERS.items() if data.startswith(magic)]
         if data.startswith(SHEETS):
             kinds += [kind for mark, kind in INSIDE.items() if mark in data]

@@ -1,10 +1,8 @@
 """The decompressed files of a path: a single file, or the files of a folder or an archive."""
 
-import gzip
 import re
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.files.unpacking import GZIP_MAGIC, MAX_BYTES, check_archive, check_size, gunzipped
+from polyrank_chats.files.unpacking import MAX_BYTES, check_size, gunzipped
 from polyrank_chats.wording import counted
 
 TEXTS = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".vtt", ".srt", ".eml", ".mbox", ".mbx", ".log")
@@ -29,8 +27,7 @@ class Member:
     Args:
         path: for messages and names.
         read: returns its bytes, decompressed.
-        place: its path in the folder or archive, if another file there has the same stem; without suffixes, unless that
-            would also be the other file's; else empty.
+        place: its path in the folder or archive, if a file elsewhere there has the same stem; else empty.
     """
 
     path: Path
@@ -61,46 +58,38 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
             supported file.
     """
     if path.is_dir():
-        names = sorted(entry for entry in path.rglob("*") if entry.is_file())
-        inside = [(entry.relative_to(path), Member(entry, partial(_bytes, entry, max_bytes))) for entry in names]
+        names = sorted(entry.relative_to(path) for entry in path.rglob("*") if entry.is_file())
+        inside = [(name, Member(path / name, partial(_bytes, path / name, max_bytes))) for name in names]
     elif _is_archive(path):
         archive = zipfile.ZipFile(path)
-        entries = sorted(
-            (entry for entry in archive.infolist() if not entry.is_dir()), key=lambda entry: entry.filename
-        )
-        wanted = [entry for entry in entries if _is_read(Path(entry.filename))]
-        check_archive(path, path.stat().st_size, wanted, max_bytes)
+        entries = {Path(entry.filename): entry for entry in archive.infolist() if not entry.is_dir()}
+        n_unpacked = sum(entry.file_size for name, entry in entries.items() if _is_read(name))
+        check_size(path, n_unpacked, max_bytes, path.stat().st_size)  # an entry never unpacks to more than it declares
         inside = [
-            (Path(entry.filename), Member(path / entry.filename, partial(_unpacked, path, archive, entry, max_bytes)))
-            for entry in entries
+            (name, Member(path / name, partial(_unpacked, path, archive, entry, max_bytes)))
+            for name, entry in sorted(entries.items())
         ]
     else:
         return [Member(path, partial(_bytes, path, max_bytes))]
-    hidden = [name for name, _ in inside if any(part.startswith((".", "__MACOSX")) for part in name.parts)]
-    chosen = [(name, member) for name, member in inside if name not in hidden and _is_read(name)]
-    read = [member for _, member in chosen]
-    if not read:
+    shown = [each for each in inside if not any(part.startswith((".", "__MACOSX")) for part in each[0].parts)]
+    chosen = [(name, member) for name, member in shown if _is_read(name)]
+    if not chosen:
         raise DataError(f"{path}: holds no file of a supported type; give one with {', '.join(READ)}")
-    if n_others := len(inside) - len(hidden) - len(read):
+    if n_others := len(shown) - len(chosen):
         note(f"skipped {counted(n_others, 'other file')}, such as pictures")
-    same = Counter(member.stem for member in read)
-    places = Counter(_place(name) for name, _ in chosen)
-
-    def place(name: Path) -> str:
-        alone = places[_place(name)] == 1 or NAMELESS.fullmatch(name.name.removesuffix(".gz"))
-        return _place(name) if alone else name.as_posix()
-
-    return [replace(member, place=place(name)) if same[member.stem] > 1 else member for name, member in chosen]
+    places: dict[str, set[str]] = {}
+    for name, member in chosen:
+        places.setdefault(member.stem, set()).add(_place(name))
+    return [replace(each, place=_place(name)) if len(places[each.stem]) > 1 else each for name, each in chosen]
 
 
 def _place(name: Path) -> str:
-    """A path without suffixes; of its folder for names that never differ.
+    """A path, or that of its folder for names that never differ.
 
-    >>> _place(Path("2024/01/15.txt.gz")), _place(Path("Ann/2024/_chat.txt"))
-    ('2024/01/15', 'Ann/2024')
+    >>> _place(Path("2024/01/15.txt")), _place(Path("Ann/2024/_chat.txt"))
+    ('2024/01/15.txt', 'Ann/2024')
     """
-    own = name.name.removesuffix(".gz")
-    return name.parent.as_posix() if NAMELESS.fullmatch(own) else name.with_name(Path(own).stem or own).as_posix()
+    return (name.parent if NAMELESS.fullmatch(name.name.removesuffix(".gz")) else name).as_posix()
 
 
 def _is_read(name: Path) -> bool:
@@ -111,33 +100,22 @@ def _is_read(name: Path) -> bool:
 def _bytes(path: Path, max_bytes: int) -> bytes:
     try:
         check_size(path, path.stat().st_size, max_bytes)
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; check the path") from error
+        return gunzipped(path, path.read_bytes(), max_bytes)
     except OSError as error:
         problem = error.strerror or error
         raise DataError(f"{path}: cannot be read: {problem}; check the path and its permissions") from error
-    if data[:2] != GZIP_MAGIC:
-        return data
-    try:
-        return gunzipped(path, data, max_bytes)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged gzip ({error}); download the file again") from error
 
 
 def _is_archive(path: Path) -> bool:
     """Whether the file is a zip archive and not a workbook."""
     with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        return not any(name in names for name in ("[Content_Types].xml", "content.xml"))
+        return {"[Content_Types].xml", "content.xml"}.isdisjoint(archive.namelist())
     return False
 
 
 def _unpacked(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, max_bytes: int) -> bytes:
     try:
-        data = archive.read(entry)
-        return gunzipped(path, data, max_bytes) if data[:2] == GZIP_MAGIC else data
-    except RuntimeError as error:
-        raise DataError(f"{path}: the archive has a password; unpack it and give the folder") from error
-    except (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, NotImplementedError, EOFError) as error:
-        raise DataError(f"{path}: {entry.filename} is damaged ({error}); download the archive again") from error
+        return gunzipped(path, archive.read(entry), max_bytes)
+    except (RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        problem = f"cannot unpack {entry.filename} ({error}); download it again, or unpack it and give the folder"
+        raise DataError(f"{path}: {problem}") from error

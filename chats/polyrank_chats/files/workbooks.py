@@ -2,15 +2,15 @@
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from python_calamine import CalamineWorkbook, PasswordError
+from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError
 
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.files.csv_records import Record, below_header, n_filled
+from polyrank_chats.files.csv_records import Records, below_header, n_filled
 from polyrank_chats.files.members import Member
-from polyrank_chats.files.unpacking import check_archive
+from polyrank_chats.files.unpacking import check_size
 from polyrank_chats.messages import ReadOptions, Rows
 from polyrank_chats.report import Report
 
@@ -27,12 +27,10 @@ def sheet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
     try:
         if data.startswith(b"PK"):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                check_archive(member.path, len(data), archive.infolist(), options.max_bytes)
+                n_unpacked = sum(entry.file_size for entry in archive.infolist())
+            check_size(member.path, n_unpacked, options.max_bytes, len(data))
         with CalamineWorkbook.from_filelike(io.BytesIO(data)) as book:
-            sheets = {
-                name: [list(map(_text, row)) for row in book.get_sheet_by_name(name).to_python(skip_empty_area=False)]
-                for name in book.sheet_names
-            }
+            sheets = {name: _records(book.get_sheet_by_name(name)) for name in book.sheet_names}
     except DataError:
         raise
     except Exception as error:  # the reader raises many kinds for damaged files
@@ -41,6 +39,11 @@ def sheet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
             what = "has a password; save it without one"
         raise DataError(f"{member.path}: {what}") from error
     return _chosen_rows(member, sheets, options)
+
+
+def _records(sheet: CalamineSheet) -> Records:
+    rows = enumerate(sheet.to_python(skip_empty_area=False), 1)
+    return [(number, [*map(_text, cells)]) for number, cells in rows if n_filled(cells)]
 
 
 def _text(value: Any) -> str:
@@ -54,28 +57,20 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _chosen_rows(member: Member, sheets: Mapping[str, Sequence[Sequence[str]]], options: ReadOptions) -> Rows:
-    for name in options.sheet:
-        if name not in sheets:
-            raise UsageError(f"{member.path} has no sheet {name!r}; it has {', '.join(sheets)}")
-    tables = {}
-    for name, cells in sheets.items():
-        report = Report(skip_bad=True)
-        records = [Record(number, row) for number, row in enumerate(cells, 1) if n_filled(row)]
-        tables[name] = below_header(member, records, report), report
-    sizes = {name: sum(n_filled([*row.values()]) for _, row in rows) for name, (rows, _) in tables.items()}
-    filled = [name for name, cells in sheets.items() if any(map(n_filled, cells))]
+def _chosen_rows(member: Member, sheets: Mapping[str, Records], options: ReadOptions) -> Rows:
+    sizes = {name: sum(n_filled(cells) for _, cells in records) for name, records in sheets.items()}
+    filled = [name for name, size in sizes.items() if size]
+    if unknown := [name for name in options.sheet if name not in sheets]:
+        raise UsageError(f"{member.path} has no sheet {unknown[0]!r}; it has {', '.join(sheets)}")
     if not filled:
         raise DataError(f"{member.path}: is empty; give a file with messages")
-    largest = max(sizes, key=sizes.__getitem__)
-    keys = {name: list(rows[0][1]) if rows else [] for name, (rows, _) in tables.items()}
-    chosen = options.sheet or [name for name, own in keys.items() if own == keys[largest]]
+    tables = {name: below_header(member, sheets[name], Report(skip_bad=True)) for name in filled}
+    keys = {name: list(rows[0][1]) if rows else [] for name, rows in tables.items()}
+    largest = max(filled, key=sizes.__getitem__)
+    chosen = options.sheet or [name for name in filled if keys[name] == keys[largest]]
     if not options.sheet and len(filled) > 1:
         shown = " and ".join(map(repr, chosen))
         options.report.note(
             f"{member.path.name}: read {shown} of the sheets {', '.join(filled)} (choose others with the option sheet)"
         )
-    for name in chosen:
-        for note in tables[name][1].notes:
-            options.report.note(note)
-    return [row for name in chosen for row in tables[name][0]]
+    return [row for name in chosen for row in below_header(member, sheets[name], options.report)]
