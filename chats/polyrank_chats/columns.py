@@ -101,21 +101,14 @@ class Columns:
     time: tuple[str, ...]
     sender: tuple[str, ...]
     text: tuple[str, ...]
-    sender_ids: tuple[str, ...] = ()
-    role: tuple[str, ...] = ()
-    from_customer: tuple[str, ...] = ()
-    from_agent: tuple[str, ...] = ()
-    from_bot: tuple[str, ...] = ()
-    kind: tuple[str, ...] = ()
-    private: tuple[str, ...] = ()
-    public: tuple[str, ...] = ()
-    deleted: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    reply_to: tuple[str, ...] = ()
-    thread: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    mail: tuple[str, ...] = ()
+    role: tuple[str, ...]
+    keys: tuple[str, ...]
+    rest: tuple[str, ...]
+
+    def of(self, *kinds: str) -> list[str]:
+        """The columns with a usual name of a kind: among all if it is of persons, else among those without another use."""
+        of_persons = {"from_customer", "from_agent", "from_bot", "person_name", "contact", "mail"}
+        return usual(self.keys if of_persons.issuperset(kinds) else self.rest, *kinds)
 
 
 def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns:
@@ -181,21 +174,9 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         time=tuple(time),
         sender=tuple(senders),
         text=tuple(text),
-        sender_ids=tuple(usual(rest, "sender_id")),
         role=tuple(role),
-        from_customer=tuple(usual(flags, "from_customer")),
-        from_agent=tuple(usual(flags, "from_agent")),
-        from_bot=tuple(usual(keys, "from_bot")),
-        kind=tuple(usual(rest, "kind")),
-        private=tuple(usual(rest, "private")),
-        public=tuple(usual(rest, "public")),
-        deleted=tuple(usual(rest, "deleted")),
-        files=tuple(usual(rest, "files")),
-        ids=tuple(usual(rest, "id")),
-        reply_to=tuple(usual(rest, "reply_to")),
-        thread=tuple(usual(rest, "thread")),
-        names=tuple(usual(keys, "person_name", "contact")),
-        mail=tuple(usual(keys, "mail")),
+        keys=tuple(keys),
+        rest=tuple(rest),
     )
 
 

@@ -70,7 +70,7 @@ def messages_of(file: File, rows: Rows, options: ReadOptions) -> Messages:
     if not chosen.time:
         rows = _oldest_first(rows, chosen, report)
     links = _links(rows, chosen, report)
-    threads = {_scalar(row, chosen.thread) for _, row in rows}
+    threads = {_scalar(row, chosen.of("thread")) for _, row in rows}
     spoken = {kind for _, row in rows if _scalar(row, chosen.sender) for kind in _kinds(row, chosen)}
     for position, (number, row) in enumerate(rows):
         if all(value in (None, "") for value in row.values()):
@@ -86,8 +86,8 @@ def messages_of(file: File, rows: Rows, options: ReadOptions) -> Messages:
             )
             own, answers = links.ids[position], links.answers[position]
             found = replace(found, stream=stream, conversation=None, id=own, answers=answers, is_chat=links.is_chat)
-        elif chosen.thread and isinstance(found, Message) and found.conversation is None:
-            thread = _scalar(row, chosen.thread) or _scalar(row, chosen.ids)
+        elif chosen.of("thread") and isinstance(found, Message) and found.conversation is None:
+            thread = _scalar(row, chosen.of("thread")) or _scalar(row, chosen.of("id"))
             found = replace(found, conversation=thread if thread in threads else None)
         yield found
 
@@ -106,7 +106,10 @@ def _links(rows: Rows, chosen: Columns, report: Report) -> _Links | None:
     """The trees of replies; if the table has a column of conversations, all of one but its first must be answers."""
     names = {row.get(chosen.conversation) for _, row in rows} if chosen.conversation else None
     best, most = None, 0
-    for key, reply_to in [(ID, ANSWERED), *((id_, reply) for reply in chosen.reply_to for id_ in chosen.ids)]:
+    for key, reply_to in [
+        (ID, ANSWERED),
+        *((id_, reply) for reply in chosen.of("reply_to") for id_ in chosen.of("id")),
+    ]:
         ids = [_plain_id(row.get(key)) for _, row in rows]
         known = {*ids} - {""}
         answered = [_plain_id(row.get(reply_to)) for _, row in rows]
@@ -127,7 +130,7 @@ def _links(rows: Rows, chosen: Columns, report: Report) -> _Links | None:
 
 def _oldest_first(rows: Rows, chosen: Columns, report: Report) -> Rows:
     """Order rows without times: reversed if their ids decrease, else unchanged; add a note."""
-    for key in chosen.ids[:1]:
+    for key in chosen.of("id")[:1]:
         if falls([_plain_id(row.get(key)) for _, row in rows]):
             report.note(f"no column of times; {key!r} decreases, so the last row is the oldest")
             return rows[::-1]
@@ -164,7 +167,7 @@ def _plain_id(value: Any) -> str:
 
 
 def _kinds(row: Row, chosen: Columns) -> set[str]:
-    return {str(row[key]).casefold() for key in chosen.kind if row.get(key) not in (None, "")}
+    return {str(row[key]).casefold() for key in chosen.of("kind") if row.get(key) not in (None, "")}
 
 
 def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collection[str]) -> Message | str | DataError:
@@ -182,13 +185,13 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
         kinds & NOTE_KINDS
         or ("comment" in kinds and "message" in spoken)  # HubSpot's
         or row.get("visibility") == "agents"
-        or _flag(row, chosen.private) is True
-        or _flag(row, chosen.public) is False
+        or _flag(row, chosen.of("private")) is True
+        or _flag(row, chosen.of("public")) is False
     ):
         return NOTE
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
-    text = unquoted(text) if chosen.mail else text
-    if _is_deleted(row, chosen.deleted) or (chosen.reply_to and text in GONE):
+    text = unquoted(text) if chosen.of("mail") else text
+    if _is_deleted(row, chosen.of("deleted")) or (chosen.of("reply_to") and text in GONE):
         return DELETED
     if (
         kinds.intersection(NAMES["system_kinds"])
@@ -198,7 +201,7 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
         return SYSTEM  # the last is Rocket.Chat's
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text
-        with_file = parts or kinds.intersection(NAMES["file_kinds"]) or any(row.get(key) for key in chosen.files)
+        with_file = parts or kinds.intersection(NAMES["file_kinds"]) or any(row.get(key) for key in chosen.of("files"))
         return ATTACHMENT if with_file else EMPTY
     role = _role(row, chosen)
     sender = _scalar(row, chosen.sender) if set(chosen.sender) - {*chosen.role} else role
@@ -219,10 +222,10 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
         conversation=conversation,
         time=time_of(row, chosen.time),
         role=role,
-        sender_id=_scalar(row, chosen.sender_ids),
+        sender_id=_scalar(row, chosen.of("sender_id")),
         names=tuple(
             (name, part_of(key) or CUSTOMER)
-            for key in chosen.names
+            for key in chosen.of("person_name", "contact")
             if (name := _scalar(row, (key,))) and not any(map(str.isdigit, name))
         ),
     )
@@ -265,8 +268,8 @@ def _is_deleted(row: Row, keys: Iterable[str]) -> bool:
 
 
 def _role(row: Row, chosen: Columns) -> str | None:
-    from_customer, from_agent = _flag(row, chosen.from_customer), _flag(row, chosen.from_agent)
-    if _flag(row, chosen.from_bot):
+    from_customer, from_agent = _flag(row, chosen.of("from_customer")), _flag(row, chosen.of("from_agent"))
+    if _flag(row, chosen.of("from_bot")):
         return "bot"
     if from_customer is not None:
         return "customer" if from_customer else "agent"
