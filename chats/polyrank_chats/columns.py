@@ -106,7 +106,7 @@ class Columns:
     rest: tuple[str, ...]
 
     def of(self, *kinds: str) -> list[str]:
-        """The columns with a usual name of a kind: among all if it is of persons, else among those without another use."""
+        """The columns with a usual name of a kind: among all if it is of persons, else among those without a use."""
         of_persons = {"from_customer", "from_agent", "from_bot", "person_name", "contact", "mail"}
         return usual(self.keys if of_persons.issuperset(kinds) else self.rest, *kinds)
 
