@@ -166,7 +166,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         conversation, stream = stream, []
     roles = [key for key in (*role, *flags) if key not in (*named, *senders)][:1]
     _note_guesses(columns | {"role": roles}, options, stream)
-    taken = {*text, *senders[:1], *conversation, *stream}
+    taken = {*text, *senders[:1], *role, *conversation, *stream}
     rest = [each.key for each in free if each.key not in taken]
     return Columns(
         conversation=next(iter(conversation), None),

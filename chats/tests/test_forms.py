@@ -1011,3 +1011,23 @@ def test_dotted_names_reach_every_list(write: Write) -> None:
         import_chats(path, messages="things.c", sender="u.login2", text="msg2")
     with pytest.raises(UsageError, match=r"has no column 'u\.name'; it has 'u.login2'"):
         import_chats(path, messages="things.a.b", sender="u.name", text="msg2")
+
+
+@pytest.mark.parametrize(
+    ("column", "shown", "hidden"),
+    [
+        ("Type", "Public reply", "Internal note"), ("Visibility", "public", "internal"), ("is_public", "yes", "no"),
+        ("Comment Type", "Public", "Internal"), ("element", "comments", "work_notes"), ("Private", "No", "Yes"),
+        ("intern", "nein", "ja"), ("Typ", "Antwort", "Interne Notiz"), ("visible_to_customer", "true", "false"),
+        ("jsdPublic", "true", "false"), ("Internal?", "FALSE", "TRUE"), ("article_type", "email-external", "note-internal"),
+        ("Note Type", "Reply", "Private Note"), ("Nota interna", "No", "Sí"), ("Interne", "non", "oui"),
+        ("Visibility", "Everyone", "Agents only"), ("Sichtbarkeit", "öffentlich", "intern"),
+    ],
+)  # fmt: skip
+def test_internal_comments_never_reach_a_reply(write: Write, column: str, shown: str, hidden: str) -> None:
+    rows = [("Ticket", "Created", "Author", column, "Body"), (7, iso(0), "Ann Lee", shown, Q1),
+            (7, iso(1), "Agent Ben", hidden, "check her address"), (7, iso(2), "Agent Ben", shown, A1),
+            (8, iso(0), "Cy Ott", shown, Q2), (8, iso(2), "Agent Ben", shown, A2)]  # fmt: skip
+    chats = import_chats(write("tickets.csv", table(*rows)))
+    assert turns(chats) == [said(Q1, A1), said(Q2, A2)]
+    assert chats.report.left_out == {"internal note": 1}

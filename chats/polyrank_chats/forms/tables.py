@@ -1,8 +1,10 @@
 """Messages of tables: rows of one message each, and rows of a question and an answer."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from polyrank_chats.columns import (
@@ -13,6 +15,7 @@ from polyrank_chats.columns import (
     flat,
     keys_of,
     listed,
+    normal,
     time_columns,
     usual,
 )
@@ -42,10 +45,9 @@ from polyrank_chats.values import Row
 from polyrank_chats.wording import counted
 
 N_LOOKED_AT = 200  # rows from which columns are detected
-TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
+TRUE, FALSE = {*NAMES["yes"]}, {*NAMES["no"]}
 SYSTEM_GROUPS = ("event/", "threadactivity/", "system_")  # Skype's and Mattermost's
 GONE = ("[deleted]", "[removed]")
-NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
 
 
 CONVERSATION, ID, ANSWERED = "(conversation)", "(position)", "(answered position)"
@@ -181,13 +183,7 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
         spoken: the kinds of messages that have a sender.
     """
     kinds = _kinds(row, chosen)
-    if (
-        kinds & NOTE_KINDS
-        or ("comment" in kinds and "message" in spoken)  # HubSpot's
-        or row.get("visibility") == "agents"
-        or _flag(row, chosen.of("private")) is True
-        or _flag(row, chosen.of("public")) is False
-    ):
+    if _is_note(row, chosen.rest) or ("comment" in kinds and "message" in spoken):  # the latter is HubSpot's
         return NOTE
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
     text = unquoted(text) if chosen.of("mail") else text
@@ -254,6 +250,31 @@ def _scalar(row: Row, keys: Iterable[str | None]) -> str | None:
         ),
         None,
     )
+
+
+@lru_cache(maxsize=2**6)
+def _note_keys(keys: tuple[str, ...]) -> list[tuple[str, Collection[str], Collection[str]]]:
+    """The columns that tell internal notes from replies, with the values and the words of values of notes."""
+    found: list[tuple[str, Collection[str], Collection[str]]] = []
+    for key in keys:
+        for kind, values in (("private_stems", TRUE), ("public_stems", FALSE), ("kind_stems", ())):
+            if any(stem in normal(key) for stem in NAMES[kind]) and not normal(key).endswith("id"):
+                found.append((key, values, NAMES["note_words"]))
+    return found
+
+
+def _is_note(row: Row, keys: tuple[str, ...]) -> bool:
+    """Whether a row is an internal note, by a flag or a word in a column of kinds.
+
+    >>> _is_note({"Visibility": "Internal"}, ("Visibility",)), _is_note({"jsdPublic": True}, ("jsdPublic",))
+    (True, False)
+    """
+    for key, values, note_words in _note_keys(keys):
+        value = str(row.get(key)).strip().casefold()
+        words = re.findall(r"[^\W\d_]+", value)
+        if value in values or (len(words) < 4 and not {*note_words}.isdisjoint(words)):
+            return True
+    return False
 
 
 def _flag(row: Row, keys: Iterable[str]) -> bool | None:
