@@ -38,6 +38,8 @@ def translated(row: Row) -> Row:
         row["body.content"] = plain(f"<div>{row.get('body.content')}</div>")
     if (letter := row.get("sender.t")) in TAWK:
         row["role"] = TAWK[letter]
+    if row.get("content.m.relates_to.rel_type") == "m.replace":  # an edit in Matrix, which repeats the message
+        row["content.body"] = ""
     if usual(row, "reply_to"):  # Matrix quotes the message that is answered
         row |= {key: QUOTE.sub("", row[key]) for key in usual(row, "text") if isinstance(row[key], str)}
     return row
