@@ -39,7 +39,7 @@ def translated(row: Row) -> Row:
     if (letter := row.get("sender.t")) in TAWK:
         row["role"] = TAWK[letter]
     if row.get("content.m.relates_to.rel_type") == "m.replace":  # an edit in Matrix, which repeats the message
-        row["content.body"] = ""
+        row["type"] = "event"
     if usual(row, "reply_to"):  # Matrix quotes the message that is answered
         row |= {key: QUOTE.sub("", row[key]) for key in usual(row, "text") if isinstance(row[key], str)}
     return row
