@@ -28,6 +28,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     transformers.utils.logging.disable_progress_bar()
     from sentence_transformers import CrossEncoder, SentenceTransformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
     from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
 
 PAGE = Path(__file__).parents[1] / "docs" / "layouts.md"
@@ -124,6 +125,12 @@ def saved_pairs(folder: Path, name: str, text: dict[str, Any], **others: Any) ->
     return saved(CrossEncoder(str(plain), device="cpu", **others), folder / "m")
 
 
+def generator(folder: Path, name: str, text: dict[str, Any], against: int | None) -> Path:
+    """Save a language model that scores by the logits of one or two tokens."""
+    inner = Transformer(str(tokenizer(network(folder / "inner", name), **text)), transformer_task="text-generation")
+    return saved(CrossEncoder(modules=[inner, LogitScore(9, against)], device="cpu"), folder / "m")
+
+
 def edited(folder: Path, file: str, **settings: Any) -> Path:
     """Change settings in a JSON file of a folder."""
     path = folder / file
@@ -172,6 +179,26 @@ LAYOUTS: dict[str, Layout] = {
         prompts={"web": "the red "},
         default_prompt_name="web",
     ),
+    "Bert classifier": lambda folder: plain_pairs(folder, "BertForSequenceClassification", WORDS),
+    "Bert classifier, two labels": lambda folder: plain_pairs(
+        folder, "BertForSequenceClassification", WORDS, num_labels=2
+    ),
+    "Bert classifier, two labels, saved": lambda folder: saved(
+        CrossEncoder(
+            str(plain_pairs(folder / "inner", "BertForSequenceClassification", WORDS, num_labels=2)), device="cpu"
+        ),
+        folder / "m",
+    ),
+    **{
+        f"{kind} re-ranker, {name}": lambda folder, kind=kind, text=text, against=against: generator(
+            folder, f"{kind}ForCausalLM", text, against
+        )
+        for kind, name, text, against in (
+            ("Qwen3", "yes against no, messages", {"start": False, "chat_template": RERANKER}, 7),
+            ("Qwen3", "yes against no, pairs", {"padding_side": "left"}, 7),
+            ("Gemma2", "yes alone", {}, None),
+        )
+    },
     "Qwen3 encoder, saved with messages": lambda folder: encoder(
         folder, "Qwen3Model", Pooling(32, "lasttoken"), Normalize(), text={"start": False, "chat_template": PLAIN}
     ),

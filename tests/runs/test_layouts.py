@@ -4,6 +4,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from layouts import (
     SentenceTransformer,
     Transformer,
     difference,
+    edited,
     network,
     plain_pairs,
     theirs,
@@ -138,6 +140,14 @@ def test_what_a_training_leaves_out_is_reported(
     folder = made(tmp_path)
     new_model(replace(config, backbone=str(folder)), policy, seed=1, sample=DOCUMENTS)
     assert caplog.messages == [f"the training starts from {folder} without its {missing}"]
+
+
+@pytest.mark.parametrize("tokens", [{"true_token_id": 400}, {"true_token_id": None}, {"false_token_id": "no"}])
+def test_tokens_of_a_score_must_exist(tokens: dict[str, Any], tmp_path: Path) -> None:
+    folder = LAYOUTS["Gemma2 re-ranker, yes alone"](tmp_path)
+    edited(folder, "1_LogitScore/config.json", **tokens)
+    with pytest.raises(ArtifactError, match=r"scores by the tokens .*; download the model again"):
+        load(folder, device="cpu")
 
 
 def test_a_template_without_the_roles_of_pairs_is_refused(tmp_path: Path) -> None:

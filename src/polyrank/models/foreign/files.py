@@ -18,7 +18,9 @@ from polyrank.records import as_tuple
 
 CLASSIFIER = "ForSequenceClassification"
 LIBRARY = "sentence_transformers."  # of the modules; polyrank runs no code of models
-LAYERS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
+LAYERS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout", "LogitScore")
+NEEDED = ("Pooling", "Dense", "LogitScore")
+"""Layers that have a config.json."""
 POOLINGS: dict[str, Reduction] = {
     "cls": "first",
     "max": "max",
@@ -134,7 +136,8 @@ def _describe_classifier(folder: Path) -> Description:
         )
     saved = config.get("sentence_transformers") or {}
     activation = saved.get("activation_fn") or config.get("sbert_ce_default_activation_function")
-    return Description(transformer=folder, kind="pairs", output=_activation(activation), chat=Chat())
+    output = _activation(activation, len(config.get("id2label") or ("LABEL_0", "LABEL_1")))
+    return Description(transformer=folder, kind="pairs", output=output, chat=Chat())
 
 
 def _describe_modules(folder: Path, modules: Any) -> Description:
@@ -158,13 +161,13 @@ def _describe_modules(folder: Path, modules: Any) -> Description:
         )
     transformer = parts[0][0]
     layers = tuple(
-        HeadLayer(kind, path, _read_object(path / "config.json", missing=None if kind in ("Pooling", "Dense") else {}))
+        HeadLayer(kind, path, _read_object(path / "config.json", missing=None if kind in NEEDED else {}))
         for path, kind in parts[1:]
     )
     model = _read_object(folder / "config_sentence_transformers.json", missing={})
     files = sorted(transformer.glob("sentence_*_config.json"))
     reading = _read_object(files[0]) if files else {}
-    _check_reading(folder, reading, _read_object(transformer / "config.json"))
+    _check_reading(folder, reading, _read_object(transformer / "config.json"), [kind for _, kind in parts[1:]])
     kind: Literal["sentences", "pairs"]
     match model.get("model_type", "SentenceTransformer"):
         case "SentenceTransformer":
@@ -206,10 +209,14 @@ def _chat(folder: Path, reading: dict[str, Any]) -> Chat | None:
     return Chat(str(modalities["message"].get("format") or "auto"), dict(settings), required=True)
 
 
-def _check_reading(folder: Path, reading: dict[str, Any], config: dict[str, Any]) -> None:
+def _check_reading(folder: Path, reading: dict[str, Any], config: dict[str, Any], kinds: list[str]) -> None:
     task = reading.get("transformer_task", "feature-extraction")
-    if task not in ("feature-extraction", "sequence-classification"):
-        raise _unsupported(folder, f"scores by {task}", "choose a model with a pooling or a classification head")
+    if task not in ("feature-extraction", "sequence-classification", "text-generation") or (
+        (task == "text-generation") != (kinds == ["LogitScore"])
+    ):
+        raise _unsupported(
+            folder, f"scores by {task}", "choose a model with a pooling, a classification head or a LogitScore"
+        )
     others = reading.get("processing_kwargs", {}).keys() - {"chat_template"}
     if odd := [*(["query_expansion"] if reading.get("query_expansion") else []), *sorted(others)]:
         raise _unsupported(folder, f"sets {odd[0]}, which polyrank does not support", "choose a model without it")
@@ -259,9 +266,11 @@ def read_pooling(folder: Path) -> tuple[Reduction, ...]:
         raise _unsupported(path, f"has a setting of a wrong type ({error})", "download the model again") from error
 
 
-def _activation(name: object) -> str:
-    """The activation of the scores. Like the library, use a sigmoid if none is set, or one outside torch."""
-    return str(name) if str(name).startswith("torch.") else "torch.nn.modules.activation.Sigmoid"
+def _activation(name: object, n_labels: int = 1) -> str:
+    """The activation of the scores; like the library's, if none of torch is set, a sigmoid, and of two labels none."""
+    if str(name).startswith("torch."):
+        return str(name)
+    return "torch.nn.modules.linear.Identity" if n_labels > 1 else "torch.nn.modules.activation.Sigmoid"
 
 
 def _read_json(path: Path) -> Any:

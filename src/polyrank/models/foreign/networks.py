@@ -3,7 +3,7 @@
 Shapes: B texts or pairs, T tokens, H dimensions of the transformer, D of a vector.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ from polyrank.models.sentence_layers import SentenceLayer, Unit, build_layer
 from polyrank.storage.tensors import read_file
 from polyrank.text import Tokens
 
+CAUSAL = "ForCausalLM"
+POSITIVE = ("label_1", "1", "yes", "true", "positive", "relevant", "entailment", "duplicate")
+"""Names of the label of pairs that belong together, in lower case."""
 MEANS = ("mean", "sqrt_n", "weighted_mean")
 
 
@@ -93,16 +96,28 @@ class PairEncoder(nn.Module):
     """A Cross-encoder.
 
     Args:
-        network: of the transformers library, with a classification head; or a Backbone.
+        network: of the transformers library, with a classification head or that of a language model; or a Backbone.
         layers: after a Backbone, ending in one number.
         activation: of the scores.
+        label: whose output is the score.
+        against: of a language model: the token whose logit is subtracted from that of ``label``; None: none.
     """
 
     pairwise = True
 
-    def __init__(self, network: nn.Module, layers: "Layers | None", activation: nn.Module) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        layers: "Layers | None",
+        activation: nn.Module,
+        *,
+        label: int = 0,
+        against: int | None = None,
+    ) -> None:
         super().__init__()
         self.network, self.layers, self.activation = network, layers, activation
+        self.label, self.against = label, against
+        self.generates = layers is None and type(network).__name__.endswith(CAUSAL)
         config: Any = network.config
         self._takes_segments = int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
@@ -117,8 +132,19 @@ class PairEncoder(nn.Module):
             values = self.layers(self.network(tokens), tokens.mask)
         else:
             segments = {"token_type_ids": tokens.segments} if self._takes_segments else {}
-            values = self.network(input_ids=tokens.ids, attention_mask=tokens.mask.long(), **segments).logits
-        return self.activation(values.float())[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
+            ids, mask, last = tokens.ids, tokens.mask, {}
+            if self.generates:  # with padding on the left, all rows end at the same place
+                places = torch.arange(ids.shape[1], device=ids.device) + mask.sum(1, keepdim=True)
+                ids, mask = (values.gather(1, places % ids.shape[1]) for values in (ids, mask))
+                last = {"logits_to_keep": 1}
+            values = self.network(input_ids=ids, attention_mask=mask.long(), **segments, **last).logits.float()
+            if self.generates:
+                others = 0.0 if self.against is None else values[:, -1, self.against]
+                values = values[:, -1, self.label] - others
+            else:
+                values = values[:, self.label]
+            return self.activation(values)  # type: ignore[no-any-return]  # nn.Module calls are untyped
+        return self.activation(values.float())[:, 0]  # type: ignore[no-any-return]
 
     def narrow(self, dtype: torch.dtype) -> bool:
         """Hold the transformer's weights in bf16 or int8 from now on; its pooler and its head stay fp32."""
@@ -264,21 +290,46 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
     """
     folder = description.transformer
     config = read_pretrained_config(folder)
-    if description.kind == "pairs" and not description.layers:
-        if config.num_labels != 1:
+    if description.kind == "sentences":
+        backbone = Backbone(load_pretrained(folder, config, encoder_class(config)))
+        layers = Layers(description.layers, backbone.dimension, description.truncated)
+        return SentenceEncoder(backbone, layers, unit=description.output == "cosine")
+    output = activation(description.output, folder)
+    if scored := next((layer.settings for layer in description.layers if layer.kind == "LogitScore"), None):
+        network = load_pretrained(folder, config, "AutoModelForCausalLM")
+        label, against = scored.get("true_token_id", -1), scored.get("false_token_id")
+        if not all(
+            type(token) is int and 0 <= token < config.vocab_size
+            for token in (label, 0 if against is None else against)
+        ):
+            raise ArtifactError(f"{folder} scores by the tokens {label} and {against}; download the model again")
+        return PairEncoder(network, None, output, label=label, against=against)
+    if not description.layers:
+        label = positive_label(config.id2label)
+        if label is None:
             labels = ", ".join(map(str, list(config.id2label.values())[:5]))
             raise ArtifactError(
                 f"{folder} has {config.num_labels} labels ({labels}), and ranking needs a single score; choose a model"
-                " with one label"
+                " with one label, or with a positive and a negative one"
             )
         network = load_pretrained(folder, config, CLASSIFIER)
-        return PairEncoder(network, None, activation(description.output, folder))
+        return PairEncoder(network, None, output, label=label)
     backbone = Backbone(load_pretrained(folder, config, encoder_class(config)))
-    layers = Layers(description.layers, backbone.dimension, description.truncated)
-    if description.kind == "sentences":
-        return SentenceEncoder(backbone, layers, unit=description.output == "cosine")
+    layers = Layers(description.layers, backbone.dimension)
     if layers.dimension != 1:
         raise ArtifactError(
             f"{folder} has {layers.dimension} scores per pair, and ranking needs one; choose a model with one label"
         )
-    return PairEncoder(backbone, layers, activation(description.output, folder))
+    return PairEncoder(backbone, layers, output)
+
+
+def positive_label(labels: Mapping[int, str]) -> int | None:
+    """The label whose output is the score; None if it is not clear.
+
+    >>> positive_label({0: "LABEL_0", 1: "LABEL_1"}), positive_label({0: "no", 1: "maybe", 2: "yes"})
+    (1, None)
+    """
+    if len(labels) == 1:
+        return 0
+    chosen = [number for number, name in labels.items() if str(name).lower() in POSITIVE]
+    return chosen[0] if len(labels) == 2 and len(chosen) == 1 else None
