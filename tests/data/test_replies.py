@@ -106,7 +106,7 @@ def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path
         ("x.jsonl", '{"text": "a"}\n{"text"\n', ":2: not JSON"),
         ("x.jsonl", '{"turns": ["a", "b"]}\n', "holds dialogues; collect their frequent replies"),
         ("x.xlsx", "no sheet", "x.xlsx"),
-        ("absent.csv", None, "no such file"),
+        ("absent.csv", None, "No such file"),
     ],
 )
 def test_invalid_catalogues(tmp_path: Path, name: str, content: str | None, message: str) -> None:
