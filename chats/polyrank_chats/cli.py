@@ -25,7 +25,7 @@ Examples:
   {program} "WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt"""
 REPEATABLE = {
     "agent": "the agent, whose replies to train on: a name, id or role",
-    "customer": "a sender who is not an agent but looks like one",
+    "customer": "a sender who looks like an agent but is not; '*': all others",
     "time": "the column of times; two, if date and time of day are separate",
     "country": "of phone numbers without a country code, such as FR",
     "sheet": "a sheet of a workbook, or a table of an SQLite database",

@@ -69,7 +69,7 @@ def import_chats(
         messages: in JSON, the path to the lists of messages, with dots: ``thread.events``. It reaches into every list.
         agent: names, ids or roles of the agents, whose turns are responses; they become ``agent``, all others
             ``customer``. Empty: detected from roles, names and behaviour; if that fails, speakers keep their names.
-        customer: names, ids or roles of senders that are not agents although they look like agents.
+        customer: names, ids or roles of senders who look like agents but are not; ``"*"``: all others.
         join: make one turn of consecutive messages of a sender.
         gap_hours: a longer pause ends a conversation, if the file has no conversation ids.
         date_order: the number that comes first in a date such as 3/4/24.

@@ -12,6 +12,7 @@ from polyrank_chats.names import NAMES
 from polyrank_chats.report import Report
 
 AGENT, CUSTOMER, BOT = "agent", "customer", "bot"
+EVERYONE = "*"  # as a customer: all who are not named as agents
 MIN_TALKS = 3  # of a sender, to tell its part by what it does
 MIN_SHARE = 0.8  # of the conversations in which agents are one side
 SYSTEM_WORDS = {*NAMES["system_senders"], "service message"}
@@ -45,7 +46,7 @@ def speakers(
     Args:
         talks: the messages of each conversation in the order of time, without those of systems.
         agents: names, ids or roles of agents; empty: by roles and names, else by behaviour.
-        customers: names, ids or roles of senders that are not agents.
+        customers: names, ids or roles of senders that are not agents; "*": all others.
         report: gets a note about the detected agents, and the senders.
         where: the file, for messages.
 
@@ -145,7 +146,7 @@ def names_of(message: Message) -> set[str]:
 
 def _check_named(messages: Sequence[Message], named: Sequence[str], where: object) -> None:
     known = set[str]().union(*map(names_of, messages))
-    if unknown := [name for name in named if name.strip().casefold() not in known]:
+    if unknown := [name for name in named if name.strip().casefold() not in {*known, EVERYONE}]:
         senders = listed(name for name, _ in Counter(message.sender for message in messages).most_common())
         raise DataError(f"{where}: has no sender {unknown[0]!r}; its senders are {senders}")
 
@@ -175,10 +176,10 @@ def _by_name(
         or part_of(message.role or message.sender) == AGENT
         or (n_in[message.sender] >= MIN_TALKS and 3 * n_begun[message.sender] < n_in[message.sender])
     )
-    if forgotten:
+    if forgotten and EVERYONE not in others:
         raise UsageError(
             f"{where}: other senders look like agents: {_counted(forgotten)}; name them too with the option agent, or"
-            " with the option customer"
+            " with the option customer ('*' for all)"
         )
     return found
 

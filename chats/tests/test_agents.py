@@ -74,6 +74,7 @@ def test_forgotten_agents_are_named(write: Write) -> None:
     assert parts(path, agent=STAFF) == [["customer", "agent"] * 2] * 40
     some = parts(path, agent=["Bea", "Dee"], customer=["Cy", "Eve"])
     assert sum("agent" in each for each in some) == 20
+    assert parts(path, agent=["Bea", "Dee"], customer="*") == some
     assert parts(path, agent=["bea", "DEE", "Cy", "Eve"]) == [["customer", "agent"] * 2] * 40
     with pytest.raises(DataError, match="has no sender 'Zoe'"):
         import_chats(path, agent="Zoe")
