@@ -13,7 +13,6 @@ from polyrank_chats.forms.slack import slack
 from polyrank_chats.forms.tables import questions, table
 from polyrank_chats.forms.transcript_tables import transcripts
 from polyrank_chats.forms.transcripts import transcript
-from polyrank_chats.forms.webvtt import webvtt
 from polyrank_chats.messages import Message, Messages, ReadOptions
 
 Reader = Callable[[File], Messages | None]
@@ -25,7 +24,6 @@ READERS: dict[str, Reader] = {
         mail,
         slack,
         chat_log,
-        webvtt,
         transcript,
         conversations,
         transcripts,

@@ -442,7 +442,7 @@ def test_webvtt_and_subrip(write: Write) -> None:
     blocks = [f"{extra}{stamp}\n{text}" for stamp, (text, extra) in zip(stamps, cues, strict=True)]
     found = import_chats(write("call.vtt", "\n\n".join(["WEBVTT - call", "NOTE made up", *blocks])))
     assert turns_of(found) == [["Ann Lee: So, is it on & up?", "Ben: It is."]]
-    assert found.report.forms == ["webvtt"]
+    assert found.report.forms == ["transcript"]
     srt = "1\n00:00:01,000 --> 00:00:02,000\nAnn: hello\nthere\n\n2\n00:00:02,000 --> 00:00:03,000\nBen: hi\n"
     assert turns_of(import_chats(write("call.srt", srt))) == [["Ann: hello there", "Ben: hi"]]
 
@@ -479,7 +479,7 @@ def test_transcripts_of_headings_with_times(write: Write) -> None:
     text = "Ann Lee  0:03\nSo,\nis it on?\n\nBen  0:09\nYes.\n\nAnn Lee  1:00:12\nGood.\n"
     found = import_chats(write("call.txt", text))
     assert turns_of(found) == [["Ann Lee: So, is it on?", "Ben: Yes.", "Ann Lee: Good."]]
-    assert found.report.forms == ["webvtt"]
+    assert found.report.forms == ["transcript"]
 
 
 def test_reddit_s_comments_name_their_parents_with_a_kind(write: Write) -> None:

@@ -1,7 +1,13 @@
-"""Plain text with lines such as ``Name: text``; blank lines separate conversations."""
+"""Plain text with lines such as ``Name: text``; blank lines separate conversations.
 
+In WebVTT, SubRip, and texts with headings such as ``Ann Lee  0:03``, the lines have times; a file is a conversation.
+"""
+
+import html
 import re
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 
 from polyrank_chats.errors import row_error
 from polyrank_chats.files.file import File
@@ -12,6 +18,12 @@ LINE = re.compile(  # [0:05] Ann: hi, 10:15 PM Ann: hi, ( 1m 5s ) Ann: hi, **Ann
     r"(?P<at>[\[(][\d:., APMapmhs]+[\])] *|\d{1,2}:\d\d(?::\d\d)?(?: ?[APap]\.?[Mm]\.?)?[ \t]+(?:[-–] )?)?"
     r"(?:<[ @+%&~]?(?P<nick>[^\s<>]{1,40})>|\*\*(?P<bold>[^*:\n]{1,40}):?\*\*:?"
     r"|(?P<name>[^\W\d_][^:\n,;\t]{0,39}?)(?: ?[(\[][\d:., APMapm/-]+[)\]])? ?:)(?: +(?P<text>\S.*)|(?<=\*)$)"
+)
+CUE = re.compile(r"(?:\d+:)?\d\d:\d\d[.,]\d{3} --> ")
+VOICE = re.compile(r"(?:<v(?:\.[^\s>]*)? ([^>]+)>|\[([^\W\d_][^\]\n]{0,39})\] ?: )")
+HEADING = re.compile(
+    r"^([^\W\d_][^:\n,;|\t]{0,39}?)(?: [-–|])?[ \t]+(?:\d[\d./-]{5,9},? )?[(\[]?(?:\d+:)?\d{1,2}:\d\d[)\]]?:?[ \t]*$",
+    re.MULTILINE,
 )
 Lines = list[tuple[int, str]]
 """Lines with their numbers."""
@@ -32,7 +44,11 @@ def transcript(file: File) -> Messages | None:
     """Each block is a conversation; if no block has two messages, the whole file is one conversation."""
     options = file.options
     has_columns = any((options.sender, options.text, options.question, options.answer))
-    if file.text is None or (options.form is None and (has_columns or not is_transcript(file.text))):
+    if file.text is None:
+        return None
+    if text := untimed(file.text):
+        return _messages(file, text, is_timed=True)
+    if options.form is None and (has_columns or not is_transcript(file.text)):
         return None
     first = next(filter(None, map(str.strip, file.text.split("\n"))), "")
     if options.form is None and not LINE.match(first) and re.search(r"[,;\t|]", first):  # a table's names of columns
@@ -40,19 +56,48 @@ def transcript(file: File) -> Messages | None:
     return _messages(file, file.text)
 
 
-def _messages(file: File, text: str) -> Messages:
+def untimed(text: str) -> str:
+    """The lines of a timed transcript with the speaker before each text; empty for other texts.
+
+    >>> untimed("WEBVTT\\n\\n00:01.000 --> 00:02.000\\n<v Ann>It <i>is</i>.").split("\\n")
+    ['', '', '', '**Ann:** It is.']
+    """
+    if text.startswith("WEBVTT") or re.search(rf"^{CUE.pattern}", text[:500], re.MULTILINE):
+        lines, is_cue = list[str](), False
+        for line in text.split("\n"):
+            is_start = CUE.match(line) is not None
+            is_cue = bool(line.strip()) and (is_cue or is_start)
+            named = VOICE.sub(lambda voice: f"**{voice[1] or voice[2]}:** ", line, count=1)
+            lines.append(html.unescape(re.sub(r"</?[^>]*>", "", named)) if is_cue and not is_start else "")
+        return "\n".join(lines)
+    names = HEADING.findall(text[:20_000])
+    is_headed = len(set(names)) > 1 and 6 * len(names) > text[:20_000].count("\n")
+    return HEADING.sub(lambda heading: f"**{heading[1].strip()}:**", text) if is_headed else ""
+
+
+def _messages(file: File, text: str, *, is_timed: bool = False) -> Messages:
     blocks = list(_blocks(text))
     alone = all(sum(LINE.match(line) is not None for _, line in block) < 2 for block in blocks)
     found = [LINE.match(line) for block in blocks for _, line in block]
-    if any(each and not each["text"] for each in found):  # texts are below their names
+    if is_timed or any(each and not each["text"] for each in found):  # texts are below their names
         blocks = [[line for block in blocks for line in block]]
     for block_number, block in enumerate(blocks, 1):
         conversation = file.stem if alone or len(blocks) == 1 else f"{file.stem}:{block_number}"
-        for number, name, words in _spoken(block):
+        said = _spoken(block)
+        for number, name, words in _in_lines(said) if is_timed else said:
             if name:
                 yield Message(f"{file.path}:{number}", file.stem, name, words, conversation)
             else:
                 yield row_error(file.path, number, "does not begin with a name; write lines such as Ann: hello")
+
+
+def _in_lines(said: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
+    """Join the messages of a speaker, and their lines, which end where a subtitle does."""
+    for name, group in groupby(said, key=itemgetter(1)):
+        own = list(group)
+        words = " ".join(" ".join(words.split()) for _, _, words in own)
+        if words:
+            yield own[0][0], name, words
 
 
 def spoken(text: str) -> list[tuple[str, str]]:
