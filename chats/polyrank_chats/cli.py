@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank_chats.errors import ChatsError, DataError, UsageError
-from polyrank_chats.files.unpacking import MAX_BYTES
+from polyrank_chats.files.members import MAX_BYTES
 from polyrank_chats.importer import GAP_HOURS, import_chats
 from polyrank_chats.output import check_output, write_dialogues
 from polyrank_chats.report import Report

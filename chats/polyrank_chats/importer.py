@@ -9,7 +9,7 @@ from typing import get_args
 
 from polyrank_chats.dialogues import PEOPLE, Talk, conversations, dialogue
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.files.unpacking import MAX_BYTES
+from polyrank_chats.files.members import MAX_BYTES
 from polyrank_chats.forms.mail import by_subject
 from polyrank_chats.messages import DatedMessage, DateOrder, Message, ReadOptions
 from polyrank_chats.people import ordinary_words, slots_of

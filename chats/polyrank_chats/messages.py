@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.files.unpacking import MAX_BYTES
+from polyrank_chats.files.members import MAX_BYTES
 from polyrank_chats.report import Report
 from polyrank_chats.values import Row
 

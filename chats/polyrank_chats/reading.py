@@ -11,8 +11,7 @@ from polyrank_chats.forms.conversations import conversations
 from polyrank_chats.forms.mail import mail
 from polyrank_chats.forms.slack import slack
 from polyrank_chats.forms.tables import questions, table
-from polyrank_chats.forms.transcript_tables import transcripts
-from polyrank_chats.forms.transcripts import transcript
+from polyrank_chats.forms.transcripts import transcript, transcripts
 from polyrank_chats.messages import Message, Messages, ReadOptions
 
 Reader = Callable[[File], Messages | None]

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from polyrank_chats import DataError, import_chats
-from polyrank_chats.files.unpacking import gunzipped
+from polyrank_chats.files.members import gunzipped
 
 ENDLESS = 1_048_576
 CELLS = '<c r="A1" t="inlineStr"><is><t>a</t></is></c>', '<c r="XFD1048576" t="inlineStr"><is><t>b</t></is></c>'

@@ -1,6 +1,7 @@
 """The encoding of a text file: the user's, that of its first bytes, UTF-8, or the most likely one."""
 
 import codecs
+import re
 from typing import Any
 
 from polyrank_chats.errors import DataError, UsageError, row_error
@@ -23,6 +24,7 @@ USUAL = {
     "cp1250": frozenset("ąćęłńóśźżáčďéěíňřšťúůýžľĺŕôäöőüűăâîşţđĄĆĘŁŃÓŚŹŻÁČĎÉĚÍŇŘŠŤÚŮÝŽĽĹŔÔÄÖŐÜŰĂÂÎŞŢĐß" + SIGNS),
 }
 """Windows' encodings: the letters and signs of Western European, East Slavic, Turkish, Central European languages."""
+ESCAPED = re.compile("[\udc80-\udcff]+")  # bytes that are not UTF-8
 MIN_USUAL = 0.95  # share of them in a text
 MAX_SAMPLE = 100_000  # bytes to detect the encoding from
 MAX_OTHERS = 0.1  # of the lines with other than ASCII letters
@@ -31,7 +33,7 @@ MAX_OTHERS = 0.1  # of the lines with other than ASCII letters
 def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
     """Decode a file: with the user's encoding, else by its byte order mark, else as UTF-8, else by detection.
 
-    A file with a few lines of another encoding is UTF-8; those lines are read as cp1252.
+    A file with a few lines of another encoding is UTF-8; what is not UTF-8 in them is read as cp1252.
     """
     encoding = options.encoding or next((name for mark, name in MARKS if data.startswith(mark)), None)
     if encoding is None and data[:1000].count(0) > len(data[:1000]) // 4:
@@ -44,18 +46,16 @@ def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
         if encoding is not None:
             line = data.count(b"\n", 0, error.start) + 1
             raise row_error(member.path, line, f"is not {encoding}; give its encoding") from error
-    lines = data.split(b"\n")
-    telling = [number for number, line in enumerate(lines) if not line.isascii()]  # the others are in any encoding
-    others = [number for number in telling if not _is_utf8(lines[number])]
+    text = data.decode("utf-8", "surrogateescape")
+    telling = [(number, line) for number, line in enumerate(text.split("\n"), 1) if not line.isascii()]
+    others = [number for number, line in telling if ESCAPED.search(line)]  # ASCII lines are in any encoding
     if len(others) <= MAX_OTHERS * len(telling):
         options.report.note(
-            f"{member.path.name}: {counted(len(others), 'line')} not in UTF-8, the first is line {others[0] + 1}; read"
-            " as cp1252"
+            f"{member.path.name}: {counted(len(others), 'line')} not in UTF-8, the first is line {others[0]}; read as"
+            " cp1252"
         )
-        for number in others:
-            lines[number] = lines[number].decode("cp1252", "replace").encode()
-        return b"\n".join(lines).decode()
-    sample = b"\n".join(lines[number] for number in telling)
+        return ESCAPED.sub(lambda bad: bad[0].encode("utf-8", "surrogateescape").decode("cp1252", "replace"), text)
+    sample = "\n".join(line for _, line in telling).encode("utf-8", "surrogateescape")
     if len(sample) > MAX_SAMPLE:
         sample = sample[:MAX_SAMPLE].rpartition(b"\n")[0] or sample[:MAX_SAMPLE]
     guess = _detected(sample)
@@ -66,14 +66,6 @@ def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
         return data.decode(guess)
     except UnicodeDecodeError as error:
         raise DataError(f"{member.path}: is only partly {guess}; give its encoding") from error
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _detected(sample: bytes) -> str | None:

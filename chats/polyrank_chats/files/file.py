@@ -9,14 +9,11 @@ from functools import cached_property
 from pathlib import Path
 
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.files import sqlite_tables
-from polyrank_chats.files.csv_records import csv_rows
+from polyrank_chats.files.databases import MAGIC, parquet_rows, table_rows
 from polyrank_chats.files.encodings import decoded
-from polyrank_chats.files.json_files import json_rows
 from polyrank_chats.files.members import Member, Members
-from polyrank_chats.files.parquet import parquet_rows
-from polyrank_chats.files.workbooks import sheet_rows
-from polyrank_chats.files.xml_files import xml_rows
+from polyrank_chats.files.objects import json_rows, xml_rows
+from polyrank_chats.files.sheets import csv_rows, sheet_rows
 from polyrank_chats.messages import ReadOptions, Rows
 
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
@@ -93,8 +90,8 @@ class File:
         data = self.data
         if data.startswith(SHEETS):
             return None, sheet_rows(self.member, data, self.options)
-        if data.startswith(sqlite_tables.MAGIC):
-            return None, sqlite_tables.table_rows(self.member, data, self.options)
+        if data.startswith(MAGIC):
+            return None, table_rows(self.member, data, self.options)
         if self.options.sheet:
             raise UsageError(f"{self.path} is not a workbook or a database; leave the option sheet out")
         if data.startswith(b"PAR1"):

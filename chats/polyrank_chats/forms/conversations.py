@@ -14,7 +14,7 @@ from typing import Any
 from polyrank_chats.columns import flat, keys_of, listed, normal, usual
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
-from polyrank_chats.files.json_files import json_decoder
+from polyrank_chats.files.objects import json_decoder
 from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, talks_in
 from polyrank_chats.forms.programs import in_topics, translated
 from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows

@@ -1,11 +1,11 @@
-"""Rows of a table or view of an SQLite database. The database is read from memory, so its file never changes."""
+"""Rows of SQLite databases, which are read from memory so that their files never change, and of Parquet files."""
 
+import io
 import sqlite3
 from contextlib import closing
 
-from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.files.members import Member
-from polyrank_chats.files.unpacking import check_size
+from polyrank_chats.errors import DataError, MissingLibraryError, UsageError
+from polyrank_chats.files.members import Member, check_size
 from polyrank_chats.messages import ReadOptions, Rows
 from polyrank_chats.values import CELL_BYTES
 
@@ -64,3 +64,33 @@ def _chosen_tables(member: Member, connection: sqlite3.Connection, options: Read
             f" {', '.join(names)}"
         )
     return list(options.sheet) or tables
+
+
+def parquet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
+    """Rows of a Parquet file with their numbers.
+
+    Raises:
+        DataError: the file is damaged, holds texts that are not UTF-8, or unpacks to too much.
+        MissingLibraryError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingLibraryError("pyarrow", "parquet") from error
+    rows: Rows = []
+    try:
+        file = pyarrow.parquet.ParquetFile(io.BytesIO(data))
+        declared = sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups))
+        check_size(member.path, declared, options.max_bytes)
+        n_bytes = 0
+        for batch in file.iter_batches(batch_size=1024):
+            for column in batch.columns:
+                decoded = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+                n_bytes += decoded.nbytes + CELL_BYTES * len(decoded)
+            check_size(member.path, n_bytes, options.max_bytes)
+            rows += enumerate(batch.to_pylist(), len(rows) + 1)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        problem = f"not a valid Parquet file ({str(error).splitlines()[0]})"
+        raise DataError(f"{member.path}: {problem}; download or export it again") from error
+    return rows
