@@ -17,14 +17,14 @@ PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|
 def translated(row: Row) -> Row:
     """A message with fields that have usual names.
 
-    >>> translated({"type": "stream", "display_recipient": "help", "subject": "vpn"})["topic"]
+    >>> translated({"type": "stream", "display_recipient": "help", "subject": "vpn"})["topicid"]
     'help/vpn'
     """
     row = dict(row)
     if "timestamp_ms" in row and "sender_name" in row:
         return _of_facebook(row)
     if "display_recipient" in row:  # Zulip, whose type private is that of direct messages
-        row |= {"topic": f"{row['display_recipient']}/{row.get('subject')}", "type": ""}
+        row |= {"topicid": f"{row['display_recipient']}/{row.get('subject')}", "type": ""}
     if "channel_members" in row or ("create_at" in row and "channel" in row):  # Mattermost
         row[CHANNEL] = "/".join(map(str, row.get("channel_members") or (row.get("team"), row["channel"])))
     if "createdDateTime" in row and "messageType" in row:  # Teams: a post of a channel and its replies are a thread
