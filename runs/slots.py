@@ -244,7 +244,7 @@ def _ticket(name: str, chance: random.Random) -> Ticket:
 
 
 def leaks(texts: Iterable[str], planted: Iterable[str], own: Iterable[str] = ()) -> list[str]:
-    """Texts that hold a planted value as a whole word, apart from those of the same ticket."""
+    """Texts that hold a planted value as a whole word, apart from their ticket's values."""
 
     def any_of(values: Iterable[str]) -> re.Pattern[str]:
         longest_first = sorted(values, key=len, reverse=True)
@@ -279,7 +279,7 @@ def search(made: list[Ticket], catalogue: list[Candidate], folder: Path, model: 
         lines = [server.stderr.readline()]
         try:
             (url,) = re.findall(r"listening at (\S+);", lines[0])
-            with polyrank.Client(url) as client:
+            with polyrank.Client(url, timeout_s=600, retries=100) as client:  # also while the models are opened
                 for number, ticket in enumerate(made):
                     answer = client.respond(ticket.turns[0][1], k=3, diverse=True)
                     answers += len(leaks((reply.text for reply in answer.ranked), planted, ticket.planted))

@@ -73,7 +73,7 @@ async function suggest(model) {
   if (model.kind === "model") return;
   const page = await ask(`/v1/candidates?${new URLSearchParams({ model: model.id, limit: 200 })}`).catch(() => null);
   if (panels[0]?.model !== model) return; // the user has chosen another model meanwhile
-  const texts = [...new Set((page?.candidates ?? []).map(({ text }) => text))].filter((text) => text.length <= 120);
+  const texts = [...new Set((page?.candidates ?? []).map(({ text }) => text))].filter((text) => text.length <= 120 && !/\{\w+\}/.test(text)); // no templates
   texts.sort((a, b) => b.includes("?") - a.includes("?"));
   const begin = (text) => () => {
     change([...turns, { speaker: "customer", text }]);
