@@ -231,7 +231,7 @@ def test_the_data_of_customers_becomes_slots_and_the_data_of_the_firm_stays() ->
     "reply",
     [
         "Your orders AR-12345 and AR-67890 were sent",  # which number is which?
-        "I have asked Maria about it",  # a name that is nobody's in this conversation
+        "Hi Ann, I have asked Maria about it",  # a name that is nobody's in this conversation
         "It lies with the Smiths next door",
         "Ankit, it is here",
         "It lies at 12 Rosegarden",

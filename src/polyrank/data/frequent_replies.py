@@ -214,7 +214,7 @@ class _Corpus:
         self.conversations = conversations
         self.n_customers: Counter[str] = Counter()  # whose conversations have a word, in lower case
         self.n_lower: Counter[str] = Counter()  # conversations that have a word written so
-        n_named: Counter[str] = Counter()
+        kinds: Counter[tuple[str, str]] = Counter()
         last: dict[str, str] = {}
         holders: dict[str, set[str]] = defaultdict(set)
         said_by_customers: set[str] = set()
@@ -222,15 +222,20 @@ class _Corpus:
             texts = dict.fromkeys((*one.turns, *one.replies))
             plain = {word for text in texts for word in _words(_without_data(text, one.people))}
             self.n_lower.update(filter(str.islower, plain))
-            n_named.update(list(one.people))
+            kinds.update(one.people.items())
             for word in {part.lower() for text in texts for part in (*_words(text), *_PHRASE.findall(text))}:
                 self.n_customers[word] += last.get(word) != one.customer
                 last[word] = one.customer
             said_by_customers |= one.values
             for found in (found for text in one.replies for found in data_in(text)):
                 holders[normalized(found.value)].add(one.customer)
-        self.common = {word for word in n_named if self.n_lower[word] > n_named[word]}
-        self.names = {word for word in n_named if 2 * n_named[word] >= self.n_customers[word]} - self.common
+        n_named = Counter(word for word, _ in kinds.elements())
+        self.common = {word for word, n in n_named.items() if self.n_lower[word] > 3 * n}
+        self.names = {  # the kind of slot of words that are mostly names
+            word: kind
+            for (word, kind), _ in sorted(kinds.items(), key=lambda item: item[1])
+            if word not in self.common and self.n_customers[word] <= (10 if n_named[word] > 2 else 2) * n_named[word]
+        }
         self.of_firm = {value for value, of in holders.items() if len(of) >= N_OF_FIRM} - said_by_customers
         self.spelling = _spelling(self.n_customers)
         detected = {one.name: detect("\n".join((*one.turns, *one.replies))) for one in conversations}
@@ -242,18 +247,28 @@ class _Corpus:
     def replies(self) -> list[_Reply]:
         """All replies, as templates."""
         masked = [
-            (text, template(text, one.people, common=self.common, kept=self._is_of_firm), one)
+            (text, template(text, self._people(one), common=self.common, kept=self._is_of_firm), one)
             for one in self.conversations
             for text in one.replies
         ]
         names_at: dict[str, set[str]] = defaultdict(set)  # words at the place of a name, by the rest of the reply
         for _, made, _ in masked:
+            if "{customer}" in made:
+                names_at[self.key(made)].add("{customer}")
             for rest, name in _holes(made):
                 names_at[self.key(rest)].add(name.lower())
         return [self._reply(text, made, one, names_at) for text, made, one in masked]
 
+    def _people(self, one: _Conversation) -> Mapping[str, str]:
+        """The participants of a conversation; if the customer's name is unknown, a name of others is the customer's."""
+        return self.names | one.people if one.customer.startswith("#") else one.people
+
     def _reply(self, text: str, made: str, one: _Conversation, names_at: Mapping[str, Collection[str]]) -> _Reply:
         made = next((rest for rest, name in _holes(made) if self._is_name(rest, name, one, names_at)), made)
+        alike = ((rest, names_at.get(self.key(rest), ()), name) for rest, name in _holes_of_capitals(made))
+        made = next(
+            (rest for rest, there, name in alike if "{customer}" in there and self._is_rarely_lower(name)), made
+        )
         made = NUMBER.sub(lambda number: "{number}" if self._is_rare(number[0]) else number[0], made)
         several = any(name.endswith("_2") and name.removesuffix("_2") not in SEVERAL for name in slots_in(made))
         values = [found for found in data_in(text) if not self._is_of_firm(found)]
@@ -269,7 +284,11 @@ class _Corpus:
         words = name.lower().split()
         if all(word in self.names or word in self.common or word in one.people for word in words):
             return True
-        return len(names_at[self.key(rest)]) > 1 and not any(self.n_lower[word] for word in words if word not in name)
+        return len(names_at[self.key(rest)]) > 1 and all(map(self._is_rarely_lower, name.split()))
+
+    def _is_rarely_lower(self, word: str) -> bool:
+        """Whether a word has a capital in most conversations; words that have none here may be names in lower case."""
+        return word.islower() or 2 * self.n_lower[word.lower()] <= self.n_customers[word.lower()]
 
     def _is_rare(self, words: str, n: int = N_OF_FIRM) -> bool:
         """Whether the conversations of fewer than ``n`` customers have each of these words."""
@@ -281,6 +300,8 @@ class _Corpus:
             starts = re.search(r"(?:^|[.!?:…\n(\"“„«*•–-])\s*$", made[: match.start()])
             known = _spelled(match[0], self.spelling)
             word = known.lower().removesuffix("'s").removesuffix("’s")
+            if made[: match.start()].endswith("{customer} ") and self._is_rarely_lower(word):
+                return True
             if word in self.names or (not starts and (word in self.common or self._is_rare(known, 2))):
                 return True
         if any(self.n_customers[phrase.lower()] < 2 for phrase in _PHRASE.findall(made)):
@@ -297,6 +318,13 @@ def _holes(made: str) -> Iterator[tuple[str, str]]:
     """For each name at a place of names: the template with a slot instead, and the name."""
     for name in people_in(made):
         yield f"{made[: name.start]}{{customer}}{made[name.end :]}", name.name
+
+
+def _holes_of_capitals(made: str) -> Iterator[tuple[str, str]]:
+    """For each capitalized word: the template with a slot for it and for names next to it, and the word."""
+    for match in _CAPITALIZED.finditer(SLOT.sub(lambda slot: slot[0].lower(), made)):
+        rest = f"{made[: match.start()]}{{customer}}{made[match.end() :]}"
+        yield rest.replace("{customer} {customer}", "{customer}"), match[0]
 
 
 def _without_data(text: str, people: Mapping[str, str]) -> str:

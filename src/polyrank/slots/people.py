@@ -68,7 +68,7 @@ _FORMS: tuple[tuple[Whose, bool, str], ...] = (
         True,
         rf"\b((?:Mrs?|Ms|Herrn?|Frau|Mme|Madame|Monsieur|Sra?|Señora?)\b\.? (?:{TITLE} ){{0,2}}{_NAME}(?: {_NAME})?)",
     ),
-    ("listener", False, rf"{_SENTENCE}{_HELLO} ({_NAME})(?=[,.!])"),
+    ("listener", False, rf"{_SENTENCE}(?:{_HELLO}|{_THANKS}) ({_NAME})(?=[,.!])"),
     ("listener", False, rf"(?:^|[.!?\n] ?)({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?),\s"),
     ("listener", False, rf",\s({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?)(?= ?(?:[.!?\n]|$))"),
 )
