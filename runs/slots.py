@@ -326,7 +326,7 @@ def recalls(model: str, examples: list[Example]) -> dict[str, Any]:
     """R@1 in percent without and with slots, and the intervals of the differences."""
     scorer = polyrank.load(model)
     plain = hits(scorer, examples)
-    result: dict[str, Any] = {"n": len(examples), "plain": round(100 * plain.mean(), 2)}
+    result: dict[str, Any] = {"n": len(examples), "plain": round(float(100 * plain.mean()), 2)}
     for name, contexts in (("slots in candidates", False), ("slots", True)):
         found = hits(scorer, [with_slots(each, contexts=contexts) for each in examples])
         gain = found - plain

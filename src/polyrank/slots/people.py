@@ -33,7 +33,8 @@ _GENERIC_WORDS = (
     "sadly ja nein gut gerne leider danke bitte genau natürlich hallo oui non bien merci désolé malheureusement "
     "parfait bonjour salut sí claro gracias hola perfecto lamentablemente vale bueno not glad happy afraid here "
     "back using having trying i we it the that this is what how today tomorrow monday tuesday wednesday thursday "
-    "friday saturday sunday"
+    "friday saturday sunday can could would when where why who which if just do does did are was have has need "
+    "want let my our bye im ive id am thx und ich wir der die das ist je nous vous le la les yo su el los"
 )
 """Words at the places of names that are not names."""
 _GENERIC = frozenset(_GENERIC_WORDS.split())
@@ -107,7 +108,7 @@ def people_in(text: str) -> Iterator[Named]:
             names = []
             for word in re.finditer(rf"{TITLE}|{_NAME}|\S+", match[group], re.IGNORECASE):
                 if not is_title(word[0]):
-                    if word[0].casefold() in _GENERIC or (sure and not word[0][0].isupper()):
+                    if re.split("['’]", word[0])[0].lower() in _GENERIC or (sure and not word[0][0].isupper()):
                         break
                     names.append(word[0])
                 end = match.start(group) + word.end()
