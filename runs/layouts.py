@@ -92,7 +92,7 @@ def tokenizer(folder: Path, *, words: bool = False, start: bool = True, end: boo
 def network(folder: Path, name: str, **settings: Any) -> Path:
     """Save a network of transformers with random weights in a folder."""
     kind = next(end for end in ("ForSequenceClassification", "ForCausalLM", "EncoderModel", "Model") if end in name)
-    config = getattr(transformers, name.replace(kind, "").replace("Text", "Text") + settings.pop("config", "Config"))
+    config = getattr(transformers, name.replace(kind, "") + settings.pop("config", "Config"))
     torch.manual_seed(1)
     getattr(transformers, name)(config(**SIZES | settings)).save_pretrained(folder)
     return folder
@@ -159,6 +159,33 @@ def old_layout(folder: Path) -> Path:
 WORDS, BYTES, DECODER = {"words": True}, {}, {"start": False}
 PROMPTS = {"query": "the query: ", "document": "passage: "}
 Layout = Callable[[Path], Path]
+ENCODERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings of the network and of the tokenizer
+    "Albert": ({"embedding_size": 16}, WORDS),
+    "Camembert": ({"type_vocab_size": 1}, BYTES),
+    "DebertaV2": ({"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, WORDS),
+    "DistilBert": ({"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}, WORDS),
+    "Electra": ({"embedding_size": 16}, WORDS),
+    "Longformer": ({"attention_window": [4, 4]}, BYTES),
+    "MPNet": ({}, WORDS),
+    "MobileBert": ({"embedding_size": 32, "true_hidden_size": 32, "intra_bottleneck_size": 32}, WORDS),
+    "ModernBert": ({"cls_token_id": 0, "sep_token_id": 2}, BYTES),
+    "NomicBert": ({}, WORDS),
+    "Roberta": ({"type_vocab_size": 1}, BYTES),
+    "XLMRoberta": ({"type_vocab_size": 1}, BYTES),
+}
+DECODERS: dict[str, dict[str, Any]] = {
+    "Bloom": {"n_layer": 2, "n_head": 2},
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
+    "GPTNeoX": {},
+    "Gemma": {},
+    "Lfm2": {},
+    "Llama": {},
+    "Mamba": {"state_size": 4},
+    "OPT": {"word_embed_proj_dim": 32, "ffn_dim": 48},
+    "Phi3": {},
+    "Qwen2": {},
+}
+CLASSIFIERS = ("DebertaV2", "DistilBert", "Electra", "ModernBert", "Roberta", "XLMRoberta")
 LAYOUTS: dict[str, Layout] = {
     "Qwen3 classifier, chat template": lambda folder: plain_pairs(
         folder, "Qwen3ForSequenceClassification", {**DECODER, "chat_template": RERANKER}
@@ -278,6 +305,30 @@ LAYOUTS: dict[str, Layout] = {
     "Llama encoder, weighted mean (SGPT)": lambda folder: encoder(
         folder, "LlamaModel", Pooling(32, "weightedmean"), text={"start": False, "end": False}
     ),
+    **{
+        f"{name} encoder": lambda folder, name=name: encoder(
+            folder, f"{name}Model", Pooling(32, "mean"), settings=ENCODERS[name][0], text=ENCODERS[name][1]
+        )
+        for name in ENCODERS
+    },
+    **{
+        f"{name} decoder": lambda folder, name=name: encoder(
+            folder, f"{name}Model", Pooling(32, "lasttoken"), settings=DECODERS[name], text=DECODER
+        )
+        for name in DECODERS
+    },
+    **{
+        f"{name} classifier": lambda folder, name=name: plain_pairs(
+            folder, f"{name}ForSequenceClassification", ENCODERS[name][1], **ENCODERS[name][0]
+        )
+        for name in CLASSIFIERS
+    },
+    **{
+        f"{name} classifier": lambda folder, name=name: plain_pairs(
+            folder, f"{name}ForSequenceClassification", BYTES, pad_token_id=1
+        )
+        for name in ("Gemma", "Llama", "Qwen3")
+    },
     "SqueezeBert encoder": lambda folder: encoder(
         folder,
         "SqueezeBertModel",

@@ -50,7 +50,7 @@ def test_the_page_lists_every_layout() -> None:
     assert all(float(value) <= 1e-5 for _, value in rows)
 
 
-ENCODERS = [name for name in LAYOUTS if "encoder" in name or "Embedding" in name]
+ENCODERS = [name for name in LAYOUTS if "encoder" in name or "decoder" in name or "Embedding" in name]
 REFUSED = ("messages", "two poolings", "truncated", "without the prompts")
 
 
