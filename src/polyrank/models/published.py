@@ -76,10 +76,10 @@ class Published:
             )
 
     def kept_layers(self, config: BackboneConfig) -> Sequence[SentenceLayer]:
-        """The layers that a network has after its reduction."""
+        """The layers that a network has after its reduction; instead of a last Normalize, it has ``model.normalize``."""
         if type(config) is not BiConfig or len(self.poolings) != 1:
             return ()
-        return without_last_units(self.layers) if config.normalize else self.layers
+        return without_last_units(self.layers)
 
     def texts(self, config: BackboneConfig, policy: TextPolicy) -> TextPolicy:
         """Text settings with this model's prompts where none are set, if it has the same two sides."""
