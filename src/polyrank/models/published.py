@@ -76,7 +76,7 @@ class Published:
             )
 
     def kept_layers(self, config: BackboneConfig) -> Sequence[SentenceLayer]:
-        """The layers that a network has after its reduction; instead of a last Normalize, it has ``model.normalize``."""
+        """The layers that a network has after its reduction; ``model.normalize`` replaces a last Normalize."""
         if type(config) is not BiConfig or len(self.poolings) != 1:
             return ()
         return without_last_units(self.layers)
