@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from combining import COMBINE
@@ -19,6 +20,7 @@ from response_map import MapEncoder
 from polyrank import Encoder, Example, Scorer, evaluate_models, load, read_task, resolve_contestants
 from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
 from polyrank.errors import UsageError
+from polyrank.evaluation import Evaluation, breakdown
 from polyrank.evaluation.scores_file import scores_files
 from polyrank.loading.runs import Contestant
 from polyrank.models import Convert
@@ -40,7 +42,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--last-turns", type=int, help="show the model only the last N turns of each context")
     parser.add_argument("--probe", choices=("immediate", "earlier", "both"), help="one encoding of a ConveRT")
-    parser.add_argument("--breakdown", choices=("turns", "words", "tokens"), help="also R@1 by the context's length")
+    parser.add_argument("--breakdown", choices=("tokens",), help="R@1 by the context's length")
     parser.add_argument("--rerank", help="a second stage")
     parser.add_argument("--n-retrieved", type=int, default=SHORTLIST)
     parser.add_argument("--combine", choices=COMBINE, default="none", help="how both stages' scores become one")
@@ -73,10 +75,27 @@ def main() -> None:
         read_task(examples, pool=options.pool, limit=options.limit),
         metrics=options.metric.split(",") if options.metric else None,
         against=options.against,
-        by=("turns", *({options.breakdown} - {None, "turns"})),
+        by_turns=True,
         scores=scores_files(options.scores, [contestant.member.name for contestant in contestants]),
     )
-    print(json.dumps(result.rows[0]))
+    row = result.rows[0]
+    if options.breakdown:
+        scorer = models[0] if isinstance(models[0], Scorer) else load(options.model)
+        row["by_tokens"] = by_tokens(result.models[0].evaluations, scorer, examples)
+    print(json.dumps(row))
+
+
+def by_tokens(evaluations: Sequence[Evaluation], scorer: Scorer, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    """R@1 by the number of tokens of the context that the scorer reads: (0, 50], (50, 100], (100, 360].
+
+    Source: Tao et al. (2021), Figure 4.
+    """
+    if not scorer.networks:
+        raise UsageError(f"{scorer.name} is lexical and reads no tokens; leave --breakdown out")
+    texts = scorer.networks[0].texts
+    lengths = {example.id: len(texts.context_ids(example.query)) for example in examples}
+    assert len(lengths) == len(examples), "two examples have one id"
+    return breakdown(evaluations, length=lambda record: lengths[record.id], edges=(1, 51, 101))
 
 
 def last_turns(examples: Sequence[Example], n: int) -> list[Example]:

@@ -21,9 +21,8 @@ from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossCo
 from polyrank.config.recipe import Recipe
 from polyrank.config.train import NetworkTraining
 from polyrank.data import import_examples
-from polyrank.errors import ConfigError, DataError, UsageError
-from polyrank.evaluation import Evaluation, Record, breakdown, evaluate
-from polyrank.evaluation.scores_file import read_scores, write_scores
+from polyrank.errors import ConfigError, UsageError
+from polyrank.evaluation import Evaluation, Record
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import BiEncoder, CrossEncoder, new_model
 from polyrank.models.artifacts import load_model
@@ -31,7 +30,6 @@ from polyrank.models.reductions import reduce, reduction_weights
 from polyrank.negatives.random import GivenNegatives
 from polyrank.ranking.metrics import placement_of
 from polyrank.records import Context, Example
-from polyrank.scorers.lexical import BM25
 from polyrank.scorers.load import make_scorer
 from polyrank.text import BackboneTexts, load_subwords
 from polyrank.training import InBatchStep, ListwiseStep, train
@@ -43,7 +41,7 @@ from train_settings import loss_of, update
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs" / "papers"))
 
-from evaluate import last_turns, probe
+from evaluate import by_tokens, last_turns, probe
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)
 CPU = torch.device("cpu")
@@ -333,28 +331,21 @@ def test_a_count_of_repeats_reaches_the_vocabulary(tmp_path: Path, task: dict[st
 # protocols
 
 
-def test_a_breakdown_by_tokens_has_the_papers_classes(tmp_path: Path) -> None:
+def test_a_breakdown_by_tokens_has_the_papers_classes(
+    tiny_backbone: Path, texts_of: Callable[..., BackboneTexts]
+) -> None:
     """Tao et al., Figure 4: (0, 50], (50, 100], (100, 360]."""
-    sizes = {1: True, 50: False, 51: True, 100: True, 101: False, 360: True}
+    scorer = make_scorer(*bi(tiny_backbone), device="cpu")
+    scorer.texts = texts_of(max_context_tokens=360)
+    sizes = {3: True, 50: False, 51: True, 100: True, 101: False, 360: True}  # of contexts with [CLS] and [SEP]
+    examples = [Example(("a " * (n - 2),), ("x", "y"), (0,), str(n)) for n in sizes]
     records = [
-        Record(f"{n}", 1, 1, (0,), None, placement_of(np.array([1.0 if right else 0.0, 0.5]), (0,)), n)
+        Record(str(n), 1, (0,), None, placement_of(np.array([1.0 if right else 0.0, 0.5]), (0,)))
         for n, right in sizes.items()
     ]
-    rows = breakdown(Evaluation(tuple(records), "pool"), by="tokens")
+    rows = by_tokens([Evaluation(tuple(records), "pool")], scorer, examples)
     found = [(row["from"], row["to"], row["n_examples"], row["metrics"]["R@1"]) for row in rows]
     assert found == [(1, 50, 2, 0.5), (51, 100, 2, 1.0), (101, None, 2, 0.5)]
-    write_scores(tmp_path / "scores.jsonl", Evaluation(tuple(records), "pool"))
-    assert [r.n_tokens for r in read_scores(tmp_path / "scores.jsonl").records] == list(sizes)
-    with pytest.raises(DataError, match="the scorer is lexical"):
-        breakdown(evaluate(BM25().fit(["a", "b"]), [Example(("a",), ("a", "b"), (0,))]), by="tokens")
-
-
-def test_tokens_of_a_breakdown_are_the_scorers(tiny_backbone: Path) -> None:
-    scorer = make_scorer(*bi(tiny_backbone), device="cpu")
-    long = Context((" ".join(LETTERS),) * 2)
-    assert [scorer.n_context_tokens(c) for c in ("a b c", ["a", "b"], long)] == [5, 5, 40]
-    example = Example(("a b c",), ("hi", "hello"), (0,))
-    assert evaluate(scorer, [example]).records[0].n_tokens == 5
 
 
 def test_earlier_turns_can_be_hidden_from_a_model() -> None:
@@ -414,10 +405,10 @@ def test_the_command_line_has_the_protocols(tmp_path: Path) -> None:
     lists.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     script = [sys.executable, "runs/papers/evaluate.py", "bm25", lists]
     call = partial(subprocess.run, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    last = call([*script, "--last-turns", "1", "--breakdown", "words", "--metric", "R@1,MAP"])
-    assert json.loads(last.stdout)["by_words"][0]["metrics"]["R@1"] == 0, last.stderr  # only "red" remains
+    last = call([*script, "--last-turns", "1", "--metric", "R@1,MAP"])
+    assert json.loads(last.stdout)["by_turns"][0]["metrics"]["R@1"] == 0, last.stderr  # only "red" remains
     for options, message in (
-        (("--breakdown", "tokens"), "the scorer is lexical"),
+        (("--breakdown", "tokens"), "bm25 is lexical"),
         (("--probe", "immediate"), "bm25 is not a multi-context ConveRT"),
     ):
         assert message in call([*script, *options]).stderr

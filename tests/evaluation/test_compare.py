@@ -29,7 +29,7 @@ C = 20
 def ranked(ranks: Any, prefix: str = "e") -> Evaluation:
     """An evaluation with the right answers at these ranks, for contexts of 1 to 4 turns."""
     records = [
-        Record(f"{prefix}{i}", 1 + i % 4, 3, (0,), None, Placement(C, (Group(int(rank) - 1, 1, 1),)))
+        Record(f"{prefix}{i}", 1 + i % 4, (0,), None, Placement(C, (Group(int(rank) - 1, 1, 1),)))
         for i, rank in enumerate(ranks)
     ]
     return Evaluation(tuple(records), "pool")
@@ -139,7 +139,7 @@ def test_a_row_holds_measurements_and_tests() -> None:
     )
     assert compare_models([better], ["R@1"], base)[0]["against"]["scores"] == "base"
     assert not any("by_turns" in row for row in rows)
-    assert [len(row["by_turns"]) for row in compare_models([base], by=["turns"])] == [len(breakdown(base.evaluations))]
+    assert [len(row["by_turns"]) for row in compare_models([base], by_turns=True)] == [len(breakdown(base.evaluations))]
 
 
 def test_tests_over_seeds_use_the_examples_that_both_models_have() -> None:

@@ -77,7 +77,7 @@ def test_a_table_of_examples_has_the_figures_as_its_means() -> None:
     assert frame["id"].tolist() == [example.id for example in EXAMPLES]
     assert {name: pytest.approx(frame[name].mean()) for name in figures} == figures
     assert ((frame["rank"] == 1) == (frame["R@1"] == 1)).all()
-    assert frame.iloc[3][["n_turns", "n_words", "n_candidates", "n_relevant"]].tolist() == [4, 4, 10, 1]
+    assert frame.iloc[3][["n_turns", "n_candidates", "n_relevant"]].tolist() == [4, 10, 1]
 
 
 def test_a_table_of_models_has_their_figures_and_intervals() -> None:
@@ -258,7 +258,7 @@ def test_damaged_scores_files_are_refused(tmp_path: Path) -> None:
         read_scores(path)
 
 
-GOOD = {"id": "a", "turns": 1, "words": 1, "relevant": [0], "n": 3, "groups": [[1, 1, 1]]}
+GOOD = {"id": "a", "turns": 1, "relevant": [0], "n": 3, "groups": [[1, 1, 1]]}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_each_list_has_its_own_shuffle() -> None:
 
 def test_records_contain_the_length_of_the_context() -> None:
     examples = [Example(("one two", " three  four five "), ("a", "b"), (0,), "1"), Example((), ("a", "b"), (1,), "2")]
-    assert [(r.n_turns, r.n_words) for r in evaluate(constant, examples).records] == [(2, 5), (0, 0)]
+    assert [record.n_turns for record in evaluate(constant, examples).records] == [2, 0]
     assert summarise(evaluate(constant, examples))["metrics"]["R@1"] == 0.5
 
 
@@ -391,8 +391,8 @@ def test_pairs_with_no_or_several_answers_become_retrieval() -> None:
 # tables
 
 
-def outcomes(*placements: Placement, turns: int = 1, words: int = 1, name: str = "") -> list[Record]:
-    return [Record(f"{name}{i}", turns, words, tuple(range(p.n_relevant)), None, p) for i, p in enumerate(placements)]
+def outcomes(*placements: Placement, turns: int = 1, name: str = "") -> list[Record]:
+    return [Record(f"{name}{i}", turns, tuple(range(p.n_relevant)), None, p) for i, p in enumerate(placements)]
 
 
 def at(rank: int, n: int = 10) -> Placement:
@@ -433,12 +433,12 @@ def test_the_seed_draws_the_resamples() -> None:
 
 def test_a_breakdown_by_hand() -> None:
     records = [
-        *outcomes(at(1), at(2), turns=1, words=30, name="a"),
-        *outcomes(at(1), turns=2, words=3, name="b"),
-        *outcomes(at(4), turns=3, words=4, name="c"),
-        *outcomes(at(2), turns=4, words=4, name="d"),
-        *outcomes(at(5), turns=16, words=5, name="e"),
-        *outcomes(Placement(10, ()), turns=2, words=3, name="no answer"),
+        *outcomes(at(1), at(2), turns=1, name="a"),
+        *outcomes(at(1), turns=2, name="b"),
+        *outcomes(at(4), turns=3, name="c"),
+        *outcomes(at(2), turns=4, name="d"),
+        *outcomes(at(5), turns=16, name="e"),
+        *outcomes(Placement(10, ()), turns=2, name="no answer"),
     ]
     by_turns = breakdown(Evaluation(tuple(records), "lists"))
     assert [(r["from"], r["to"], r["n_examples"]) for r in by_turns] == [
@@ -448,8 +448,9 @@ def test_a_breakdown_by_hand() -> None:
         {"R@1": 0.5, "MRR": 0.75}, {"R@1": 0.5, "MRR": 0.625}, {"R@1": 0, "MRR": 0.5}, {"R@1": 0, "MRR": 0.2},
     ]  # fmt: skip
     assert by_turns[0]["intervals"] == {"R@1": [0, 1], "MRR": [0, 1]}  # two examples tell little
-    by_words = breakdown(Evaluation(tuple(records), "lists"), by="words", edges=(3, 4, 6))
-    assert [(r["from"], r["to"], r["n_examples"]) for r in by_words] == [(3, 3, 1), (4, 5, 3), (6, None, 2)]
+    length = {"a0": 6, "a1": 7, "b0": 3, "c0": 4, "d0": 4, "e0": 5}
+    other = breakdown(Evaluation(tuple(records), "lists"), length=lambda r: length[r.id], edges=(3, 4, 6))
+    assert [(r["from"], r["to"], r["n_examples"]) for r in other] == [(3, 3, 1), (4, 5, 3), (6, None, 2)]
 
 
 def test_a_breakdown_passes_over_the_records_as_often_for_many_examples_as_for_few(
@@ -553,13 +554,13 @@ def test_scores_files_are_read_back_unchanged(tmp_path: Path, name: str) -> None
     pooled = evaluate(constant, examples[:2], pool=pool)
     # adjacent groups, up to the end of the list
     placement = Placement(6, (Group(0, 1, 1), Group(1, 2, 2), Group(4, 2, 1)))
-    by_hand = Evaluation((Record("h", 0, 0, (0, 1, 2, 3), None, placement),), "pool")
+    by_hand = Evaluation((Record("h", 0, (0, 1, 2, 3), None, placement),), "pool")
     for result in (lists, pooled, by_hand):
         write_scores(tmp_path / name, result, scorer="some one")
         again = read_scores(tmp_path / name)
         assert again.protocol == result.protocol
         for got, want in zip(again.records, result.records, strict=True):
-            assert (got.id, got.n_turns, got.n_words) == (want.id, want.n_turns, want.n_words)
+            assert (got.id, got.n_turns) == (want.id, want.n_turns)
             assert (got.relevant, got.placement) == (want.relevant, want.placement)
             assert (got.scores is None) == (want.scores is None)
             if want.scores is not None:

@@ -22,7 +22,7 @@ PLACES = [Placement(N_CANDIDATES, (Group(rank - 1, 1, 1),)) for rank in range(1,
 
 def ranked(ranks: np.ndarray, n_turns: int = 1) -> Evaluation:
     """Outcomes of a scorer with these ranks, from 1, for the right one of ten candidates."""
-    records = [Record(str(i), n_turns, 1, (0,), None, PLACES[rank - 1]) for i, rank in enumerate(ranks.tolist())]
+    records = [Record(str(i), n_turns, (0,), None, PLACES[rank - 1]) for i, rank in enumerate(ranks.tolist())]
     return Evaluation(tuple(records), "lists")
 
 
@@ -101,7 +101,7 @@ def dialogues(generator: np.random.Generator, n: int, shared: float = 0.7) -> Ev
         own, draws = generator.random(size) > shared, better(generator.random(size + 1))
         ids += [f"d{dialogue}#{2 * i + 1}" for i in range(size)]
         ranks += np.where(own, draws[1:], draws[0]).tolist()
-    records = [Record(name, 1, 1, (0,), None, PLACES[rank - 1]) for name, rank in zip(ids, ranks, strict=True)]
+    records = [Record(name, 1, (0,), None, PLACES[rank - 1]) for name, rank in zip(ids, ranks, strict=True)]
     return Evaluation(tuple(records), "lists")
 
 

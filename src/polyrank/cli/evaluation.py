@@ -108,7 +108,7 @@ def evaluate(
         task,
         metrics=shown,
         against=against,
-        by=["turns"] if json_ else (),
+        by_turns=json_,
         scores=files,
         device=device,
         progress=track,
@@ -145,7 +145,7 @@ def compare(
     shown, form = _metrics(metric), str(read_choice(format_, layout.Format, "format"))
     check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
     models = comparison.group_by_model(comparison.read_scored(inputs))
-    rows = comparison.compare_models(models, shown, by=["turns"] if json_ else ())
+    rows = comparison.compare_models(models, shown, by_turns=json_)
     _show(rows, shown, json_, form)
     if plot is not None:
         _draw(rows, models, shown, plot)

@@ -9,7 +9,7 @@ from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.layout import SHOWN
 from polyrank.evaluation.protocols import Evaluation
 from polyrank.evaluation.scores_file import read_scores_and_header
-from polyrank.evaluation.tables import KS, By, breakdown, paired_tests, summarise
+from polyrank.evaluation.tables import KS, breakdown, paired_tests, summarise
 from polyrank.ranking.metrics import metric_values
 from polyrank.ranking.statistics import holm, paired_t
 
@@ -88,7 +88,7 @@ def compare_models(
     metrics: Sequence[str] | None = None,
     against: ModelScores | None = None,
     *,
-    by: Sequence[By] = (),
+    by_turns: bool = False,
 ) -> list[dict[str, Any]]:
     """One row for each model, ready for JSON and for ``polyrank.evaluation.layout``.
 
@@ -96,7 +96,7 @@ def compare_models(
         models: the others are tested against the first.
         metrics: to test, the main one first; None: those of ``SHOWN``.
         against: test against this model instead.
-        by: add a ``breakdown`` by each of these, as ``by_turns`` and so on.
+        by_turns: add a ``breakdown``.
 
     Raises:
         DataError: the models were evaluated on different examples.
@@ -110,8 +110,8 @@ def compare_models(
             row["by_seed"] = [
                 {"seed": seed, "metrics": figures} for seed, figures in zip(model.seeds, row["by_seed"], strict=True)
             ]
-        for length in by:
-            row[f"by_{length}"] = breakdown(model.evaluations, by=length)
+        if by_turns:
+            row["by_turns"] = breakdown(model.evaluations)
         rows.append(row)
     base = models[0] if against is None else against
     tested = [(row, model) for row, model in zip(rows, models, strict=True) if model is not base]

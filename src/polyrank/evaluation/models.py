@@ -10,7 +10,6 @@ from polyrank.devices.distributed import is_rank_zero
 from polyrank.evaluation.comparison import ModelScores, compare_models, group_by_model
 from polyrank.evaluation.protocols import Evaluation, evaluate
 from polyrank.evaluation.scores_file import read_scores, write_scores
-from polyrank.evaluation.tables import By
 from polyrank.evaluation.task import RankingTask
 from polyrank.loading.runs import Contestant, Member
 from polyrank.notebook import table
@@ -71,7 +70,7 @@ def evaluate_models(
     *,
     metrics: Sequence[str] | None = None,
     against: Path | None = None,
-    by: Sequence[By] = (),
+    by_turns: bool = False,
     scores: Sequence[Path | None] | None = None,
     device: str = "auto",
     progress: Progress = lambda name, batches: batches,
@@ -85,7 +84,7 @@ def evaluate_models(
         task: see ``read_task``.
         metrics: to test, the main one first; None: the default ones.
         against: a scores file to test against; None: the first of several models.
-        by: units of context length by which R@1 is also broken down.
+        by_turns: R@1 also by the number of turns.
         scores: for each model, the file to which its scores are written.
         device: for networks.
         progress: called with the name of each model and the list of its batches, which it returns or wraps.
@@ -124,7 +123,7 @@ def evaluate_models(
             notify(f"{cut}{remedy}")
         del scorer  # frees its memory before the next one is loaded
     joined = group_by_model(scored)
-    rows = compare_models(joined, metrics, base, by=by) if is_rank_zero() else []
+    rows = compare_models(joined, metrics, base, by_turns=by_turns) if is_rank_zero() else []
     for row in rows:
         row["n_left_out"] = task.n_left_out
         if precision := ", ".join(sorted(precisions[row["name"]])):

@@ -29,20 +29,17 @@ class Record:
 
     Args:
         id: of the example.
-        n_turns, n_words: size of its context.
+        n_turns: of its context.
         relevant: indices of right candidates, including copies of their texts.
         scores: ``[C]`` for candidate lists; None for pools, which keep only the placement.
         placement: the ranks of the right candidates.
-        n_tokens: of its context, as the scorer reads it; None for lexical scorers.
     """
 
     id: str
     n_turns: int
-    n_words: int
     relevant: tuple[int, ...]
     scores: NDArray[np.float32] | None
     placement: Placement
-    n_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,8 +81,8 @@ class Evaluation:
             ks: for R@k, as in ``summarise``.
 
         Returns:
-            Columns ``id``, ``n_turns``, ``n_words``, ``n_tokens``, ``n_candidates``, ``n_relevant``, ``rank`` (of the
-            best right candidate, from 1, before ties), and the metrics.
+            Columns ``id``, ``n_turns``, ``n_candidates``, ``n_relevant``, ``rank`` (of the best right candidate, from
+            1, before ties), and the metrics.
 
         Raises:
             UsageError: pandas is not installed.
@@ -97,8 +94,6 @@ class Evaluation:
                 {
                     "id": record.id,
                     "n_turns": record.n_turns,
-                    "n_words": record.n_words,
-                    "n_tokens": record.n_tokens,
                     "n_candidates": record.placement.n_candidates,
                     "n_relevant": record.placement.n_relevant,
                     "rank": 1 + record.placement.groups[0].n_above,
@@ -201,8 +196,6 @@ def evaluate(
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
-    pairs = zip(records, examples, strict=True)
-    records = [replace(record, n_tokens=scorer.n_context_tokens(example.query)) for record, example in pairs]
     return Evaluation(tuple(records), "lists" if pool is None else "pool")
 
 
@@ -213,12 +206,11 @@ def _record(
     keep: bool,
     grades: Mapping[int, int] | None = None,
 ) -> Record:
-    n_words = sum(len(turn.split()) for turn in example.context)
     try:
         placement = placement_of(scores, relevant, grades)
     except ValueError as error:
         raise DataError(f"example {example.id!r}: {error}") from error
-    return Record(example.id, len(example.context), n_words, relevant, scores if keep else None, placement)
+    return Record(example.id, len(example.context), relevant, scores if keep else None, placement)
 
 
 def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:

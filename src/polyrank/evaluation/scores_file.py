@@ -48,10 +48,7 @@ def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:
     header = {"format": FORMAT, "written_by": __version__, "protocol": evaluation.protocol, **about}
     lines: list[dict[str, Any]] = [header]
     for record in evaluation.records:
-        line: dict[str, Any] = {"id": record.id, "turns": record.n_turns, "words": record.n_words}
-        if record.n_tokens is not None:
-            line["tokens"] = record.n_tokens
-        line["relevant"] = list(record.relevant)
+        line: dict[str, Any] = {"id": record.id, "turns": record.n_turns, "relevant": list(record.relevant)}
         if record.scores is not None:
             line["scores"] = [float(score) for score in record.scores]  # the double's repr is exact for the float32
         else:
@@ -115,9 +112,7 @@ def _record(row: Row) -> Record:
         placement = _placement(n, row["groups"], [_whole(grade, 1) for grade in row.get("grades", ())], len(relevant))
     else:
         placement = placement_of(scores, relevant)
-    n_tokens = _whole(row["tokens"]) if "tokens" in row else None
-    sizes = _whole(row["turns"]), _whole(row["words"])
-    return Record(fields.text(row, "id"), *sizes, relevant, scores, placement, n_tokens)
+    return Record(fields.text(row, "id"), _whole(row["turns"]), relevant, scores, placement)
 
 
 def _whole(value: object, low: int = 0) -> int:

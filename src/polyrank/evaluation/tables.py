@@ -1,8 +1,9 @@
 """The figures of tables: means with bootstrap intervals, also by context length, and paired tests of two scorers."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,8 @@ from polyrank.ranking.statistics import student_t, wilson
 
 KS = (1, 2, 5, 10, 50)
 Floats = NDArray[np.float64]
-By = Literal["turns", "words", "tokens"]
-EDGES: Mapping[By, tuple[int, ...]] = {
-    "turns": (0, 1, 2, 4, 8, 16),  # 0: contexts that are only a background
-    "words": (0, 11, 26, 51, 101),
-    "tokens": (1, 51, 101),  # as in Tao et al.: (0, 50], (50, 100], (100, 360]
-}
-"""Lower ends of the classes of a breakdown; the last is open."""
+TURNS = (0, 1, 2, 4, 8, 16)
+"""Lower ends of the classes of a breakdown; the last is open. 0: contexts that are only a background."""
 Evaluations = Evaluation | Sequence[Evaluation]
 """One evaluation, or one for each seed of a model, on the same examples; their values are averaged by example."""
 
@@ -189,35 +185,30 @@ def mean_with_interval(
 def breakdown(
     evaluation: Evaluations,
     *,
-    by: By = "turns",
-    edges: Sequence[int] | None = None,
+    length: Callable[[Record], int] = attrgetter("n_turns"),
+    edges: Sequence[int] = TURNS,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
     """R@1 and MRR by the length of the context.
 
     Args:
         evaluation: the results, or those of each seed.
-        by: "turns", "words", or "tokens" as the scorer reads them (for several seeds, the first).
-        edges: lower ends of the classes; the last is open. None: those of ``EDGES``; for tokens, those of Tao et al.
-            (Figure 4).
+        length: of a record's context.
+        edges: lower ends of the classes; the last is open.
         seed: of the bootstrap.
 
     Returns:
         One row for each class with examples: ``from``, ``to`` (None: open), ``n_examples``, ``metrics``, ``intervals``.
-
-    Raises:
-        DataError: the scorer reads no tokens.
     """
-    edges = EDGES[by] if edges is None else edges
     rows = []
     evaluations = _alike(_each(evaluation))
     records = evaluations[0].answerable
-    lengths = [_length(record, by) for record in records]
+    lengths = [length(record) for record in records]
     by_seed = [metric_values([r.placement for r in one.answerable], (1,)) for one in evaluations]
     all_values = {name: np.mean([figures[name] for figures in by_seed], axis=0) for name in ("R@1", "MRR") if lengths}
     all_dialogues = dialogues_of([record.id for record in records])
     for low, high in zip(edges, [*edges[1:], None], strict=True):
-        inside = [i for i, length in enumerate(lengths) if low <= length and (high is None or length < high)]
+        inside = [i for i, n in enumerate(lengths) if low <= n and (high is None or n < high)]
         if inside:
             values = {name: numbers[inside] for name, numbers in all_values.items()}
             dialogues = np.unique(all_dialogues[inside], return_inverse=True)[1]
@@ -233,15 +224,6 @@ def breakdown(
                 }
             )
     return rows
-
-
-def _length(record: Record, by: By) -> int:
-    length = {"turns": record.n_turns, "words": record.n_words, "tokens": record.n_tokens}[by]
-    if length is None:
-        raise DataError(
-            "the numbers of tokens are unknown, because the scorer is lexical; break down by words or turns"
-        )
-    return length
 
 
 Seeds = tuple[Record, ...]

@@ -10,7 +10,6 @@ from torch import nn
 
 from polyrank.devices import distributed
 from polyrank.devices.choice import cpu_has_bf16, free_cores
-from polyrank.records import ContextLike, contexts_of
 from polyrank.text import Texts, Tokens, pad
 from polyrank.text.tokens import token_batches
 
@@ -67,10 +66,6 @@ class NetworkScorer(Generic[Model]):
     def networks(self) -> "tuple[NetworkScorer[Any], ...]":
         """Itself."""
         return (self,)
-
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context are read, boundaries included."""
-        return len(self.texts.context_ids(contexts_of([context])[0]))
 
     def batches(
         self, compute: Callable[[Tokens], Output], rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] = ()

@@ -45,10 +45,6 @@ class Composed(Protocol):
         """The texts that were truncated, for each network."""
         return tuple(network.texts.cut for network in self.networks)
 
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """How many tokens of a context the first network reads, boundaries included; None without a network."""
-        return next((network.n_context_tokens(context) for network in self.networks), None)
-
 
 @runtime_checkable
 class Scorer(Composed, Protocol):
