@@ -771,9 +771,9 @@ def test_xml(write: Write, name: str) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "an HTML page|document type"),
-        ("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "document type"),
-        ("<?xml version='1.0'?><a><b></a>", "damaged XML"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "an HTML page|entities are disabled"),
+        ("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "entities are disabled"),
+        ("<?xml version='1.0'?><a><b></a>", "is XML that cannot be read"),
         ("<!doctype html><html><body>Ann: hi</body></html>", "an HTML page"),
     ],
 )

@@ -6,15 +6,16 @@ JSON may hold NaN, which becomes null. In XML, attributes and elements are field
 import json
 from collections.abc import Callable
 from typing import Any
-from xml.etree.ElementTree import Element, ParseError, XMLParser
+from xml.parsers.expat import ExpatError
+
+import xmltodict
 
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.members import Member
 from polyrank_chats.messages import Rows
-from polyrank_chats.values import Row, in_object, items_of, type_name
+from polyrank_chats.values import in_object, items_of, type_name
 
 json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes missing values as NaN
-SMS_KINDS = {"1": "received", "2": "sent"}  # of Android
 
 
 def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) -> Rows:
@@ -54,36 +55,16 @@ def _problem(error: Exception) -> str:
 
 
 def xml_rows(member: Member, data: bytes) -> Rows:
-    """The outermost element as a single row.
+    """The outermost element as a single row; the text of an element with attributes is the field ``text``.
 
     Raises:
         DataError: the file is damaged, or declares entities, which may expand to more than the memory holds.
     """
-    if b"<!ENTITY" in data or b"<!DOCTYPE" in data:
-        raise DataError(f"{member.path}: is XML with a document type; remove the declaration, or export JSON or CSV")
-    parser = XMLParser()
+
+    def named(path: object, key: str, value: Any) -> tuple[str, Any]:
+        return key.rpartition(":")[2], value  # without the namespace
+
     try:
-        parser.feed(data)
-        root = parser.close()
-    except ParseError as error:
-        raise DataError(f"{member.path}: is damaged XML ({error}); export it again") from error
-    return [(1, {root.tag: _value(root)})]
-
-
-def _value(element: Element) -> Any:
-    """A text, or an object of the attributes and elements; text among elements is the field ``text``."""
-    row: Row = dict(element.attrib)
-    if "readable_date" in row:
-        row |= {"direction": SMS_KINDS.get(row.get("type") or row.get("msg_box") or "")}
-    for child in element:
-        name, value = child.tag.rpartition("}")[2], _value(child)
-        if name not in row:
-            row[name] = value
-        elif isinstance(row[name], list):
-            row[name].append(value)
-        else:
-            row[name] = [row[name], value]
-    text = (element.text or "").strip()
-    if not row:
-        return text
-    return {**row, "text": text} if text else row
+        return [(1, xmltodict.parse(data, attr_prefix="", cdata_key="text", postprocessor=named))]
+    except (ExpatError, ValueError) as error:
+        raise DataError(f"{member.path}: is XML that cannot be read ({error}); export it again, or as JSON") from error

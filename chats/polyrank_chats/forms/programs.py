@@ -10,6 +10,7 @@ from polyrank_chats.values import Row
 CHANNEL = "(channel)"
 """The column of the channel, group or chat of a message, which holds many conversations."""
 TAWK = {"v": "customer", "a": "agent", "s": "system"}
+SMS_KINDS = {"1": "received", "2": "sent"}
 QUOTE = re.compile(r"\A(?:> .*\n)+\n+(?=\S)")
 PLACEHOLDER = re.compile(r"Reacted \S+ to your message ?|Liked a message|(?:You|\S.{0,60}) sent an attachment\.")
 
@@ -36,6 +37,8 @@ def translated(row: Row) -> Row:
         row["content"] = plain(f"<div>{row.get('content')}</div>")
     if row.get("body.contentType") == "html":
         row["body.content"] = plain(f"<div>{row.get('body.content')}</div>")
+    if "readable_date" in row:  # SMS Backup & Restore
+        row["direction"] = SMS_KINDS.get(row.get("type") or row.get("msg_box"))
     if (letter := row.get("sender.t")) in TAWK:
         row["role"] = TAWK[letter]
     if row.get("content.m.relates_to.rel_type") == "m.replace":  # an edit in Matrix, which repeats the message
