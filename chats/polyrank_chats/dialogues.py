@@ -3,7 +3,7 @@
 This module does not know file formats.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
@@ -34,16 +34,15 @@ def conversations(messages: Sequence[DatedMessage], report: Report, gap: timedel
     Raises:
         DataError: a conversation has more than ``MAX_MESSAGES`` messages.
     """
-    groups: dict[tuple[str, str | None], list[DatedMessage]] = {}
+    groups: defaultdict[tuple[str, str | None], list[DatedMessage]] = defaultdict(list)
+    in_file: defaultdict[str, list[DatedMessage]] = defaultdict(list)
     for each in messages:
-        groups.setdefault((each.message.stream, each.message.conversation), []).append(each)
+        groups[each.message.stream, each.message.conversation].append(each)
+        in_file[each.message.stream].append(each)
     n_streams = Counter(name for _, name in groups)
-    of_stream: dict[str, list[list[DatedMessage]]] = {}
+    of_stream: defaultdict[str, list[list[DatedMessage]]] = defaultdict(list)
     for (stream, _), group in groups.items():
-        of_stream.setdefault(stream, []).append(group)
-    in_file: dict[str, list[DatedMessage]] = {}
-    for each in messages:
-        in_file.setdefault(each.message.stream, []).append(each)
+        of_stream[stream].append(group)
     falling = {stream: newest_first(of_stream[stream], held) for stream, held in in_file.items()}
     for (stream, name), unsorted in groups.items():
         group = in_order(unsorted, report, falling=falling[stream])

@@ -175,16 +175,14 @@ def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
 
         named = {word: slot for word, slot in slots.items() if slot != "{name}"}
         stays = row["id"].isdigit() or quiet(row["id"], named) == row["id"]
-        new = {"id": row["id"] if stays else f"conversation {number}"}
-        if "time" in row:
-            new["time"] = row["time"]
+        changed: Row = {"id": row["id"] if stays else f"conversation {number}"}
         if "background" in row:
-            new["background"] = [*map(plain, row["background"])]
-        new["turns"] = [
+            changed["background"] = [*map(plain, row["background"])]
+        changed["turns"] = [
             {"speaker": people.get(turn["speaker"], turn["speaker"]), "text": plain(turn["text"])}
             for turn in row["turns"]
         ]
-        rows.append(new)
+        rows.append({key: value for key, value in (row | changed).items() if key != PEOPLE})
     return rows
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from itertools import pairwise
@@ -32,13 +33,10 @@ def kind_of_time(value: Any) -> TimeKind:
     if CLOCK.fullmatch(text):
         return "clock"
     number = NUMBER.fullmatch(text) is not None
-    try:
-        found = read_time(value)
-    except ValueError:
-        try:
-            found = read_time(text, DateForm("month"))
-        except ValueError:
-            return ""
+    found = None
+    for form in (DateForm("month"), DateForm()):
+        with suppress(ValueError):
+            found = read_time(value, form)
     if found is None or found.year not in YEARS:
         return ""
     return "time" if not number and not COMPACT.fullmatch(text) and SURE.search(text) else "maybe"
@@ -113,10 +111,7 @@ def profile(key: str, values: Iterable[Any]) -> Profile:
     """
     held = list(values)
     filled = [value for value in held if value not in (None, "", [])]
-    texts = [
-        "" if value in (None, "", []) else plain(value) if isinstance(value, str | list) else str(value)
-        for value in held
-    ]
+    texts = [str(value) if isinstance(value, bool | date) else plain(value) for value in held]
     kinds = [kind_of_time(value) for value in filled]
     n = max(1, len(filled))
     return Profile(

@@ -84,10 +84,10 @@ def chat_log(file: File) -> Messages | None:
     lines = (file.text or "").split("\n")
     first = [line for line in lines[:N_LINES_LOOKED_AT] if line.strip()]
     if any(map(begins, first)):
-        return _messages(file, _dated(file, lines))
+        return _messages(file, _entries(file, lines, LINE))
     has_days = any(DAY.fullmatch(line.strip()) for line in first)
     if any(BELOW_DAY.match(_plain(line)) for line in first) and (has_days or ZOOM.match(first[0])):
-        return _messages(file, _below_days(lines))
+        return _messages(file, _entries(file, lines, BELOW_DAY))
     return None
 
 
@@ -95,40 +95,32 @@ Entry = tuple[int, str, str, list[str]]
 """The line of a message, its time, the rest of the line, and the lines below it."""
 
 
-def _dated(file: File, lines: list[str]) -> Iterator[Entry | DataError]:
-    entry: Entry | None = None
-    for number, line in enumerate(lines, 1):
-        if stamp := LINE.match(_plain(line)):
-            if entry:
-                yield entry
-            entry = (number, stamp["iso"] or _time(stamp), _behind(line, stamp.start("rest")), [])
-        elif entry:
-            entry[3].append(line)
-        elif line.strip():
-            yield DataError(f"{file.path}:{number}: is before the first date; remove it")
-    if entry:
-        yield entry
-
-
-def _below_days(lines: list[str]) -> Iterator[Entry]:
+def _entries(file: File, lines: list[str], form: re.Pattern[str]) -> Iterator[Entry | DataError]:
+    """The messages of lines of ``form``: ``LINE``, which has dates, or ``BELOW_DAY``."""
     day = ""
     entry: Entry | None = None
     for number, line in enumerate(lines, 1):
-        heading, said = DAY.fullmatch(line.strip()), BELOW_DAY.match(_plain(line))
-        if heading or said:
-            if entry:
-                yield entry
+        heading = None if form is LINE else DAY.fullmatch(line.strip())
+        stamp = form.match(_plain(line))
+        if entry and (heading or stamp):
+            yield entry
             entry = None
         if heading:
             numbers = re.findall(r"\d+", heading["day"])
             is_iso = len(numbers) == 3 and len(numbers[0]) == 4
             day = "-".join(numbers) if is_iso else re.sub(r" [\d:]{8}", "", heading["day"])
-        elif said:
-            rest = _behind(line, said.start("rest"))
-            clock = said["clock"] or said["bracketed"]
-            entry = (number, f"{day} {clock}" if day else "", f"{said['who']}: {rest}" if said["who"] else rest, [])
+        elif stamp:
+            rest = _behind(line, stamp.start("rest"))
+            if form is LINE:
+                entry = (number, stamp["iso"] or _time(stamp), rest, [])
+            else:
+                clock = stamp["clock"] or stamp["bracketed"]
+                rest = f"{stamp['who']}: {rest}" if stamp["who"] else rest
+                entry = (number, f"{day} {clock}" if day else "", rest, [])
         elif entry:
             entry[3].append(line.lstrip("\t"))
+        elif form is LINE and line.strip():
+            yield DataError(f"{file.path}:{number}: is before the first date; remove it")
     if entry:
         yield entry
 

@@ -38,7 +38,7 @@ def translated(row: Row) -> Row:
     if row.get("body.contentType") == "html":
         row["body.content"] = plain(f"<div>{row.get('body.content')}</div>")
     if "readable_date" in row:  # SMS Backup & Restore
-        row["direction"] = SMS_KINDS.get(row.get("type") or row.get("msg_box"))
+        row["direction"] = SMS_KINDS.get(row.get("type") or row.get("msg_box") or "")
     if (letter := row.get("sender.t")) in TAWK:
         row["role"] = TAWK[letter]
     if row.get("content.m.relates_to.rel_type") == "m.replace":  # an edit in Matrix, which repeats the message

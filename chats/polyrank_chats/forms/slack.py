@@ -94,12 +94,9 @@ def _plain(text: str, names: dict[str, str]) -> str:
 
     def shown(match: re.Match[str]) -> str:
         sign, target, label = match.groups()
-        if sign == "@":
-            return f"@{names.get(target) or label or target}"
-        if sign == "#":
-            return f"#{label or target}"
-        if sign == "!":
-            return f"@{(label or target).lstrip('@').partition('^')[0]}"
-        return label or target
+        if not sign:
+            return label or target
+        name = names.get(target) or label or target.partition("^")[0]
+        return f"{'#' if sign == '#' else '@'}{name.lstrip('@')}"
 
     return html.unescape(MARKUP.sub(shown, text)).strip()
