@@ -88,6 +88,8 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
             " one of these, or export to onnx"
         )
     assert isinstance(texts, BackboneTexts), "every Bi-encoder has them"
+    if texts.policy.slots:
+        raise UsageError(f"{path} reads slots (text.slots), which sentence-transformers does not make; export to onnx")
     prompts = dict(zip(("query", "document"), texts.prompts, strict=True)) if any(texts.prompts) else {}
     with new_folder(output, replace=replace, own_files=OURS) as folder:
         write_network(model.backbone.network, folder)
