@@ -14,6 +14,7 @@ from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
+from polyrank.models.start import start_model
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_to_sentence_transformers
@@ -76,6 +77,24 @@ def test_a_training_starts_at_the_scores_of_the_loaded_model(
         np.testing.assert_allclose(found / factor, wanted, rtol=1e-4, atol=1e-5)
     again = load(f"untuned:{folder}", device="cpu")
     np.testing.assert_allclose(np.stack(again.score(QUERIES, [DOCUMENTS] * 4)), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_trained_start_keeps_its_layers_or_reports_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = LAYOUTS["Bert encoder, Dense (LaBSE)"](tmp_path)
+    policy = TextPolicy(max_context_tokens=120, max_candidate_tokens=120, context_prefix="my ")
+    made = new_model(BiConfig(backbone=str(folder)), policy, seed=1, sample=DOCUMENTS)
+    assert caplog.messages == [f"the training starts from {folder} without its prompts"]
+    caplog.clear()
+    save_model(tmp_path / "saved", *made)
+    same = BiConfig(backbone=str(folder), normalize=True)
+    wanted = np.stack(EncoderScorer(made[0], made[1]).score(QUERIES, [DOCUMENTS] * 4))  # type: ignore[arg-type]
+    again, texts, _ = start_model(same, made[1].policy, seed=2, sample=DOCUMENTS, start=tmp_path / "saved")
+    found = np.stack(EncoderScorer(again, texts).score(QUERIES, [DOCUMENTS] * 4))  # type: ignore[arg-type]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert not caplog.messages
+    poly = PolyConfig(backbone=str(folder), n_codes=2)
+    start_model(poly, made[1].policy, seed=2, sample=DOCUMENTS, start=tmp_path / "saved")
+    assert caplog.messages == [f"the training starts from {folder} without its layers after the pooling"]
 
 
 @pytest.mark.parametrize(

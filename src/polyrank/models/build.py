@@ -211,7 +211,7 @@ def new_model(
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
     config = resolve(config, known)
     _warn_of_unused(config, policy, None if start is None else start[1])
-    if start is None:
+    if start is None or known.layers:
         known.report_left_out(config, policy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -260,6 +260,7 @@ def _trained_backbone(config: BackboneConfig, start: Model | None) -> Published 
         subwords=texts.subwords,
         poolings=(reduction,) if reduction and (layers or reduction == "mean") else (),
         layers=[copy.deepcopy(layer) for layer in layers],
+        prompts=texts.prompts,
     )
 
 
