@@ -122,7 +122,7 @@ def test_a_backbone_is_not_needed_where_a_trained_model_has_its_weights(tiny_bac
 )  # fmt: skip
 def test_the_longest_input_of_a_backbone(config: str, longest: int | None, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(config, "utf-8")
-    assert BackboneRef(tmp_path, "x", False).max_positions == longest
+    assert BackboneRef(tmp_path, "x").max_positions == longest
 
 
 @pytest.mark.parametrize(
