@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.messages import REPEATED, SYSTEM, UNANSWERED, DatedMessage
+from polyrank_chats.messages import DatedMessage, Reason
 from polyrank_chats.report import Report
 from polyrank_chats.roles import is_system
 from polyrank_chats.values import Row
@@ -83,7 +83,7 @@ def in_order(group: list[DatedMessage], report: Report, *, falling: bool) -> lis
     for each in group:
         known.setdefault((each.time, each.message.sender, each.message.text) if each.time else id(each), each)
     kept = list(known.values())
-    report.left_out[REPEATED] += len(group) - len(kept)
+    report.left_out[Reason.REPEATED] += len(group) - len(kept)
     if falling:
         kept.reverse()
     latest = datetime.min
@@ -121,10 +121,10 @@ def dialogue(id_: str, messages: list[DatedMessage], report: Report, *, join: bo
     talk = [each for each in messages if not is_system(each.message)]
     background = [each.message.text for each in messages[: messages.index(talk[0])]] if talk and keep_system else []
     turns = list(_turns(talk, join=join))
-    report.left_out[SYSTEM] += len(messages) - len(talk) - len(background)
+    report.left_out[Reason.SYSTEM] += len(messages) - len(talk) - len(background)
     if len(turns) < 2:
-        report.left_out[UNANSWERED] += len(talk)
-        report.left_out[SYSTEM] += len(background)
+        report.left_out[Reason.UNANSWERED] += len(talk)
+        report.left_out[Reason.SYSTEM] += len(background)
         return None
     report.n_turns += len(turns)
     report.n_joined += len(talk) - len(turns)

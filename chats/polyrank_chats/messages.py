@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Literal
 
 from polyrank_chats.errors import DataError
@@ -14,9 +15,18 @@ DateOrder = Literal["day", "month", "year"]
 Rows = list[tuple[int, Row]]
 """Rows with their numbers, or with the lines that they start on."""
 
-# reasons for leaving a message out, in the singular
-EMPTY, ATTACHMENT, SYSTEM, NOTE, DELETED = "empty text", "attachment", "system line", "internal note", "deleted message"
-REPEATED, UNANSWERED, BELOW_DELETED = "repeated message", "unanswered message", "answer to a deleted message"
+
+class Reason(StrEnum):
+    """Why a message is left out, in the singular."""
+
+    EMPTY = "empty text"
+    ATTACHMENT = "attachment"
+    SYSTEM = "system line"
+    NOTE = "internal note"
+    DELETED = "deleted message"
+    REPEATED = "repeated message"
+    UNANSWERED = "unanswered message"
+    BELOW_DELETED = "answer to a deleted message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class Message:
     id: str | None = None
     answers: tuple[str, ...] = ()
     is_chat: bool = False
-    left_out: str | None = None
+    left_out: Reason | None = None
     names: tuple[tuple[str, str], ...] = ()
     subject: str = ""
     recipients: tuple[str, ...] = ()
@@ -67,7 +77,7 @@ class DatedMessage:
     speaker: str
 
 
-Messages = Iterator[Message | str | DataError]
+Messages = Iterator[Message | Reason | DataError]
 """The output of a reader: messages, reasons for leaving a message out, and errors of bad rows."""
 
 

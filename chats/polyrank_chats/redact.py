@@ -84,9 +84,7 @@ class Redactor:
             spoken: the language of the dialogue.
         """
         text = before = normalize("NFC", text)
-        text = LINK.sub(
-            lambda link: link[0] if link[0] in self.kept and not WITH_SECRET.search(link[0]) else "{link}", text
-        )
+        text = LINK.sub(self._kept_link, text)
         text = MAIL.sub("{email}", text)
         text = SECRET.sub(_without_secret, text)
         text = _without(ACCOUNT, "{iban}", lambda part, *_: iban.is_valid(re.sub(r"\W", "", part)), text)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.messages import BELOW_DELETED, DELETED, REPEATED, DatedMessage
+from polyrank_chats.messages import DatedMessage, Reason
 from polyrank_chats.report import Report
 from polyrank_chats.wording import counted
 
@@ -48,7 +48,7 @@ def threaded(said: Sequence[DatedMessage], report: Report) -> list[DatedMessage]
         elif key not in nodes:
             nodes[key] = each
         elif nodes[key].message.text == message.text:
-            report.left_out[REPEATED] += message.left_out is None
+            report.left_out[Reason.REPEATED] += message.left_out is None
         else:
             nodes[message.stream, message.where] = each
     parents = _parents(nodes)
@@ -137,9 +137,9 @@ def _along_paths(nodes: Nodes, parents: Parents, report: Report) -> Iterator[Dat
     kept = dict.fromkeys(order)
     for key in order:
         parent = parents[key]
-        if nodes[key].message.left_out == DELETED or (parent and parent not in kept):
+        if nodes[key].message.left_out == Reason.DELETED or (parent and parent not in kept):
             del kept[key]
-            report.left_out[BELOW_DELETED] += nodes[key].message.left_out is None
+            report.left_out[Reason.BELOW_DELETED] += nodes[key].message.left_out is None
     n_replies = Counter(parents[key] for key in kept)
     for key in reversed([*kept]):
         if nodes[key].message.left_out and not n_replies[key]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
-from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages
+from polyrank_chats.messages import Message, Messages, Reason
 from polyrank_chats.names import NAMES
 from polyrank_chats.times import HALVES
 
@@ -130,28 +130,28 @@ def _messages(file: File, entries: Iterator[Entry | DataError]) -> Messages:
         yield entry if isinstance(entry, DataError) else _message(file, *entry)
 
 
-def _message(file: File, number: int, time: str, line: str, more: list[str]) -> Message | str:
+def _message(file: File, number: int, time: str, line: str, more: list[str]) -> Message | Reason:
     rest = BRACKETED.sub(lambda found: f"{found[found.lastgroup or 0]}: ", line, count=1)
     if EVENT.match(line) or not SENDER.match(MARKS.sub("", rest)):
-        return SYSTEM
+        return Reason.SYSTEM
     name, _, said = "\n".join([rest, *more]).partition(":")
     said = EDITED.sub("", REPLYING.sub("", REACTIONS.sub("", said)).strip())
     if more and said.startswith('"') and said.endswith('"'):  # LINE quotes texts of several lines
         said = said[1:-1]
     text = MARKS.sub("", said).strip()
     if text.casefold().rstrip(".。") in GONE:
-        return DELETED
+        return Reason.DELETED
     if attached := ATTACHED.fullmatch(text):
         said = text = (attached["caption"] or "").strip()
     if (attached and not text) or any(form.fullmatch(text) for form in (PLACEHOLDER, PICTURE, PLACED)):
-        return ATTACHMENT
+        return Reason.ATTACHMENT
     if said.startswith("\u200e"):
-        return ATTACHMENT if len(text.split()) < 5 else SYSTEM
+        return Reason.ATTACHMENT if len(text.split()) < 5 else Reason.SYSTEM
     sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks senders who are not contacts
     if not any(map(str.isalnum, sender)):
-        return SYSTEM
+        return Reason.SYSTEM
     where = f"{file.path}:{number}"
-    return Message(where, file.stem, sender, said, None if time else file.stem, time or None) if text else EMPTY
+    return Message(where, file.stem, sender, said, None if time else file.stem, time or None) if text else Reason.EMPTY
 
 
 def _time(stamp: re.Match[str]) -> str:

@@ -18,7 +18,7 @@ from polyrank_chats.files.objects import json_decoder
 from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, talks_in
 from polyrank_chats.forms.programs import in_topics, translated
 from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows
-from polyrank_chats.messages import REPEATED, Messages, ReadOptions, Rows
+from polyrank_chats.messages import Messages, ReadOptions, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
@@ -88,7 +88,7 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
         same = known.setdefault(name, [])
         held = [item for item, _ in talk.messages]
         if held in same:
-            yield from [REPEATED] * len(held)
+            yield from [Reason.REPEATED] * len(held)
             continue
         same.append(held)
         name = name if len(same) == 1 else f"{name} ({len(same)})"

@@ -15,7 +15,7 @@ from email.utils import getaddresses, parseaddr
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
-from polyrank_chats.messages import ATTACHMENT, EMPTY, SYSTEM, DatedMessage, Message, Messages
+from polyrank_chats.messages import DatedMessage, Message, Messages, Reason
 from polyrank_chats.names import NAMES
 from polyrank_chats.quotations import unquoted
 from polyrank_chats.texts import from_html
@@ -44,7 +44,7 @@ def mail(file: File) -> Messages | None:
 def _messages(file: File, mails: list[bytes]) -> Messages:
     for number, raw in enumerate(mails, 1):
         where = f"{file.path}: mail {number}" if len(mails) > 1 else str(file.path)
-        found: Message | str | DataError
+        found: Message | Reason | DataError
         try:
             message = message_from_bytes(re.sub(rb"(?m)^>(>*From )", rb"\1", raw), policy=policy.default)
             found = _message(message, where)
@@ -53,14 +53,14 @@ def _messages(file: File, mails: list[bytes]) -> Messages:
         yield found
 
 
-def _message(mail: EmailMessage, where: str) -> Message | str:
+def _message(mail: EmailMessage, where: str) -> Message | Reason:
     """The message, or the reason for leaving it out."""
     name, address = parseaddr(str(mail.get("From", "")))
     if str(mail.get("Auto-Submitted", "no")).lower() != "no" or address.lower().startswith("mailer-daemon@"):
-        return SYSTEM
+        return Reason.SYSTEM
     text = unquoted(_body(mail))
     if not text:
-        return ATTACHMENT if any(mail.iter_attachments()) else EMPTY
+        return Reason.ATTACHMENT if any(mail.iter_attachments()) else Reason.EMPTY
     if not (name or address):
         raise ValueError("no sender")
     own = ID.search(str(mail.get("Message-ID", "")))

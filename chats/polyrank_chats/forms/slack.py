@@ -7,7 +7,7 @@ from functools import lru_cache
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
 from polyrank_chats.files.members import Members
-from polyrank_chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadOptions, Rows
+from polyrank_chats.messages import Message, Messages, ReadOptions, Reason, Rows
 from polyrank_chats.report import Report
 from polyrank_chats.values import Row, object_of, objects_in, text_of
 
@@ -63,14 +63,14 @@ def _name(user: Row) -> str:
     return str(next(filter(None, names), ""))
 
 
-def _message(where: str, channel: str, row: Row, names: dict[str, str]) -> Message | str | DataError:
+def _message(where: str, channel: str, row: Row, names: dict[str, str]) -> Message | Reason | DataError:
     if row.get("subtype") == "tombstone":
-        return DELETED
+        return Reason.DELETED
     if row.get("type") != "message" or row.get("subtype") not in SAID:
-        return SYSTEM
+        return Reason.SYSTEM
     text = _plain(text_of(row.get("text")), names)
     if not text:
-        return ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY
+        return Reason.ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else Reason.EMPTY
     user = str(row.get("user") or row.get("bot_id") or row.get("username") or "")
     profile = object_of(row.get("user_profile") or row.get("bot_profile"))
     known = names.get(user) or row.get("username") or (_name({"profile": profile, **profile}) if profile else "")

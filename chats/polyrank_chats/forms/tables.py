@@ -22,18 +22,7 @@ from polyrank_chats.columns import (
 from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.forms.nested import rows_in
-from polyrank_chats.messages import (
-    ATTACHMENT,
-    DELETED,
-    EMPTY,
-    NOTE,
-    SYSTEM,
-    UNANSWERED,
-    Message,
-    Messages,
-    ReadOptions,
-    Rows,
-)
+from polyrank_chats.messages import Message, Messages, ReadOptions, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.profiles import falls, profile
 from polyrank_chats.quotations import unquoted
@@ -81,7 +70,7 @@ def messages_of(file: File, rows: Rows, options: ReadOptions) -> Messages:
         stream = " and ".join(sorted(filter(None, (_scalar(row, (key,)) for key in chosen.stream)))) or file.stem
         found = message(row, chosen, where, stream, spoken)
         if links and links.ids[position] and not isinstance(found, DataError):
-            if isinstance(found, str):
+            if isinstance(found, Reason):
                 found = Message(where, stream, "", "", left_out=found)
             stream = (
                 stream if links.is_chat else _scalar(row, () if links.unique else (chosen.conversation,)) or file.stem
@@ -172,7 +161,9 @@ def _kinds(row: Row, chosen: Columns) -> set[str]:
     return {str(row[key]).casefold() for key in chosen.of("kind") if row.get(key) not in (None, "")}
 
 
-def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collection[str]) -> Message | str | DataError:
+def message(
+    row: Row, chosen: Columns, where: str, stream: str, spoken: Collection[str]
+) -> Message | Reason | DataError:
     """The message of a row, or the reason for leaving it out, or an error.
 
     Args:
@@ -184,26 +175,26 @@ def message(row: Row, chosen: Columns, where: str, stream: str, spoken: Collecti
     """
     kinds = _kinds(row, chosen)
     if _is_note(row, chosen.rest) or ("comment" in kinds and "message" in spoken):  # the latter is HubSpot's
-        return NOTE
+        return Reason.NOTE
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
     text = unquoted(text) if chosen.of("mail") else text
     if _is_deleted(row, chosen.of("deleted")) or (chosen.of("reply_to") and text in GONE):
-        return DELETED
+        return Reason.DELETED
     if (
         kinds.intersection(NAMES["system_kinds"])
         or any(kind.startswith(SYSTEM_GROUPS) for kind in kinds)
         or ("rid" in row and row.get("t"))
     ):
-        return SYSTEM  # the last is Rocket.Chat's
+        return Reason.SYSTEM  # the last is Rocket.Chat's
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text
         with_file = parts or kinds.intersection(NAMES["file_kinds"]) or any(row.get(key) for key in chosen.of("files"))
-        return ATTACHMENT if with_file else EMPTY
+        return Reason.ATTACHMENT if with_file else Reason.EMPTY
     role = _role(row, chosen)
     sender = _scalar(row, chosen.sender) if set(chosen.sender) - {*chosen.role} else role
     if not (sender or role):
         return (
-            SYSTEM
+            Reason.SYSTEM
             if kinds - {*spoken}
             else DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
         )
@@ -241,26 +232,16 @@ def _day_and_clock(times: list[Any]) -> str:
 
 
 def _scalar(row: Row, keys: Iterable[str | None]) -> str | None:
-    values = (row.get(key) for key in keys if key is not None)
-    return next(
-        (
-            text
-            for value in values
-            if not isinstance(value, list) and value is not None and (text := str(value).strip())
-        ),
-        None,
-    )
+    values = (row.get(key) for key in keys if key)
+    return next(filter(None, (str(value).strip() for value in values if not isinstance(value, list | None))), None)
 
 
 @lru_cache(maxsize=2**6)
-def _note_keys(keys: tuple[str, ...]) -> list[tuple[str, Collection[str], Collection[str]]]:
-    """The columns that tell internal notes from replies, with the values and the words of values of notes."""
-    found: list[tuple[str, Collection[str], Collection[str]]] = []
-    for key in keys:
-        for kind, values in (("private_stems", TRUE), ("public_stems", FALSE), ("kind_stems", ())):
-            if any(stem in normal(key) for stem in NAMES[kind]) and not normal(key).endswith("id"):
-                found.append((key, values, NAMES["note_words"]))
-    return found
+def _note_keys(keys: tuple[str, ...]) -> list[tuple[str, Collection[str]]]:
+    """The columns that tell internal notes from replies, with the values of notes."""
+    kinds: dict[str, Collection[str]] = {"private_stems": TRUE, "public_stems": FALSE, "kind_stems": ()}
+    named = [key for key in keys if not normal(key).endswith("id")]
+    return [(key, kinds[kind]) for key in named for kind in kinds if any(stem in normal(key) for stem in NAMES[kind])]
 
 
 def _is_note(row: Row, keys: tuple[str, ...]) -> bool:
@@ -269,10 +250,10 @@ def _is_note(row: Row, keys: tuple[str, ...]) -> bool:
     >>> _is_note({"Visibility": "Internal"}, ("Visibility",)), _is_note({"jsdPublic": True}, ("jsdPublic",))
     (True, False)
     """
-    for key, values, note_words in _note_keys(keys):
+    for key, values in _note_keys(keys):
         value = str(row.get(key)).strip().casefold()
         words = re.findall(r"[^\W\d_]+", value)
-        if value in values or (len(words) < 4 and not {*note_words}.isdisjoint(words)):
+        if value in values or (len(words) < 4 and not {*NAMES["note_words"]}.isdisjoint(words)):
             return True
     return False
 
@@ -341,7 +322,7 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
         if str(row.get("header")).startswith("Gemini"):  # its titles begin with a word such as Prompted
             texts[0] = texts[0].partition(" ")[2]
         if not texts[1]:
-            yield UNANSWERED
+            yield Reason.UNANSWERED
             continue
         if not texts[0]:
             yield row_error(file.path, number, f"no text in {chosen[0]!r}; fill it in or remove the row")
