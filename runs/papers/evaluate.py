@@ -80,7 +80,7 @@ def main() -> None:
     )
     row = result.rows[0]
     if options.breakdown:
-        scorer = models[0] if isinstance(models[0], Scorer) else load(options.model)
+        scorer = models[0] if isinstance(models[0], Scorer) else load(contestants[0].member.name)
         row["by_tokens"] = by_tokens(result.models[0].evaluations, scorer, examples)
     print(json.dumps(row))
 
