@@ -159,17 +159,17 @@ def results(found: Any) -> list[tuple[str, str]]:
     return [(row["id"], row["text"]) for row in json.loads(found.stdout)["results"]]
 
 
-def test_files_are_documents(run: Run) -> None:
+def test_documents_of_several_files_have_the_names_of_their_files(run: Run) -> None:
     found = run("bm25", "my wifi", "a.txt", "b.txt")
-    assert results(found) == [("b.txt", "my wifi is red\n\nrestart it\n"), ("a.txt", "pay the bill\n")]
+    assert results(found) == [("b.txt:1", "my wifi is red"), ("a.txt:1", "pay the bill"), ("b.txt:3", "restart it")]
     scores = [row["score"] for row in json.loads(found.stdout)["results"]]
-    assert scores[0] > scores[1] == 0
+    assert scores[0] > scores[1] == scores[2] == 0
     assert json.loads(found.stdout)["query"] == "my wifi"
     assert results(run("bm25", "my wifi", "a.txt", "b.txt", "--top", "1")) == results(found)[:1]
 
 
 def test_a_query_may_be_longer_than_a_path(run: Run) -> None:
-    assert results(run("bm25", "my wifi " * 80, "a.txt", "b.txt"))[0][0] == "b.txt"
+    assert results(run("bm25", "my wifi " * 80, "a.txt", "b.txt"))[0][0] == "b.txt:1"
 
 
 def test_lines_are_documents(run: Run) -> None:
@@ -190,7 +190,7 @@ def test_tables_have_a_document_in_each_row(run: Run) -> None:
     assert results(found) == [("r2", "my wifi"), ("r1", "pay the bill")]
     assert json.loads(found.stdout)["results"][0]["metadata"] == {"kind": "tech"}
     ids = [name for name, _ in results(run("bm25", "my wifi", "t.csv", "t.jsonl", "a.txt"))]
-    assert ids == ["t.csv:r2", "t.jsonl:2", "t.csv:r1", "t.jsonl:1", "a.txt"]
+    assert ids == ["t.csv:r2", "t.jsonl:2", "t.csv:r1", "t.jsonl:1", "a.txt:1"]
 
 
 def test_each_line_may_have_its_own_query(run: Run) -> None:
@@ -218,7 +218,7 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
         (["bm25", "a.txt", "b.txt"], "", 2, "the query 'a.txt' is a file; give the query first"),
         (["bm25", "q"], "", 3, "nothing to rank: give files of documents"),
         (["bm25", " "], "x", 2, "the query is empty"),
-        (["bm25", "q", "bytes", "a.txt"], "", 3, "bytes: byte 1 is not UTF-8"),
+        (["bm25", "q", "bytes", "a.txt"], "", 3, "bytes:1: byte 1 of the line is not UTF-8"),
         (["bm25", "q"], '{"id": 1}', 3, 'stdin:1: missing field "text"'),
         (["bm25", "q"], '{"text": 1}', 3, 'field "text" holds a number'),
         (["bm25"], "plain", 3, "stdin:1: not JSON"),
@@ -264,5 +264,5 @@ def test_a_terminal_gets_a_table(run: Run, tmp_path: Path) -> None:
     os.close(follow)
     lines = [line for line in os.read(lead, 10_000).decode().splitlines() if ".txt" in line]
     os.close(lead)
-    assert [line.split()[2] for line in lines] == ["b.txt", "a.txt"]
-    assert "my wifi is red restart it" in lines[0]
+    assert [line.split()[2] for line in lines] == ["b.txt:1", "a.txt:1", "b.txt:3"]
+    assert "my wifi is red" in lines[0]
