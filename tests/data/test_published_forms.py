@@ -83,6 +83,19 @@ def test_labels_of_another_kind_are_refused_and_topics_are_not_labels(tmp_path: 
     assert examples(tmp_path / "x.jsonl", pair) == [(("q",), ("r",), (0,))]
 
 
+def test_labels_are_kinds_of_answers_only_if_all_are_0_or_1(tmp_path: Path) -> None:
+    rows = [{"context": "q", "response": text, "label": n} for text, n in (("a", 0), ("b", 1), ("c", 2), ("d", 1))]
+    assert examples(tmp_path / "x.jsonl", *rows) == [(("q",), (text,), (0,)) for text in "abcd"]
+    assert examples(tmp_path / "x.jsonl", *rows[:2]) == [(("q",), ("a", "b"), (1,))]
+    backed = [row | {"background": [name]} for row, name in zip(rows[:2], ("i ski", "i swim"), strict=True)]
+    assert [e.background for e in read_examples(backed).examples] == [("i ski",), ("i swim",)]
+
+
+def test_dialogues_may_have_fields_of_other_forms(tmp_path: Path) -> None:
+    row = {"turns": ["hi", "hello"], "question": "hi", "answer": "other", "label": 1}
+    assert examples(tmp_path / "x.jsonl", row) == [(("hi",), ("hello",), (0,))]
+
+
 def beir(folder: Path, *names: str) -> Path:
     (folder / "qrels").mkdir(parents=True)
     documents = [{"_id": f"d{n}", "title": "T" * n, "text": f"topic {n}"} for n in range(4)]

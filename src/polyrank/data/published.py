@@ -22,6 +22,7 @@ NUMBERED = re.compile(r"(?:negative|neg)_(\d+)")
 DOCUMENTS = ("docs", "documents", "passages")
 DOCUMENT = ("response", "passage", "document", "doc", "answer", "text", "sentence2", "text2", "sentence_B")
 ANSWERS = ("answer", "response")
+OWN = ("context", "response")
 LABELS = ("labels", "label", "relevance", "score")
 MARKS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False, "-1": False, "-1.0": False}
 
@@ -43,7 +44,7 @@ def as_candidates(row: Row) -> Row:
     {'context': 'open?', 'response': 'yes'}
     """
     query = _first(row, QUERIES)
-    if query is None or "candidates" in row or "relevant_ids" in row:
+    if query is None or _is_of_this_library(row):
         return row
     own = {name: row[name] for name in ("id", "background") if name in row} | {"context": row[query]}
     labels = _first(row, LABELS)
@@ -65,7 +66,11 @@ def as_candidates(row: Row) -> Row:
 def grouped(numbered: Callable[[OnBad], Iterable[tuple[int, Any]]]) -> Callable[[OnBad], Iterator[tuple[int, Any]]]:
     """Join rows that hold one document and its label to a list for each query, in the order of the queries.
 
-    Rows of another form pass unchanged. Labelled rows are kept until the file ends, since they may be shuffled.
+    Rows of another form pass unchanged, and so do pairs of a context and a response if a label among them is neither 0
+    nor 1, such as a topic. Labelled rows are kept until the file ends, since they may be shuffled.
+
+    Args:
+        numbered: yields line numbers with rows, and calls its argument with the error of each bad row.
 
     >>> rows = [{"query": q, "passage": p, "label": n} for q, p, n in (("a", "x", 1), ("b", "y", 1), ("a", "z", 0))]
     >>> list(grouped(lambda on_bad: enumerate(rows))(print))[0]
@@ -73,34 +78,52 @@ def grouped(numbered: Callable[[OnBad], Iterable[tuple[int, Any]]]) -> Callable[
     """
 
     def joined(on_bad: OnBad) -> Iterator[tuple[int, Any]]:
-        lists: dict[str, tuple[int, Row]] = {}
+        kept: list[tuple[int, Row]] = []
+        topics = False
         for line, row in numbered(on_bad):
             names = _labelled(row)
-            if names is None:
+            if names is not None and names[:2] == OWN and str(row[names[2]]).strip().casefold() not in MARKS:
+                topics = True
+                yield from kept
+                kept.clear()
+            if names is None or (topics and names[:2] == OWN):
                 yield line, row
-                continue
-            query, document, label = names
-            _, one = lists.setdefault(repr(row[query]), (line, {"context": row[query], "docs": [], "labels": []}))
-            one["docs"].append(row[document])
-            one["labels"].append(row[label])
-        yield from lists.values()
+            else:
+                kept.append((line, row))
+        yield from _lists(kept)
 
     return joined
 
 
+def _lists(rows: Iterable[tuple[int, Row]]) -> Iterable[tuple[int, Row]]:
+    """One row for each query and its background, with its documents and labels."""
+    lists: dict[str, tuple[int, Row]] = {}
+    for line, row in rows:
+        names = _labelled(row)
+        assert names is not None, "only such rows are kept"
+        query, document, label = names
+        background = {"background": row["background"]} if "background" in row else {}
+        start = {"context": row[query], **background, "docs": [], "labels": []}
+        _, one = lists.setdefault(repr((row[query], background)), (line, start))
+        one["docs"].append(row[document])
+        one["labels"].append(row[label])
+    return lists.values()
+
+
 def _labelled(row: object) -> tuple[str, str, str] | None:
     """The fields of query, document and label, if a row holds one of each."""
-    if not isinstance(row, Mapping) or "candidates" in row or _first(row, RIGHT) or _first(row, DOCUMENTS):
+    if not isinstance(row, Mapping) or _is_of_this_library(row) or _first(row, RIGHT) or _first(row, DOCUMENTS):
         return None
-    names = [_first(row, kind) for kind in (QUERIES, DOCUMENT, LABELS)]
-    match names:
-        case ["context", "response", "label" as label] if str(row[label]).casefold() in MARKS:
-            return "context", "response", label
-        case ["context", "response", _]:  # a label of another kind, such as a topic
+    match [_first(row, names) for names in (QUERIES, DOCUMENT, LABELS)]:
+        case ["context", "response", str(label)] if label != "label":  # such as the score of a Reddit comment
             return None
         case [str(query), str(document), str(label)]:
             return query, document, label
     return None
+
+
+def _is_of_this_library(row: Mapping[str, Any]) -> bool:
+    return any(name in row for name in ("candidates", "relevant_ids", "turns"))
 
 
 def _first(row: Mapping[str, Any], names: Iterable[str]) -> str | None:
