@@ -14,8 +14,8 @@ from polyrank.answering.build import add_to_index
 from polyrank.answering.conditions import Conditions, search_until_kept
 from polyrank.answering.diversity import N_BEST, Similarity, choose_diverse, vector_similarity, word_similarity
 from polyrank.answering.explain import explain
+from polyrank.answering.languages import Languages, in_language
 from polyrank.config.checked import whole_number
-from polyrank.data.language import LANGUAGE_FIELD, detect
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.data.small_talk import small_talk
 from polyrank.errors import UsageError
@@ -29,7 +29,7 @@ from polyrank.index import (
     check_fingerprint,
     open_writer,
 )
-from polyrank.index.filters import fields_of, read_filter
+from polyrank.index.filters import fields_of
 from polyrank.ranking.abstention import N_SCORES, confidence
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
@@ -44,10 +44,6 @@ from polyrank.storage.durable import AnyPath
 from polyrank.storage.forks import new_lock
 
 log = logging.getLogger("polyrank")
-
-
-N_FIRST = 1000
-"""Candidates whose languages are those of the catalogue; a catalogue starts with the most frequent replies."""
 
 
 class Replies(Closing):
@@ -82,7 +78,7 @@ class Replies(Closing):
         self._writer: IndexWriter | None = None
         self._writer_lock = new_lock()  # threads must not open two
         self._closed = False
-        self._languages_of_version: tuple[object, frozenset[str]] = None, frozenset()
+        self._languages = Languages(index)
 
     def answer_all(
         self,
@@ -161,33 +157,18 @@ class Replies(Closing):
         return [list(answer.ranked) for answer in answers]
 
     def _in_their_languages(self, queries: Sequence[Context], conditions: Conditions) -> list[Answer]:
-        """The best replies in the language of each context, if the catalogue has several and knows this one."""
-        languages = self._languages()
-        codes = [detect("\n".join(query.turns)) if len(languages) > 1 else None for query in queries]
+        """The best replies in the language of each context; in any language if none in its own passes."""
+        codes = self._languages.of(queries)
         answers: dict[int, Answer] = {}
-        for code in {code if code in languages else None for code in codes}:
-            numbers = [number for number, said in enumerate(codes) if (said if said in languages else None) == code]
-            of_language = (
-                conditions if code is None else replace(conditions, filter=_in_language(conditions.filter, code))
-            )
-            answers |= zip(numbers, self.best([queries[number] for number in numbers], of_language), strict=True)
+        for code in dict.fromkeys(codes):
+            numbers = [number for number, said in enumerate(codes) if said == code]
+            filter = conditions.filter if code is None else in_language(conditions.filter, code)
+            best = self.best([queries[number] for number in numbers], replace(conditions, filter=filter))
+            answers |= zip(numbers, best, strict=True)
         for number, answer in answers.items():
-            if codes[number] in languages and not answer.ranked:
+            if codes[number] is not None and not answer.ranked:
                 (answers[number],) = self.best([queries[number]], conditions)
         return [answers[number] for number in range(len(queries))]
-
-    def _languages(self) -> frozenset[str]:
-        """The languages of the first candidates, from their metadata."""
-        if self.index.reports_changes:
-            self.index.refresh()
-        # otherwise a server's version counts refreshes, one for each answer
-        opening, change = self.index.version
-        version = opening, change if self.index.reports_changes else change // N_FIRST
-        if self._languages_of_version[0] != version:
-            first = self.index.page(n=N_FIRST).candidates
-            codes = (candidate.metadata.get(LANGUAGE_FIELD) for candidate in first)
-            self._languages_of_version = version, frozenset(code for code in codes if isinstance(code, str))
-        return self._languages_of_version[1]
 
     def any_passes(self, filter: Filter) -> bool:
         """Whether any candidate passes a filter."""
@@ -404,9 +385,3 @@ class Replies(Closing):
             if self._writer is None:
                 self._writer = open_writer(self.index.path)
             return self._writer
-
-
-def _in_language(filter: Filter | None, code: str) -> Filter:
-    """A filter with the condition that a candidate is in a language, or its language is unknown."""
-    condition = f'({LANGUAGE_FIELD} = "{code}" or not exists {LANGUAGE_FIELD})'
-    return read_filter(condition if filter is None else f"({filter}) and {condition}")
