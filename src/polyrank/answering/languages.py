@@ -43,7 +43,7 @@ def in_language(filter: Filter | None, code: str) -> Filter:
     """A filter with the condition that a candidate is in a language, or its language is unknown.
 
     >>> str(in_language(read_filter("tier = 2"), "de"))
-    '(tier = 2) and (language = "de" or not exists language)'
+    'tier = 2 and (language = "de" or not exists language)'
     """
     condition = f'({LANGUAGE_FIELD} = "{code}" or not exists {LANGUAGE_FIELD})'
     return read_filter(condition if filter is None else f"({filter}) and {condition}")
