@@ -9,11 +9,12 @@ import pytest
 
 import polyrank
 from polyrank.index import open_index, verify_index
+from servers import serving
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="needs forks")]
 
 START = """
-import os, sys, traceback
+import os, sys, threading, traceback
 import polyrank
 from polyrank.errors import LockedError
 
@@ -77,6 +78,7 @@ assert codes == [0] * 3, codes
 """
 CHILDREN_RECORD = """
 from polyrank.feedback import FeedbackStore, Reply, Shown
+from polyrank.storage.sqlite import transaction
 store = FeedbackStore(sys.argv[1])
 
 def record(name, n):
@@ -87,7 +89,39 @@ record("parent", 5)
 children = [in_child(lambda name=name: record(name, 20)) for name in "abc"]
 record("again", 20)
 assert ended(*children) == [0] * 3
-assert len(store) == 85, len(store)
+begun, forking, statements = threading.Event(), threading.Event(), []
+os.register_at_fork(before=forking.set)
+
+def write():
+    with store._using(), transaction(store._connection, write=True):
+        begun.set()
+        forking.wait()
+
+def record_alone():
+    record("inside", 5)
+    assert not [one for one in statements if "INSERT" in one], statements  # of the parent's connection
+
+store._connection.set_trace_callback(statements.append)
+thread = threading.Thread(target=write)
+thread.start()
+begun.wait()
+statements.clear()
+child = in_child(record_alone)
+assert ended(child) == [0]
+assert len(store) == 90, len(store)
+"""
+CHILDREN_ASK = """
+client = polyrank.Client(sys.argv[1])
+texts = [f"text {i}" for i in range(8)]
+expected = {text: client.score(text, texts) for text in texts}
+
+def ask(mine):
+    for _ in range(15):
+        pairs = zip(client.score(mine, texts), expected[mine], strict=True)
+        assert all(abs(a - b) < 1e-4 for a, b in pairs)  # scores of other texts differ by more
+
+codes = ended(*(in_child(lambda text=text: ask(text)) for text in texts[:4]))
+assert codes == [0] * 4, codes
 """
 
 
@@ -120,3 +154,9 @@ def test_a_child_scores_like_its_parent() -> None:
 
 def test_children_and_their_parent_record_feedback(tmp_path: Path) -> None:
     run(CHILDREN_RECORD, tmp_path / "feedback.db")
+
+
+@pytest.mark.slow
+def test_children_of_a_client_get_their_own_answers() -> None:
+    with serving("shipped:convert") as server:
+        run(CHILDREN_ASK, server.url)

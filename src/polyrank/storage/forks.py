@@ -9,6 +9,7 @@ Source: https://www.sqlite.org/howtocorrupt.html (section 2.6, carrying an open 
 import ctypes
 import os
 import threading
+import time
 import weakref
 from typing import Any, Protocol
 
@@ -22,6 +23,8 @@ class Watched(Protocol):
 
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_held: list[Any] = []
+WAIT_S = 2.0  # at a fork, for another thread that has a lock
 
 
 def watch(holder: Watched) -> None:
@@ -56,7 +59,19 @@ def release_descriptor(descriptor: int) -> None:
     os.close(nowhere)
 
 
+def _before() -> None:
+    """Wait until no other thread is inside a transaction, which SQLite would take for one of the child's own."""
+    end = time.monotonic() + WAIT_S
+    _held.extend(lock for lock in list(_locks) if lock.acquire(timeout=max(end - time.monotonic(), 0.0)))
+
+
+def _in_parent() -> None:
+    while _held:
+        _held.pop().release()
+
+
 def _in_child() -> None:
+    _held.clear()
     for lock in list(_locks):
         lock._at_fork_reinit()  # as Python's own modules do
     for holder in list(_watched):
@@ -64,4 +79,4 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
