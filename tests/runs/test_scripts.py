@@ -52,12 +52,12 @@ def fault(words: list[str]) -> str | None:
     """What a command line names that does not exist; None if all of it does.
 
     >>> fault(["index", "build", "m", "--an", "auto"]), fault(["sum", "a"]), fault(["evaluate", "m", "--json"])
-    ('index build has no option --an', 'there is no command sum', None)
+    ('index build has no option --an', 'unknown command sum', None)
     """
     command, names, rest = get_command(app), list[str](), list(words)
     while hasattr(command, "commands"):
         if not rest or rest[0] not in command.commands:
-            return None if not rest or rest[0].startswith("-") else f"there is no command {' '.join([*names, rest[0]])}"
+            return None if not rest or rest[0].startswith("-") else f"unknown command {' '.join([*names, rest[0]])}"
         names.append(rest.pop(0))
         command = command.commands[names[-1]]
     if names[-1] in PASSED_ON:
@@ -76,7 +76,7 @@ def calls(path: Path) -> Iterator[list[str]]:
     for found in re.finditer(r"(?:^|[\s;&(`$])polyrank ((?!=)[^`|;&)\n]*)", text):
         try:
             yield shlex.split(found[1], comments=True)
-        except ValueError:  # a quotation that goes on after a sign that ends a call
+        except ValueError:  # a quotation that continues after a sign that ends a call
             yield found[1].split()
 
 
@@ -106,5 +106,5 @@ def test_the_scripts_can_fail(tmp_path: Path) -> None:
         "polyrank sum a b\npolyrank evaluate m \\\n  x.jsonl --no-such && polyrank index list ix\n", "utf-8"
     )
     assert [fault(words) for words in calls(script)] == [
-        "there is no command sum", "evaluate has no option --no-such", None,
+        "unknown command sum", "evaluate has no option --no-such", None,
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from typer import Argument, Context, Option
 
 from polyrank.cli.console import notify
 from polyrank.cli.examples import load_examples
-from polyrank.cli.help import PASSED_ON, add_command, command_group
+from polyrank.cli.help import PASSED_ON, add_command, command_group, first_sentence
 from polyrank.cli.options import JsonLines, Overwrite, SkipBad, Speaker
 from polyrank.errors import UsageError
 
@@ -16,36 +16,24 @@ CANDIDATES = "dstc7-candidates"
 import_app = command_group("import", "Convert your chats, replies, or a public corpus to the files of other commands.")
 
 
-FORMATS = """\
-chats              exports of help desks and messengers: polyrank import chats
-replies            a table or list of replies: polyrank import replies
-
-polyrank import corpus FORMAT converts:
-convai2            Persona-Chat in ParlAI's older text form
-dailydialog        a dialogue in each line, __eou__ after each turn
-dstc7              track 1, subtask 1 (also 3 and 4)
-dstc7-pool         subtask 2; dstc7-candidates its candidates
-labelled-turns     Douban, E-commerce: label, turns and response with tabs
-pairs              Reddit, OpenSubtitles, AmazonQA with context/0, context/1, ...
-parlai             ParlAI's dialogue form: text:, labels:, episode_done:
-personachat        Persona-Chat as one JSON object of train and valid
-ubuntu-v2          the Ubuntu Dialogue Corpus 2
-wikipedia          an article in each line, tabs between sentences
-
-split, train, evaluate and tune read as they are (.jsonl, .json, .csv, .tsv, .parquet):
-query, pos, neg    FlagEmbedding, Tevatron, DPR; anchor, positive, negative of sentence-transformers
-query, docs, labels; or query, passage, label in each row (0 or 1)
-question, answer   also AmazonQA's Python literals
-a folder of corpus.jsonl, queries.jsonl and qrels/ (BEIR)"""
-
-
 @import_app.callback(invoke_without_command=True)
 def formats(
     listed: Annotated[bool, Option("--list", help="Print every form of data that polyrank reads.")] = False,
 ) -> None:
     """Convert your chats, replies, or a public corpus to the files of other commands."""
     if listed:
-        print(FORMATS)
+        from polyrank.data import IMPORTERS, published
+
+        print("polyrank import chats: exports of help desks, mail, messengers and logs")
+        print("polyrank import replies: tables and lists of replies")
+        print("polyrank import corpus:")
+        for name, importer in IMPORTERS.items():
+            text = first_sentence(importer.__doc__ or "").removeprefix("Import ").replace("``", "")
+            print(f"  {name:<17} {text}")
+        print(f"  {CANDIDATES:<17} the pool of candidates of {CANDIDATES.partition('-')[0]}-pool")
+        print(
+            f"\nsplit, train, evaluate and tune read other forms as they are:\n\n{(published.__doc__ or '').replace('``', '')}"
+        )
 
 
 @add_command(

@@ -2,7 +2,8 @@
 
     lists       {"query", "pos": [texts], "neg": [texts]}: FlagEmbedding, Tevatron, DPR, sentence-transformers' triplets
     labelled    {"query", "docs": [texts], "labels": [0 or 1]}, or one document and one label in each row
-    pairs       {"query", "answer"}
+    pairs       {"query", "answer"}, also as Python literals (AmazonQA)
+    judgements  a folder of corpus.jsonl, queries.jsonl and qrels/NAME.tsv (BEIR), or one such file
 
 A text may be an object with ``title`` and ``text``, which are joined by a blank, as BEIR's readers do.
 """
