@@ -31,9 +31,8 @@ def formats(
             text = first_sentence(importer.__doc__ or "").removeprefix("Import ").replace("``", "")
             print(f"  {name:<17} {text}")
         print(f"  {CANDIDATES:<17} the pool of candidates of {CANDIDATES.partition('-')[0]}-pool")
-        print(
-            f"\nsplit, train, evaluate and tune read other forms as they are:\n\n{(published.__doc__ or '').replace('``', '')}"
-        )
+        forms = (published.__doc__ or "").replace("``", "")
+        print(f"\nsplit, train, evaluate and tune read other forms as they are:\n\n{forms}")
 
 
 @add_command(
