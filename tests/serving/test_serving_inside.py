@@ -59,7 +59,7 @@ from polyrank.serving.protocol import PatientProtocol
 from polyrank.serving.routes.feedback import figures
 from polyrank.serving.run import _bind, _until_stopped
 from polyrank.serving.served import Served
-from polyrank.serving.tasks import EmbedTask, RespondTask, ScoreTask, Started
+from polyrank.serving.tasks import EmbedTask, RespondTask, ScoreTask, Side, Started
 from polyrank.serving.worker import Setup, run_worker
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
@@ -313,15 +313,47 @@ def test_vectors(client: TestClient, name: str) -> None:
 def test_the_sides_of_a_model_are_not_mixed_up(tiny_encoders: dict[str, Path]) -> None:
     encoder, served = polyrank.load(str(tiny_encoders["bi"])), Served("bi", str(tiny_encoders["bi"]))
     texts = ["pay the bill", "hello hi"]
-    queries, documents = served.embed([EmbedTask(texts, "query"), EmbedTask(texts[:1], "document")])
+
+    def sided(side: Side) -> list[tuple[Side, str]]:
+        return [(side, text) for text in texts]
+
+    queries, documents = served.embed([EmbedTask(sided("query")), EmbedTask(sided("document")[:1])])
     contexts, _ = encoder.encode_contexts([Context((text,)) for text in texts])  # type: ignore[attr-defined]
     np.testing.assert_allclose(cast(Any, queries.vectors), contexts[:, 0], atol=1e-5)
     np.testing.assert_allclose(cast(Any, documents.vectors), encoder.encode_candidates(texts[:1]), atol=1e-5)  # type: ignore[attr-defined]
     poly = Served("poly", str(tiny_encoders["poly"]))  # several vectors per context
-    (documents,) = poly.embed([EmbedTask(texts, "document")])
+    (documents,) = poly.embed([EmbedTask(sided("document"))])
     assert cast(Any, documents.vectors).shape == (2, 32)
     with pytest.raises(UsageError, match="poly encodes a context to 4 vectors; request those of documents"):
-        poly.embed([EmbedTask(texts, "query")])
+        poly.embed([EmbedTask(sided("query"))])
+
+
+def test_a_prefix_makes_a_text_a_context(tiny_encoders: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
+    """Many applications send queries and documents alike, so both sides would be encoded as candidates."""
+    bi = str(tiny_encoders["bi"])
+    encoder = cast(polyrank.Encoder, polyrank.load(bi))
+    context = encoder.encode_contexts(["my wifi is down"])[0][0, 0]
+    candidates = encoder.encode_candidates(["restart the router", "my wifi is down"])
+    texts = ["query: my wifi is down", "passage: restart the router", "my wifi is down"]
+    with inside({"bi": bi}, replace(BASIC, query_prefix="query: ", document_prefix="passage: ")) as client:
+        openai = [row["embedding"] for row in post(client, "/v1/embeddings", input=texts)["data"]]
+        cohere = post(client, "/v2/embed", texts=texts, input_type="search_document")
+        tei = client.post("/embed", json={"inputs": texts, "normalize": False})
+        assert "meta" not in post(client, "/v1/embeddings", input=texts)
+    for vectors in (openai, cohere["embeddings"]["float"], tei.json()):
+        np.testing.assert_allclose(vectors, [context, *candidates], atol=1e-5)
+    assert "x-warnings" not in tei.headers
+    with inside({"bi": bi}) as client, caplog.at_level("INFO", "polyrank.access"):
+        warned = post(client, "/v1/embeddings", input=texts)["meta"]["warnings"]
+        assert warned == post(client, "/v2/embed", texts=texts)["meta"]["warnings"]
+        assert client.post("/embed", json={"inputs": texts}).headers["x-warnings"] == warned[0]
+        assert "meta" not in post(client, "/v1/embeddings", input=texts, model="bi:candidate")
+    assert "names no side, so its texts were encoded as candidates; send model bi:query" in warned[0]
+    assert [json.loads(record.message).get("warnings") for record in caplog.records][-4:] == [warned] * 3 + [None]
+
+
+def test_a_model_without_sides_needs_no_warning(client: TestClient) -> None:
+    assert "meta" not in post(client, "/v1/embeddings", input=["hello hi"])
 
 
 def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:

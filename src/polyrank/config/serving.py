@@ -81,6 +81,9 @@ class ServingSettings(Settings):
         drain_s: seconds after SIGTERM in which the server still accepts requests while ``/ready`` returns 503, so that
             a load balancer notices. Ctrl-C skips this time.
         page: serve a page at ``/``.
+        query_prefix: a text to embed that begins with it is a context, without the prefix, such as "query: "; for
+            applications that send both sides alike. Empty: none.
+        document_prefix: the same for candidates, such as "passage: ".
     """
 
     host: str = "127.0.0.1"
@@ -92,6 +95,8 @@ class ServingSettings(Settings):
     threads: Count | None = None
     drain_s: NonNegativeFloat = 1.0
     page: bool = True
+    query_prefix: str = ""
+    document_prefix: str = ""
     limits: LimitSettings = field(default_factory=LimitSettings)
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
 

@@ -186,7 +186,7 @@ class Server:
         return await self.pool.compute(name, tasks, tokens)
 
     async def compute_texts(
-        self, name: str, texts: Sequence[str], tokens: Sequence[int], task: Callable[[Sequence[str]], Task[OfTexts]]
+        self, name: str, texts: Sequence[T], tokens: Sequence[int], task: Callable[[Sequence[T]], Task[OfTexts]]
     ) -> list[OfTexts]:
         """Compute a task for each part of a list of texts, all by one model; ``tokens`` has the estimate for each text.
 

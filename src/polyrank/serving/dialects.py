@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from polyrank.serving.wire import Name, Request, RequestId, ServedName, Text, TextList, Usage
 
+Meta = Annotated[dict[str, JsonValue], Field(description="warnings: what the answer does not do as requested.")]
 CohereMeta = Annotated[dict[str, JsonValue], Field(description="Version and billed units, as in Cohere's API.")]
 Direction = Literal["left", "right", "Left", "Right"] | None
 
@@ -131,6 +132,7 @@ class EmbeddingsAnswer(BaseModel):
     data: list[EmbeddingRow] = Field(description="One per input.")
     model: ServedName
     usage: Usage
+    meta: Meta | None = None
 
 
 class CohereEmbedRequest(Request):

@@ -223,6 +223,7 @@ class Guard:
                     "ms": round(seconds * 1000, 1),
                     "client": (scope.get("client") or ("",))[0],
                     "key": request.key,
+                    **({"warnings": request.warnings} if request.warnings else {}),
                 }
             ),
         )
@@ -236,6 +237,7 @@ class _Request:
         self.started = time.perf_counter()
         self.key: str | None = None  # name of the key that it was sent with
         self.id = scope.setdefault("state", {})["request_id"] = secrets.token_hex(12)
+        self.warnings: list[str] = scope["state"].setdefault("warnings", [])
         self.status = 0  # until the answer starts
         self.complete = False
         self.last = False  # on its connection
@@ -248,6 +250,8 @@ class _Request:
             fixed = [(b"x-request-id", self.id.encode()), *HEADERS]
             if self.last:
                 fixed += [(b"connection", b"close")]
+            if self.warnings:  # some clients' answers are lists, which have no field for them
+                fixed += [(b"x-warnings", "; ".join(self.warnings).encode("ascii", "replace"))]
             message = {**message, "headers": [*message.get("headers", ()), *fixed]}
         await self._send(message)
         self.complete = message["type"] == "http.response.body" and not message.get("more_body")

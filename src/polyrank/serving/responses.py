@@ -4,11 +4,30 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from fastapi import Response
+from fastapi import Request, Response
 
 from polyrank.serving.context import Server
 
 MEDIA_TYPE = "application/json"
+
+
+def warn(request: Request, message: str) -> None:
+    """Warn the client of a request: in ``meta.warnings``, in the header ``x-warnings``, and in the log.
+
+    Args:
+        request: that is answered.
+        message: in ASCII, without users' texts.
+    """
+    warnings: list[str] = request.scope["state"]["warnings"]
+    if message not in warnings:
+        warnings.append(message)
+
+
+def meta_of(request: Request, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The field ``meta`` of an answer, with the warnings of its request; no field if it would be empty."""
+    warnings = request.scope["state"]["warnings"]
+    whole = {**(meta or {}), **({"warnings": warnings} if warnings else {})}
+    return {"meta": whole} if whole else {}
 
 
 async def json_response(server: Server, value: Any) -> Response:

@@ -36,6 +36,7 @@ from polyrank.serving.tasks import (
     ScoreTask,
     ServedInfo,
     ServedKind,
+    Side,
     Task,
 )
 
@@ -111,6 +112,7 @@ class Served:
             min((cut.max_context_tokens for cut in cuts), default=None),
             min((cut.max_candidate_tokens for cut in cuts), default=None),
             by_list=isinstance(self.scorer, LexicalScorer) or bool(getattr(self.scorer, "rerankers", ())),
+            two_sides=self.encoder is not None and _has_two_sides(self.encoder),
         )
         if self.replies is None:
             return info
@@ -196,34 +198,42 @@ class Served:
         """Vectors of texts; as JSON, if the task names forms."""
         if (encoder := self.encoder) is None:
             raise UsageError(f"{self.name} has no vectors; use it to score or rerank")
-        results: dict[int, Embedded] = {}
+        texts = [text for task in tasks for text in task.texts]
+        vectors = np.empty((len(texts), encoder.dimension), np.float32)
         for side in ("document", "query"):
-            numbers = [number for number, task in enumerate(tasks) if task.side == side]
-            texts = [text for number in numbers for text in tasks[number].texts]
-            if not numbers:
-                continue
-            if side == "document":
-                vectors = encoder.encode_candidates(texts)
-            else:
-                context_vectors, mask = encoder.encode_contexts([Context((text,)) for text in texts])
-                if context_vectors.shape[1] > 1:
-                    raise UsageError(f"{self.name} {SEVERAL.format(context_vectors.shape[1])}")
-                vectors = np.where(mask[:, :, None], context_vectors, 0)[:, 0]
-            start = 0
-            for number in numbers:
-                task = tasks[number]
-                part = np.ascontiguousarray(vectors[start : start + len(task.texts)], np.float32)
-                rows = {form: vectors_as_json(part, form) for form in task.forms}
-                counted = _counted(_tokens_of_texts if side == "document" else _tokens_of_contexts, encoder, task.texts)
-                results[number] = Embedded(None if rows else part, rows, *counted, encoder.fingerprint)
-                start += len(task.texts)
-        return [results[number] for number in range(len(tasks))]
+            rows = [row for row, (stated, _) in enumerate(texts) if stated == side]
+            if rows:
+                vectors[rows] = self._vectors(encoder, side, [texts[row][1] for row in rows])
+        results, start = [], 0
+        for task in tasks:
+            part = vectors[start : start + len(task.texts)]
+            start += len(part)
+            encoded = {form: vectors_as_json(part, form) for form in task.forms}
+            counted = _counted(_tokens_of_sides, encoder, task.texts)
+            results.append(Embedded(None if encoded else part, encoded, *counted, encoder.fingerprint))
+        return results
+
+    def _vectors(self, encoder: Encoder, side: Side, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors ``[n, D]`` of texts of one side."""
+        if side == "document":
+            return encoder.encode_candidates(texts)
+        vectors, mask = encoder.encode_contexts([Context((text,)) for text in texts])
+        if vectors.shape[1] > 1:
+            raise UsageError(f"{self.name} {SEVERAL.format(vectors.shape[1])}")
+        only: NDArray[np.float32] = np.where(mask[:, :, None], vectors, 0)[:, 0]
+        return only
 
     def explain(self, tasks: Sequence[ExplainTask]) -> list[bytes]:
         """Explanations of scores."""
         scorer = self.scorer if self.replies is None else self.replies
         explanations = (explain(scorer, task.context, task.candidate, filter=task.filter) for task in tasks)
         return [orjson.dumps(_without_paths(explanation.as_dict())) for explanation in explanations]
+
+
+def _has_two_sides(encoder: Encoder) -> bool:
+    """Whether a text has another vector as a context than as a candidate."""
+    context, candidate = encoder.encode_contexts([WARM])[0][0], encoder.encode_candidates([WARM])
+    return context.shape != candidate.shape or not np.allclose(context, candidate, atol=1e-3)
 
 
 def vectors_as_json(vectors: NDArray[np.float32], form: str) -> list[bytes]:
@@ -279,12 +289,14 @@ def _forget_cut(networks: Iterable[NetworkScorer[Any]]) -> None:
         part.texts.cut.clear()
 
 
-def _tokens_of_contexts(scorer: Scorer, texts: Sequence[str]) -> int:
-    return sum(len(part.texts.context_ids(Context((text,)))) for part in scorer.networks for text in texts)
-
-
-def _tokens_of_texts(scorer: Scorer, texts: Sequence[str]) -> int:
-    return sum(len(ids) for part in scorer.networks for ids in part.texts.all_candidate_ids(texts))
+def _tokens_of_sides(scorer: Scorer, texts: Sequence[tuple[Side, str]]) -> int:
+    contexts = [Context((text,)) for side, text in texts if side == "query"]
+    documents = [text for side, text in texts if side == "document"]
+    return sum(
+        sum(len(part.texts.context_ids(context)) for context in contexts)
+        + sum(map(len, part.texts.all_candidate_ids(documents)))
+        for part in scorer.networks
+    )
 
 
 def _tokens_of_pairs(scorer: Scorer, context: Context, texts: Sequence[str]) -> int:

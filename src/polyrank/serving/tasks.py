@@ -91,11 +91,10 @@ class Embedded:
 
 @dataclass(frozen=True)
 class EmbedTask(Task[Embedded]):
-    """Encode texts as candidates or as contexts."""
+    """Encode texts, each with its side: as candidates or as contexts."""
 
     operation: ClassVar[str] = "embed"
-    texts: Sequence[str]
-    side: Side = "document"
+    texts: Sequence[tuple[Side, str]]
     forms: Sequence[str] = ()
 
 
@@ -138,6 +137,7 @@ class ServedInfo:
         stages, n_candidates: of an index, when it was opened.
         threshold: the lowest raw score of a reply that is returned, if the ranker was calibrated by scores.
         by_list: the score of a text depends on the other texts of its list.
+        two_sides: the vector of a text depends on whether it is a context or a candidate.
     """
 
     kind: ServedKind
@@ -153,6 +153,7 @@ class ServedInfo:
     n_candidates: int | None = None
     threshold: float | None = None
     by_list: bool = False
+    two_sides: bool = False
 
 
 @dataclass(frozen=True, slots=True)

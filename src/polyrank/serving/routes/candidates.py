@@ -16,7 +16,7 @@ from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.guard import SMALL_BODY
 from polyrank.serving.responses import MEDIA_TYPE
 from polyrank.serving.strict import StrictRoute
-from polyrank.serving.tasks import EmbedTask
+from polyrank.serving.tasks import EmbedTask, Side
 from polyrank.serving.wire import (
     AddAnswer,
     AddRequest,
@@ -51,7 +51,8 @@ async def add(payload: AddRequest, request: Request, server: CurrentServer) -> A
     n_bytes = int(request.headers.get("content-length", SMALL_BODY + 1))
     await server.off_loop(n_bytes, check_candidates, candidates, server.limits.metadata_bytes)
     tokens = [server.tokens(name, [text], "candidate") for text in texts]
-    embedded = await server.compute_texts(name, texts, tokens, EmbedTask)
+    sided: list[tuple[Side, str]] = [("document", text) for text in texts]
+    embedded = await server.compute_texts(name, sided, tokens, EmbedTask)
     vectors = np.concatenate([value.vectors for value in embedded if value.vectors is not None])
     fingerprint = embedded[0].fingerprint
     catalogue = server.catalogue(name)

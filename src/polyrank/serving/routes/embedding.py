@@ -24,7 +24,7 @@ from polyrank.serving.dialects import (
     TeiEmbedRequest,
 )
 from polyrank.serving.errors import HttpError
-from polyrank.serving.responses import MEDIA_TYPE, assemble_response
+from polyrank.serving.responses import MEDIA_TYPE, assemble_response, meta_of, warn
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import EmbedTask, Side
 
@@ -32,6 +32,10 @@ router = APIRouter(route_class=StrictRoute, tags=["embeddings"])
 ROLES: dict[str, Side] = {"": "document", "query": "query", "candidate": "document"}
 SIDES: dict[str, Side] = {"query": "query", "search_query": "query"}  # all other input types are candidates
 ENDS = {"query": ("START", "left"), "document": ("END", "right")}  # the end at which too long texts are truncated
+GUESSED = (
+    "{0} encodes contexts and candidates differently and the request names no side, so its texts were encoded as"
+    " candidates; send model {0}:query or an input_type for contexts, or set query_prefix"
+)
 ModelName = Annotated[
     str | None, Query(description="Name of a model, may end in :query or :candidate; omitted: the first.")
 ]
@@ -44,10 +48,12 @@ class ModelSide:
     Args:
         name: of the model.
         side: "query" or "document".
+        is_stated: whether the request selects the side.
     """
 
     name: str
     side: Side
+    is_stated: bool = True
 
     @property
     def kind(self) -> Literal["context", "candidate"]:
@@ -72,7 +78,18 @@ class ModelSide:
         name = server.resolve_name(name or None)
         if server.pool.info[name].dimension is None:
             raise HttpError(400, f"{name} has no vectors; use it to rerank", param="model", code="no_embeddings")
-        return cls(name, typed)
+        return cls(name, typed, bool(role or input_type))
+
+    def sided(self, server: Server, texts: Sequence[str], request: Request) -> list[tuple[Side, str]]:
+        """Each text with its side: that of its prefix, which is removed, or that of the request."""
+        prefixes: list[tuple[str, Side]] = [
+            (server.settings.query_prefix, "query"), (server.settings.document_prefix, "document")
+        ]  # fmt: skip
+        set_ = [(prefix, side) for prefix, side in prefixes if prefix]
+        if not self.is_stated and not set_ and server.pool.info[self.name].two_sides:
+            warn(request, GUESSED.format(self.name))
+        begins = [next((row for row in set_ if text.startswith(row[0])), ("", self.side)) for text in texts]
+        return [(side, text.removeprefix(prefix)) for (prefix, side), text in zip(begins, texts, strict=True)]
 
     def check_dimension(self, server: Server, requested: int | None, param: str) -> None:
         """Refuse requests for vectors of another dimension than the model's.
@@ -86,7 +103,7 @@ class ModelSide:
 
 
 async def vectors_of(
-    server: Server, side: ModelSide, texts: Sequence[str], param: str, forms: Sequence[str], *, whole: bool = False
+    request: Request, side: ModelSide, texts: Sequence[str], param: str, forms: Sequence[str], *, whole: bool = False
 ) -> tuple[dict[str, list[bytes]], int]:
     """Vectors as JSON in each form, see ``polyrank.serving.served.vectors_as_json``, and the number of tokens.
 
@@ -97,8 +114,10 @@ async def vectors_of(
     """
     if not texts:
         raise HttpError(422, f"{param} is empty; send at least one text", param=param)
-    tokens = [server.tokens(side.name, [text], side.kind) for text in texts]
-    values = await server.compute_texts(side.name, texts, tokens, lambda part: EmbedTask(part, side.side, forms))
+    server: Server = request.app.state.server
+    sided = side.sided(server, texts, request)
+    tokens = [server.tokens(side.name, [text], "context" if kind == "query" else "candidate") for kind, text in sided]
+    values = await server.compute_texts(side.name, sided, tokens, lambda part: EmbedTask(part, forms))
     if whole:
         server.check_whole(side.name, values, param)
     rows = {form: [row for value in values for row in value.rows[form]] for form in forms}
@@ -106,18 +125,17 @@ async def vectors_of(
 
 
 @router.post("/v1/embeddings", summary="Vectors, in OpenAI's format", response_model=EmbeddingsAnswer)
-async def embeddings(payload: EmbeddingsRequest, server: CurrentServer) -> Response:
+async def embeddings(payload: EmbeddingsRequest, request: Request, server: CurrentServer) -> Response:
     """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
     side = ModelSide.of(server, payload.model, payload.input_type)
     side.check_dimension(server, payload.dimensions, "dimensions")
     texts = as_tuple(payload.input, "input")
     form = payload.encoding_format or "float"
-    rows, n_tokens = await vectors_of(server, side, texts, "input", [form])
+    rows, n_tokens = await vectors_of(request, side, texts, "input", [form])
     data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return await assemble_response(
-        server, {"object": "list", "model": payload.model or side.name, "usage": usage}, data=data
-    )
+    body = {"object": "list", "model": payload.model or side.name, "usage": usage, **meta_of(request)}
+    return await assemble_response(server, body, data=data)
 
 
 @router.post("/v2/embed", summary="Vectors, in Cohere's format", response_model=CohereEmbedAnswer)
@@ -150,13 +168,15 @@ async def _cohere_vectors(
     side.check_dimension(server, payload.output_dimension, "output_dimension")
     server.check_token_limit(side.name, payload.texts, side.kind, payload.max_tokens, "max_tokens")
     whole = payload.truncate not in (None, ENDS[side.side][0])
-    rows, n_tokens = await vectors_of(server, side, payload.texts, "texts", forms, whole=whole)
+    rows, n_tokens = await vectors_of(request, side, payload.texts, "texts", forms, whole=whole)
     meta = {"api_version": {"version": version}, "billed_units": {"input_tokens": n_tokens}}
-    return rows, {"id": request.scope["state"]["request_id"], "texts": payload.texts, "meta": meta}
+    return rows, {"id": request.scope["state"]["request_id"], "texts": payload.texts, **meta_of(request, meta)}
 
 
 @router.post("/embed", summary="Vectors, in text-embeddings-inference's format", response_model=list[list[float]])
-async def tei_embed(payload: TeiEmbedRequest, server: CurrentServer, model: ModelName = None) -> Response:
+async def tei_embed(
+    payload: TeiEmbedRequest, request: Request, server: CurrentServer, model: ModelName = None
+) -> Response:
     """Encodes candidates, unless ``prompt_name`` is query or ``model`` ends in :query."""
     side = ModelSide.of(server, model, payload.prompt_name)
     side.check_dimension(server, payload.dimensions, "dimensions")
@@ -164,5 +184,5 @@ async def tei_embed(payload: TeiEmbedRequest, server: CurrentServer, model: Mode
     form = "unit" if payload.normalize else "float"
     direction = payload.truncation_direction or ENDS[side.side][1]
     whole = payload.truncate is False or direction.lower() != ENDS[side.side][1]
-    rows, _ = await vectors_of(server, side, texts, "inputs", [form], whole=whole)
+    rows, _ = await vectors_of(request, side, texts, "inputs", [form], whole=whole)
     return Response(b"[%s]" % b",".join(rows[form]), media_type=MEDIA_TYPE)
