@@ -5,28 +5,32 @@ python runs/record.py --has NAME      exit with 1 if NAME has no result
 python runs/record.py --show NAME     print the result of NAME
 
 A name is a path: "best/star/bi" is a line of runs/results/best.jsonl. Storing a result replaces its line. Paths are
-stored relative to the repository. RESULTS=folder uses another folder.
+stored relative to the repository, with the commit of the code, marked "+" if the code has changes. RESULTS=folder uses
+another folder.
 """
 
 import fcntl
 import json
 import os
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(os.environ.get("RESULTS") or Path(__file__).parent / "results")
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(os.environ.get("RESULTS") or ROOT / "runs/results")
+CODE = ("src", "models", "kernels", "chats", "cluster")
 
 
 def read(name: str) -> Any:
     """The result called ``name``."""
-    return _results(_path(name))[name]
+    return _lines(_path(name))[name]["result"]
 
 
 def has(name: str) -> bool:
     """Whether a result called ``name`` exists."""
-    return name in _results(_path(name))
+    return name in _lines(_path(name))
 
 
 def write(name: str, result: Any) -> None:
@@ -36,12 +40,12 @@ def write(name: str, result: Any) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         path = _path(name)
-        _results.cache_clear()
-        lines = sorted((_results(path) | {name: result}).items())
+        _lines.cache_clear()
+        lines = _lines(path) | {name: {"name": name, "commit": commit(), "result": result}}
         part = path.with_suffix(".part")
-        part.write_text("".join(_line(*one) for one in lines), "utf-8")
+        part.write_text("".join(json.dumps(lines[key], ensure_ascii=False) + "\n" for key in sorted(lines)), "utf-8")
         part.replace(path)
-        _results.cache_clear()
+        _lines.cache_clear()
     finally:
         os.close(folder)
 
@@ -57,13 +61,20 @@ def _path(name: str) -> Path:
 
 
 @cache
-def _results(path: Path) -> dict[str, Any]:
+def _lines(path: Path) -> dict[str, dict[str, Any]]:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    return {line["name"]: line["result"] for line in map(json.loads, lines)}
+    return {line["name"]: line for line in map(json.loads, lines)}
 
 
-def _line(name: str, result: Any) -> str:
-    return json.dumps({"name": name, "result": result}, ensure_ascii=False) + "\n"
+def commit() -> str:
+    """The commit of the code, with "+" if files of the code differ from it; empty outside a repository."""
+    head = _git("rev-parse", "--short=10", "HEAD")
+    return head and head + "+" * bool(_git("status", "--porcelain", "--untracked-files=no", "--", *CODE))
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def main(words: list[str]) -> int:

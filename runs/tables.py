@@ -3,7 +3,8 @@
 python runs/tables.py [--check]
 
 A table is between <!-- NAME --> and <!-- /NAME -->, where NAME is a key of report.front.BLOCKS. --check writes nothing
-and lists the files that are out of date.
+and lists the files that are out of date. Rows of a shipped model that has changed since, or of two models with one
+name, are errors.
 """
 
 import re
@@ -19,6 +20,7 @@ from report.front import BLOCKS
 from report.general import general
 from report.halves import halves
 from report.intervals import wider
+from report.models import mixed
 from report.mutual import mutual_learning
 from report.pretraining import from_scratch, post_training
 from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
@@ -131,7 +133,9 @@ def main() -> int:
         print(f"{path.relative_to(ROOT)} is {'out of date' if '--check' in sys.argv else 'written'}")
         if "--check" not in sys.argv:
             path.write_text(text, "utf-8")
-    return int(bool(stale) and "--check" in sys.argv)
+    faults = mixed()
+    print(*faults, sep="\n", end="\n" * bool(faults))
+    return int(bool(faults) or (bool(stale) and "--check" in sys.argv))
 
 
 if __name__ == "__main__":

@@ -98,6 +98,7 @@ def evaluate_models(
     base = None if against is None else ModelScores(str(against), (None,), (read_scores(against),))
     scored: list[ModelScores] = []
     precisions: dict[str, set[str]] = {}  # by the name of a row
+    fingerprints: dict[str, dict[str, str]] = {}
     for given, file in zip(models, scores or [None] * len(models), strict=True):
         if isinstance(given, Contestant):
             model, settable = given.member, given.ref.has_settable_lengths
@@ -114,9 +115,13 @@ def evaluate_models(
         if file is not None and is_rank_zero():
             about = {} if model.seed is None else {"seed": str(model.seed)}
             about |= {"precision": scorer.precision} if scorer.precision else {}
+            about |= {"fingerprint": scorer.fingerprint} if scorer.fingerprint else {}
             write_scores(file, result, scorer=model.name, model=model.group, data=task.source, **about)
             notify(f"wrote {file}")
         precisions.setdefault(model.group, set()).add(scorer.precision)
+        named = [(model.name, scorer), *((term.name, term) for term in getattr(scorer, "parts", ()))]
+        stated = {name: part.fingerprint for name, part in named if part.fingerprint}
+        fingerprints.setdefault(model.group, {}).update(stated)
         scored.append(ModelScores(model.group, (model.seed,), (result,)))
         for cut in filter(None, scorer.cut):
             remedy = "; `max_candidate_tokens` and `max_context_tokens` set the lengths" if settable else ""
@@ -128,6 +133,7 @@ def evaluate_models(
         row["n_left_out"] = task.n_left_out
         if precision := ", ".join(sorted(precisions[row["name"]])):
             row["precision"] = precision
+        row["fingerprints"] = fingerprints[row["name"]]  # of every model, so that a stored row states what it is of
     return Comparison(rows, joined)
 
 
