@@ -77,7 +77,8 @@ results are included. Each section states the question and the main result, then
 - "58.8 (55.8-61.8)" is a result and its 95% interval. After a semicolon, "-0.6, p = 0.28" is a paired difference in
   points and its p value; "[-1.4, 0.1]" is the difference's 95% interval.
 - "R@1 of 100" ranks the right reply among 100 candidates. "128 + 48 tokens" are the most tokens of a context and of a
-  candidate. "One seed" means that a result does not show how much trainings differ.
+  candidate. "One seed" means that a result does not show how much trainings differ; so does a p value between two
+  models, unless the section states several seeds.
 - Intervals and p values treat test examples as independent, unless a section states that they are over dialogues.
   Examples of one dialogue are similar, so intervals over examples can be too narrow. `polyrank evaluate` now resamples
   dialogues, but most results here are older. They do not hold the rank of each example, so only running the models

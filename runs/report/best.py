@@ -180,7 +180,7 @@ def corrected(name: str, kind: str = "") -> Result | None:
 
 
 def summed(name: str) -> Result | None:
-    """The best sum: of one to three Bi-encoders and a ConveRT, on star and sgd with counts."""
+    """The best sum on the test lists: of one to three Bi-encoders and a ConveRT, on star and sgd with counts."""
     kinds = ("sum-more", "sum-four", "sum-seeds", "sum-wide", "sum-third", "sum-three", "sum-general", "sum-160")
     found = [read_if_there(f"best/{name}/{kind}") for kind in kinds] + [read_if_there(f"halves/{name}/sum")]
     known = [one for one in found if one] or [one for one in [corrected(name, "sum-")] if one]
