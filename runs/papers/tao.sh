@@ -28,7 +28,10 @@ for part in $PARTS; do
   bi=$OUT/$task/bi cross=$OUT/$task/cross poly=$OUT/$task/poly
   first=$OUT/$task/mutual/retriever/model second=$OUT/$task/mutual/reranker/model
   if [[ $part != pool ]]; then
-    prepare "$task" "$task" "$([[ $task == dstc7 ]] && echo json || echo csv)" "$task"
+    case $task in
+      dstc7) prepare dstc7 dstc7 json dstc7 --every-turn ;; # the paper's 2 million pairs of 100,000 dialogues
+      ubuntu-v2) prepare ubuntu-v2 ubuntu-v2 csv ubuntu-v2 ;;
+    esac
     learn "$task" bi tao-bi
     learn "$task" cross tao-cross
     learn "$task" mutual tao --set "reranker.backbone=$BACKBONE"

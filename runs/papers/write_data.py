@@ -10,7 +10,7 @@
     wikipedia   medquad's answers as articles: train, valid and test.txt; further.txt, the wrong ones of 1 of 10,001
     reddit      self-dialogue as Reddit pairs: train, valid and test.json, JSON lines as they are published
     amazonqa    medquad's questions and answers as pairs of AmazonQA: train, valid and test.json
-    books       medquad's answers as dialogues of sentences: train.jsonl
+    books       neighbouring sentences of medquad's answers as dialogues: train.jsonl
 
 Each folder gets a substitute.txt, which names the corpus. Random draws have a fixed seed, so that the files are always
 the same.
@@ -23,7 +23,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +175,12 @@ def _articles(data: Path) -> Iterator[list[str]]:
 
 
 def books(data: Path, output: Path) -> None:
-    """Each sentence of an article as a turn, so that the next sentence is the next utterance."""
+    """Two sentences of an article that follow each other, as BERT's next-sentence prediction pairs them."""
     with (output / "train.jsonl").open("w", encoding="utf-8") as stream:
         for number, sentences in enumerate(_articles(data)):
-            turns = [{"speaker": "text", "text": sentence} for sentence in sentences]
-            stream.write(json.dumps({"id": f"{number}", "turns": turns}, ensure_ascii=False) + "\n")
+            for place, pair in enumerate(pairwise(sentences)):
+                turns = [{"speaker": "text", "text": sentence} for sentence in pair]
+                stream.write(json.dumps({"id": f"{number}.{place}", "turns": turns}, ensure_ascii=False) + "\n")
 
 
 def reddit(data: Path, output: Path) -> None:

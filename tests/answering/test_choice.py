@@ -96,6 +96,15 @@ def test_diverse_replies_are_a_subset_of_the_best_in_order(scored: list[tuple[st
     ]
 
 
+def test_an_opposite_reply_is_preferred_to_an_unrelated_one() -> None:
+    cosines = np.array([[1, -0.8, 0], [-0.8, 1, 0], [0, 0, 1]])
+    ranked = [Ranked(text, text, score) for text, score in (("go left", 1.0), ("go right", 0.5), ("have tea", 0.5))]
+    ranked.append(Ranked("wait", "wait", 0.0))
+    similarity = np.pad(cosines, (0, 1), constant_values=1).astype(np.float32)
+    found = choose_diverse(ranked, 2, lambda row: similarity[row], 0.5)
+    assert [reply.text for reply in found] == ["go left", "go right"]
+
+
 def test_an_index_compares_replies_by_their_vectors(tmp_path: Path) -> None:
     vectors = np.array([[1, 0], [0.99, 0.1], [0.6, -0.8], [1, 0]], np.float32)
     pool = [Candidate(*pair) for pair in (("a", "see Ann"), ("b", "ask a doctor"), ("c", "drink tea"), ("d", "see Bo"))]

@@ -752,6 +752,13 @@ def test_all_right_or_all_wrong_is_not_certain() -> None:
     assert two["intervals"]["R@1"][1] == 1
 
 
+def test_equal_results_on_few_examples_are_not_certain() -> None:
+    ids = [f"{n}" for n in range(10)]
+    test = paired_test(of_ids(ids), of_ids(ids))
+    assert test["interval"] == pytest.approx([-0.2775, 0.2775], abs=1e-4)  # Wilson's of 0 of 10
+    assert (test["difference"], test["p"]) == (0, 1)
+
+
 def test_contexts_that_are_only_a_background_have_a_class_of_their_own() -> None:
     lists = [Example((), ("a", "b"), (0,), background=("a",)), Example(("a",), ("a", "b"), (0,))]
     rows = breakdown(evaluate(constant, lists))

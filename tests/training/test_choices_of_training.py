@@ -273,6 +273,13 @@ def test_equal_responses_leave_nothing_to_learn(tmp_path: Path) -> None:
         train(plan, pairs)
 
 
+def test_equal_contexts_leave_nothing_to_learn(tmp_path: Path) -> None:
+    pairs = [Example(("hello?",), (f"answer {n}",), (0,)) for n in range(8)]
+    plan = recipe(tmp_path / "none.jsonl", None, tmp_path / "run")
+    with pytest.raises(DataError, match="all contexts are equal, so every response answers each"):
+        train(plan, pairs)
+
+
 def test_lists_that_cannot_be_ranked_are_no_validation(tmp_path: Path, write_rows: Write) -> None:
     only_right = {"context": ["thanks"], "candidates": ["welcome", "welcome"], "relevant": [0]}
     plan = recipe(write_rows("train.jsonl", rows(0)), write_rows("valid.jsonl", [only_right]), tmp_path / "run")

@@ -693,7 +693,7 @@ def test_negatives_are_drawn_as_often_as_they_are_said_or_equally_often(tmp_path
 def test_a_batch_that_exceeds_memory_suggests_a_smaller_one(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
-    rows = [{"context": ["wifi " * 120], "response": f"bill {i}"} for i in range(256)]
+    rows = [{"context": ["wifi " * 120 + str(i)], "response": f"bill {i}"} for i in range(256)]
     (tmp_path / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     task = {**task, "train": tmp_path / "long.jsonl"}
     plan = recipe(task, tiny_backbone, tmp_path / "run", batch_size=256)

@@ -51,12 +51,13 @@ def choose_diverse(
     left = list(first.values())
     scores = np.array([reply.score for reply in ranked], np.float64)
     scores = (scores - scores.min(initial=np.inf)) / max(float(np.ptp(scores)) if len(scores) else 0.0, 1e-12)
-    nearest = np.zeros(len(ranked))
     chosen: list[int] = []
+    nearest: Floats = np.zeros(len(ranked), np.float32)
     while left and len(chosen) < k:
         values = relevance * scores[left] - (1 - relevance) * nearest[left]
         chosen.append(left.pop(int(values.argmax())))
-        nearest = np.maximum(nearest, similarity(chosen[-1]))
+        similar = similarity(chosen[-1])
+        nearest = np.maximum(nearest, similar) if len(chosen) > 1 else similar  # cosines may be below 0
     return [ranked[row] for row in sorted(chosen)]
 
 

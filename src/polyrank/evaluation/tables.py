@@ -137,8 +137,9 @@ def _intervals(
 
     Two corrections matter for few dialogues G: resamples deviate by sqrt((G - 1) / G) too little, and Student's t with
     G - 1 degrees of freedom replaces the normal distribution.
-    Values are from 0 to 1, or differences of such values. ``shares``: where all are 0 or all are 1, which no resample
-    changes, Wilson's interval replaces the bootstrap's.
+    Values are from 0 to 1, or differences of such values. No resample changes values that are all 0 or all 1:
+    Wilson's interval of ``shares`` replaces the bootstrap's, and differences of 0 may be as large as the share of
+    differences that ``n`` of them do not show.
 
     Source: Cameron, Gelbach and Miller, Bootstrap-Based Improvements for Inference with Clustered Errors (2008).
     """
@@ -155,6 +156,10 @@ def _intervals(
     for name, parts in means.items():
         if shares and values[name].min() == values[name].max() in (0, 1):
             result[name] = list(wilson(n * int(values[name][0]), n))
+            continue
+        if not shares and not values[name].any():
+            unseen = wilson(0, n)[1]
+            result[name] = [-unseen, unseen]
             continue
         mean, ends = values[name].mean(), np.quantile(np.concatenate(parts), [0.025, 0.975])
         spread = np.clip(mean + wider * (ends - mean), 0.0 if values[name].min() >= 0 else -1.0, 1.0)

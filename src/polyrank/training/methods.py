@@ -81,6 +81,8 @@ def make_step(
     first, method, negatives = rankers[0], settings.method, None
     if settings.negatives is None and count_distinct(_responses(examples), 2) < 2:
         raise DataError("all responses are equal, so no batch has a negative; give examples with other responses")
+    if count_distinct((repr(example.query) for example in examples), 2) < 2:
+        raise DataError("all contexts are equal, so every response answers each; give examples with other contexts")
     if settings.negatives is not None:
         drawn, most = settings.negatives, None
         if method.corrects is not None:  # a small set has fewer wrong responses
