@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Humeau et al., Poly-encoders (ICLR 2020): Tables 2 to 10. Trains and evaluates the models of each table, and prints it: published,
-# polyrank's, difference.
-#   DATA=folder TABLES="3 4" ONLY='bert/(bi|poly-64)/dstc7' SEEDS=[1,2,3] EXTRA="--set train.max_steps=2" SMALL=1 bash runs/papers/iclr.sh
+# Humeau et al., Poly-encoders (ICLR 2020): its tables, and those of the first version (arXiv). Trains and evaluates the models of each
+# table, and prints it: published, polyrank's, difference.
+#   DATA=folder TABLES="iclr-3 arxiv-4" ONLY='bert/(bi|poly-64)/dstc7' SEEDS=[1,2,3] EXTRA="--set train.max_steps=2" SMALL=1 bash runs/papers/iclr.sh
 # ONLY: an extended regular expression that chooses among WEIGHTS/MODEL/TASK.
 #   WEIGHTS: bert (BACKBONE=name or folder), and books and reddit, pre-trained with iclr-pretrain.toml and used as in section 5.3.
 #     Your own pre-trained weights: BOOKS=folder, REDDIT=folder
@@ -10,7 +10,8 @@
 # To use the papers' own files, put them into runs/work/papers/data; docs/papers.md lists them. A stopped run resumes when you start it
 # again. Writes runs/work/papers/iclr (not in git): WEIGHTS/MODEL/TASK, and its figures in TASK.valid.json and TASK.test.json.
 . "$(dirname "$0")/common.sh"
-TABLES=${TABLES:-2 3 4 5 6 7 8 9 10}
+default=(iclr-{1..10} arxiv-{2..6})
+TABLES=${TABLES:-${default[*]}}
 if [[ $SMALL ]]; then # a part of each table's models
   ONLY=${ONLY:-bert/(bi|cross|bi-batch-32|cross-top-1|bi-mean_of_first-16|poly-last_h1-4)/convai2|bert/poly-16/dstc7|bert/bi/ubuntu|books/poly-first-16/ubuntu|reddit/bi/wiki}
   SEEDS=${SEEDS:-[1]}
@@ -88,7 +89,7 @@ learn() { # WEIGHTS MODEL TASK
 }
 
 for table in $TABLES; do
-  files=$(python runs/papers/published.py "iclr-$table" --needs)
+  files=$(python runs/papers/published.py "$table" --needs)
   for file in $files; do
     if [[ $file == iclr/speed-* ]]; then
       device=${file#iclr/speed-} sizes=(-n 1000 -n 100000) kinds=(Bi Poly-{16,64,360} Poly-first-{16,64,360} Cross)
@@ -109,5 +110,5 @@ for table in $TABLES; do
       --seed 0)
     evaluate "$file" "$WORK/iclr/$run" "$(data_of "$task")/${part#*.}.jsonl" "${lists[@]}" --metric R@1,R@5,R@10,MRR,MAP
   done
-  show "iclr-$table"
+  show "$table"
 done
