@@ -18,7 +18,7 @@ SHIPPED = {
 def mixed(results: Path = record.RESULTS, shipped: Mapping[str, Path] = SHIPPED) -> list[str]:
     """Faults of the stored rows, a line each.
 
-    A shipped model of an earlier version is called "shipped:NAME@FINGERPRINT", and its tables say which it is.
+    A shipped model of an earlier version is called "shipped:NAME@FINGERPRINT", and its tables name the version.
 
     Args:
         results: a folder of files of ``record.py``; all rows of one file are of one experiment.

@@ -49,7 +49,7 @@ def _has(module: Any, name: str) -> bool:
 
 
 def fault(words: list[str]) -> str | None:
-    """What a command line names that does not exist; None if all of it does.
+    """The part of a command line that does not exist; None if all of it does.
 
     >>> fault(["index", "build", "m", "--an", "auto"]), fault(["sum", "a"]), fault(["evaluate", "m", "--json"])
     ('index build has no option --an', 'unknown command sum', None)

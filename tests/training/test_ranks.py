@@ -80,6 +80,9 @@ def write_gradients(backbone: Path, folder: Path) -> None:
         for number, loss in enumerate(losses):
             keep_gradients(both, loss, folder / f"mutual, phase {number}-10-None-{distributed.rank()}")
             both.zero_grad()
+    distributed._destroy_group()  # as at the end of a process
+    names = [path.read_text("utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")]
+    (folder / f"threads-{distributed.launched_as()[0]}.json").write_text(json.dumps(names), "utf-8")
 
 
 def keep_gradients(model: torch.nn.Module, loss: Tensor, file: Path) -> None:
@@ -100,6 +103,14 @@ def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         return folder
 
     return of
+
+
+def test_no_thread_of_a_group_outlives_it(gradients: Callable[[int], Path]) -> None:
+    """A thread that frees a tensor when Python has ended aborts the process, after its work is done."""
+    for rank in range(2):
+        names = json.loads((gradients(2) / f"threads-{rank}.json").read_text("utf-8"))
+        assert names
+        assert not [name for name in names if name.startswith("pt_gloo")]
 
 
 @pytest.mark.parametrize(

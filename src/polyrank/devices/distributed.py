@@ -94,9 +94,13 @@ def process_group() -> Iterator[None]:
 
 
 def _destroy_group() -> None:
-    """Leave the group before the process ends, as GPU libraries require."""
+    """Leave the group before the process ends, as GPU libraries require.
+
+    Only the last reference to a group ends its threads. One that still runs when Python ends would abort the process.
+    """
     import torch.distributed as dist
 
+    _state.sums = None
     if dist.is_initialized() and not _state.failed:
         dist.destroy_process_group()
 
@@ -208,11 +212,11 @@ def start_sums() -> Callable[["Tensor"], Callable[[], None]]:
     if _state.sums is None or _state.sums[0] is not dist.group.WORLD:
         with _explain_lost_process():
             _state.sums = dist.group.WORLD, dist.new_group(timeout=TIMEOUT)
-    group = _state.sums[1]
 
     def start(values: "Tensor") -> Callable[[], None]:
+        assert _state.sums is not None, "set above; the group is not kept here, so that it ends with the others"
         with _explain_lost_process():
-            work = dist.all_reduce(values, group=group, async_op=True)
+            work = dist.all_reduce(values, group=_state.sums[1], async_op=True)
 
         def wait() -> None:
             with _explain_lost_process():
