@@ -19,6 +19,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would query the hub 
 import numpy as np
 import torch
 import transformers
+from model2vec import StaticModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -29,7 +30,14 @@ with warnings.catch_warnings():
     transformers.utils.logging.disable_progress_bar()
     from sentence_transformers import CrossEncoder, SentenceTransformer
     from sentence_transformers.cross_encoder.modules import LogitScore
-    from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import (
+        Dense,
+        LayerNorm,
+        Normalize,
+        Pooling,
+        StaticEmbedding,
+        Transformer,
+    )
 
 PAGE = Path(__file__).parents[1] / "docs" / "layouts.md"
 QUERIES = ["my wifi is down", "  the Bill is too high, please!  ", "hello", "?"]
@@ -129,6 +137,26 @@ def generator(folder: Path, name: str, text: dict[str, Any], against: int | None
     """Save a language model that scores by the logits of one or two tokens."""
     inner = Transformer(str(tokenizer(network(folder / "inner", name), **text)), transformer_task="text-generation")
     return saved(CrossEncoder(modules=[inner, LogitScore(9, against)], device="cpu"), folder / "m")
+
+
+def static(folder: Path, *modules: Any, **others: Any) -> Path:
+    """Save a table of word vectors with sentence-transformers."""
+    words = Tokenizer.from_file(str(tokenizer(folder / "words", **WORDS) / "tokenizer.json"))
+    torch.manual_seed(1)
+    made = StaticEmbedding(words, embedding_weights=torch.randn(words.get_vocab_size(), 32))
+    return saved(SentenceTransformer(modules=[made, *modules], device="cpu", **others), folder / "m")
+
+
+def model2vec(folder: Path, **settings: Any) -> Path:
+    """Save a table of word vectors with model2vec."""
+    words = Tokenizer.from_file(str(tokenizer(folder / "words", **WORDS) / "tokenizer.json"))
+    words.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    generator, n = np.random.default_rng(1), words.get_vocab_size()
+    if settings.pop("quantized", False):
+        settings |= {"token_mapping": generator.integers(0, 40, n), "weights": generator.random(n)}
+    rows = generator.normal(size=(40 if "weights" in settings else n, 32)).astype(np.float32)
+    StaticModel(rows, words, **settings).save_pretrained(str(folder / "m"))
+    return folder / "m"
 
 
 def edited(folder: Path, file: str, **settings: Any) -> Path:
@@ -329,6 +357,13 @@ LAYOUTS: dict[str, Layout] = {
         )
         for name in ("Gemma", "Llama", "Qwen3")
     },
+    "Static embeddings": lambda folder: static(folder),
+    "Static embeddings, normalized, with prompts": lambda folder: static(folder, Normalize(), prompts=PROMPTS),
+    "Static embeddings, Dense, truncated, dot product": lambda folder: static(
+        folder, Dense(32, 16), similarity_fn_name="dot", truncate_dim=8
+    ),
+    "Static embeddings, model2vec": lambda folder: model2vec(folder, normalize=True),
+    "Static embeddings, model2vec, quantized vocabulary": lambda folder: model2vec(folder, quantized=True),
     "SqueezeBert encoder": lambda folder: encoder(
         folder,
         "SqueezeBertModel",

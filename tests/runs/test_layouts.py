@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from polyrank import Context, load
+import polyrank
+from polyrank import Context, Example, build_index, load, tune
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models import new_model
@@ -51,7 +54,7 @@ def test_the_page_lists_every_layout() -> None:
     assert all(float(value) <= 1e-5 for _, value in rows)
 
 
-ENCODERS = [name for name in LAYOUTS if "encoder" in name or "decoder" in name or "Embedding" in name]
+ENCODERS = [name for name in LAYOUTS if re.search("encoder|decoder|mbedding", name)]
 REFUSED = ("messages", "two poolings", "truncated", "without the prompts")
 
 
@@ -108,6 +111,7 @@ def test_a_trained_start_keeps_its_layers_or_reports_them(tmp_path: Path, caplog
         "Llama encoder, weighted mean (SGPT)",
         "Roberta encoder, lower case and prompts",
         "T5 encoder",
+        "Static embeddings, normalized, with prompts",
     ],
 )
 def test_a_model_is_exported_as_it_came(name: str, tmp_path: Path) -> None:
@@ -119,6 +123,60 @@ def test_a_model_is_exported_as_it_came(name: str, tmp_path: Path) -> None:
     wanted, found = theirs(folder), theirs(tmp_path / "out")
     factor = 1.0 if made[2].normalize else float((found * wanted).sum() / (wanted * wanted).sum())
     np.testing.assert_allclose(found / factor, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Bert encoder, Dense (LaBSE)", "Static embeddings, model2vec"])
+def test_two_towers_are_exported_as_a_router(name: str, tmp_path: Path) -> None:
+    config = BiConfig(backbone=str(LAYOUTS[name](tmp_path)), projection_dim=8, normalize=False, output_scale=0.5)
+    budgets = {"max_context_tokens": 120, "max_candidate_tokens": 120}
+    policy = TextPolicy(**budgets, context_prefix="the query: ")
+    model, texts, resolved = new_model(config, policy, seed=1, sample=DOCUMENTS)
+    for parameter in model.context_tower.parameters():  # type: ignore[union-attr]  # of a Bi-encoder
+        parameter.data.mul_(1.1)
+    save_model(tmp_path / "saved", model, texts, resolved)
+    export_to_sentence_transformers(tmp_path / "saved", tmp_path / "out")
+    found = np.stack(load(tmp_path / "saved", device="cpu").score(QUERIES, [DOCUMENTS] * 4))
+    np.testing.assert_allclose(found, theirs(tmp_path / "out"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"reduction": "mean"}, {"reduction": "last", "head": "mlp"}])
+@pytest.mark.parametrize("name", ["Bert encoder, mean pooling", "Roberta encoder", "Qwen3-Embedding"])
+def test_a_trained_cross_encoder_is_exported_with_its_scores(
+    name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    config = CrossConfig(backbone=str(LAYOUTS[name](tmp_path)), **settings)
+    policy = TextPolicy(max_context_tokens=120, max_candidate_tokens=120, context_prefix="query: ")
+    model, texts, resolved = new_model(config, policy, seed=1, sample=DOCUMENTS)
+    for parameter in model.new_parameters():
+        parameter.data.add_(0.1)
+    save_model(tmp_path / "saved", model, texts, resolved)
+    export_to_sentence_transformers(tmp_path / "saved", tmp_path / "out")
+    wanted = theirs(tmp_path / "out")
+    for folder in ("saved", "out"):
+        found = np.stack(load(tmp_path / folder, device="cpu").score(QUERIES, [DOCUMENTS] * 4))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_static_embeddings_are_a_first_stage(tmp_path: Path) -> None:
+    """They are a term of a ranker that is tuned, saved, indexed and asked."""
+    folder = str(LAYOUTS["Static embeddings, model2vec"](tmp_path))
+    said = [*DOCUMENTS, *QUERIES]
+    lists = [Example((text,), tuple(said), (row,), f"d{row}") for row, text in enumerate(said)]
+    tuning = tune([folder, "bm25"], lists, without=["words", "cross"])
+    assert [row["name"] for row in tuning.rows if row["weights"]] == [folder]
+    tuning.ranker.save(tmp_path / "best")
+    build_index(tmp_path / "index", tmp_path / "best", said)
+    with polyrank.open(tmp_path / "index") as replies:
+        for text in QUERIES:  # which no reply repeats
+            others = [one for one in said if one != text]
+            assert replies.respond([text], 1)[0][0].text == load(tmp_path / "best").rank(text, others, 1)[0].text
+
+
+def test_word_vectors_that_are_damaged_are_refused(tmp_path: Path) -> None:
+    folder = LAYOUTS["Static embeddings, model2vec"](tmp_path)
+    save_file({"embeddings": torch.ones(3, 32)}, folder / "model.safetensors")
+    with pytest.raises(ArtifactError, match=r"the word vectors in .* are damaged \(3 vectors for "):
+        load(folder, device="cpu")
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -229,7 +229,7 @@ def test_the_card_of_an_export_has_that_librarys_header_and_the_models_facts(
     alone = (tmp_path / "st" / "README.md").read_text("utf-8")
     header, usage = alone.removeprefix("---\n").split("---\n", 1)
     assert header == "library_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
-    assert 'model.encode("Hello![SEP]Where is my parcel?")' in usage
+    assert 'model.encode_query("Hello![SEP]Where is my parcel?")' in usage
     assert alone.endswith("Texts are cut at 48 tokens.\n")
     own = (
         "---\nlibrary_name: polyrank\nlicense: mit\n---\n\n# A model\n\n## How to load it\n\nold\n\n## Data\n\nchats\n"
@@ -282,10 +282,9 @@ def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_back
 @pytest.mark.parametrize(
     ("kind", "settings", "reason"),
     [
-        (BiConfig, {}, "has two towers"),
         (BiConfig, {"shared_towers": True, "reduction": "mean_of_first"}, "reduces by 'mean_of_first'"),
         (PolyConfig, {"shared_towers": True}, "is a PolyEncoder"),
-        (CrossConfig, {}, "is a CrossEncoder"),
+        (CrossConfig, {"reduction": "learnt"}, "reduces by 'learnt'"),
     ],
 )
 def test_other_models_have_no_sentence_transformers_form(

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.errors import ConfigError
-from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
+from polyrank.models.bert import BertConfig, BertModel, PlainConfig, is_plain_bert
 from polyrank.models.hugging_face import encoder_class, load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.packing import PackedAttention
-from polyrank.text import Tokens
+from polyrank.models.static import STATIC, StaticNetwork
+from polyrank.text import Tokens, is_static
 from polyrank.text.tokens import like_lengths, to_device
 
 GROUP_PADDING = 128
@@ -142,6 +143,8 @@ def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
     Raises:
         ConfigError: ``dropout`` is given, and the network's configuration has no known dropout.
     """
+    if is_static(folder):
+        return Backbone(StaticNetwork.read(folder))
     if (bert := BertConfig.read(folder)) is not None:
         _set_dropout(bert, dropout)
         if (plain := BertModel.read(folder, bert)) is not None:
@@ -161,6 +164,8 @@ def _set_dropout(config: Any, dropout: float | None) -> None:
 
 def empty_backbone(config: dict[str, Any], dropout: float | None = None) -> Backbone:
     """A backbone from a saved configuration, for weights to be restored into."""
+    if config.get("model_type") == STATIC:
+        return Backbone(StaticNetwork(PlainConfig(**config)))
     if is_plain_bert(config):
         bert = BertConfig(**config)
         _set_dropout(bert, dropout)

@@ -46,11 +46,20 @@ SUPPORTED = {  # settings that change the network, with the only values that thi
     "position_embedding_type": "absolute",
     "chunk_size_feed_forward": 0,
     "pruned_heads": {},
+    "quantization_config": None,
 }
 UNUSED = ("pooler.", "cls.", "classifier.", "embeddings.position_ids")  # weights that the outputs do not depend on
 
 
-class BertConfig(SimpleNamespace):
+class PlainConfig(SimpleNamespace):
+    """The settings of a config.json."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings."""
+        return dict(vars(self))
+
+
+class BertConfig(PlainConfig):
     """The settings of a Hugging Face config.json; missing settings have BERT's defaults."""
 
     def __init__(self, **values: Any) -> None:
@@ -64,10 +73,6 @@ class BertConfig(SimpleNamespace):
         except (OSError, ValueError):
             return None
         return cls(**values) if isinstance(values, dict) and is_plain_bert(values) else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """All settings."""
-        return dict(vars(self))
 
 
 def is_plain_bert(values: Mapping[str, Any]) -> bool:
@@ -122,10 +127,8 @@ class BertModel(nn.Module):
 
     def resize_token_embeddings(self, n_words: int, **_: object) -> None:
         """Resize the table of words; the caller sets the vectors of new words."""
-        words = self.embeddings.word_embeddings
-        new = words.weight.new_zeros(n_words, words.embedding_dim)
-        new[: len(words.weight)] = words.weight.detach()
-        words.weight, words.num_embeddings, self.config.vocab_size = nn.Parameter(new), n_words, n_words
+        resize_table(self.embeddings.word_embeddings, n_words)
+        self.config.vocab_size = n_words
 
     @classmethod
     def empty(cls, config: BertConfig) -> Self:
@@ -136,9 +139,10 @@ class BertModel(nn.Module):
     @classmethod
     def read(cls, folder: Path, config: BertConfig) -> Self | None:
         """A network with the weights of a Hugging Face folder; None if the file has an unusual layout."""
-        if not (folder / "model.safetensors").is_file():
+        try:
+            tensors, _ = read_file(folder / "model.safetensors")
+        except ValueError:  # missing or damaged
             return None
-        tensors, _ = read_file(folder / "model.safetensors")
         tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
         tensors = {
             name: tensor.to(torch.float32, copy=True)  # into memory that torch allocates, which is aligned
@@ -152,12 +156,19 @@ class BertModel(nn.Module):
         return network.eval()
 
 
+def resize_table(words: nn.Embedding, n_words: int) -> None:
+    """Add rows of zeros to a table of words."""
+    new = words.weight.new_zeros(n_words, words.embedding_dim)
+    new[: len(words.weight)] = words.weight.detach()
+    words.weight, words.num_embeddings = nn.Parameter(new), n_words
+
+
 class _Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.word_embeddings = _empty_table(config.vocab_size, config.hidden_size, config.pad_token_id)
-        self.position_embeddings = _empty_table(config.max_position_embeddings, config.hidden_size)
-        self.token_type_embeddings = _empty_table(config.type_vocab_size, config.hidden_size)
+        self.word_embeddings = empty_table(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.position_embeddings = empty_table(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = empty_table(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -171,7 +182,7 @@ class _Embeddings(nn.Module):
         return self.dropout(self.LayerNorm(sums))  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
 
-def _empty_table(n: int, size: int, padding: int | None = None) -> nn.Embedding:
+def empty_table(n: int, size: int, padding: int | None = None) -> nn.Embedding:
     """An uninitialized table: initializing on the meta device would load torch's compiler, which takes seconds."""
     return nn.Embedding(n, size, padding, _weight=torch.empty(n, size), _freeze=False)
 

@@ -43,14 +43,14 @@ def read_file(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
         return {name: stream.get_tensor(name) for name in stream.keys()}, stream.metadata() or {}  # noqa: SIM118  # not a dict
 
 
-def read_notes(path: Path) -> dict[str, str]:
-    """The notes of a safetensors file; the tensors are not read.
+def read_header(path: Path) -> tuple[list[str], dict[str, str]]:
+    """The names of the tensors in a safetensors file, and its notes; the tensors are not read.
 
     Raises:
         ValueError: as for ``read_file``.
     """
     with _opened(path, "np") as stream:
-        return stream.metadata() or {}
+        return list(stream.keys()), stream.metadata() or {}
 
 
 @contextmanager

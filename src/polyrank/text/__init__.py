@@ -7,7 +7,7 @@ from polyrank.text.cut import Cut
 from polyrank.text.messages import MessageTexts
 from polyrank.text.policy import BackboneTexts
 from polyrank.text.subword_learning import learn_bert_subwords
-from polyrank.text.subwords import Subwords, load_subwords, read_subwords
+from polyrank.text.subwords import Subwords, is_static, load_subwords, load_tokenizer, read_subwords
 from polyrank.text.template import TemplateTexts, load_template_texts
 from polyrank.text.texts import Texts
 from polyrank.text.tokens import Tokens, pad
@@ -22,11 +22,13 @@ __all__ = [
     "TemplateTexts",
     "Texts",
     "Tokens",
+    "is_static",
     "learn_bert_subwords",
     "learn_subwords",
     "load_convert_subwords",
     "load_subwords",
     "load_template_texts",
+    "load_tokenizer",
     "pad",
     "read_convert_subwords",
     "read_subwords",

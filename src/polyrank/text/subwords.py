@@ -14,9 +14,14 @@ from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.processors import TemplateProcessing
 
 from polyrank.errors import ArtifactError, ConfigError, DataError
+from polyrank.storage.tensors import read_header
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token
 UNKNOWN = ("[UNK]", "<unk>")
+PADDING = "[polyrank-padding]"
+"""Of static embeddings, where no text has a vector: an empty text is one such token, whose vector is zero."""
+TABLES = ("embedding.weight", "embeddings")
+"""The names of a table of word vectors, of sentence-transformers and of model2vec."""
 MANY_TEXTS = 64  # from this number on, several threads are faster
 
 
@@ -181,13 +186,21 @@ def load_subwords(folder: Path, *, lower_case: bool = False, exact: bool = False
     Raises:
         ArtifactError: transformers cannot read the tokenizer, or it has no token to pad with.
     """
-    if not lower_case and (subwords := _read_word_pieces(folder)) is not None:
+    if not lower_case and not is_static(folder) and (subwords := _read_word_pieces(folder)) is not None:
         return subwords
     tokenizer = load_tokenizer(folder)
     subwords = subwords_of(tokenizer, folder, lower_case=lower_case)
     if not exact and subwords.single == [[], []] and tokenizer.cls_token and tokenizer.sep_token:
         return Subwords(subwords.tokenizer, tokenizer.cls_token, tokenizer.sep_token, subwords.names["padding"])
     return subwords
+
+
+def is_static(folder: Path) -> bool:
+    """Whether a folder has a table of word vectors in place of a network."""
+    try:
+        return not {*TABLES}.isdisjoint(read_header(folder / "model.safetensors")[0])
+    except ValueError:
+        return False
 
 
 Special = list[tuple[int, int]]
@@ -234,9 +247,14 @@ def load_tokenizer(folder: Path) -> Any:
     Raises:
         ArtifactError: the library cannot read it, or it has no tokenizer.json.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
+        if is_static(folder):  # has no settings, and puts nothing around a text
+            bare = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            bare.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+            longest = (bare.truncation or {}).get("max_length")
+            return PreTrainedTokenizerFast(tokenizer_object=bare, pad_token=PADDING, model_max_length=longest)
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
         if getattr(tokenizer, "backend_tokenizer", None) is None:
             raise ValueError("it has no tokenizer.json")

@@ -14,7 +14,7 @@ import torch
 from polyrank.errors import ArtifactError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
-from polyrank.storage.tensors import read_file, read_notes, to_bytes
+from polyrank.storage.tensors import read_file, read_header, to_bytes
 
 CHECKPOINT = "checkpoint.safetensors"
 Trained = tuple[str, Network, torch.optim.Optimizer]
@@ -62,7 +62,7 @@ def read_progress(path: Path) -> dict[str, Any]:
         ArtifactError: the file is damaged.
     """
     with _explain_damage(path):
-        progress: dict[str, Any] = json.loads(read_notes(path)["progress"])
+        progress: dict[str, Any] = json.loads(read_header(path)[1]["progress"])
     return progress
 
 

@@ -19,6 +19,7 @@ from polyrank.records import as_tuple
 CLASSIFIER = "ForSequenceClassification"
 LIBRARY = "sentence_transformers."  # of the modules; polyrank runs no code of models
 LAYERS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout", "LogitScore")
+STATIC = "StaticEmbedding"
 NEEDED = ("Pooling", "Dense", "LogitScore")
 """Layers that have a config.json."""
 POOLINGS: dict[str, Reduction] = {
@@ -152,9 +153,11 @@ def _describe_modules(folder: Path, modules: Any) -> Description:
             f"has a module {foreign[0]}, which is code of its author, and polyrank runs no code of models",
             f"choose a model whose modules are those of {LIBRARY[:-1]}",
         )
-    if not parts or parts[0][1] != "Transformer":
-        first = parts[0][1] if parts else "nothing"
-        raise _unsupported(folder, f"begins with {first}, not with a Transformer", "choose a transformer model")
+    first = parts[0][1] if parts else "nothing"
+    if first not in ("Transformer", STATIC):
+        raise _unsupported(
+            folder, f"begins with {first}, not with a Transformer or a {STATIC}", "choose a model of these"
+        )
     if odd := [kind for _, kind in parts[1:] if kind not in LAYERS]:
         raise _unsupported(
             folder, f"has a module {odd[0]}, which polyrank does not support", f"choose a model of {', '.join(LAYERS)}"
@@ -165,9 +168,12 @@ def _describe_modules(folder: Path, modules: Any) -> Description:
         for path, kind in parts[1:]
     )
     model = _read_object(folder / "config_sentence_transformers.json", missing={})
-    files = sorted(transformer.glob("sentence_*_config.json"))
-    reading = _read_object(files[0]) if files else {}
-    _check_reading(folder, reading, _read_object(transformer / "config.json"), [kind for _, kind in parts[1:]])
+    if first == STATIC:
+        layers, reading = (HeadLayer("Pooling", transformer, {"pooling_mode": "mean"}), *layers), {}
+    else:
+        files = sorted(transformer.glob("sentence_*_config.json"))
+        reading = _read_object(files[0]) if files else {}
+        _check_reading(folder, reading, _read_object(transformer / "config.json"), [kind for _, kind in parts[1:]])
     kind: Literal["sentences", "pairs"]
     match model.get("model_type", "SentenceTransformer"):
         case "SentenceTransformer":

@@ -15,15 +15,9 @@ from polyrank.config.models import Reduction
 from polyrank.devices.choice import full_precision
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
-from polyrank.models.backbone import Backbone
+from polyrank.models.backbone import Backbone, load_backbone
 from polyrank.models.foreign.files import Description, HeadLayer, poolings
-from polyrank.models.hugging_face import (
-    CLASSIFIER,
-    encoder_class,
-    load_pretrained,
-    max_positions,
-    read_pretrained_config,
-)
+from polyrank.models.hugging_face import CLASSIFIER, load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.network import Mixture, TwoSides
 from polyrank.models.reductions import reduce, reduction_weights
@@ -289,11 +283,11 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
         ArtifactError: a file is damaged or does not fit the others, or the network returns more than one score.
     """
     folder = description.transformer
-    config = read_pretrained_config(folder)
     if description.kind == "sentences":
-        backbone = Backbone(load_pretrained(folder, config, encoder_class(config)))
+        backbone = load_backbone(folder)
         layers = Layers(description.layers, backbone.dimension, description.truncated)
         return SentenceEncoder(backbone, layers, unit=description.output == "cosine")
+    config = read_pretrained_config(folder)
     output = activation(description.output, folder)
     if scored := next((layer.settings for layer in description.layers if layer.kind == "LogitScore"), None):
         network = load_pretrained(folder, config, "AutoModelForCausalLM")
@@ -314,7 +308,7 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
             )
         network = load_pretrained(folder, config, CLASSIFIER)
         return PairEncoder(network, None, output, label=label)
-    backbone = Backbone(load_pretrained(folder, config, encoder_class(config)))
+    backbone = load_backbone(folder)
     layers = Layers(description.layers, backbone.dimension)
     if layers.dimension != 1:
         raise ArtifactError(
