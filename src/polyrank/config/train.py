@@ -31,7 +31,8 @@ class NegativesConfig(Settings):
         redraw: draw new random negatives each epoch. False: keep them for the whole run, as in Tao et al.
         weighting: how often "random" draws a response: "uniform", each distinct one equally, as in a catalogue, or
             "as_said", as often as the data repeat it, as in lists taken from conversations (always with
-            ``data.cache``). With "uniform" the network also learns how frequent a reply is.
+            ``data.cache``). With "uniform" the network also learns how frequent a reply is; with "as_said" it learns
+            less of it, but not nothing, because a list holds each text once.
         remine_epochs: for "mined": every N epochs, from the first on, find the wrong responses that the network
             ranks highest (in a mutual training, the network that encodes).
         remine_ranks: first and last rank to draw mined negatives from, counted from 1 without right answers.
