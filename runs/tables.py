@@ -25,6 +25,7 @@ from report.mutual import mutual_learning
 from report.pretraining import from_scratch, post_training
 from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
 from report.ranking import ranking
+from report.relevance import relevance
 from report.same_start import same_start
 from report.second import second_stage
 from report.speed import answers, million, peers, registers, scoring
@@ -56,6 +57,7 @@ SECTIONS = (
     ubuntu,
     mutual_learning,
     abstention,
+    relevance,
     scoring,
     registers,
     million,

@@ -185,6 +185,7 @@ def test_the_second_stage_corrects_the_larger_model() -> None:
     assert isinstance(both, Ranker)
     assert isinstance(late, LateScorer)
     assert late.corrects == encoder.fingerprint
+    assert [each.term.name for each in load("shipped:late").terms] == ["shipped:minilm", "shipped:late"]  # type: ignore[attr-defined]
     assert both.encoder is not None
     assert both.encoder.fingerprint == encoder.fingerprint
     assert [each.term.fingerprint for each in both.terms if each.term.kind == "cross"] == [late.fingerprint]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from polyrank.serving.errors import http_error
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import Guard
 from polyrank.serving.keys import Keys
-from polyrank.serving.routes.ranking import relevance
+from polyrank.serving.routes.ranking import uncalibrated
 from polyrank.serving.strict import read_json
 from polyrank.storage.sqlite import connect, sqlite_errors
 from polyrank.storage.time_limit import TimeLimit, limit_searches, limited_search
@@ -266,7 +267,7 @@ def test_requests_of_disconnected_clients_are_cancelled() -> None:
 @given(st.lists(st.floats(-1e6, 1e6).map(lambda score: round(score, 3)), min_size=2, unique=True))
 def test_shares_keep_the_order_of_scores(scores: list[float]) -> None:
     """Where a sigmoid is 1.0 for all scores above 37."""
-    shares = [relevance(score) for score in sorted(scores)]
+    shares = uncalibrated(np.array(sorted(scores))).tolist()
     assert shares == sorted(set(shares))
     assert 0 < shares[0] < shares[-1] < 1
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, cast
@@ -43,9 +43,10 @@ from polyrank.feedback import FeedbackStore
 from polyrank.index import open_writer
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
+from polyrank.ranking.relevance import Relevance
 from polyrank.records import Context
 from polyrank.scorers.open import load_encoder
-from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.ranker import Ranker, as_ranker
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.serving.app import STATUSES, create_app
 from polyrank.serving.catalogue import Catalogue
@@ -269,6 +270,26 @@ def n_tokens(name: str, texts: list[str]) -> int:
     cut = polyrank.load(name).texts  # type: ignore[attr-defined]
     own = sum(len(ids) for ids in cut.all_candidate_ids(texts))
     return own + len(cut.context_ids(polyrank.Context(("my wifi is down",))))
+
+
+def test_the_relevance_of_a_calibrated_ranker_is_a_probability(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    ranker = as_ranker(polyrank.load(str(tiny_encoders["bi"])))
+    scores = ranker.score(["my wifi is down"], [REPLIES])[0]
+    median = float(np.median(scores))
+    ranker.relevance = Relevance(2.0, -2.0 * median, 0.03)
+    ranker.save(tmp_path / "ranker")
+    polyrank.build_index(tmp_path / "index", polyrank.load(tmp_path / "ranker"), REPLIES)
+    expected = 1 / (1 + np.exp(-2.0 * (np.sort(scores)[::-1] - median)))
+    with inside({"ranker": str(tmp_path / "ranker"), "index": str(tmp_path / "index")}) as client:
+        for name in ("ranker", "index"):
+            asked = {"query": "my wifi is down", "model": name}
+            cohere = post(client, "/v2/rerank", documents=REPLIES, **asked)["results"]
+            np.testing.assert_allclose([row["relevance_score"] for row in cohere], expected, atol=1e-5)
+            raw = post(client, "/v2/rerank", documents=REPLIES, raw_scores=True, **asked)["results"]
+            np.testing.assert_allclose([row["relevance_score"] for row in raw], np.sort(scores)[::-1], atol=1e-5)
+        tei = post(client, "/rerank?model=ranker", query="my wifi is down", texts=REPLIES)
+        np.testing.assert_allclose([row["score"] for row in tei], expected, atol=1e-5)
+        assert client.get("/v1/models/ranker").json()["relevance"] == asdict(ranker.relevance)
 
 
 def test_nothing_to_score_costs_nothing(client: TestClient) -> None:

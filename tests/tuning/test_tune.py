@@ -12,6 +12,7 @@ import polyrank
 from polyrank import Example, Replies, build_index
 from polyrank.errors import DataError, UsageError
 from polyrank.index import open_index
+from polyrank.ranking.relevance import calibration_error
 from polyrank.ranking.weights import fit_weights
 from polyrank.records import Context
 from polyrank.scorers.protocols import Scorer
@@ -72,6 +73,12 @@ def test_the_terms_that_made_the_answers_are_chosen_with_their_weights() -> None
     assert [point["terms"] for point in tuning.curve] == [["bi"], ["bi", "other"]]
     assert tuning.curve[1]["R@1"]["mean"] - tuning.curve[0]["R@1"]["mean"] == pytest.approx(tuning.gain["R@1"]["mean"])
     assert tuning.ranker.figures["n_lists"] == tuning.n_lists == 300
+    lists = simulated(200, true, seed=2)
+    values = np.concatenate(tuning.ranker.score([e.query for e in lists], [e.candidates for e in lists]))
+    right = np.concatenate([np.arange(len(e.candidates)) == e.relevant[0] for e in lists])
+    assert tuning.ranker.relevance is not None
+    assert tuning.ranker.relevance.error < 0.05
+    assert calibration_error(tuning.ranker.relevance.of(values), right) < 0.05
 
 
 def test_counts_and_words_of_the_dialogues_are_chosen_if_they_help() -> None:

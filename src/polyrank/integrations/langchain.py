@@ -52,13 +52,15 @@ class PolyrankReranker(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best documents, best first, with the raw score (higher is better) as ``relevance_score`` in metadata."""
+        """The best documents, best first; metadata has the raw ``score`` and, if the scorer knows it, its relevance."""
         ranked = self.scorer.rank(query, [document.page_content for document in documents], self.top_n)
+        scores, relevance = [reply.score for reply in ranked], self.scorer.relevance
+        shown = scores if relevance is None else relevance.of(scores).tolist()
         return [
             Document(
                 page_content=reply.text,
                 id=documents[int(reply.id)].id,
-                metadata={**documents[int(reply.id)].metadata, "relevance_score": reply.score},
+                metadata={**documents[int(reply.id)].metadata, "score": reply.score, "relevance_score": value},
             )
-            for reply in ranked
+            for reply, value in zip(ranked, shown, strict=True)
         ]

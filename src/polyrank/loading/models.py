@@ -202,7 +202,8 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             return ModelRef(kind="ranker", parts=parts, **facts)
     metadata = document["metadata"]
     if corrects := metadata.get("first_stage", ""):
-        facts |= {"corrects": corrects, "first_stage": resolved_name(metadata.get("first_stage_name", ""), folder)}
+        named = metadata.get("first_stage_name", "")  # empty: only its fingerprint is known
+        facts |= {"corrects": corrects, "first_stage": resolved_name(named, folder) if named else ""}
         recipe = metadata.get("recipe")  # in which a path is relative to a folder that is not known
         if (
             not facts["first_stage"]

@@ -21,6 +21,7 @@ from polyrank.models.bert import BertConfig
 from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
 from polyrank.models.foreign.files import CLASSIFIER
 from polyrank.models.hugging_face import read_pretrained_config
+from polyrank.ranking.relevance import RELEVANCE, Relevance
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
 from polyrank.scorers.late import LateScorer
@@ -97,7 +98,7 @@ def saved_scorer(path: Path, *, device: str = "auto", precision: Precision = "au
         ArtifactError: the folder is damaged, missing or too new.
     """
     artifact = load_model(path)
-    return make_scorer(
+    scorer = make_scorer(
         artifact.model,
         artifact.texts,
         fingerprint=artifact.fingerprint,
@@ -106,6 +107,8 @@ def saved_scorer(path: Path, *, device: str = "auto", precision: Precision = "au
         frozen=True,
         ranks_in_int8=ranks_in_int8(artifact),
     )
+    scorer.relevance = Relevance.read(artifact.metadata.get(RELEVANCE))
+    return scorer
 
 
 def untuned_scorer(

@@ -78,7 +78,7 @@ def open_ranking(
     encoder, reranker = (open_model(stage, device=device, precision=precision) for stage in stages)
     assert isinstance(encoder, Encoder), "only encoders' scores are corrected"
     ranker = Ranker([(EncoderTerm(encoder), (1.0,)), (CrossTerm(reranker), (1.0,))])
-    ranker.name = reranker.name
+    ranker.name, ranker.relevance = reranker.name, reranker.relevance
     return ranker
 
 

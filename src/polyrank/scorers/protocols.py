@@ -17,6 +17,7 @@ from polyrank.scorers.inputs import as_candidates, as_texts, checked_scores, mat
 
 if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.index.filters import Filter
+    from polyrank.ranking.relevance import Relevance
     from polyrank.scorers.explanation import Explanation
     from polyrank.scorers.network import NetworkScorer
     from polyrank.text.cut import Cut
@@ -58,6 +59,9 @@ class Scorer(Composed, Protocol):
 
     fingerprint: str = ""
     """Hex digest of weights, configuration and tokenizer, which an index must match; empty for untrained scorers."""
+
+    relevance: "Relevance | None" = None
+    """How probable it is that a candidate with a score is right; None: unknown."""
 
     corrects: str = ""
     """Of a re-ranker whose scores are only added to those of an encoder: the encoder's fingerprint."""

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from polyrank.index import COUNT_FIELD, as_count
 from polyrank.loading.folders import RANKER
 from polyrank.loading.models import portable_name, resolved_name
 from polyrank.ranking.abstention import Abstention
+from polyrank.ranking.relevance import Relevance
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.explanation import Explanation, of_candidate, sum_explanations
 from polyrank.scorers.inputs import as_texts, matched_lists
@@ -45,6 +47,7 @@ class Ranker(Scorer):
         n_retrieved: how many candidates the terms without vectors score.
         scale: the factor with which scores are log-odds: ``softmax(scale * scores)`` of a list are probabilities.
         abstention: when an answer is not good enough; None: always answer.
+        relevance: see ``Scorer.relevance``.
         figures: of the fit, ready for JSON.
 
     Raises:
@@ -58,6 +61,7 @@ class Ranker(Scorer):
         n_retrieved: int = SHORTLIST,
         scale: float = 1.0,
         abstention: Abstention | None = None,
+        relevance: Relevance | None = None,
         figures: Mapping[str, Any] | None = None,
     ) -> None:
         self.terms = tuple(Weighed(term, weights) for term, weights in terms)
@@ -66,6 +70,7 @@ class Ranker(Scorer):
             raise UsageError("0 terms; give a ranker at least one")
         self.n_retrieved = whole_number(n_retrieved, "n_retrieved", least=1)
         self.scale, self.abstention, self.figures = float(scale), abstention, dict(figures or {})
+        self.relevance = relevance
         stated = [" ".join([weighed.term.fingerprint, *(w.hex() for w in weighed.weights)]) for weighed in self.terms]
         whole = f"{self.n_retrieved} " + " + ".join(stated)
         identified = all(weighed.term.fingerprint for weighed in self.terms)
@@ -202,6 +207,7 @@ class Ranker(Scorer):
             "n_retrieved": self.n_retrieved,
             "scale": self.scale,
             "threshold": None if rule is None else {"measure": rule.measure, "threshold": rule.threshold},
+            "relevance": None if self.relevance is None else asdict(self.relevance),
             "fingerprint": self.fingerprint,
             "figures": self.figures,
         }
@@ -248,6 +254,7 @@ def load_ranker(path: Path, load: Callable[[str], Scorer]) -> Ranker:
         n_retrieved=document["n_retrieved"],
         scale=document["scale"],
         abstention=None if rule is None else Abstention(rule["measure"], rule["threshold"]),
+        relevance=Relevance.read(document["relevance"]),
         figures=document["figures"],
     )
 
@@ -266,7 +273,7 @@ def as_ranker(model: Any) -> Ranker:
     offer = Offer((scorer,), ())
     (term,) = (term for kind in kinds for term in term_kind(kind).offered(offer))
     ranker = Ranker([(term, (1.0,))])
-    ranker.name = scorer.name
+    ranker.name, ranker.relevance = scorer.name, scorer.relevance
     return ranker
 
 

@@ -10,7 +10,6 @@ from pydantic_core import PydanticCustomError
 
 from polyrank.serving.wire import Name, Request, RequestId, ServedName, Text, TextList, Usage
 
-Meta = Annotated[dict[str, JsonValue], Field(description="warnings: what the answer does not do as requested.")]
 CohereMeta = Annotated[dict[str, JsonValue], Field(description="Version and billed units, as in Cohere's API.")]
 Direction = Literal["left", "right", "Left", "Right"] | None
 
@@ -132,7 +131,7 @@ class EmbeddingsAnswer(BaseModel):
     data: list[EmbeddingRow] = Field(description="One per input.")
     model: ServedName
     usage: Usage
-    meta: Meta | None = None
+    meta: dict[str, JsonValue] | None = Field(None, description="warnings: what the answer does not do as requested.")
 
 
 class CohereEmbedRequest(Request):

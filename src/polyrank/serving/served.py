@@ -112,6 +112,7 @@ class Served:
             min((cut.max_context_tokens for cut in cuts), default=None),
             min((cut.max_candidate_tokens for cut in cuts), default=None),
             by_list=isinstance(self.scorer, LexicalScorer) or bool(getattr(self.scorer, "rerankers", ())),
+            relevance=(self.scorer if self.replies is None else self.replies.scorer).relevance,
             two_sides=self.encoder is not None and _has_two_sides(self.encoder),
         )
         if self.replies is None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.answering.answers import Answer
+from polyrank.ranking.relevance import Relevance
 from polyrank.records import Context
 
 ServedKind = Literal["index", "model"]
@@ -135,6 +136,7 @@ class ServedInfo:
         max_context_tokens, max_candidate_tokens: longer texts are truncated; None: no limit.
         index: folder of the candidates; None: a model without an index.
         stages, n_candidates: of an index, when it was opened.
+        relevance: of its scores; None: unknown.
         threshold: the lowest raw score of a reply that is returned, if the ranker was calibrated by scores.
         by_list: the score of a text depends on the other texts of its list.
         two_sides: the vector of a text depends on whether it is a context or a candidate.
@@ -152,6 +154,7 @@ class ServedInfo:
     stages: int | None = None
     n_candidates: int | None = None
     threshold: float | None = None
+    relevance: Relevance | None = None
     by_list: bool = False
     two_sides: bool = False
 

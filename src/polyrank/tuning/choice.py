@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
 from polyrank.evaluation.tables import mean_with_interval
+from polyrank.ranking.relevance import Relevance, fit_relevance
 from polyrank.scorers.joined import PROBE
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.encoder import EncoderTerm, ScorerTerm
@@ -156,6 +157,15 @@ class Choice:
         n_retrieved = SHORTLIST if self.shortlists is None else N_RERANKED
         terms = [(term, listed[term]) for term in chosen]
         return Ranker(terms, n_retrieved=n_retrieved, scale=float(f"{scale:.4g}"))
+
+    def relevance(self, ranker: Ranker) -> Relevance:
+        """How probable it is that a candidate with the ranker's score is right, of those that all its terms score."""
+        totals: list[NDArray[np.floating]] = [np.zeros(1)] * len(self.scored.lists)
+        for each in ranker.terms:
+            features = self.scored.features(each.term, self.shortlists)
+            totals = [total + part @ each.weights for total, part in zip(totals, features, strict=True)]
+        relevant = self.scored.relevant if self.shortlists is None else self.shortlists.relevant
+        return fit_relevance(totals, relevant, self.scored.dialogues)
 
     def rows(self, ranker: Ranker, every: Sequence[Term]) -> list[dict[str, Any]]:
         """The terms of the ranker, then the others that were tried; see ``Tuning``."""

@@ -148,7 +148,9 @@ def tune(
     gain, alone = choice.gain(), choice.alone
     measurable = max(gain[name]["low"] for name in ("log_likelihood", "MRR")) > 0
     is_better = bool(weights) or (len(choice.order) > 1 and measurable)
-    ranker = choice.ranker(choice.order) if is_better else searched.ranker([alone])
+    best, order = (choice, choice.order) if is_better else (searched, [alone])
+    ranker = best.ranker(order)
+    ranker.relevance = best.relevance(ranker)
     rows, curve = choice.rows(ranker, terms), choice.curve()
     figures = {"n_lists": len(lists), "alone": alone.name, "terms": rows, "curve": curve, "gain": gain}
     if precision is not None:

@@ -15,6 +15,7 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.models import Backend, export_folder
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.exported import ExportedCross, ExportedEncoder
+from polyrank.ranking.relevance import RELEVANCE, Relevance
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported.sessions import open_session
@@ -97,7 +98,9 @@ def load_exported(
     artifact = load_model(path)
     folder = export_folder(path, backend)
     document = read_manifest(folder, model=path, backend=backend, fingerprint=artifact.fingerprint)
-    return open_export(folder, document, artifact, precision=precision)
+    scorer = open_export(folder, document, artifact, precision=precision)
+    scorer.relevance = Relevance.read(artifact.metadata.get(RELEVANCE))
+    return scorer
 
 
 def open_export(

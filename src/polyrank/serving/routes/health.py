@@ -14,7 +14,7 @@ from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
 
 SHOWN = (
     *("kind", "backend", "precision", "scorer", "fingerprint", "dimension"),
-    *("max_context_tokens", "max_candidate_tokens"),
+    *("max_context_tokens", "max_candidate_tokens", "relevance"),
 )
 
 router = APIRouter(tags=["server"])

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
+from numpy.typing import NDArray
 
 from polyrank.ranking.top import blank_last
 from polyrank.serving.context import CurrentServer, Server
@@ -96,26 +97,29 @@ async def rerank_any(payload: Reranks, request: Request, server: CurrentServer, 
     )
 
 
-def relevance(score: float, threshold: float = 0.0) -> float:
-    """A raw score as a number between 0 and 1: 1/2 + x / (2 + 2|x|), with x = score - threshold.
+def uncalibrated(scores: NDArray[np.floating], threshold: float = 0.0) -> NDArray[np.float64]:
+    """Raw scores of a model without ``Relevance`` as numbers from 0 to 1: 1/2 + x / (2 + 2|x|), x = score - threshold.
 
     It keeps the order of scores, however large: a sigmoid is exactly 1.0 above 37, where this is 0.987.
 
-    >>> relevance(0.0), relevance(1.0), relevance(-3.0), relevance(1e6) < relevance(1e6 + 1)
-    (0.5, 0.75, 0.125, True)
+    >>> uncalibrated(np.array([0.0, 1.0, -3.0])).tolist(), np.diff(uncalibrated(np.array([1e6, 1e6 + 1])))[0] > 0
+    ([0.5, 0.75, 0.125], True)
     """
-    x = score - threshold
-    return 0.5 + 0.5 * x / (1 + abs(x))
+    x = scores.astype(np.float64) - threshold
+    result: NDArray[np.float64] = 0.5 + 0.5 * x / (1 + np.abs(x))
+    return result
 
 
 def _ranked(
     server: Server, name: str, values: Sequence[float], texts: Sequence[str], *, raw: bool
 ) -> list[tuple[int, float]]:
     """Positions, each with its score or relevance, best first; ties in the original order, blank texts last."""
-    scores = blank_last(np.array(values), texts).tolist()
-    threshold = server.pool.info[name].threshold or 0.0
-    order = sorted(range(len(scores)), key=lambda row: -scores[row])
-    return [(row, scores[row] if raw else relevance(scores[row], threshold)) for row in order]
+    scores, info = blank_last(np.array(values), texts), server.pool.info[name]
+    order = np.argsort(-scores, kind="stable").tolist()
+    shown: NDArray[np.floating] = scores
+    if not raw:
+        shown = info.relevance.of(scores) if info.relevance else uncalibrated(scores, info.threshold or 0.0)
+    return [(row, float(shown[row])) for row in order]
 
 
 def _usage(n_tokens: int) -> dict[str, int]:

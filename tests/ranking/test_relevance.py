@@ -1,0 +1,54 @@
+"""Relevance: probabilities of raw scores, fitted on lists."""
+
+import numpy as np
+import pytest
+
+from polyrank.errors import DataError
+from polyrank.ranking.relevance import Relevance, calibration_error, fit_relevance
+
+TRUE = Relevance(1.5, -4.0, 0.0)
+
+
+def lists_of(n: int, seed: int = 0) -> tuple[list[np.ndarray], list[list[int]]]:
+    """Lists of ten, each of whose candidates is right with the probability of its score."""
+    generator = np.random.default_rng(seed)
+    scores = generator.normal(1.0, 1.5, (n, 10))
+    right = generator.random((n, 10)) < TRUE.of(scores)
+    return list(scores), [np.flatnonzero(row).tolist() for row in right]
+
+
+def test_the_scale_that_made_the_answers_is_found_and_held_out_lists_are_calibrated() -> None:
+    relevance = fit_relevance(*lists_of(2000))
+    assert (relevance.scale, relevance.offset) == (pytest.approx(1.5, abs=0.1), pytest.approx(-4.0, abs=0.2))
+    scores, relevant = lists_of(500, seed=1)
+    right = [np.isin(np.arange(10), some) for some in relevant]
+    held_out = calibration_error(relevance.of(np.concatenate(scores)), np.concatenate(right))
+    assert held_out < 0.02
+    assert relevance.error < 0.02
+    shifted = Relevance(relevance.scale, relevance.offset + 2.0, 0.0)
+    assert calibration_error(shifted.of(np.concatenate(scores)), np.concatenate(right)) > 0.1
+
+
+@pytest.mark.parametrize("scores", [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+def test_scores_that_separate_mislead_or_say_nothing_give_finite_growing_probabilities(scores: list[float]) -> None:
+    relevance = fit_relevance([scores] * 20, [(0,)] * 20)
+    p = relevance.of([-1.0, 0.0, 1.0])
+    assert np.isfinite(p).all()
+    assert (np.diff(p) > 0).all()
+    if scores != [1.0, 0.0]:
+        np.testing.assert_allclose(p, 0.5, atol=1e-3)
+
+
+def test_lists_of_one_dialogue_are_fitted_and_tested_apart() -> None:
+    scores, relevant = lists_of(100)
+    alone = fit_relevance(scores, relevant)
+    together = fit_relevance(scores, relevant, ["a", "b"] * 50)
+    assert (alone.scale, alone.offset) == (together.scale, together.offset)
+    assert alone.error != together.error
+    assert fit_relevance(scores, relevant, ["a"] * 100).error < 0.1  # no other dialogue is left to fit on
+
+
+@pytest.mark.parametrize("relevant", [(), (0, 1)])
+def test_lists_without_right_or_wrong_candidates_are_refused(relevant: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=f"{5 * len(relevant)} of 10 candidates are right; give lists with"):
+        fit_relevance([[1.0, 0.0]] * 5, [relevant] * 5)
