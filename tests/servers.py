@@ -19,6 +19,7 @@ import httpx
 from attached import end_with_parent
 
 LISTENING = re.compile(r"listening at (http://\S+);")
+PRINTED = re.compile(r"#key=(\S+)")
 
 
 @dataclass
@@ -28,11 +29,13 @@ class Running:
     Args:
         process: the server process; its children compute.
         url: its URL.
+        key: for changes, if it has no key file.
         lines: lines of its stderr so far.
     """
 
     process: "subprocess.Popen[str]"
     url: str = ""
+    key: str = ""
     lines: list[str] = field(default_factory=list)
     listening: threading.Event = field(default_factory=threading.Event)
     ready: threading.Event = field(default_factory=threading.Event)
@@ -47,6 +50,7 @@ class Running:
                 self.more.notify_all()
             if match := LISTENING.search(line):
                 self.url = match[1]
+                self.key = printed[1] if (printed := PRINTED.search(line)) else ""
                 self.listening.set()
             if line.startswith("ready: "):
                 self.ready.set()
@@ -54,7 +58,8 @@ class Running:
         self.ready.set()
 
     def client(self, **settings: Any) -> httpx.Client:
-        """A client for this server."""
+        """A client for this server, with the key that it prints."""
+        settings.setdefault("headers", {"authorization": f"Bearer {self.key}"} if self.key else {})
         return httpx.Client(base_url=self.url, timeout=60, **settings)
 
     @contextmanager

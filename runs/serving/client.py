@@ -110,9 +110,10 @@ class Client:
         self._free.clear()
 
 
-def post(path: str, body: bytes) -> bytes:
-    """A POST request."""
+def post(path: str, body: bytes, key: str = "") -> bytes:
+    """A POST request, with the key that the server prints if it changes candidates."""
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    head += f"\r\nauthorization: Bearer {key}" if key else ""
     return head.encode() + b"\r\n\r\n" + body
 
 

@@ -386,7 +386,8 @@ async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 if end.is_set():
                     return
                 one = {"id": f"{name}{number}", "text": f"reply {name} {number}"}
-                answer = await client.send(post("/v1/candidates", json.dumps({"candidates": [one]}).encode()))
+                request = post("/v1/candidates", json.dumps({"candidates": [one]}).encode(), running.key)
+                answer = await client.send(request)
                 statuses[f"add {answer.status}"] += 1
                 if answer.status == 200:
                     acknowledged.append(one["id"])
@@ -443,7 +444,7 @@ async def schemathesis(options: argparse.Namespace, folder: Path) -> dict[str, A
         command = [sys.executable, "-m", "schemathesis.cli", "run", running.url + "/openapi.json"]
         command += ["--max-examples", str(options.n or 500), "--seed", str(options.seed), "--checks", checks]
         command += ["--phases", "examples,coverage,fuzzing,stateful", "--no-shrink", "--continue-on-failure"]
-        command += ["--generation-database", "none"]
+        command += ["--generation-database", "none", "--header", f"authorization: Bearer {running.key}"]
         work = subprocess.run
         done = await asyncio.to_thread(work, command, stdout=subprocess.PIPE, text=True, cwd=folder)
         server_alive = running.process.poll() is None and len(running.workers) == 1

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import polyrank
 from polyrank.data.pool import pool_of, text_id
 from polyrank.data.values import rows_of
 from polyrank.errors import DataError, LockedError, UsageError
+from polyrank.index import open_writer, verify_index
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate, Context, Example, contexts_of
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.lexical import LexicalTerm
-from processes import files_open_in
+from processes import files_open_in, start
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
 TURNS = ["hi", "my wifi is down"]
@@ -107,15 +109,31 @@ def test_an_error_adds_nothing(home: Path) -> None:
         assert len(replies) == len(REPLIES)
 
 
-def test_the_lock_is_held_from_the_first_change_to_the_end(home: Path) -> None:
-    with polyrank.open(home / "index") as first, polyrank.open(home / "index") as second:
+def test_the_lock_is_held_during_changes_only(home: Path) -> None:
+    with polyrank.open(home / "index") as first, polyrank.open(home / "index", wait_s=0.0) as second:
         first.add(["the zebra is green"])
         assert "the zebra is green" in texts(second)
-        with pytest.raises(LockedError):
-            second.add(["another"])
-        first.close()
         second.add(["another"])
-    polyrank.open(home / "index").remove(["r0"])  # the lock was released
+        first.remove(["r0"])
+        with open_writer(home / "index"), pytest.raises(LockedError):
+            second.add(["a third"])
+
+
+def add_five(index: Path, name: str) -> None:
+    with polyrank.open(index, wait_s=60.0) as replies:
+        for number in range(5):
+            replies.add([f"reply {name} {number}"])
+
+
+def test_several_writers_take_turns(home: Path) -> None:
+    children = [start(add_five, home / "index", name) for name in "abc"]
+    with polyrank.open(home / "index", wait_s=60.0) as replies, ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda number: replies.add([f"thread {number}"]), range(9)))
+        for child in children:
+            child.join()
+            assert child.exitcode == 0
+        assert len(replies) == len(REPLIES) + 24
+    assert verify_index(home / "index") == []
 
 
 def test_closing_closes_all_files(home: Path) -> None:

@@ -69,7 +69,7 @@ def test_one_text_is_not_a_list_of_texts() -> None:
 
 @pytest.fixture
 def client(server: Running) -> Iterator[polyrank.Client]:
-    with polyrank.Client(server.url, retries=20) as client:
+    with polyrank.Client(f"{server.url}/#key={server.key}", retries=20) as client:
         yield client
 
 
@@ -360,7 +360,7 @@ def test_values_that_cannot_be_sent_are_data_errors() -> None:
 
 def test_asyncio_has_the_same(client: polyrank.Client, server: Running) -> None:
     async def ask() -> None:
-        async with polyrank.AsyncClient(server.url) as other:
+        async with polyrank.AsyncClient(f"{server.url}/#key={server.key}") as other:
             answers = await asyncio.gather(*(other.respond(CONTEXT, k=2) for _ in range(3)))
             wanted = [reply.id for reply in client.respond(CONTEXT, k=2).ranked]
             assert [[reply.id for reply in answer.ranked] for answer in answers] == [wanted] * 3

@@ -150,7 +150,7 @@ def lines(page: str) -> list[str]:
 def test_commands_run_as_printed(home: Path, page: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(home, tmp_path / "home"))
     with ExitStack() as servers:
-        url, milvus = ADDRESS, MILVUS
+        url, key, milvus = ADDRESS, "KEY", MILVUS
         if any(MILVUS in line for line in lines(page)):
             pytest.importorskip("milvus_lite", reason="milvus-lite is not installed, the server of this page")
             server = Milvus(tmp_path).start()
@@ -162,10 +162,12 @@ def test_commands_run_as_printed(home: Path, page: str, tmp_path: Path) -> None:
             for part in line.split(" && "):
                 words = shlex.split(part.replace(MILVUS, milvus))
                 if words[:2] == ["polyrank", "serve"]:
-                    url = servers.enter_context(serving(*words[2:], folder=folder)).url
+                    running = servers.enter_context(serving(*words[2:], folder=folder))
+                    url, key = running.url, running.key
                     continue
                 if words[0] != "polyrank" or "|" in words or "<" in words:
-                    command = ["bash", "-c", part.replace(ADDRESS, url).replace("curl -s", "curl -sS --fail-with-body")]
+                    part = part.replace(ADDRESS, url).replace("Bearer KEY", f"Bearer {key}")
+                    command = ["bash", "-c", part.replace("curl -s", "curl -sS --fail-with-body")]
                     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
                 else:
                     done = run(*shortened(words[1:]), cwd=folder)
@@ -182,7 +184,8 @@ def test_client_blocks_run_as_printed(home: Path, tmp_path: Path, monkeypatch: p
     with serving("support") as running:
         names: dict[str, Any] = {}
         for number, block in enumerate(blocks("docs/clients.md", "python")):
-            exec(compile(block.replace(ADDRESS, running.url), f"docs/clients.md, block {number}", "exec"), names)
+            code = block.replace(ADDRESS, running.url).replace('"KEY"', repr(running.key))
+            exec(compile(code, f"docs/clients.md, block {number}", "exec"), names)
         assert len(names["query"]) == 256
         names.clear()
         gc.collect()  # closes the sockets that the clients leave open

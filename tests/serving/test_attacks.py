@@ -54,7 +54,8 @@ VALUES = {
     "nothing": b"",
 }
 FIRST = {"documents": b'"query":"a",', "candidates": b'"context":"a",', "texts": b'"query":"a",'}
-TYPED = b"content-type: application/json\r\n"
+SECRET = b"the key that the server prints"
+TYPED = b"content-type: application/json\r\nauthorization: Bearer " + SECRET + b"\r\n"
 
 
 def head(method: str, path: str, lines: bytes = b"") -> bytes:
@@ -155,7 +156,7 @@ def memory(server: Running) -> int:
 def send(server: Running, data: bytes) -> None:
     """Send the bytes, and wait until an answer begins or the connection ends."""
     with socket.create_connection(server.address, timeout=60) as connection, contextlib.suppress(OSError):
-        connection.sendall(data)
+        connection.sendall(data.replace(SECRET, server.key.encode(), 1))
         connection.recv(2**20)
 
 

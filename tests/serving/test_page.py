@@ -61,10 +61,12 @@ class Watched:
         if not request.url.startswith((self.url, "data:", "blob:")):
             self.problems.append(request.url)
 
-    def open(self, url: str, view: str = "chat") -> Any:
-        """Open a path and wait until the list of models is loaded."""
-        self.url = url
-        self.page.goto(f"{url}/#{view}")
+    def open(self, server: Running, view: str = "chat") -> Any:
+        """Open the address that the server prints, then a view, and wait until the list of models is loaded."""
+        self.url = server.url
+        self.page.goto(f"{server.url}/#key={server.key}")
+        self.page.wait_for_url(f"{server.url}/")  # without the key
+        self.page.goto(f"{server.url}/#{view}")
         expect(self.page.locator("#model option").first).to_be_attached()
         return self.page
 
@@ -143,7 +145,7 @@ def best(path: str, context: list[str], k: int = 5) -> list[str]:
 
 
 def test_a_reply_is_sent_and_taken_back(watched: Watched, server: Running, paths: dict[str, str]) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, "my wifi is down")
     replies = shown(page)
     assert replies == best(paths["support"], ["my wifi is down"])
@@ -168,7 +170,7 @@ def test_a_reply_is_sent_and_taken_back(watched: Watched, server: Running, paths
 
 
 def test_a_reply_is_edited_before_it_is_sent(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, "my wifi is down")
     (first, *_) = shown(page)
     page.get_by_role("button", name="Edit reply 1").click()
@@ -187,7 +189,7 @@ def test_a_reply_with_gaps_is_sent_when_they_are_filled(
     polyrank.build_index(tmp_path / "index", "shipped:convert", pool)
     (tmp_path / "serve.toml").write_text('[feedback]\nfile = "feedback.db"\nkeep_text = true\n', "utf-8")
     with serving(f"index={tmp_path / 'index'}", "--config", tmp_path / "serve.toml") as running:
-        page = watched.open(running.url)
+        page = watched.open(running)
         send_turn(page, "I'm Zoe, where is AR-12345?")
         assert shown(page) == ["Zoe, AR-12345 comes on {date}"]
         expect(page.locator(".take mark")).to_have_text("{date}")
@@ -213,7 +215,7 @@ def test_why_colours_the_librarys_tokens(watched: Watched, server: Running, path
         "hi 🙂🙂",
         "🙂 my wifi is down 🙂 please restart it",
     ]  # UTF-16 offsets differ from code points
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, context[0])
     send_turn(page, context[1])
     page.get_by_role("button", name="Why reply 1").click()
@@ -240,7 +242,7 @@ def test_why_colours_the_librarys_tokens(watched: Watched, server: Running, path
 def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
     watched: Watched, server: Running, paths: dict[str, str]
 ) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     page.get_by_label("Model").select_option("poly")
     send_turn(page, "my wifi is down")
     page.get_by_role("button", name="Why reply 1").click()
@@ -256,7 +258,7 @@ def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
 def test_two_stages_show_both_scores_and_that_no_answer_is_good(
     watched: Watched, server: Running, paths: dict[str, str]
 ) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     page.get_by_label("Model").select_option("stages")
     send_turn(page, "my wifi is down")
     assert shown(page) == best(paths["stages"], ["my wifi is down"])
@@ -269,7 +271,7 @@ def test_two_stages_show_both_scores_and_that_no_answer_is_good(
 
 
 def test_two_models_answer_side_by_side(watched: Watched, server: Running, paths: dict[str, str]) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, "hello")
     page.get_by_text("Settings").click()
     page.get_by_label("Compare with").select_option("stages")
@@ -286,7 +288,7 @@ def test_two_models_answer_side_by_side(watched: Watched, server: Running, paths
 
 
 def test_a_model_without_a_catalogue_ranks_given_candidates(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     page.get_by_label("Model").select_option("ranker")
     page.get_by_label("Replies to rank").fill("pay the bill\nthanks\n\nthe light is red")
     page.get_by_label("Customer message").fill("the light is green")
@@ -302,7 +304,7 @@ def test_a_model_without_a_catalogue_ranks_given_candidates(watched: Watched, se
 
 
 def test_the_next_answer_reflects_a_change_of_the_catalogue(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, "did it restart did it restart")  # near the new reply for any weights, but not equal to it
     page.get_by_role("link", name="Catalogue").click()
     expect(page.locator("#n-candidates")).to_have_text("7 replies")
@@ -352,7 +354,7 @@ def test_the_next_answer_reflects_a_change_of_the_catalogue(watched: Watched, se
 
 
 def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, "my wifi is down")
     with server.client() as client:
         answer = client.post(
@@ -385,7 +387,7 @@ def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, s
 def test_the_scale_of_bars_includes_zero(
     scores: list[float], bars: list[list[float]], watched: Watched, server: Running
 ) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     drawn = page.evaluate(
         "async all => { const { scaleOf } = await import('/page/replies.js'); return all.map(scaleOf(all)) }", scores
     )
@@ -393,7 +395,7 @@ def test_the_scale_of_bars_includes_zero(
 
 
 def test_why_starts_with_the_largest_share_even_of_a_special_token(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     begin = """async ([turns, rest]) => {
         const { explained } = await import('/page/why.js');
         const text = share => ({ text: "hi", share, tokens: [{ text: "hi", start: 0, end: 2, share }] });
@@ -412,13 +414,13 @@ def test_why_shows_the_weight_of_each_part_of_a_sum(watched: Watched, server: Ru
         const parts = Object.fromEntries(names.map((name, i) => [name, { ...part, weight: [1, 0.25, null][i] }]));
         return [...explained({ ...part, parts }).querySelectorAll(":scope > h4")].map(one => one.textContent);
     }"""
-    page = watched.open(server.url)
+    page = watched.open(server)
     titles = ["Term 1 bi (weight 1)", "Term 2 count (weight 0.25)", "Term 3 other"]
     assert page.evaluate(sum_of, ["1 bi", "2 count", "3 other"])[-3:] == titles
 
 
 def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url, "catalogue")
+    page = watched.open(server, "catalogue")
     rows = page.locator("#rows > li")
     expect(rows).to_have_count(7)
     before = rows.all_inner_texts()
@@ -437,7 +439,7 @@ def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server
 
 
 def test_the_catalogue_is_filtered_exported_and_imported(watched: Watched, server: Running, tmp_path: Path) -> None:
-    page = watched.open(server.url, "catalogue")
+    page = watched.open(server, "catalogue")
     expect(page.locator("#n-candidates")).to_have_text("7 replies")
     page.get_by_label("Filter by metadata").fill('team = "billing"')
     expect(page.locator("#n-candidates")).to_have_text("1 of 7 replies")
@@ -475,7 +477,7 @@ def test_an_edit_does_not_replace_that_of_another_user(watched: Watched, server:
             client.post("/v1/candidates", json={"candidates": rows, "replace": True}).raise_for_status()
 
     save("one")
-    page = watched.open(server.url, "catalogue")
+    page = watched.open(server, "catalogue")
     page.get_by_role("button", name="Edit shared").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Text").fill("mine")
@@ -503,7 +505,7 @@ def test_an_edit_does_not_replace_that_of_another_user(watched: Watched, server:
 
 
 def test_a_late_answer_does_not_close_the_next_dialog(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url, "catalogue")
+    page = watched.open(server, "catalogue")
     held: list[Any] = []
     page.route("**/v1/candidates", lambda route: held.append(route))
     dialog = page.get_by_role("dialog")
@@ -520,7 +522,7 @@ def test_a_late_answer_does_not_close_the_next_dialog(watched: Watched, server: 
 
 
 def test_a_search_while_a_reply_is_removed(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url, "catalogue")
+    page = watched.open(server, "catalogue")
     held: list[Any] = []
     page.route("**/v1/candidates/remove", lambda route: held.append(route))
     with page.expect_request("**/v1/candidates/remove"):
@@ -533,7 +535,7 @@ def test_a_search_while_a_reply_is_removed(watched: Watched, server: Running) ->
 
 
 def test_waiting_for_a_server_ends_with_its_request(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     page.route("**/live", lambda _: None)  # never answers
     begin = """async () => {
         const { whenBack } = await import('/page/api.js');
@@ -546,7 +548,7 @@ def test_waiting_for_a_server_ends_with_its_request(watched: Watched, server: Ru
 
 
 def test_no_change_reaches_the_catalogue_of_another_model(watched: Watched, server: Running, tmp_path: Path) -> None:
-    page = watched.open(server.url, "catalogue")
+    page = watched.open(server, "catalogue")
     expect(page.locator("#rows > li")).to_have_count(7)
     imported: list[str] = []
 
@@ -579,7 +581,7 @@ def test_no_change_reaches_the_catalogue_of_another_model(watched: Watched, serv
 
 
 def test_a_first_visit_offers_example_turns(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     examples = page.locator("#example-turns button")
     expect(examples).to_have_count(3)
     text = examples.first.inner_text()
@@ -591,7 +593,7 @@ def test_a_first_visit_offers_example_turns(watched: Watched, server: Running) -
 
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_the_chat_recovers_after_an_outage(by_itself: bool, watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     for path in ("**/v1/respond", "**/live"):
         page.route(path, lambda route: route.abort())
     page.get_by_label("Customer message").fill("my wifi is down")
@@ -609,7 +611,7 @@ def test_the_chat_recovers_after_an_outage(by_itself: bool, watched: Watched, se
 
 
 def test_markup_in_a_text_is_shown_as_text(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     page.get_by_text("Settings").click()
     page.get_by_label("Number of replies").select_option("10")
     said = f"so {NASTY}"
@@ -627,7 +629,7 @@ def test_markup_in_a_text_is_shown_as_text(watched: Watched, server: Running) ->
 
 
 def test_everything_by_keyboard(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     press = page.keyboard.press
     press("Tab")
     expect(page.get_by_role("link", name="Skip")).to_be_focused()
@@ -687,7 +689,7 @@ def test_everything_by_keyboard(watched: Watched, server: Running) -> None:
 
 
 def test_new_replies_are_announced_and_fields_have_labels(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, "hello")
     expect(page.locator("[aria-live]")).to_contain_text(f"The best: {shown(page)[0]}")
     nameless = page.evaluate(
@@ -697,7 +699,7 @@ def test_new_replies_are_announced_and_fields_have_labels(watched: Watched, serv
 
 
 def test_a_filter_applies_and_a_wrong_one_shows_an_error(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, "hello")
     page.get_by_text("Settings").click()
     page.get_by_label("Filter", exact=True).fill('team = "billing"')
@@ -736,7 +738,7 @@ def test_the_page_waits_for_models_and_reports_an_ended_server(watched: Watched,
 
 
 def test_figures_equal_those_of_the_server(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, "hello")
     page.get_by_role("link", name="Figures").click()
     expect(page.locator(".served h4")).to_have_text(["support", "poly", "stages", "ranker"])
@@ -755,7 +757,7 @@ def test_figures_equal_those_of_the_server(watched: Watched, server: Running) ->
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: Running) -> None:
     watched.page.set_viewport_size({"width": 360, "height": 740})
-    page = watched.open(server.url)
+    page = watched.open(server)
     send_turn(page, LONG)
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
@@ -775,7 +777,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: R
 
 
 def test_light_and_dark(watched: Watched, server: Running) -> None:
-    page = watched.open(server.url)
+    page = watched.open(server)
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
     page.emulate_media(color_scheme="dark")
@@ -799,7 +801,7 @@ def test_outcomes_are_sent_to_a_server_that_stores_feedback(
     with serving(f"support={paths['support']}", "--config", config) as running, running.client() as client:
         if "/v1/feedback" not in client.get("/openapi.json").json()["paths"]:
             pytest.skip("this server does not store feedback")
-        page = watched.open(running.url)
+        page = watched.open(running)
         for text, name in [("hello", "Take reply 2"), ("the light is red", "None fits")]:
             send_turn(page, text)
             with page.expect_response("**/v1/feedback") as response:

@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +382,71 @@ def test_a_context_too_long_for_feedback_is_refused_first(client: httpx.Client) 
 def test_without_keys_a_proxy_is_refused(client: httpx.Client, header: str) -> None:
     answer = client.delete("/v1/candidates/r0", headers={header: "for=192.0.2.1"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_keys")
+
+
+@contextlib.contextmanager
+def proxy(server: Running, added: dict[str, str]) -> Iterator[str]:
+    """A reverse proxy on this machine, as nginx's ``proxy_pass``: the request names the server as its host."""
+
+    class Forward(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            hop = {"host", "connection", "content-length"}
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in hop}
+            headers |= {"connection": "close"} | added
+            answer = upstream.request(self.command, server.url + self.path, headers=headers, content=body)
+            self.send_response(answer.status_code)
+            self.send_header("content-length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        do_POST = do_DELETE = do_PUT = do_GET  # noqa: N815  # the standard library's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with httpx.Client() as upstream, ThreadingHTTPServer(("127.0.0.1", 0), Forward) as own:
+        threading.Thread(target=own.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{own.server_port}"
+        own.shutdown()
+
+
+@pytest.mark.parametrize("added", [{}, {"x-forwarded-for": "192.0.2.1"}, {"via": "1.1 proxy"}])
+def test_without_keys_a_proxy_passes_no_changes(server: Running, client: httpx.Client, added: dict[str, str]) -> None:
+    """The defaults of nginx (nothing added), of HAProxy, Caddy and Traefik (addresses), and of Squid and Varnish."""
+    before = client.get("/v1/candidates").json()["n_candidates"]
+    with proxy(server, added) as url, httpx.Client(base_url=url, headers={"host": "support.example"}) as stranger:
+        one = {"candidates": [{"id": "foreign", "text": "send money"}], "replace": True}
+        for key in ({}, {"authorization": "Bearer " + "k" * 32}, {"authorization": "Basic Og=="}):
+            for answer in (
+                stranger.post("/v1/candidates", json=one, headers=key),
+                stranger.post("/v1/candidates/remove", json={"ids": ["r0"]}, headers=key),
+                stranger.delete("/v1/candidates/r0", headers=key),
+                stranger.put("/v1/candidates/r0", json={}, headers=key),
+                stranger.post("//v1/candidates", json=one, headers=key),
+                stranger.post("/v1//candidates", json=one, headers=key),
+                stranger.post("/v1/%63andidates", json=one, headers=key),
+            ):
+                assert answer.status_code in (401, 403, 404, 405), answer.text
+                assert server.key not in answer.text
+        assert stranger.get("/openapi.json").status_code == (403 if added else 200)
+    page = client.get("/v1/candidates").json()
+    assert (page["n_candidates"], page["candidates"][0]["id"]) == (before, "r0")
+
+
+def test_without_keys_the_printed_address_may_change_candidates(server: Running) -> None:
+    assert len(server.key) >= 32
+    with httpx.Client(base_url=server.url) as own:
+        refused = own.delete("/v1/candidates/r0")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert refused.headers["www-authenticate"].startswith("Basic ")  # so that browsers ask for it
+        assert own.post("/v1/candidates", json={"candidates": []}, auth=("", server.key)).status_code == 200
+    with polyrank.Client(f"{server.url}/#key={server.key}") as client:
+        assert client.add([{"id": "own", "text": "my text"}]) == ["own"]
+        assert client.remove(["own"]) == 1
+        assert server.key not in repr(client)
+    with polyrank.Client(server.url) as client, pytest.raises(UsageError, match="the key that the server printed"):
+        client.remove(["r0"])
 
 
 def test_a_host_is_one_name_of_this_machine(server: Running, client: httpx.Client) -> None:

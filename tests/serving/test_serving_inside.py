@@ -104,8 +104,9 @@ def in_thread(setup: Setup) -> Iterator[Worker]:
 def inside(models: dict[str, str], settings: ServingSettings = BASIC) -> Iterator[TestClient]:
     """A server whose worker is a thread."""
     with in_thread(Setup.of(models, settings)) as worker:
-        app, _ = create_app(models, settings, worker)
-        with TestClient(app, base_url="http://localhost") as client:
+        app, server = create_app(models, settings, worker)
+        headers = {"authorization": f"Bearer {server.keys.secret}"} if not server.keys else {}
+        with TestClient(app, base_url="http://localhost", headers=headers) as client:
             limit = time.monotonic() + 60
             while client.get("/ready").status_code != 200:
                 assert time.monotonic() < limit
@@ -724,7 +725,7 @@ def test_a_request_is_logged_without_its_texts(client: TestClient, caplog: pytes
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row.pop("time"))
     assert row == {
         "request_id": answer.headers["x-request-id"], "method": "DELETE", "route": "/v1/candidates/{id}",
-        "status": 200, "client": "testclient", "key": None,
+        "status": 200, "client": "testclient", "key": "printed",
     }  # fmt: skip
 
 
@@ -882,8 +883,9 @@ def test_files_of_keys(tmp_path: Path, content: str | None, problem: str) -> Non
 def test_a_key_is_sent_as_bearer_or_as_a_password(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"# own\n {'k' * 16} \n{'é' * 20}\n")
     keys = Keys.read(tmp_path / "keys")
-    assert keys
+    assert (bool(keys), keys.secret) == (True, "")
     assert not Keys()
+    assert Keys().secret != Keys().secret
     password = base64.b64encode(f"me:{'k' * 16}".encode()).decode()
     for sent, admitted in (
         (f"Bearer {'k' * 16}", True), (f"bearer  {'k' * 16} ", True), (f"Bearer {'é' * 20}", True),

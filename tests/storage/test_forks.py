@@ -35,36 +35,47 @@ def ended(*pids):
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 """
 CHILDREN_ADD = """
-replies = polyrank.open(sys.argv[1], device="cpu")
+from polyrank.index import open_writer
+replies = polyrank.open(sys.argv[1], device="cpu", wait_s=60.0)
+before = len(replies)
 replies.add(["by the parent"])
 
 def add():
-    answers = [replies.answer(f"question {i}", 1).text for i in range(20)]
+    answers = [replies.answer(f"question {i}", 1).text for i in range(10)]
     assert all(answers), answers
+    for i in range(3):
+        replies.add([f"by child {os.getpid()} {i}"])
+
+children = [in_child(add) for _ in range(4)]
+for i in range(3):
+    replies.add([f"by the parent {i}"])
+assert ended(*children) == [0] * 4
+assert len(replies) == before + 16, len(replies)
+
+writer = open_writer(sys.argv[1])
+writer.remove(["none"])
+
+def refused():
     try:
-        replies.add(["too early"])
+        writer.remove(["none"])
         return 2
     except LockedError as error:
         assert f"process {os.getppid()}" in str(error), error
-    assert len(replies) == 204, len(replies)
 
-codes = ended(*(in_child(add) for _ in range(4)))
-assert codes == [0] * 4, codes
-replies.add(["again by the parent"])  # the children released nothing of its lock
-replies.close()
-replies = polyrank.open(sys.argv[1], device="cpu")
-replies.remove(["none"])  # takes the lock
-reader, writer = os.pipe()
+assert ended(*(in_child(refused) for _ in range(4))) == [0] * 4
+writer.remove(["none"])  # the children released nothing of its lock
+reader, end = os.pipe()
 
 def wait():
-    os.read(reader, 1)  # until the parent has closed its index
-    replies.add(["by a child"], replace=True)
+    os.read(reader, 1)  # until the parent has closed its writer
+    assert writer.remove(["none"]) == 0
+    writer.close()
+    replies.add(["by a child"])
 
 child = in_child(wait)
-replies.close()
-os.write(writer, b"x")
-codes = ended(child)
-assert codes == [0], codes
+writer.close()
+os.write(end, b"x")
+assert ended(child) == [0]
 with polyrank.open(sys.argv[1], device="cpu") as other:
     other.add(["at the end"])
     assert other.answer("by a child", 1, allow_echo=True).text == "by a child"
@@ -143,8 +154,8 @@ def test_children_of_a_writer_read_and_wait_for_its_lock(index: Path) -> None:
     run(CHILDREN_ADD, index)
     with open_index(index) as opened:
         texts = {candidate.text for _, candidate in opened.iter_candidates()}
-    assert len(texts) == 207
-    assert {"by the parent", "again by the parent", "by a child", "at the end"} < texts
+    assert len(texts) == 221
+    assert {"by the parent", "by the parent 2", "by a child", "at the end"} < texts
     verify_index(index)
 
 

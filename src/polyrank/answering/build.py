@@ -222,7 +222,13 @@ def with_counts(
     return completed
 
 
-def update_counts(path: AnyPath, counts: Mapping[str, int], taken: Mapping[str, int] = MappingProxyType({})) -> int:
+def update_counts(
+    path: AnyPath,
+    counts: Mapping[str, int],
+    taken: Mapping[str, int] = MappingProxyType({}),
+    *,
+    wait_s: float = 0.0,
+) -> int:
     """Set the metadata field ``count`` of an index's candidates; their vectors stay, and no model is loaded.
 
     A candidate's new count is ``counts[text] + taken[id]``, where a missing value is 0. Candidates that are in neither
@@ -232,6 +238,7 @@ def update_counts(path: AnyPath, counts: Mapping[str, int], taken: Mapping[str, 
         path: the index folder.
         counts: how often each text was said.
         taken: how often users sent each candidate, by id, see ``polyrank.feedback.count_taken``.
+        wait_s: seconds to wait while another process changes the index.
 
     Returns:
         How many candidates have another count now.
@@ -240,7 +247,7 @@ def update_counts(path: AnyPath, counts: Mapping[str, int], taken: Mapping[str, 
         LockedError: another process is changing the index.
         ResourceError: the disk is full or failing; the changes written so far stay.
     """
-    with open_writer(path) as writer, open_catalogue(path) as index:
+    with open_writer(path, wait_s=wait_s) as writer, open_catalogue(path) as index:
         changed = []
         for _, candidate in index.iter_candidates():
             count = counts.get(candidate.text, 0) + taken.get(candidate.id, 0)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from polyrank.answering.replies import Replies
+from polyrank.answering.replies import WAIT_S, Replies
 from polyrank.config.checked import read_choice
 from polyrank.devices.choice import choose_device
 from polyrank.errors import UsageError
@@ -26,6 +26,7 @@ def open_replies(
     distinct: bool = True,
     device: str = "auto",
     backend: Backend = "torch",
+    wait_s: float = WAIT_S,
 ) -> Replies:
     """Open an index folder under its model or ranker: ``polyrank.open``.
 
@@ -37,6 +38,7 @@ def open_replies(
         distinct: return each text once.
         device: for networks and the search of a local index.
         backend: of every model, see ``polyrank.load``.
+        wait_s: seconds that a change waits while another process changes the index.
 
     Raises:
         ArtifactError: the folder is not an index, something in it is damaged, or the model has changed since.
@@ -51,7 +53,7 @@ def open_replies(
         if model is None or isinstance(model, str | os.PathLike):
             model = scorer_of_index(index.model, model, device=device, backend=backend)
         searched_on = str(choose_device(device))
-        replies = Replies(model, index, mode=mode or "exact", distinct=distinct, device=searched_on)
+        replies = Replies(model, index, mode=mode or "exact", distinct=distinct, device=searched_on, wait_s=wait_s)
         opened.pop_all()
     return replies
 

@@ -1,8 +1,10 @@
 """An index under a ranker: it answers, and candidates may be added and removed at any time. It has one path."""
 
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -45,12 +47,15 @@ from polyrank.storage.forks import new_lock
 
 log = logging.getLogger("polyrank")
 
+WAIT_S = 5.0  # for other processes that change the index
+TURN_S = 0.01  # between two changes of one process, in which others that wait get a turn
+
 
 class Replies(Closing):
     """The candidates of an index, ranked.
 
-    Changes that other processes make in the index show in the next answer. The first change made here locks the index;
-    ``close``, or the end of a ``with`` block, releases the lock.
+    Changes that other processes make in the index show in the next answer. A change made here locks the index, waits
+    for up to ``wait_s`` if another process changes it, and releases the lock.
 
     Args:
         scorer: an encoder, or a ranker with one.
@@ -59,6 +64,7 @@ class Replies(Closing):
             inner-product index. See ``polyrank.search.search``.
         distinct: return each text once, with the id of its best candidate.
         device: for the search of a local index.
+        wait_s: see above.
 
     Raises:
         UsageError: the scorer has no vectors.
@@ -66,9 +72,16 @@ class Replies(Closing):
     """
 
     def __init__(
-        self, scorer: Scorer, index: Index, *, mode: Mode = "exact", distinct: bool = True, device: str = "cpu"
+        self,
+        scorer: Scorer,
+        index: Index,
+        *,
+        mode: Mode = "exact",
+        distinct: bool = True,
+        device: str = "cpu",
+        wait_s: float = WAIT_S,
     ) -> None:
-        self.scorer, self.index = as_ranker(scorer), index
+        self.scorer, self.index, self.wait_s = as_ranker(scorer), index, wait_s
         self.encoder: Encoder = encoder_of(self.scorer)
         check_fingerprint(index.fingerprint, self.encoder.fingerprint, index.path)
         if self.scorer.prior and not any(COUNT_FIELD in c.metadata for c in index.page(n=50).candidates):
@@ -76,6 +89,7 @@ class Replies(Closing):
         self.mode, self.distinct, self.device = mode, distinct, device
         self.n_stages = 2 if self.scorer.rerankers else 1
         self._writer: IndexWriter | None = None
+        self._released = 0.0
         self._writer_lock = new_lock()  # threads must not open two
         self._closed = False
         self._languages = Languages(index)
@@ -341,11 +355,12 @@ class Replies(Closing):
 
         Raises:
             DataError: names faulty candidates by position.
-            LockedError: another process is changing the index.
+            LockedError: another process is still changing the index after ``wait_s``.
             ResourceError: the disk is full; nothing was added.
         """
         new = pool_of(candidates)
-        add_to_index(self._changing(), self.scorer, new, replace=replace)
+        with self._changing() as writer:
+            add_to_index(writer, self.scorer, new, replace=replace)
         return [candidate.id for candidate in new]
 
     def replace(self, candidates: Iterable[CandidateLike]) -> list[str]:
@@ -356,7 +371,8 @@ class Replies(Closing):
         """Remove candidates by id, ignoring unknown ids. Returns how many were removed."""
         if isinstance(ids, str):
             raise TypeError(f"ids = {ids!r} is one id; write a list of ids")
-        return self._changing().remove(ids)
+        with self._changing() as writer:
+            return writer.remove(ids)
 
     def snapshot(self, path: AnyPath) -> None:
         """Copy the present index into a new folder, whole or not at all.
@@ -364,24 +380,44 @@ class Replies(Closing):
         Raises:
             UsageError: the path exists or is inside the index.
         """
-        self._changing().snapshot(path)
+        with self._changing() as writer:
+            writer.snapshot(path)
 
     def close(self) -> None:
-        """Close the index and release its lock."""
+        """Close the index; if a change made here started a compaction, wait for it and release the lock."""
         with self._writer_lock, ExitStack() as both:
             both.callback(self.index.close)
-            if self._writer is not None:
-                both.callback(self._writer.close)
-            self._writer = None
+            both.callback(self._release)
             self._closed = True
 
-    def _changing(self) -> IndexWriter:
+    @contextmanager
+    def _changing(self) -> Iterator[IndexWriter]:
+        """The writer, for one change by one thread; closed afterwards, or when its compaction has ended."""
         with self._writer_lock:
             if self._closed:
                 raise UsageError("the index is closed; open it again with polyrank.open")
             if self._writer is not None and not self._writer.is_current:
-                self._writer.close()
-                self._writer = None
+                self._release()
             if self._writer is None:
-                self._writer = open_writer(self.index.path)
-            return self._writer
+                time.sleep(max(0.0, self._released + TURN_S - time.monotonic()))
+            writer = self._writer = self._writer or open_writer(self.index.path, wait_s=self.wait_s)
+            try:
+                yield writer
+            finally:
+                if not writer.is_compacting:
+                    self._release()
+                else:
+                    threading.Thread(target=self._release_later, args=(writer,), daemon=True).start()
+
+    def _release_later(self, writer: IndexWriter) -> None:
+        writer.wait_compacted()
+        with self._writer_lock:
+            if self._writer is writer and not writer.is_compacting:
+                self._release()
+
+    def _release(self) -> None:
+        """Close the writer, if there is one."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+            self._released = time.monotonic()

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks, use_processor
 from polyrank.cli.examples import load_examples
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads
+from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads, Wait
 from polyrank.devices.distributed import on_rank_zero, process_group
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.wording import counted
@@ -119,6 +119,7 @@ def index_add(
     candidates: Replies,
     replace: Annotated[bool, Option("--replace", help="Replace candidates with the same ids.")] = False,
     model: MovedModel = None,
+    wait: Wait = 0.0,
     device: Device = "auto",
     threads: Threads = None,
     backend: Runtime = "torch",
@@ -140,7 +141,7 @@ def index_add(
     check_candidates(pool)
     scorer = scorer_of_index(built_with, model, device=device, backend=runtime)
     fingerprint = encoder_of(scorer).fingerprint
-    with open_writer(index, fingerprint=fingerprint) as writer, encoding_progress() as progress:
+    with open_writer(index, fingerprint=fingerprint, wait_s=wait) as writer, encoding_progress() as progress:
         n = add_to_index(writer, scorer, pool, replace=replace, progress=progress)
         report_cut_texts(scorer)
         there = f" ({len(pool) - n:,} were already in the index)" if n < len(pool) else ""
@@ -156,6 +157,7 @@ def index_update_counts(
         Path | None,
         Option(help="A feedback file of `polyrank serve`: replies that users sent unchanged count too."),
     ] = None,
+    wait: Wait = 0.0,
 ) -> None:
     """Set the count of each reply from the field `count` of a file; texts are not encoded again.
 
@@ -169,7 +171,7 @@ def index_update_counts(
     if feedback is not None:
         with FeedbackStore(feedback, write=False) as store:
             taken = count_taken(store.requests())
-    n = update_counts(index, counts, taken)
+    n = update_counts(index, counts, taken, wait_s=wait)
     notify(f"{index}: updated the counts of {counted(n, 'candidate')}")
 
 
@@ -179,6 +181,7 @@ def index_remove(
     ids: Annotated[list[str] | None, Argument(help="Ids of candidates.")] = None,
     file: Annotated[Path | None, Option(help="A file of ids, one per line.")] = None,
     filter: FilterText = None,
+    wait: Wait = 0.0,
 ) -> None:
     """Remove candidates by id, or those that match a filter. Unknown ids are ignored."""
     from polyrank.data.rows import numbered_lines
@@ -193,7 +196,7 @@ def index_remove(
             names.append(line.strip())
     if not names and condition is None:
         raise UsageError("no ids were given; give ids, a file of ids with --file, or a --filter")
-    with open_writer(index) as writer:
+    with open_writer(index, wait_s=wait) as writer:
         if condition is not None:
             with open_index(index) as opened:  # the writer's lock excludes other changes
                 names = [candidate.id for _, candidate in opened.iter_candidates(condition)]
@@ -202,25 +205,27 @@ def index_remove(
 
 
 @add_command(index_app, "compact", "my-index")
-def index_compact(index: IndexPath) -> None:
+def index_compact(index: IndexPath, wait: Wait = 0.0) -> None:
     """Rebuild the matrix that searches read. polyrank also does this by itself after many changes."""
     from polyrank.index import open_writer
 
-    with open_writer(index) as writer:
+    with open_writer(index, wait_s=wait) as writer:
         writer.compact()
         notify(f"{index}: {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "snapshot", "my-index -o backup")
 def index_snapshot(
-    index: IndexPath, output: Annotated[Path, Option("-o", "--output", help="The index folder to make.")]
+    index: IndexPath,
+    output: Annotated[Path, Option("-o", "--output", help="The index folder to make.")],
+    wait: Wait = 0.0,
 ) -> None:
     """Copy an index in its present state; it stays searchable meanwhile."""
     from polyrank.index import open_writer
     from polyrank.index.local.writer import check_snapshot_path
 
     check_snapshot_path(index, output)
-    with open_writer(index) as writer:
+    with open_writer(index, wait_s=wait) as writer:
         writer.snapshot(output)
         notify(f"{output}: {counted(len(writer), 'candidate')}")
 

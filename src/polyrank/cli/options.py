@@ -57,6 +57,9 @@ Runtime = Annotated[str, Option(help="torch, or an export of the model: onnx, on
 AllowEcho = Annotated[
     bool, Option("--allow-echo", help="Also return replies that repeat a turn of the context word for word.")
 ]
+Wait = Annotated[
+    float, Option(min=0, metavar="SECONDS", help="Wait this long for another process that changes the index.")
+]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 SkipBad = Annotated[bool, Option("--skip-bad", help="Count and skip bad rows.")]
 Limit = Annotated[int | None, Option(min=1, help="Use only the first N examples.")]

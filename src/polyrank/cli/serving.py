@@ -74,8 +74,9 @@ def serve(
     from polyrank.serving.log import log_to_stderr
     from polyrank.serving.run import serve
 
-    def listening(address: str) -> None:
-        notify(f"listening at {address}; loading {', '.join(models)}")
+    def listening(address: str, secret: str) -> None:
+        changes = f"; to change candidates, open {address}/#key={secret}" if secret else ""
+        notify(f"listening at {address}; loading {', '.join(models)}{changes}")
 
     def ready(server: "Server") -> None:
         for name, info in server.pool.info.items():

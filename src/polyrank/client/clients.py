@@ -77,6 +77,8 @@ class _Connection:
     _http: Any
 
     def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 60.0, retries: int = 4) -> None:
+        url, _, printed = url.partition("#key=")  # the address that a server without keys prints
+        api_key = printed or None if api_key is None else api_key
         if not url.startswith(("http://", "https://")):
             raise UsageError(
                 f"url = {url!r} does not start with http:// or https://; give a URL such as http://127.0.0.1:8600"
@@ -143,7 +145,7 @@ class Client(_Connection, Closing):
     """A client for a polyrank server. Close it, or use it in a ``with``. It is thread-safe.
 
     Args:
-        url: of the server, such as "http://127.0.0.1:8600".
+        url: of the server, such as "http://127.0.0.1:8600"; the address that it prints contains the key for changes.
         api_key: a key from the server's key file.
         timeout_s: seconds to wait for the server in each step: to connect, to send, and to receive.
         retries: how often to repeat a request that a busy server refused or that did not reach the server. The client

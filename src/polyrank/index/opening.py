@@ -1,11 +1,12 @@
 """Opens an index of any kind by its path: the only module that distinguishes kinds. No torch."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from polyrank.errors import UsageError
+from polyrank.errors import LockedError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.local import LocalIndex, LocalWriter, local_problems, write_local
 from polyrank.index.local.writer import INDEX_FILES
@@ -17,6 +18,8 @@ from polyrank.loading.folders import FolderKind, folder_kind
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable
 from polyrank.storage.quantized import Precision
+
+POLL_S = 0.005  # between two attempts to become the writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +82,27 @@ def open_catalogue(path: AnyPath) -> Index:
     return _kind_of(path).catalogue(Path(path))
 
 
-def open_writer(path: AnyPath, *, fingerprint: str | None = None) -> IndexWriter:
+def open_writer(path: AnyPath, *, fingerprint: str | None = None, wait_s: float = 0.0) -> IndexWriter:
     """Open an index to change it, as the only writer on this machine.
 
     Args:
         path: the folder.
         fingerprint: of the encoder that makes the vectors; None: not checked.
+        wait_s: seconds to wait while another writer has it open.
 
     Raises:
-        LockedError: another writer has it open.
+        LockedError: another writer still has it open.
         ArtifactError: missing, damaged, or made by another encoder.
         OfflineError: the index is on a server that does not answer.
     """
-    return _kind_of(path).writer(Path(path), fingerprint=fingerprint)
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            return _kind_of(path).writer(Path(path), fingerprint=fingerprint)
+        except LockedError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(POLL_S)
 
 
 def verify_index(path: AnyPath) -> list[str]:

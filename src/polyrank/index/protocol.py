@@ -246,6 +246,9 @@ class IndexWriter(CandidateStore):
         """Whether ``close`` would wait for a compaction."""
         return False
 
+    def wait_compacted(self) -> None:
+        """Wait for a running compaction; others can make changes meanwhile."""
+
     @abstractmethod
     def add(
         self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False

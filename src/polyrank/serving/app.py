@@ -24,7 +24,7 @@ from polyrank.serving.errors import COHERE, TEI, HttpError, http_error, of_valid
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import OPEN, Guard
 from polyrank.serving.jobs import OverloadedError
-from polyrank.serving.keys import Keys
+from polyrank.serving.keys import Keys, file_stamp
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
 from polyrank.serving.pool import Pool, RefusedError, Worker, WorkerDiedError
@@ -35,6 +35,7 @@ from polyrank.serving.worker import Setup
 log = logging.getLogger("polyrank.serving")
 
 CHECK_S = 1.0  # between checks of the locks
+KEYS_S = 0.25  # between checks of the file of keys
 
 
 def _paths(router: APIRouter) -> frozenset[str]:
@@ -60,6 +61,7 @@ def create_app(
     Raises:
         UsageError: the file of API keys is invalid.
     """
+    stamp = file_stamp(settings.api_key_file)
     keys = Keys.read(Path(settings.api_key_file)) if settings.api_key_file else Keys()
     metrics = Metrics()
     pool = Pool(
@@ -70,7 +72,7 @@ def create_app(
         on_batch=metrics.computed,
         started=started,
     )
-    server = Server(settings, dict(models), pool, metrics, int(time.time()), keys)
+    server = Server(settings, dict(models), pool, metrics, int(time.time()), keys, keys_stamp=stamp)
     if settings.feedback.file is not None:
         kept = server.feedback = FeedbackLog(Path(settings.feedback.file), settings.feedback.keep_text)
         metrics.gauge("feedback_waiting", "Lists of shown replies that wait for the disk.", lambda: len(kept))
@@ -81,11 +83,12 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         pool.start()
-        locks = asyncio.create_task(_release_idle_locks(server))
+        checks = [asyncio.create_task(check(server)) for check in (_release_idle_locks, _watch_keys)]
         try:
             yield
         finally:
-            locks.cancel()
+            for check in checks:
+                check.cancel()
             await pool.close()
             if server.feedback is not None:  # first, because the rest may wait long for a disk or a server
                 server.feedback.close()
@@ -141,6 +144,16 @@ async def _release_idle_locks(server: Server) -> None:
         for catalogue in list(server.catalogues.values()):
             await loop.run_in_executor(server.threads, catalogue.close_if_idle)
         await asyncio.sleep(CHECK_S)
+
+
+async def _watch_keys(server: Server) -> None:
+    """Read the keys again once their file has changed and is complete: signals that arrive together may be lost."""
+    seen = server.keys_stamp
+    while server.keys:
+        await asyncio.sleep(KEYS_S)
+        before, seen = seen, file_stamp(server.settings.api_key_file)
+        if before == seen != server.keys_stamp:
+            server.read_keys()
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

@@ -18,7 +18,7 @@ from polyrank.serving.errors import HttpError, shown
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import SMALL_BODY
 from polyrank.serving.jobs import OverloadedError
-from polyrank.serving.keys import Keys
+from polyrank.serving.keys import Keys, file_stamp
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.strict import refuse_size
@@ -46,6 +46,7 @@ class Server:
         metrics: for Prometheus.
         started: start time in seconds since 1970.
         keys: API keys.
+        keys_stamp: of the file of keys when it was last read.
         feedback: records shown replies and outcomes; None: no feedback is kept.
         draining: whether the server is about to stop.
         catalogues: by the index's folder, which several names may share.
@@ -62,6 +63,7 @@ class Server:
     feedback: FeedbackLog | None = None
     draining: bool = False
     n_blocking: int = 0
+    keys_stamp: tuple[int, ...] = ()
     catalogues: dict[Path, Catalogue] = field(default_factory=dict)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))
     parsing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "polyrank-json"))
@@ -74,6 +76,7 @@ class Server:
     def read_keys(self) -> None:
         """Read the keys again; if they cannot be read, the old ones stay."""
         if self.settings.api_key_file is not None:
+            self.keys_stamp = file_stamp(self.settings.api_key_file)  # before reading: a later change is noticed
             try:
                 self.keys.replace(Keys.read(Path(self.settings.api_key_file)))
                 log.info("the keys were read again")

@@ -141,20 +141,25 @@ class Guard:
         scope = request.scope
         if sum(name == b"host" for name, _ in scope["headers"]) > 1:
             raise HttpError(400, "the request has two Host headers; send one", headers=CLOSE)
-        if self.keys:
-            key = self.keys.admit(headers.get("authorization", "").encode("latin-1"))
-            if key is None:
-                challenge = {"www-authenticate": 'Basic realm="polyrank", charset="UTF-8"'}
-                raise HttpError(
-                    401,
-                    "no valid key; send one as Authorization: Bearer KEY",
-                    code="invalid_api_key",
-                    headers=challenge,
-                )
+        changes = self._changes(scope["method"], scope["path"])
+        key = self.keys.admit(headers.get("authorization", "").encode("latin-1"))
+        if not self.keys:
+            self._check_local(headers)
+        if key is not None:
             request.key = key.name
-            if key.right == "read" and self._changes(scope["method"], scope["path"]):
+            if changes and key.right == "read":
                 raise HttpError(403, "this key may not change candidates; use a write key", code="read_only_key")
-            return
+        elif self.keys or changes:
+            which = "no valid key; send one" if self.keys else "changes need the key that the server printed; send it"
+            raise HttpError(
+                401,
+                f"{which} as Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"www-authenticate": 'Basic realm="polyrank", charset="UTF-8"'},
+            )
+
+    @staticmethod
+    def _check_local(headers: dict[str, str]) -> None:
         # without keys only this machine has access; a web page elsewhere could use a name that resolves to it
         if not LOCAL.fullmatch(headers.get("host", "")):
             raise HttpError(

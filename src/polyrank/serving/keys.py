@@ -5,6 +5,7 @@ import binascii
 import hashlib
 import hmac
 import logging
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +39,16 @@ class Keys:
     """All API keys; compared in constant time.
 
     Args:
-        keys: empty: everyone on this machine has access.
+        keys: empty: everyone on this machine may read, and changes need a secret that is made here.
+
+    Attributes:
+        secret: which the server prints if it has no keys; otherwise empty. A proxy on this machine forwards requests of
+            others as its own, so an address does not prove who sent a change.
     """
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
-        self._keys = tuple(keys)
+        self.secret = "" if keys else secrets.token_urlsafe(24)
+        self._keys = tuple(keys) or (Key("printed", "write", _digest(self.secret.encode())),)
 
     @classmethod
     def read(cls, path: Path) -> "Keys":
@@ -73,7 +79,7 @@ class Keys:
         self._keys = others._keys
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return not self.secret
 
     def admit(self, authorization: bytes) -> Key | None:
         """The key in a header: ``Bearer KEY``, or ``Basic`` with the key as the password, as browsers send it."""
@@ -90,6 +96,15 @@ class Keys:
         digests = [_digest(secret), _digest(secret.decode("latin-1").encode())]
         matches = [any(hmac.compare_digest(digest, key.digest) for digest in digests) for key in self._keys]
         return next((key for key, matched in zip(self._keys, matches, strict=True) if matched), None)
+
+
+def file_stamp(path: str | None) -> tuple[int, ...]:
+    """Changes whenever a file does; empty if there is none."""
+    try:
+        status = Path(path or "").stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _key(path: Path, number: int, line: str) -> Key:

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from polyrank.config.serving import ServingSettings, check_reach
@@ -28,7 +29,7 @@ def serve(
     models: Mapping[str, str],
     settings: ServingSettings,
     *,
-    listening: Callable[[str], None] = lambda address: None,
+    listening: Callable[[str, str], None] = lambda address, secret: None,
     ready: Callable[["Server"], None] = lambda server: None,
 ) -> None:
     """Serve until a signal: SIGTERM or SIGINT to stop, a second one to stop at once, SIGHUP to read the keys.
@@ -36,7 +37,7 @@ def serve(
     Args:
         models: paths by name.
         settings: of the server.
-        listening: called with the URL once ``/live`` answers.
+        listening: called with the URL and the secret for changes (empty if there are keys) once ``/live`` answers.
         ready: called once the models are open.
 
     Raises:
@@ -74,7 +75,8 @@ def serve(
         uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # polyrank handles signals
         host, port = bound.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        work = _until_stopped(uvicorn_, server, bound, lambda: listening(address), lambda: ready(server))
+        report = partial(listening, address, app.keys.secret)
+        work = _until_stopped(uvicorn_, server, bound, report, lambda: ready(server))
         runner = asyncio.Runner(loop_factory=config.get_loop_factory())
     except BaseException:
         started.kill()

@@ -189,6 +189,10 @@ class LocalWriter(IndexWriter):
     def is_compacting(self) -> bool:
         return self._compaction is not None and self._compaction.is_alive()
 
+    def wait_compacted(self) -> None:
+        if (running := self._compaction) is not None:
+            running.join()
+
     @property
     def change(self) -> int:
         return self._meta.change
@@ -314,8 +318,7 @@ class LocalWriter(IndexWriter):
 
     def _join_compaction(self) -> Exception | None:
         """Wait for a running compaction; returns the error that it failed with."""
-        if self._compaction is not None:
-            self._compaction.join()
+        self.wait_compacted()
         failure, self._failure = self._failure, None
         return failure
 

@@ -4,6 +4,15 @@ const AGAIN = new Set(["starting", "overloaded", "stopping"]);
 const PATIENCE_S = 120;
 const OUTAGE_S = 2; // between two checks of a server that does not answer
 
+/** Take the key for changes from the address that the server prints; the part after # never leaves the browser. */
+function takeKey() {
+  if (!location.hash.startsWith("#key=")) return;
+  sessionStorage.setItem("key", location.hash.slice("#key=".length));
+  history.replaceState(null, "", location.pathname);
+}
+takeKey();
+addEventListener("hashchange", takeKey);
+
 /** Reports waiting: "wait" with a sentence in `detail`, and "go" when it is over. */
 export const waits = new EventTarget();
 
@@ -28,8 +37,12 @@ export async function ask(path, { body, method = body ? "POST" : "GET", signal, 
 
 /** Returns the text of an answer. */
 export async function askText(path, { body, method = "GET", signal } = {}) {
-  const request = { method, signal, credentials: "same-origin" };
-  if (body) Object.assign(request, { body: JSON.stringify(body), headers: { "content-type": "application/json" } });
+  const key = sessionStorage.getItem("key");
+  const request = { method, signal, credentials: "same-origin", headers: key ? { authorization: `Bearer ${key}` } : {} };
+  if (body) {
+    request.body = JSON.stringify(body);
+    request.headers["content-type"] = "application/json";
+  }
   const began = Date.now();
   let waited = false;
   try {
