@@ -439,7 +439,7 @@ def test_without_keys_the_printed_address_may_change_candidates(server: Running)
     with httpx.Client(base_url=server.url) as own:
         refused = own.delete("/v1/candidates/r0")
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
-        assert refused.headers["www-authenticate"].startswith("Basic ")  # so that browsers ask for it
+        assert refused.headers["www-authenticate"].startswith("Basic ")  # so that browsers prompt for it
         assert own.post("/v1/candidates", json={"candidates": []}, auth=("", server.key)).status_code == 200
     with polyrank.Client(f"{server.url}/#key={server.key}") as client:
         assert client.add([{"id": "own", "text": "my text"}]) == ["own"]
