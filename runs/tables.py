@@ -23,7 +23,7 @@ from report.intervals import wider
 from report.models import mixed
 from report.mutual import mutual_learning
 from report.pretraining import from_scratch, post_training
-from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
+from report.quality import a_sixth, frozen_codes, intents, response_selection, two_encoders
 from report.ranking import ranking
 from report.relevance import relevance
 from report.same_start import same_start
@@ -37,7 +37,6 @@ SECTIONS = (
     response_selection,
     a_sixth,
     frozen_codes,
-    starting,
     two_encoders,
     general,
     one_ranker,

@@ -88,7 +88,7 @@ def general() -> str:
             {third["seconds"] / 60:.0f} minutes, {third["n_steps"]:,} of {third["planned_steps"]:,} steps of 128; the
             same dev lists chose the version of step {third["best_step"]:,}.""",
             f"""Second average: {kept:.0%} of the weights of the third pass and the rest the first average's. In other
-            sections, except that of the quickstart, trainings and sums from `shipped:minilm` start from the first
+            sections, trainings and sums from `shipped:minilm` start from the first
             average.""",
         ),
         """The shares of both averages have the best mean R@1 on lists of other sets: the first 300 dev lists of sgd and

@@ -155,31 +155,6 @@ def frozen_codes() -> str:
     )
 
 
-def starting() -> str:
-    """The recipe that users get, on the sample, by initial model."""
-    titles = {"minilm": "`shipped:minilm`", "embedded": f"untuned {BACKBONE}", "convert": "`shipped:convert`"}
-    results = {start: read_if_there(f"quickstart/{start}") for start in titles}
-    rows, trained = [], {}
-    for start, result in results.items():
-        if result:
-            bm25, before, after, *_ = result["summaries"]  # the last is of a tuned ranker
-            trained[start] = after["metrics"]["MRR"]
-            rows.append([titles[start], *(share(one, "MRR") for one in (before, after)), share(after)])
-    if not rows:
-        return ""
-    return section(
-        "What the quickstart starts from",
-        f"""Which initial model suits the quickstart? After training, MRR is
-        {", ".join(f"{percent(mrr)} from {titles[start]}" for start, mrr in trained.items())}. BM25's MRR is
-        {share(bm25, "MRR")}. polyrank uses the first of these models that is installed.""",
-        f"""Each model is trained by the recipe that `polyrank split` writes and `polyrank quickstart` uses, on the
-        sample's 1,147 pairs, with one seed. {bm25["n_examples"]} held-out contexts are each ranked among all
-        {bm25["n_candidates"]} replies of the catalogue, with 95% intervals. Command: `polyrank quickstart --start
-        shipped:minilm --json`, and so on.""",
-        table(["start", "MRR before", "MRR after", "R@1 after"], rows, (1, 2, 3)),
-    )
-
-
 def two_encoders() -> str:
     both = read("encoders/star/ensemble-start")
     bi, convert = read("encoders/star/retriever-start"), read("encoders/star/reranker-start")

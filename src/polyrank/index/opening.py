@@ -39,6 +39,8 @@ class Kind:
     problems: Callable[[Path], list[str]]
 
 
+FITTED = "index"
+"""The index in the folder of a fit."""
 LOCAL = Kind(INDEX_FILES, LocalIndex, partial(LocalIndex, searched=False), LocalWriter, local_problems)
 KINDS: dict[FolderKind, Kind] = {
     "index": LOCAL,
@@ -46,14 +48,20 @@ KINDS: dict[FolderKind, Kind] = {
 }
 
 
-def _kind_of(path: AnyPath) -> Kind:
-    """The kind of a folder; "local" for a folder that is not an index, because its errors explain that."""
-    return KINDS.get(folder_kind(Path(path)), LOCAL)
+def _located(path: AnyPath) -> tuple[Kind, Path]:
+    """The kind and the folder of an index: the given one, or ``index`` in a folder of ``polyrank fit``.
+
+    "local" for a folder that is not an index, because its errors explain that.
+    """
+    folder = Path(path)
+    if folder_kind(folder) == "other" and folder_kind(folder / "ranker") == "ranker":
+        folder /= FITTED
+    return KINDS.get(folder_kind(folder), LOCAL), folder
 
 
 def is_index(path: AnyPath) -> bool:
-    """Whether a folder is an index."""
-    return folder_kind(Path(path)) in KINDS
+    """Whether a folder is an index, or holds one that ``polyrank fit`` made."""
+    return folder_kind(_located(path)[1]) in KINDS
 
 
 def open_index(path: AnyPath, *, fingerprint: str | None = None) -> Index:
@@ -67,7 +75,8 @@ def open_index(path: AnyPath, *, fingerprint: str | None = None) -> Index:
         ArtifactError: missing, damaged, too new, or made by another encoder.
         OfflineError: the index is on a server that does not answer.
     """
-    index = _kind_of(path).index(Path(path))
+    kind, folder = _located(path)
+    index = kind.index(folder)
     check_fingerprint(index.fingerprint, fingerprint, index.path)
     return index
 
@@ -79,7 +88,8 @@ def open_catalogue(path: AnyPath) -> Index:
         ArtifactError: missing, damaged or too new.
         OfflineError: the index is on a server that does not answer.
     """
-    return _kind_of(path).catalogue(Path(path))
+    kind, folder = _located(path)
+    return kind.catalogue(folder)
 
 
 def open_writer(path: AnyPath, *, fingerprint: str | None = None, wait_s: float = 0.0) -> IndexWriter:
@@ -95,10 +105,11 @@ def open_writer(path: AnyPath, *, fingerprint: str | None = None, wait_s: float 
         ArtifactError: missing, damaged, or made by another encoder.
         OfflineError: the index is on a server that does not answer.
     """
+    kind, folder = _located(path)
     end = time.monotonic() + wait_s
     while True:
         try:
-            return _kind_of(path).writer(Path(path), fingerprint=fingerprint)
+            return kind.writer(folder, fingerprint=fingerprint)
         except LockedError:
             if time.monotonic() >= end:
                 raise
@@ -107,7 +118,8 @@ def open_writer(path: AnyPath, *, fingerprint: str | None = None, wait_s: float 
 
 def verify_index(path: AnyPath) -> list[str]:
     """Read every byte that matters and list the problems; empty if the index is sound."""
-    return _kind_of(path).problems(Path(path))
+    kind, folder = _located(path)
+    return kind.problems(folder)
 
 
 def check_target(

@@ -22,6 +22,7 @@ from polyrank.scorers.terms.protocol import Offer, Term
 from polyrank.tuning.choice import N_RERANKED, Choice
 from polyrank.tuning.durations import milliseconds
 from polyrank.tuning.scored import Progress, ScoredLists, lists_to_fit
+from polyrank.tuning.selection import HeldOut
 from polyrank.tuning.threshold import choose_threshold
 
 MAX_LISTS = 1000
@@ -41,6 +42,7 @@ class Tuning:
         curve: the rankers of the first terms: ``terms``, ``milliseconds``, ``R@1`` and ``MRR``.
         gain: of the ranker over the best model alone: ``log_likelihood``, ``R@1`` and ``MRR`` with intervals.
         n_lists: on how many lists it was fitted.
+        held_out: the figures of the ranker on each list, to compare it with another one.
     """
 
     ranker: Ranker
@@ -50,6 +52,7 @@ class Tuning:
     curve: list[dict[str, Any]]
     gain: dict[str, dict[str, float]]
     n_lists: int
+    held_out: HeldOut
 
     def __repr__(self) -> str:
         return f"Tuning({self.ranker!r}, R@1 {_signed(self.gain['R@1'])} over {self.alone}, {self.n_lists:,} lists)"
@@ -157,7 +160,8 @@ def tune(
         rule, figures["threshold"] = choose_threshold(ranker, lists, precision=precision, progress=progress)
         ranker.abstention = rule
     ranker.figures = figures
-    return Tuning(ranker, is_better, alone.name, rows, curve, gain, len(lists))
+    held_out = choice.steps[-1] if is_better else choice.first
+    return Tuning(ranker, is_better, alone.name, rows, curve, gain, len(lists), held_out)
 
 
 def _opened(models: Sequence[Any], device: str) -> list[Scorer]:

@@ -1,9 +1,11 @@
 """Liveness, readiness, the served models, and metrics."""
 
+import pathlib
 from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import FileResponse
 
 from polyrank._version import __version__
 from polyrank.errors import PolyrankError
@@ -91,6 +93,15 @@ async def model(name: Annotated[str, Path(description="Its name.")], server: Cur
     name = name.removesuffix(":query").removesuffix(":candidate")
     server.check_name(name)
     return await _row(server, name)
+
+
+@router.get("/v1/models/{name}/report", summary="The report of polyrank fit", response_class=FileResponse)
+async def report(name: Annotated[str, Path(description="Its name.")], server: CurrentServer) -> FileResponse:
+    """As ``report.json`` in the folder of the fit."""
+    server.check_name(name)
+    if not (file := pathlib.Path(server.models[name], "report.json")).is_file():
+        raise HttpError(404, f"{name} is not a folder of polyrank fit, so it has no report", code="no_report")
+    return FileResponse(file, media_type="application/json")
 
 
 async def _row(server: Server, name: str) -> ModelRow:

@@ -16,7 +16,8 @@ export async function show(routes) {
   try {
     const [models, metrics] = await Promise.all([ask("/v1/models"), askText("/metrics")]);
     const report = routes.has("/v1/feedback/report") ? await ask("/v1/feedback/report").catch(() => null) : null;
-    target.replaceChildren(...[report && use(report), ...requests(samples(metrics)), served(models.data)].filter(Boolean));
+    const reported = models.data.filter((model) => model.kind === "index").map((model) => fitted(model.id));
+    target.replaceChildren(...[report && use(report), ...requests(samples(metrics)), served(models.data), ...(await Promise.all(reported))].filter(Boolean));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     sentence(get("figures-error"), error.message);
@@ -43,6 +44,28 @@ function served(models) {
       el("dl", {}, facts(model).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value instanceof Node ? value : String(value))])),
     );
   return el("section", {}, el("h3", {}, "Models"), el("div", { class: "tiles" }, models.map(card)));
+}
+
+/** The steps of `polyrank fit`, if it made the index: what each gained on validation lists, and the result on the test. */
+async function fitted(id) {
+  const report = await ask(`/v1/models/${encodeURIComponent(id)}/report`).catch(() => null);
+  if (!report) return null;
+  const share = ({ mean, low, high }) => [mean, low, high].map((value) => (100 * value).toFixed(1));
+  const figure = (values) => (values?.mean == null ? "" : share(values).reduce((mean, low, i, all) => (i === 1 ? `${mean} (${low} to ${all[2]})` : mean)));
+  const row = ({ step, metrics, gain, kept, minutes, milliseconds }) =>
+    el(
+      "tr",
+      {},
+      [step, figure(metrics.MRR), figure(gain), kept == null ? "" : kept ? "kept" : "not kept", minutes ? minutes.toFixed(1) : "", milliseconds == null ? "" : milliseconds.toFixed(1)].map(
+        (cell) => el("td", {}, cell),
+      ),
+    );
+  const headings = ["step", "MRR, %", "gain", "result", "CPU minutes", "ms"].map((text) => el("th", { scope: "col" }, text));
+  const { ranker } = report.test;
+  const [r1, low, high] = [ranker.metrics["R@1"], ...ranker.intervals["R@1"]].map((value) => (100 * value).toFixed(1));
+  const text = `The reply that was given is first in ${r1}% (${low} to ${high}) of ${ranker.n_examples.toLocaleString("en")} test contexts.`;
+  const table = el("table", { class: "steps" }, el("thead", {}, el("tr", {}, headings)), el("tbody", {}, report.lines.map(row)));
+  return el("section", {}, el("h3", {}, `How ${id} was fitted`), el("p", { class: "quiet" }, text), el("div", { class: "served" }, table));
 }
 
 /** Samples in Prometheus's text format: name, labels, value. */

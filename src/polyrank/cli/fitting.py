@@ -1,0 +1,79 @@
+"""``polyrank fit``, and ``polyrank quickstart``, which is this command on the sample."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from polyrank.cli import interrupts
+from polyrank.cli.console import notify, track, use_processor
+from polyrank.cli.options import AllThreads, Device, Json, Overwrite, Resume
+from polyrank.cli.training import TrainingDisplay, check_resume
+from polyrank.config.names import SAMPLE
+
+WIDTHS = (34, 22, 22, 12, 6, 8)
+Minutes = Annotated[float, Option(min=0.1, help="For everything; time taken by other programs does not count.")]
+
+
+def fit(
+    data: Annotated[Path, Argument(help="An export of chats, a file of dialogues or pairs, or a folder of split.")],
+    output: Annotated[Path, Option("-o", "--output", help="The folder to make: index, ranker and report.")],
+    minutes: Minutes = 30.0,
+    ms: Annotated[float | None, Option(min=0, help="The longest time of an answer on this machine, in ms.")] = None,
+    precision: Annotated[
+        float, Option(min=0, max=1, help="Answer only if this share of the answers is expected to be right.")
+    ] = 0.8,
+    replies: Annotated[
+        Path | None, Option(help="The catalogue: one per line, CSV or JSON lines. Default: those given twice or more.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    threads: AllThreads = None,
+    json_: Json = False,
+) -> None:
+    """From chats to the best ranker that these minutes reach: its index, for `polyrank serve`, and a report.
+
+    Tries baselines, shipped encoders, terms without training, then trainings, and keeps what measurably helps on
+    validation conversations. Ctrl-C ends with the best so far.
+    """
+    use_processor(threads)
+    given = {"minutes": minutes, "ms": ms, "precision": precision, "replies": replies, "device": device}
+    _fit(data, output, json_, resume=resume, overwrite=overwrite, **given)
+
+
+def quickstart(
+    output: Annotated[Path, Option(help="Folder for index, ranker and report.")] = Path("polyrank-quickstart"),
+    minutes: Minutes = 3.0,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Run `polyrank fit` on the included sample: chats of the support desk of a fictional internet provider."""
+    notify("the sample is small: its figures show that polyrank works, not how good a ranker is on your data")
+    _fit(SAMPLE / "train.jsonl", output, False, minutes=minutes, resume=resume, overwrite=overwrite)
+
+
+def _fit(data: Path, output: Path, json_: bool, **options: Any) -> None:
+    from polyrank.devices.memory import keep_freed_memory
+    from polyrank.fitting import fit as run
+    from polyrank.fitting.report import HEADINGS
+
+    check_resume(options["resume"], options["overwrite"])
+    interrupts.set_resume_hint("continue with --resume")
+    keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
+    _show(HEADINGS)
+    with TrainingDisplay() as display:
+        options |= {"progress": track, "report": display.report, "notify": notify}
+        fitted = run(data, output, **options, show=lambda line: _show(line.cells()))
+    for name, minutes in fitted.report["untried"].items():
+        notify(f"not tried: {name}" + ("" if minutes is None else f", about {minutes:.1f} minutes"))
+    if json_:
+        print(json.dumps(fitted.report, ensure_ascii=False))
+    notify(f"{fitted}; read {output / 'report.html'}; next: polyrank serve {output}")
+
+
+def _show(cells: Sequence[str]) -> None:
+    """Add a line to the table, which grows above the progress of the present step."""
+    notify("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip())

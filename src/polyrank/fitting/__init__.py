@@ -1,0 +1,5 @@
+"""``polyrank fit``: from chats to the best ranker that this machine can serve, and a report, by the library alone."""
+
+from polyrank.fitting.fit import Fitted, fit
+
+__all__ = ["Fitted", "fit"]

@@ -1,0 +1,366 @@
+"""The steps of a fit, cheapest first, within its minutes: each is kept if the ranker measurably gains on validation.
+
+A folder of a fit holds ``index/``, which ``polyrank serve`` opens, ``ranker/``, the report, and what they were made of:
+``data/``, ``replies.jsonl``, ``runs/`` of the trainings, ``scores/`` of ``tune``, and ``steps/``, a file for each
+finished step.
+"""
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from polyrank.answering.build import build_index
+from polyrank.bench import describe_machine
+from polyrank.config.starter_recipe import best_start
+from polyrank.data import write_pool
+from polyrank.devices.choice import choose_device
+from polyrank.errors import DataError, UsageError
+from polyrank.evaluation import evaluate, summarise
+from polyrank.evaluation.tables import dialogues_of, mean_with_interval
+from polyrank.fitting.budget import Budget, make_clock
+from polyrank.fitting.data import FEW_REPEATS, FitData, make_parts, part_files, read_parts
+from polyrank.fitting.journal import Journal
+from polyrank.fitting.recipes import FEWEST_STEPS, Pace, Planned, planned_trainings
+from polyrank.fitting.report import Line, answers_of, commands_of, figure_of, write_report
+from polyrank.index.opening import FITTED
+from polyrank.loading.models import portable_name, resolve_model, resolved_name
+from polyrank.scorers.lexical import corpus_of
+from polyrank.scorers.open import load, open_model
+from polyrank.scorers.protocols import Scorer
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms import term_kinds
+from polyrank.scorers.terms.counts import Counts, count_replies
+from polyrank.storage.durable import check_replaceable, make_folders, sha256_file
+from polyrank.storage.lock import hold
+from polyrank.training import train
+from polyrank.training.data import examples_digest
+from polyrank.training.signals import InterruptedTraining
+from polyrank.tuning import Tuning, tune
+from polyrank.tuning.scored import Progress
+from polyrank.tuning.threshold import choose_threshold
+
+LOCK = "fit.lock"
+OWN_FILES = (FITTED, "ranker", "data", "chats.jsonl", "replies.jsonl", "runs", "scores", "steps", "report.*", LOCK)
+MAX_TESTS = 3000
+"""Test lists: more hardly narrow the intervals."""
+WITHOUT_TRAINING = [kind for kind in term_kinds() if kind != "encoder"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fitted ranker and how it came about.
+
+    Args:
+        folder: of the fit: for ``polyrank serve`` and ``polyrank.open``, with ``ranker`` and the report in it.
+        report: everything in report.json: ``lines`` of the steps (see ``Line``), those ``untried`` with their estimated
+            minutes, ``test`` with the figures of ``ranker`` and ``BM25`` from ``polyrank.summarise``, and others.
+    """
+
+    folder: Path
+    report: dict[str, Any]
+
+    def __repr__(self) -> str:
+        test = self.report["test"]["ranker"]
+        return (
+            f"Fitted({str(self.folder)!r}, R@1 {100 * test['metrics']['R@1']:.1f} on {test['n_examples']:,} test lists)"
+        )
+
+
+def fit(
+    data: Path | str,
+    output: Path | str,
+    *,
+    minutes: float = 30.0,
+    ms: float | None = None,
+    precision: float = 0.8,
+    replies: Path | str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    show: Callable[[Line], None] = lambda line: None,
+    progress: Progress = lambda _, batches: batches,
+    report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
+    notify: Callable[[str], None] = lambda text: None,
+) -> Fitted:
+    """The best ranker of a user's data that these minutes reach, its index, and a report.
+
+    Baselines and shipped encoders come first, then terms that need no training, then trainings: a Bi-encoder, an
+    encoder of another kind, a second stage, another seed. After each, ``tune`` fits the ranker on validation lists. A
+    model is kept if the interval of its gain in likelihood or MRR excludes 0. The end of the minutes, or Ctrl-C, gives
+    the best ranker so far. The test lists are ranked once, by the final ranker.
+
+    Args:
+        data: an export of chats, a file of dialogues or pairs, or a folder of ``polyrank split``.
+        output: the folder to make.
+        minutes: for everything, on this machine; on a processor, those that other programs take do not count.
+        ms: the longest time of an answer on this machine; None: any.
+        precision: the share of answers that have to be right; sets the threshold, if one reaches it.
+        replies: a file of the catalogue; None: replies that were given twice or more.
+        resume: continue an interrupted call, or a finished one with more minutes; finished steps are not repeated.
+        overwrite: replace an earlier fit.
+        device: for networks.
+        show: called with each line.
+        progress: see ``polyrank.tune``.
+        report: called with the seed and each record of a training.
+        notify: called with messages for the user.
+
+    Raises:
+        UsageError: the output exists, or no model answers in ``ms``.
+        DataError: the data cannot be read, or are too few to split.
+        LockedError: another process fits there.
+    """
+    folder, catalogue = Path(output), None if replies is None else Path(replies)
+    if not (minutes > 0 and (ms is None or ms > 0)):
+        raise UsageError(f"{minutes:g} minutes and {ms} ms; give numbers above 0")
+    if not resume:
+        check_replaceable(folder, own_files=OWN_FILES, replace=overwrite)
+    make_folders(folder)
+    budget = Budget(minutes, clock=make_clock(on_processor=choose_device(device).type == "cpu"))
+    with hold(folder / LOCK, f"{folder} is being fitted in", required=False):
+        for path in () if resume else (path for name in OWN_FILES if name != LOCK for path in folder.glob(name)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        run = FitRun(folder, budget, ms, device, show, progress, report, notify)
+        run.read(Path(data), catalogue)
+        try:
+            run.run()
+        except (KeyboardInterrupt, InterruptedTraining) as stop:
+            if run.tuning is None or signal.SIGTERM in (*stop.args, getattr(stop, "exit_code", 0) - 128):
+                raise
+            notify("stopped; finishing with the best ranker so far; continue with `resume=True`")
+        return run.finish(str(data), precision)
+
+
+@dataclass(slots=True)
+class FitRun:
+    """The state of a fit: the models that are kept, by their label in tables, and the ranker of them.
+
+    Args:
+        folder: of the fit.
+        budget: its minutes.
+        ms, device, show, progress, report, notify: see ``fit``.
+    """
+
+    folder: Path
+    budget: Budget
+    ms: float | None
+    device: str
+    show: Callable[[Line], None]
+    progress: Progress
+    report: Callable[..., None]
+    notify: Callable[[str], None]
+    data: FitData = field(init=False)
+    settings: dict[str, Any] = field(init=False)
+    journal: Journal = field(init=False)
+    models: dict[str, Scorer] = field(default_factory=dict)
+    tuning: Tuning | None = None
+    tuned_in: float = 0.0  # minutes of the last call of ``tune``
+    lines: list[Line] = field(default_factory=list)
+    untried: dict[str, float | None] = field(default_factory=dict)
+
+    def read(self, source: Path, replies: Path | None) -> None:
+        """Import, split and read the data."""
+        self.journal = Journal(self.folder / "steps", self.budget.clock)
+        read = sorted(source.rglob("*")) if source.is_dir() else [source]
+        inputs = {str(path): sha256_file(path) for path in [*read, *filter(None, [replies])] if path.is_file()}
+
+        self.journal.recall("data", inputs, lambda: make_parts(source, self.folder, self.notify))
+        files = part_files(source) or part_files(self.folder / "data")
+        self.data = read_parts(files, replies, self.notify)
+        write_pool(self.folder / "replies.jsonl", self.data.replies)
+        digests = [examples_digest(part) for part in (self.data.pairs, self.data.lists, self.data.tests)]
+        self.settings = {"data": digests, "replies": len(self.data.replies), "ms": self.ms}
+
+    def run(self) -> None:
+        """All steps that fit into the minutes."""
+        planned = planned_trainings(self.data)
+        self.untried = {one.name: None for one in planned}
+        self._step("baselines", {}, self._baselines)
+        self._step("shipped", {}, self._shipped)
+        self._step("terms", {}, self._terms)
+        n_ranked = 2 * min(len(self.data.tests), MAX_TESTS)  # the test, and the threshold
+        self.budget.reserved = self.tuned_in * n_ranked / len(self.data.lists)
+        for one in planned:
+            if self.budget.left > 0:
+                self._train(one)
+
+    def _step(self, name: str, settings: Mapping[str, Any], compute: Callable[[], list[Line]]) -> None:
+        """Do a step, or recall the lines and models of an earlier call."""
+
+        def result() -> dict[str, Any]:
+            began = time.process_time()
+            first, *others = compute()
+            lines = [asdict(first) | {"minutes": (time.process_time() - began) / 60}, *map(asdict, others)]
+            models = {label: portable_name(model.name, self.folder) for label, model in self.models.items()}
+            return {"lines": lines, "models": models, "tuned_in": self.tuned_in}
+
+        before = {label: model.fingerprint for label, model in self.models.items()}
+        stored = self.journal.recall(name, {**self.settings, **settings, "models": before}, result)
+        self.budget.spent, self.tuned_in = self.journal.seconds / 60, stored["tuned_in"]
+        for label, model in stored["models"].items():
+            if label not in self.models:
+                self.models[label] = self._opened(resolved_name(model, self.folder))
+        for line in (Line(**line) for line in stored["lines"]):
+            self.lines.append(line)
+            self.show(line)
+
+    def _baselines(self) -> list[Line]:
+        """BM25 and the frequency of replies."""
+        bm25 = load("bm25", corpus=corpus_of(self.data.lists))
+        counts = Ranker([(Counts.of(count_replies(self.data.pairs)), (1.0,))])
+        return [Line("BM25", self._ranked(bm25)), Line("reply frequency", self._ranked(counts))]
+
+    def _shipped(self) -> list[Line]:
+        """The encoders that are installed, as they are."""
+        start = best_start()
+        names = ("untuned:embedded" if start == "embedded" else start, "shipped:convert")
+        models = {name: self._opened(name) for name in names}
+        self.tuning = self._tuned(models, WITHOUT_TRAINING)
+        ms = {row["name"]: row["milliseconds"] for row in self.tuning.rows}
+        used = {row["name"] for row in self.tuning.rows if row["weights"]}
+        self.models = {name: model for name, model in models.items() if name in used}
+        return [Line(n, self._ranked(model), kept=n in used, milliseconds=ms[n]) for n, model in models.items()]
+
+    def _terms(self) -> list[Line]:
+        """Terms without training: counts of replies, hubs, words, and re-rankers that are installed."""
+        self.tuning = self._tuned(self.models)
+        lines, points = [], {point["terms"][-1]: point for point in self.tuning.curve}
+        for row in (row for row in self.tuning.rows if row["kind"] != "encoder"):
+            point = points.get(row["name"], {}) if row["weights"] else {}
+            metrics = {name: figure for name, figure in point.items() if name in ("MRR", "R@1")}
+            gain, ms = row.get("with", {}).get("MRR", {}), point.get("milliseconds")
+            lines.append(Line(self._label(row["name"]), metrics, gain, bool(row["weights"]), milliseconds=ms))
+        return lines
+
+    def _train(self, planned: Planned) -> None:
+        """Train within the minutes that are left, and keep the model if the ranker gains."""
+        pace, n_steps = self._pace(planned), planned.n_steps(self.data)
+        n_checks = planned.tables["train"]["epochs"] + 1  # after each pass, and at the end of a shortened one
+        stated = {**self.settings, "recipe": planned.tables, "pace": asdict(pace)}
+
+        affordable = min(n_steps, pace.affordable(self.budget.left - self.tuned_in, n_checks))
+        key = {**stated, "minutes": self.budget.minutes}
+        plan = self.journal.recall(f"{planned.folder}-plan", key, lambda: {"n_steps": affordable})
+        if plan["n_steps"] < min(n_steps, FEWEST_STEPS):
+            self.untried[planned.name] = pace.minutes(n_steps, n_checks) + self.tuned_in
+            return
+        del self.untried[planned.name]
+
+        def compute() -> list[Line]:
+            output = self.folder / "runs" / f"{planned.folder}-{plan['n_steps']}"
+            recipe = planned.recipe(self.data, output, max_steps=plan["n_steps"])
+            (trained, *_) = train(recipe, resume=True, device=self.device, report=self.report)
+            model = self._opened(str(trained.model.resolve()))
+            if not planned.is_kept:
+                return [Line(planned.name, self._ranked(model), note="alone, without other terms")]
+            before, models = self._current(), {**self.models, planned.name: model}
+            tuning = self._tuned(models)
+            line = self._compared(planned.name, before, tuning)
+            if line.kept:
+                self.tuning, self.models = tuning, models
+            return [line]
+
+        self._step(planned.folder, {**stated, **plan}, compute)
+
+    def _pace(self, planned: Planned) -> Pace:
+        """How long its updates take here, measured once for those that are alike."""
+        folder = self.folder / "runs" / f"{planned.folder}-pace"
+
+        def measure() -> dict[str, Any]:
+            return asdict(Pace.measured(planned, self.data, folder, self.device, self.budget.clock))
+
+        return Pace(**self.journal.recall(f"{planned.like or planned.folder}-pace", self.settings, measure))
+
+    def _opened(self, name: str) -> Scorer:
+        return open_model(resolve_model(name), device=self.device)
+
+    def _ranked(self, scorer: Scorer) -> dict[str, dict[str, float]]:
+        """MRR and R@1 of a model alone, with intervals."""
+        summary = summarise(evaluate(scorer, self.data.lists))
+        return {name: figure_of(summary, name) for name in ("MRR", "R@1")}
+
+    def _tuned(self, models: Mapping[str, Scorer], without: Sequence[str] = ()) -> Tuning:
+        """The ranker of some models, from scores that are kept."""
+        began = self.budget.clock()
+        tuning = tune(
+            list(models.values()),
+            self.data.lists,
+            dialogues=self.data.pairs,
+            without={*without, *(["counts"] if self.data.repeated < FEW_REPEATS else [])},
+            ms=self.ms,
+            catalogue=len(self.data.replies),
+            device=self.device,
+            cache=self.folder / "scores",
+            progress=self.progress,
+        )
+        self.tuned_in = (self.budget.clock() - began) / 60
+        return tuning
+
+    def _current(self) -> Tuning:
+        """The ranker of the kept models; after a resumption, from their stored scores."""
+        self.tuning = self.tuning or self._tuned(self.models)
+        return self.tuning
+
+    def _label(self, name: str) -> str:
+        """The name of a term with the labels of models in place of their paths."""
+        for label, model in self.models.items():
+            name = name.replace(model.name, label)
+        return name
+
+    def _compared(self, step: str, before: Tuning, after: Tuning) -> Line:
+        """The held-out gain of a ranker, list by list, and whether it is measurable."""
+        old, new, dialogues = before.held_out, after.held_out, dialogues_of([one.id for one in self.data.lists])
+        likelihood = mean_with_interval(new.log_likelihood - old.log_likelihood, dialogues)
+        gain = mean_with_interval(new.reciprocal_rank - old.reciprocal_rank, dialogues)
+        kept = max(likelihood["low"], gain["low"]) > 0
+        values = {"MRR": new.reciprocal_rank, "R@1": new.hit}
+        metrics = {name: mean_with_interval(each, dialogues) for name, each in values.items()}
+        note = "" if kept else f"no measurable gain on {after.n_lists:,} lists"
+        ms = float(sum(row["milliseconds"] for row in after.rows if row["weights"]))
+        return Line(step, metrics, gain, kept, milliseconds=ms, note=note)
+
+    def finish(self, source: str, precision: float) -> Fitted:
+        """Set the threshold, write ranker and index, rank the test lists once, and write the report."""
+        tuning = self._current()
+        ranker, threshold = tuning.ranker, dict[str, Any](precision=precision)
+        try:
+            rule, chosen = choose_threshold(ranker, self.data.lists, precision=precision, progress=self.progress)
+            ranker.abstention, threshold = rule, threshold | chosen
+        except DataError as error:
+            threshold["problem"] = str(error)
+        ranker.figures = {**ranker.figures, "threshold": threshold}
+        ranker.save(self.folder / "ranker", replace=True)
+        build_index(self.folder / FITTED, self.folder / "ranker", self.data.replies, overwrite=True)
+        settings = {**self.settings, "ranker": ranker.fingerprint}
+        test = self.journal.recall("test", settings, lambda: self._tested(ranker))
+        ranked = zip(self.data.lists, tuning.held_out.reciprocal_rank.tolist(), strict=True)
+        last = [list_ for list_, reciprocal in ranked if reciprocal < 1.1 / len(list_.candidates)][:20]
+        stated = {"data": source, "minutes": self.budget.minutes, "ms": self.ms, "precision": precision}
+        used = {row["name"] for row in tuning.rows if row["weights"]}
+        models = [model.name for model in self.models.values() if model.name in used]
+        figures = {
+            "lines": [asdict(line) for line in self.lines],
+            "untried": self.untried,
+            "terms": [{**row, "name": self._label(row["name"])} for row in tuning.rows],
+            "chosen": asdict(self._compared("chosen", tuning, tuning)),
+            "threshold": threshold,
+            "test": test,
+            "data": {**self.data.facts(), "suspects": [[one.context[-1], one.response] for one in last]},
+            "settings": stated,
+            "ranker": ranker.fingerprint,
+            "commands": commands_of(self.folder, self.data.files, models, stated),
+            "machine": describe_machine(),
+        }
+        write_report(self.folder, figures)
+        return Fitted(self.folder, figures)
+
+    def _tested(self, ranker: Ranker) -> dict[str, Any]:
+        """Figures of the test lists, and some answers with reasons."""
+        tests = self.data.tests[:MAX_TESTS]
+        evaluation = evaluate(ranker, tests, progress=lambda batches: self.progress("test", batches))
+        bm25 = evaluate(load("bm25", corpus=corpus_of(tests)), tests)
+        answers = answers_of(ranker, tests, evaluation, self._label)
+        return {"ranker": summarise(evaluation), "BM25": summarise(bm25), "answers": answers}

@@ -1,0 +1,150 @@
+"""The trainings that a fit tries: recipes that suit the size of the data, and how long they take on this machine."""
+
+import shutil
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+from pathlib import Path
+from typing import Any
+
+from polyrank.config.starter_recipe import RECIPES, Start, best_start, for_given_negatives
+from polyrank.evaluation import evaluate
+from polyrank.fitting.data import FitData
+from polyrank.records import Example
+from polyrank.training import train
+from polyrank.training.data import n_given
+
+MANY_REPEATS = 0.3
+"""From this share of repeated replies on, four passes with dropout rank better than two without."""
+MAX_PASS = 60_000
+"""Pairs of one pass; more than two passes over so many gain little in their time."""
+MAX_VALID = 300
+"""Lists that choose the best step of a training; ``tune`` uses all."""
+N_TIMED = 6
+FEWEST_STEPS = 60
+"""A training of fewer updates is not worth its place in the ranker."""
+
+LATE: dict[str, Any] = {
+    "model": {"kind": "late"},
+    "train": {
+        **{"init_from": "shipped:late", "epochs": 1, "batch_size": 16, "lr": 1e-4, "dropout": 0.0},
+        "method": {"kind": "rerank", "first_stage": "shipped:minilm"},
+        "negatives": {"n": 8},
+        "schedule": {"warmup_steps": 20},
+    },
+}
+"""A second stage over ``shipped:minilm``, which has not seen the user's pairs; only such pairs teach a second stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A training that a fit tries.
+
+    Args:
+        name: in tables.
+        folder: the name of its run folder.
+        tables: its recipe, complete but for data and output.
+        like: the folder of an earlier training that takes as long for an update; empty: none.
+        is_kept: whether its model may become a term; otherwise it is only compared with that training.
+    """
+
+    name: str
+    folder: str
+    tables: Mapping[str, Any]
+    like: str = ""
+    is_kept: bool = True
+
+    def recipe(self, data: FitData, output: Path, **changes: Any) -> dict[str, Any]:
+        """The tables of its recipe.
+
+        Args:
+            data: to train on.
+            output: the run folder.
+            changes: keys of the table ``train``.
+        """
+        files = {name: str(data.files[name].resolve()) for name in ("train", "valid")}
+        data_table = {**files, "speaker": data.speaker, "max_valid": MAX_VALID, **self.tables.get("data", {})}
+        trained = {**self.tables["train"], "evaluate_per_epoch": 1, **changes}
+        return {**self.tables, "data": data_table, "train": trained, "output": str(output.resolve())}
+
+    def n_steps(self, data: FitData) -> int:
+        """Updates of all its passes."""
+        n = min(len(data.pairs), self.tables.get("data", {}).get("max_train", len(data.pairs)))
+        return int(self.tables["train"]["epochs"] * ceil(n / self.tables["train"]["batch_size"]))
+
+
+def planned_trainings(data: FitData) -> list[Planned]:
+    """The trainings in the order of their expected gain for their time, with starts that are installed.
+
+    Data with repeated replies get four passes with dropout, other data two; large data fewer.
+    """
+    start = best_start()
+    first = _tables(start, data)
+    if start == "shipped:convert":
+        return [Planned("ConveRT", "convert", first)]
+    passes = max(1, min(4 if data.repeated > MANY_REPEATS else 2, floor(2 * MAX_PASS / len(data.pairs))))
+    first["train"] |= {"epochs": passes, "dropout": 0.1 if passes > 2 else 0.0}
+    found = [Planned("Bi-encoder", "bi", first), Planned("ConveRT", "convert", _tables("shipped:convert", data))]
+    if start == "shipped:minilm":  # the same package has shipped:late
+        found.append(Planned("second stage", "late", LATE))
+    again = {**first, "train": {**first["train"], "seeds": [2]}}
+    found.append(Planned("Bi-encoder, another seed", "bi-2", again, like="bi"))
+    for part in (4, 2):
+        fewer = {**first, "data": {"max_train": max(1, len(data.pairs) // part)}}
+        found.append(Planned(f"Bi-encoder of 1/{part} of the pairs", f"part-{part}", fewer, like="bi", is_kept=False))
+    return found
+
+
+def _tables(start: Start, data: FitData) -> dict[str, Any]:
+    return tomllib.loads(for_given_negatives(RECIPES[start]) if n_given(data.pairs) else RECIPES[start])
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a training takes.
+
+    Args:
+        start: seconds until the first update.
+        step: seconds of an update.
+        check: seconds of a validation.
+    """
+
+    start: float
+    step: float
+    check: float
+
+    @classmethod
+    def measured(cls, planned: Planned, data: FitData, folder: Path, device: str, clock: Callable[[], float]) -> "Pace":
+        """Train for a few updates, into a folder that is removed again, and rank a few lists."""
+        times: list[float] = []
+        recipe, began = planned.recipe(data, folder, max_steps=N_TIMED), clock()
+        del recipe["data"]["valid"]
+        (result, *_) = train(recipe, device=device, overwrite=True, report=lambda seed, record: times.append(clock()))
+        scorer, few = result.load(device=device), data.lists[:N_TIMED]
+        checked = clock()
+        evaluate(scorer, few)
+        check = (clock() - checked) * _n_texts(data.lists[:MAX_VALID]) / _n_texts(few)
+        shutil.rmtree(folder)
+        return cls(times[0] - began, (times[-1] - times[0]) / (len(times) - 1 or 1), check)
+
+    def minutes(self, n_steps: int, n_checks: int) -> float:
+        """The forecast of a training.
+
+        >>> Pace(start=10.0, step=0.5, check=5.0).minutes(100, n_checks=12)
+        2.0
+        """
+        return (self.start + self.step * n_steps + self.check * n_checks) / 60
+
+    def affordable(self, minutes: float, n_checks: int) -> int:
+        """Updates that fit into these minutes.
+
+        >>> Pace(start=10.0, step=0.5, check=5.0).affordable(2.0, n_checks=12)
+        100
+        """
+        return floor((60 * minutes - self.start - self.check * n_checks) / max(self.step, 1e-9))
+
+
+def _n_texts(lists: Sequence[Example]) -> int:
+    """Texts to encode for a ranking of lists: contexts and distinct candidates."""
+    return len(lists) + len({text for example in lists for text in example.candidates})

@@ -1,0 +1,160 @@
+"""``polyrank.fit`` on the sample: its folder, resumption, interruption and refusals."""
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyrank
+from polyrank import Fitted
+from polyrank.config.names import SAMPLE
+from polyrank.errors import UsageError
+from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
+from polyrank.fitting.recipes import planned_trainings
+from polyrank.fitting.report import Line
+from polyrank.index import is_index
+from servers import serving
+
+Fit = Callable[..., Fitted]
+
+
+def quiet(text: str) -> None:
+    """Where messages go."""
+
+
+def read(source: Path, folder: Path) -> FitData:
+    """The data of a fit."""
+    make_parts(source, folder, quiet)
+    return read_parts(part_files(source) or part_files(folder / "data"), None, quiet)
+
+
+def few(folder: Path, n: int = 6) -> Path:
+    """A folder of ``split`` with few lists of the sample."""
+    folder.mkdir()
+    rows = (SAMPLE / "valid.jsonl").read_text("utf-8").splitlines(keepends=True)
+    for name, chosen in (("valid", rows[:n]), ("test", rows[-n:])):
+        (folder / f"{name}.jsonl").write_text("".join(chosen), "utf-8")
+    said = (SAMPLE / "train.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (folder / "train.jsonl").write_text("".join(said[:8]), "utf-8")
+    return folder
+
+
+def stop_at(step: str) -> Callable[[Line], None]:
+    """As a user who presses Ctrl-C when this line appears."""
+
+    def show(line: Line) -> None:
+        if line.step == step:
+            raise KeyboardInterrupt
+
+    return show
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fitted]:
+    """A fit that the user stops before the trainings."""
+    folder = tmp_path_factory.mktemp("fit")
+    data = few(folder / "data")
+    return folder, polyrank.fit(data, folder / "support", show=stop_at("words"))
+
+
+def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
+    folder, fitted = stopped
+    support = folder / "support"
+    assert is_index(support)
+    with polyrank.open(support) as replies:
+        assert len(replies.answer("my wifi is slow", 2).ranked) == 2
+        assert replies.scorer.fingerprint == fitted.report["ranker"]
+    assert polyrank.load(support / "ranker").fingerprint == fitted.report["ranker"]
+    assert fitted.report["test"]["ranker"]["n_examples"] == 6
+    assert "Bi-encoder" in fitted.report["untried"]
+    first = [line["step"] for line in fitted.report["lines"]]
+    assert first[:2] == ["BM25", "reply frequency"]
+    assert {"shipped:convert", "counts", "words"} <= set(first)
+    assert not any((support / "runs").glob("*"))
+
+
+def test_the_server_has_the_report(stopped: tuple[Path, Fitted]) -> None:
+    folder, fitted = stopped
+    with serving(folder / "support") as running, running.client() as client:
+        assert client.get("/v1/models/support/report").json() == fitted.report
+        assert client.post("/v1/respond", json={"context": ["my wifi is down"], "k": 1}).json()["results"]
+
+
+def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> None:
+    folder, fitted = stopped
+    page, text = ((folder / "support" / f"report.{form}").read_text("utf-8") for form in ("html", "md"))
+    assert json.loads((folder / "support" / "report.json").read_text("utf-8")) == fitted.report
+    for word in ("Result", "Steps", "Right answers", "Not tried", "Data", "ms per answer", "polyrank tune"):
+        assert word in page
+        assert word in text
+    assert not re.search(r"(src|href|url)\W+https?:", re.sub(r"xmlns:\w+=", "", page))
+    assert "<svg" in page
+    shown = [one for one in fitted.report["test"]["answers"] if one["right"]]
+    assert all(one["reasons"] for one in shown)
+
+
+def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(stopped: tuple[Path, Fitted]) -> None:
+    folder, fitted = stopped
+    steps = folder / "support" / "steps"
+    before = {file.name: file.stat().st_mtime_ns for file in steps.iterdir()}
+    again = polyrank.fit(folder / "data", folder / "support", minutes=0.001, resume=True)
+    assert again.report["ranker"] == fitted.report["ranker"]
+    assert again.report["lines"] == fitted.report["lines"]
+    assert {file.name: file.stat().st_mtime_ns for file in steps.iterdir() if file.name in before} == before
+    assert set(again.report["untried"]) == set(fitted.report["untried"])
+
+
+def test_a_folder_of_split_is_read_where_it_is(stopped: tuple[Path, Fitted], tmp_path: Path) -> None:
+    folder, _ = stopped
+    one = read(folder / "data", tmp_path)
+    assert one.speaker == "agent"
+    assert len(one.lists) == len(one.tests) == 6
+
+
+def test_an_earlier_fit_and_other_files_stay(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years", "utf-8")
+    for overwrite, message in ((False, "already exists"), (True, "holds other files")):
+        with pytest.raises(UsageError, match=message):
+            polyrank.fit(SAMPLE, tmp_path, overwrite=overwrite)
+    with pytest.raises(UsageError, match="0 minutes"):
+        polyrank.fit(SAMPLE, tmp_path / "new", minutes=0)
+    with pytest.raises(UsageError, match=r"none\.jsonl does not exist"):
+        polyrank.fit(tmp_path / "none.jsonl", tmp_path / "new")
+    assert (tmp_path / "thesis.txt").read_text("utf-8") == "years"
+
+
+def test_chats_become_parts_by_conversation(tmp_path: Path) -> None:
+    """An export, through polyrank-chats; replies that were given once are the catalogue if few repeat."""
+    said = [json.loads(line) for line in (SAMPLE / "train.jsonl").read_text("utf-8").splitlines()[:30]]
+    with (tmp_path / "export.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = [[one["id"], turn["speaker"], turn["text"]] for one in said for turn in one["turns"]]
+        csv.writer(file).writerows([["ticket", "sender", "message"], *rows])
+    data = read(tmp_path / "export.csv", tmp_path)
+    assert data.facts()["conversations"]["train"] >= 20
+    assert data.facts()["languages"]["en"] > 0.8
+    alone = [{"id": f"p{n}", "context": [f"where is {n}"], "response": f"it is at place {n}"} for n in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in alone), "utf-8")
+    pairs = read(tmp_path / "pairs.jsonl", tmp_path / "more")
+    assert pairs.repeated == 0
+    assert pairs.speaker is None
+    assert len(pairs.replies) > 10
+
+
+@pytest.mark.parametrize(("n_times", "passes", "dropout"), [(1, 2, 0.0), (3, 4, 0.1)])
+def test_trainings_suit_the_data(n_times: int, passes: int, dropout: float, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"p{n}", "context": [f"where is {n}"], "response": f"it is at {n % (60 // n_times)}"} for n in range(60)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    data = read(tmp_path / "pairs.jsonl", tmp_path / "parts")
+    planned = planned_trainings(data)
+    first: dict[str, Any] = dict(planned[0].tables["train"])
+    if planned[0].name == "Bi-encoder":
+        assert (first["epochs"], first["dropout"]) == (passes, dropout)
+        assert planned[0].n_steps(data) == passes * -(-len(data.pairs) // first["batch_size"])
+    for one in planned:
+        polyrank.load_recipe(one.recipe(data, tmp_path / "run"))
