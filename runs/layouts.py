@@ -406,8 +406,8 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-def theirs(folder: Path) -> np.ndarray[Any, Any]:
-    """The scores of sentence-transformers, ``[queries, documents]``."""
+def theirs(folder: Path, **settings: Any) -> np.ndarray[Any, Any]:
+    """The scores of sentence-transformers, ``[queries, documents]``, of a model loaded with settings."""
     config = json.loads((folder / "config.json").read_text("utf-8")) if (folder / "config.json").exists() else {}
     model_file = folder / "config_sentence_transformers.json"
     kind = json.loads(model_file.read_text("utf-8")).get("model_type") if model_file.exists() else None
@@ -417,7 +417,7 @@ def theirs(folder: Path) -> np.ndarray[Any, Any]:
         rows = [model.predict([(query, text) for text in DOCUMENTS]) for query in QUERIES]
         scores = np.stack(rows)
         return scores[..., 1] if scores.ndim == 3 else scores
-    encoder = SentenceTransformer(str(folder), device="cpu")
+    encoder = SentenceTransformer(str(folder), device="cpu", **settings)
     similarity = encoder.similarity(encoder.encode_query(QUERIES), encoder.encode_document(DOCUMENTS))
     return similarity.numpy()  # type: ignore[no-any-return]  # of a library without types
 
@@ -433,12 +433,12 @@ HEAD = """<!-- written by runs/layouts.py -->
 # Models of sentence-transformers
 
 polyrank scores a model of the Hugging Face Hub as its author meant it, or refuses it with the reason. The table shows
-the largest difference of scores from sentence-transformers, in fp32, on small models with random weights. A test checks
-that none is above 0.00001.
+the largest difference of scores from sentence-transformers, in fp32, on random weights; a test allows 0.00001.
 
-A training or `untuned:` starts with the same scores. Prompts of the model become `text.context_prefix` and
-`text.candidate_prefix` of a recipe, unless it sets them. Models that read messages, concatenate several poolings, cut
-their vectors, or leave prompts out of the pooling rank, but cannot be trained.
+`MODEL#truncate_dim=64` keeps the first 64 numbers of vectors; `train.method.matryoshka_dims = [64]` trains for it.
+
+A training starts with the same scores. Prompts become `text.context_prefix` and `text.candidate_prefix`. Models that
+read messages, concatenate several poolings, cut vectors, or leave prompts out of the pooling cannot be trained.
 
 | model | largest difference |
 |---|---:|

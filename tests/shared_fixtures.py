@@ -155,7 +155,7 @@ def tiny_encoders(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory)
     """A Bi-encoder and a Poly-encoder on the tiny backbone, untrained, as model folders that tests must not change."""
     folder, backbone = tmp_path_factory.mktemp("encoders"), str(tiny_backbone)
     policy = TextPolicy(max_context_tokens=32, max_candidate_tokens=16)
-    poly = PolyConfig(backbone=backbone, n_codes=4, code_init="normal", code_std=1.0)
+    poly = PolyConfig(backbone=backbone, n_codes=4, code_init="normal")
     for name, config in {"bi": BiConfig(backbone=backbone), "poly": poly}.items():
         save_model(folder / name, *new_model(config, policy, seed=1, sample=["restart the router", "thanks"]))
     return {name: folder / name for name in ("bi", "poly")}

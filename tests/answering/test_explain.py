@@ -52,8 +52,8 @@ LINEAR: dict[str, ModelConfig] = {
     "bi sqrt_n": BiConfig(reduction="sqrt_n", projection_dim=24, output_scale=0.3),
     "bi mean_of_first": BiConfig(reduction="mean_of_first", reduction_tokens=5, shared_towers=True),
     "bi of one length": BiConfig(reduction="mean", projection_dim=24, normalize=True),
-    "poly of one length": PolyConfig(n_codes=5, code_init="normal", code_std=1.0, reduction="mean", normalize=True),
-    "poly learnt": PolyConfig(n_codes=5, code_init="normal", code_std=1.0, reduction="mean", projection_dim=24),
+    "poly of one length": PolyConfig(n_codes=5, code_init="normal", reduction="mean", normalize=True),
+    "poly learnt": PolyConfig(n_codes=5, code_init="normal", reduction="mean", projection_dim=24),
     "poly first": PolyConfig(n_codes=7, codes="first", reduction="sqrt_n", output_scale=0.2),
     "poly last": PolyConfig(n_codes=3, codes="last", reduction="mean"),
     "poly last_h1": PolyConfig(n_codes=6, codes="last_h1", reduction="mean_of_first", reduction_tokens=3),
@@ -161,7 +161,7 @@ def test_a_bi_encoder_by_hand(tiny_backbone: Path) -> None:
 
 def test_a_poly_encoder_by_hand(tiny_backbone: Path) -> None:
     """[CLS] wifi red [SEP]: (1, 1), (0, 2), (3, 1), (0, 0). One code looks at x, the other evenly; c = (1, 1)."""
-    scorer = by_hand(tiny_backbone, PolyEncoder, codes="learnt", n_codes=2, code_init="normal", code_std=1.0)
+    scorer = by_hand(tiny_backbone, PolyEncoder, codes="learnt", n_codes=2, code_init="normal")
     assert isinstance(scorer.model, PolyEncoder)
     assert scorer.model.codes is not None
     with torch.no_grad():
@@ -186,7 +186,8 @@ def test_a_poly_encoder_by_hand(tiny_backbone: Path) -> None:
 
 
 def test_one_uniform_code_equals_the_bi_encoder(tiny_backbone: Path) -> None:
-    poly = by_hand(tiny_backbone, PolyEncoder, codes="learnt", n_codes=1, code_init="normal", code_std=0.0)
+    poly = by_hand(tiny_backbone, PolyEncoder, codes="learnt", n_codes=1, code_init="near_zero")
+    torch.nn.init.zeros_(poly.model.codes)
     why = explain(poly, ["hi", "wifi hi red"], "bill red")
     same = explain(by_hand(tiny_backbone, BiEncoder), ["hi", "wifi hi red"], "bill red")
     assert why.vectors == same.vectors == ()

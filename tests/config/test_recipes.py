@@ -43,7 +43,7 @@ from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer
 
 DATA = DataConfig(train="train.jsonl")
 OTHER_METHODS: dict[str, dict[str, Any]] = {  # a second value of each key
-    "in_batch": {"smoothing": 0.3, "negatives_weighting": "logq"},
+    "in_batch": {"smoothing": 0.3, "negatives_weighting": "logq", "matryoshka_dims": (8,)},
     "convert": {"smoothing": 0.3, "scale_steps": 7, "negatives_weighting": "logq"},
     "listwise": {"sigmoid": True},
     "distill": {"alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "teacher": "other"},
@@ -114,19 +114,21 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(methods, name, loaded)
 
     class Encodes:
+        dimension, context_tower = 16, SimpleNamespace(prefix=len)
+
         def __repr__(self) -> str:
             return "a network"
 
         def zero_head(self) -> None:
             """A Cross-encoder has it."""
 
-    for name in ("EncoderScorer", "Convert", "CrossEncoder", "EncoderNetwork"):
+    for name in ("EncoderScorer", "Convert", "CrossEncoder", "EncoderNetwork", "TwoTowers"):
         monkeypatch.setattr(methods, name, Encodes)
 
     def build(settings: TrainConfig) -> str:
         ranker = SimpleNamespace(model=Encodes(), texts=Encodes(), scorer=Encodes())
         rankers = [ranker] * (2 if isinstance(settings.method, MutualMethod) else 1)
-        examples = [Example(("hi",), (f"reply {i % 29}",), (0,)) for i in range(30)]
+        examples = [Example((f"hi {i}",), (f"reply {i % 29}",), (0,)) for i in range(30)]
         device = torch.device("cpu")
         return repr(methods.make_step(rankers, settings, examples, device=device, seed=1, folder=tmp_path))  # type: ignore[arg-type]
 
@@ -468,7 +470,7 @@ def test_none_is_a_value_only_of_optional_keys() -> None:
 
 def test_dictionaries_of_methods_contain_their_kind() -> None:
     assert to_dict(LinearSchedule(warmup_steps=3)) == {"kind": "linear", "warmup_steps": 3}
-    method = {"kind": "in_batch", "smoothing": 0.0, "negatives_weighting": "as_said"}
+    method = {"kind": "in_batch", "smoothing": 0.0, "negatives_weighting": "as_said", "matryoshka_dims": ()}
     assert to_dict(TrainConfig())["method"] == method
 
 

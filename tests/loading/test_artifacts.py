@@ -252,7 +252,7 @@ def test_any_changed_setting_changes_the_fingerprint(poly: tuple[Any, Texts, Any
     settings = {
         "reduction": "sqrt_n", "reduction_tokens": 9, "shared_towers": False, "projection_dim": 5, "output_scale": 3.0,
         "match_output_std": 0.7, "match_self_score": 2.0, "codes": "last", "n_codes": 4, "code_init": "normal",
-        "code_std": 0.3, "equal_projections": False, "normalize": True,
+        "equal_projections": False, "normalize": True,
     }  # fmt: skip
     assert set(policies) == {field.name for field in dataclasses.fields(TextPolicy)}
     assert set(settings) == {field.name for field in dataclasses.fields(PolyConfig)} - {"backbone"}

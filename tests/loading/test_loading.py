@@ -45,6 +45,25 @@ def test_a_bare_hub_name_is_announced_before_anything_is_fetched(capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
+def test_the_length_of_vectors_is_a_part_of_a_name(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    name = f"untuned:{tmp_path / 'model'}#truncate_dim=64"
+    assert (resolve_model(name).truncate_dim, resolve_model(name).backbone) == (64, str(tmp_path / "model"))
+    assert portable_name(name, tmp_path / "ranker") == "untuned:../model#truncate_dim=64"
+    assert resolved_name("untuned:../model#truncate_dim=64", tmp_path / "ranker") == absolute_name(name) == name
+    assert absolute_name("owner/model#truncate_dim=64") == "hf:owner/model#truncate_dim=64"
+    for wrong, why in (
+        ("untuned:embedded#truncate_dim=0", "cuts vectors to '0'"),
+        ("bm25#truncate_dim=4", "no vectors"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            resolve_model(wrong)
+    with pytest.raises(UsageError, match="truncate_dim = 400 is above the model's 384 dimensions"):
+        load("shipped:minilm", truncate_dim=400)
+    with pytest.raises(UsageError, match=r"the vectors of .* cannot be cut"):
+        load("shipped:convert", truncate_dim=64)
+
+
 @pytest.mark.usefixtures("offline")
 def test_a_download_that_fails_names_its_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub

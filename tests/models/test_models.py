@@ -53,7 +53,7 @@ def make(backbone: Path, config: Any) -> tuple[Any, Any]:
 
 
 def poly(backbone: Path, m: int, **changes: Any) -> tuple[PolyEncoder, Any]:
-    return make(backbone, PolyConfig(backbone=str(backbone), n_codes=m, code_init="normal", code_std=1.0, **changes))
+    return make(backbone, PolyConfig(backbone=str(backbone), n_codes=m, code_init="normal", **changes))
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.integers(1, 3), st.booleans(), st.integers(0, 99))
@@ -155,7 +155,7 @@ def test_towers_start_equal_and_are_separate_unless_shared(tiny_backbone: Path) 
         torch.testing.assert_close(a, b, atol=0, rtol=0)
 
 
-def test_code_initialisations(tiny_backbone: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_code_initialisations(tiny_backbone: Path) -> None:
     uniform, _ = make(
         tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64)
     )  # no mean pooling: as in the papers
@@ -163,14 +163,10 @@ def test_code_initialisations(tiny_backbone: Path, caplog: pytest.LogCaptureFixt
     assert uniform.codes is not None
     assert 0 <= uniform.codes.min() < 0.1
     assert 0.9 < uniform.codes.max() < 1
-    normal, _ = make(
-        tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64, code_init="normal", code_std=0.02)
-    )
+    normal, _ = make(tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64, code_init="near_zero"))
     codes = normal.codes.detach()
     assert abs(float(codes.std()) - 0.02) < 0.002
     assert abs(float(codes.mean())) < 0.002
-    make(tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64, code_std=0.5))
-    assert caplog.messages == ["settings without effect on this model: model.code_std"]
 
 
 def test_reduction_tokens_of_another_reduction_are_named(
@@ -286,7 +282,7 @@ def test_a_sentence_encoders_backbone_keeps_its_settings(mean_pooled_backbone: P
     assert resolve(BiConfig(), plain) == BiConfig(reduction="first", **own)
     assert resolve(BiConfig(), pooled) == BiConfig(reduction="mean", match_self_score=20.0, **own)
     assert resolve(PolyConfig(), plain) == PolyConfig(reduction="first", code_init="uniform", **own)
-    wanted = PolyConfig(reduction="mean", code_init="normal", match_self_score=20.0, **own)
+    wanted = PolyConfig(reduction="mean", code_init="near_zero", match_self_score=20.0, **own)
     assert resolve(PolyConfig(), pooled) == wanted
     assert resolve(CrossConfig(), pooled) == CrossConfig()
     assert resolve(BiConfig(normalize=True), plain) == BiConfig(

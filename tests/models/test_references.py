@@ -266,7 +266,7 @@ def test_a_poly_encoder_scores_like_its_equations(
     tiny_backbone: Path, tokenizer: PreTrainedTokenizerFast, kind: Any, m: int, changes: dict[str, Any]
 ) -> None:
     config = PolyConfig(
-        backbone=str(tiny_backbone), codes=kind, n_codes=m, reduction="mean", code_init="normal", code_std=1, **changes
+        backbone=str(tiny_backbone), codes=kind, n_codes=m, reduction="mean", code_init="normal", **changes
     )
     model, texts = fresh(config)
     assert isinstance(model, PolyEncoder)

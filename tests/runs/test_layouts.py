@@ -158,8 +158,8 @@ def test_a_trained_cross_encoder_is_exported_with_its_scores(
 
 
 def test_static_embeddings_are_a_first_stage(tmp_path: Path) -> None:
-    """They are a term of a ranker that is tuned, saved, indexed and asked."""
-    folder = str(LAYOUTS["Static embeddings, model2vec"](tmp_path))
+    """They are a term of a ranker that is tuned, saved, indexed and asked, also if their vectors are cut."""
+    folder = f"{LAYOUTS['Static embeddings, model2vec'](tmp_path)}#truncate_dim=24"
     said = [*DOCUMENTS, *QUERIES]
     lists = [Example((text,), tuple(said), (row,), f"d{row}") for row, text in enumerate(said)]
     tuning = tune([folder, "bm25"], lists, without=["words", "cross"])
@@ -170,6 +170,21 @@ def test_static_embeddings_are_a_first_stage(tmp_path: Path) -> None:
         for text in QUERIES:  # which no reply repeats
             others = [one for one in said if one != text]
             assert replies.respond([text], 1)[0][0].text == load(tmp_path / "best").rank(text, others, 1)[0].text
+
+
+@pytest.mark.parametrize("prefix", ["", "untuned:"])
+@pytest.mark.parametrize(
+    "name", ["Bert encoder, Dense (LaBSE)", "Bert encoder, dot product", "Bert encoder, LayerNorm", "Static embeddings"]
+)
+def test_vectors_are_cut_as_in_their_library(name: str, prefix: str, tmp_path: Path) -> None:
+    folder = LAYOUTS[name](tmp_path)
+    wanted = theirs(folder, truncate_dim=12)
+    found = load(f"{prefix}{folder}", truncate_dim=12, device="cpu")
+    np.testing.assert_allclose(found.score_pool(QUERIES, DOCUMENTS), wanted, rtol=1e-5, atol=1e-5)
+    assert found.dimension == 12  # type: ignore[attr-defined]  # of an encoder
+    same = load(f"{prefix}{folder}#truncate_dim=12", device="cpu")
+    assert (same.fingerprint, same.name) == (found.fingerprint, found.name)
+    assert found.fingerprint != load(f"{prefix}{folder}", device="cpu").fingerprint
 
 
 def test_word_vectors_that_are_damaged_are_refused(tmp_path: Path) -> None:

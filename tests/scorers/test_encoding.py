@@ -192,7 +192,7 @@ KINDS: dict[str, Any] = {
     "bi": BiConfig(reduction="first"),
     "bi, mean, one tower, projected": BiConfig(reduction="mean", shared_towers=True, projection_dim=8),
     "bi, root of n": BiConfig(reduction="sqrt_n"),
-    "poly, learnt": PolyConfig(n_codes=5, code_init="normal", code_std=1.0),
+    "poly, learnt": PolyConfig(n_codes=5, code_init="normal"),
     "poly, first": PolyConfig(codes="first", n_codes=5),
     "poly, last": PolyConfig(codes="last", n_codes=5),
     "poly, last and first": PolyConfig(codes="last_h1", n_codes=5, shared_towers=True),

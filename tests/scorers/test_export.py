@@ -171,10 +171,10 @@ def test_an_unfaithful_export_is_refused(tmp_path: Path, tiny_backbone: Path) ->
 
 
 def test_scorers_that_disagree_have_a_low_cosine(tmp_path: Path, tiny_backbone: Path) -> None:
-    first = load(make(tmp_path / "a", tiny_backbone, PolyConfig, n_codes=3, code_init="normal", code_std=1.0))
+    first = load(make(tmp_path / "a", tiny_backbone, PolyConfig, n_codes=3, code_init="normal"))
     same = load(tmp_path / "a")
-    other = load(make(tmp_path / "b", tiny_backbone, PolyConfig, n_codes=3, code_init="normal", code_std=1.0, seed=1))
-    fewer = load(make(tmp_path / "c", tiny_backbone, PolyConfig, n_codes=2, code_init="normal", code_std=1.0))
+    other = load(make(tmp_path / "b", tiny_backbone, PolyConfig, n_codes=3, code_init="normal", seed=1))
+    fewer = load(make(tmp_path / "c", tiny_backbone, PolyConfig, n_codes=2, code_init="normal"))
     assert worst_cosine(first, same, CONTEXTS, CANDIDATES) == pytest.approx(1)
     assert worst_cosine(first, other, CONTEXTS, CANDIDATES) < 0.999
     assert worst_cosine(first, fewer, CONTEXTS, CANDIDATES) == -1

@@ -90,9 +90,9 @@ STEPS: dict[str, Start] = {
     "Bi": in_batch(BiConfig(reduction="mean")),
     "Bi, one tower": in_batch(BiConfig(reduction="mean", shared_towers=True), loss=SMOOTHED),
     "Bi, given negatives": in_batch(BiConfig(reduction="first", projection_dim=8), negatives=GivenNegatives(9, 1)),
-    "Poly": in_batch(PolyConfig(n_codes=4, code_init="normal", reduction="mean")),
+    "Poly": in_batch(PolyConfig(n_codes=4, code_init="near_zero", reduction="mean")),
     "Poly, last outputs": in_batch(PolyConfig(n_codes=9, codes="last", reduction="mean")),
-    "Poly, lists": listwise(PolyConfig(n_codes=4, code_init="normal", reduction="mean")),
+    "Poly, lists": listwise(PolyConfig(n_codes=4, code_init="near_zero", reduction="mean")),
     "Cross, lists": listwise(CrossConfig()),
     "ConveRT": convert(multi_context=True),
     "ConveRT, one turn": convert(multi_context=False),
@@ -319,7 +319,7 @@ class CrashError(Exception):
     "model",
     [
         pytest.param(BiConfig(reduction="mean"), marks=pytest.mark.deep),
-        PolyConfig(n_codes=3, code_init="normal"),
+        PolyConfig(n_codes=3, code_init="near_zero"),
     ],
 )
 def test_runs_in_chunks_are_reproducible_and_resume_exactly(

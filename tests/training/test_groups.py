@@ -21,7 +21,7 @@ CONTEXTS = [Context(("my wifi is down", " ".join(["restart"] * (1 + 7 * i % 40))
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=48)
 KINDS: dict[str, Any] = {
     "Bi": BiConfig(reduction="mean"),
-    "Poly": PolyConfig(n_codes=4, code_init="normal", reduction="mean"),
+    "Poly": PolyConfig(n_codes=4, code_init="near_zero", reduction="mean"),
     "Poly, last outputs": PolyConfig(n_codes=60, codes="last", reduction="mean"),
     "Cross": CrossConfig(),
 }

@@ -140,7 +140,7 @@ BATCH = list(
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [(BI, CROSS), (CROSS, BI), (BI, PolyConfig(n_codes=2, code_init="normal"))]
+    ("first", "second"), [(BI, CROSS), (CROSS, BI), (BI, PolyConfig(n_codes=2, code_init="near_zero"))]
 )
 def test_phases_equal_their_formula_and_reach_only_their_network(tiny_backbone: Path, first: Any, second: Any) -> None:
     a, b = make(tiny_backbone, first), make(tiny_backbone, second, seed=2)
@@ -307,8 +307,8 @@ def test_a_frozen_partner_is_exactly_distillation(tiny_backbone: Path, task: dic
 @pytest.mark.parametrize(
     ("model", "partner"),
     [
-        (PolyConfig(n_codes=2, code_init="normal"), CROSS),
-        (BI, PolyConfig(n_codes=2, code_init="normal")),
+        (PolyConfig(n_codes=2, code_init="near_zero"), CROSS),
+        (BI, PolyConfig(n_codes=2, code_init="near_zero")),
     ],
 )
 def test_any_two_kinds(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, model: Any, partner: Any) -> None:

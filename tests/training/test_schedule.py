@@ -185,9 +185,9 @@ def test_every_parameter_has_its_rate_and_its_decay(tiny_backbone: Path, name: s
 def test_new_parameters_have_the_base_rate_unless_codes_start_near_zero(tiny_backbone: Path) -> None:
     plan = settings(lr=0.01)
     for config, rate in (
-        (PolyConfig(n_codes=3, code_init="normal"), 0.25),
+        (PolyConfig(n_codes=3, code_init="near_zero"), 0.25),
         (PolyConfig(n_codes=3, code_init="uniform"), 0.01),
-        (PolyConfig(n_codes=3, code_init="normal", code_std=5.0), 0.01),
+        (PolyConfig(n_codes=3, code_init="normal"), 0.01),
     ):
         model = built(tiny_backbone, config)
         found = named(model, make_optimizer(model, plan))
@@ -390,7 +390,7 @@ def test_updates_equal_torchs_written_out(tmp_path: Path, name: Any) -> None:
 
 
 def test_rates_of_all_groups_move_together(tiny_backbone: Path, tmp_path: Path) -> None:
-    model = built(tiny_backbone, PolyConfig(n_codes=3, code_init="normal"))
+    model = built(tiny_backbone, PolyConfig(n_codes=3, code_init="near_zero"))
     plan = settings(lr=0.01, schedule="linear")
     trainee = TrainState(Learner(model=model, settings=plan, folder=tmp_path, save_best=lambda _: None), n_steps=4)
     for step, factor in ((0, 1.0), (3, 0.25), (1, 0.75)):

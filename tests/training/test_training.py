@@ -57,7 +57,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, model: Any = Non
         "batch_size": 8, "epochs": 2, "lr": 1e-3, "warmup_steps": 2, "schedule": "linear", "train_layers": "all",
         "precision": "fp32", **changes,
     }  # fmt: skip
-    model = model or PolyConfig(n_codes=3, code_init="normal")
+    model = model or PolyConfig(n_codes=3, code_init="near_zero")
     return toy_recipe(task, output, dataclasses.replace(model, backbone=str(backbone)), **settings)
 
 
@@ -78,7 +78,7 @@ def weights(folder: Path) -> bytes:
     ("model", "changes"),
     [
         (BiConfig(reduction="mean", shared_towers=True, projection_dim=16), {"optimizer": "adamax"}),
-        (PolyConfig(n_codes=4, code_init="normal", reduction="mean"), {}),
+        (PolyConfig(n_codes=4, code_init="near_zero", reduction="mean"), {}),
         (CrossConfig(), {"method": "listwise", "n_negatives": 3}),
     ],
 )
@@ -496,7 +496,7 @@ def test_validation_loss_equals_the_training_loss(tiny_backbone: Path) -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamax"])
 def test_decay_spares_codes_biases_and_all_under_adamax(tiny_backbone: Path, optimizer: Any) -> None:
-    config = PolyConfig(backbone=str(tiny_backbone), n_codes=3, code_init="normal")
+    config = PolyConfig(backbone=str(tiny_backbone), n_codes=3, code_init="near_zero")
     model = new_model(config, POLICY, seed=1, sample=["hi"])[0]
     groups = make_optimizer(model, train_config(optimizer=optimizer, lr=1e-4)).param_groups
     found = {(group["lr"], group["weight_decay"]): len(group["params"]) for group in groups}
@@ -588,7 +588,7 @@ def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict
     bi = train(recipe(task, tiny_backbone, tmp_path / "bi", BiConfig(reduction="mean", output_scale=2.0), epochs=1))[0]
     start_from = recipe(
         task, tiny_backbone, tmp_path / "poly",
-        PolyConfig(n_codes=3, code_init="normal", code_std=0.0, reduction="mean"),
+        PolyConfig(n_codes=3, code_init="near_zero", reduction="mean"),
         init_from=str(bi.model), max_steps=1, lr=0.0, weight_decay=0.0,
     )  # fmt: skip
     poly = train(start_from)[0]

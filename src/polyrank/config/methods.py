@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from polyrank.config.checked import Fraction, NonNegativeFloat, NonNegativeInt, Positive, Settings
+from polyrank.config.checked import Count, Fraction, NonNegativeFloat, NonNegativeInt, Positive, Settings
 from polyrank.errors import ConfigError
 
 NegativesWeighting = Literal["as_said", "logq"]
@@ -47,9 +47,18 @@ class InBatchNegatives(TrainingMethod):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InBatchMethod(InBatchNegatives):
-    """The other responses of the batch are the negatives."""
+    """The other responses of the batch are the negatives.
+
+    Args:
+        matryoshka_dims: the loss is the mean of that of whole vectors and of those of their first so many numbers, so
+            that ``MODEL#truncate_dim=N`` ranks nearly as well as MODEL; for Bi- and Poly-encoders.
+
+    Source of ``matryoshka_dims``: Kusupati et al., Matryoshka Representation Learning (NeurIPS 2022), section 3.
+    """
 
     kind: ClassVar[str] = "in_batch"
+
+    matryoshka_dims: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

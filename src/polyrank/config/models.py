@@ -12,7 +12,6 @@ from polyrank.config.checked import (
     Count,
     Fraction,
     Limits,
-    NonNegativeFloat,
     NonNegativeInt,
     Positive,
     Settings,
@@ -183,17 +182,16 @@ class PolyConfig(BiConfig):
     Args:
         codes: "learnt" codes attend over the outputs; "first", "last" and "last_h1" use outputs directly.
         n_codes: m. With "last_h1" a context has m + 1 vectors.
-        code_init: "uniform" on [0, 1), as in the released code, or "normal" with standard deviation ``code_std``; None:
-            depends on the backbone.
-        code_std: standard deviation for "normal". Near zero, every context vector starts as the mean of the outputs.
+        code_init: "uniform" on [0, 1), as in the released code; "normal", with standard deviation 1; or "near_zero",
+            0.02, so that context vectors start as the mean of the outputs. None: near zero on a backbone that pools by
+            the mean, else uniform.
     """
 
     kind: ClassVar[str] = "poly"
 
     codes: Literal["learnt", "first", "last", "last_h1"] = "learnt"
     n_codes: Annotated[int, Limits(least=1, most=512)] = 64
-    code_init: Literal["uniform", "normal"] | None = None
-    code_std: NonNegativeFloat = 0.02
+    code_init: Literal["uniform", "normal", "near_zero"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,6 +145,9 @@ class TrainConfig(NetworkTraining):
         length_window: number of batches to sort by length together, which reduces padding; 1: no sorting. None: 50 for
             lists; 1 for in-batch negatives, which would otherwise come from contexts of similar length and lower the
             accuracy.
+        lora_rank: train adapters of this rank in all linear layers of the backbones (LoRA), with the extra ``lora``, so
+            that a decoder of billions of weights fits on a small GPU; they are merged into the saved model. None: train
+            the weights of ``train_layers``.
         tensorboard: draw curves of metrics.jsonl for TensorBoard, in the run folder.
         seeds: one run for each seed.
     """
@@ -162,6 +165,7 @@ class TrainConfig(NetworkTraining):
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None
     length_window: Count | None = None
+    lora_rank: Count | None = None
     tensorboard: bool = False
     seeds: tuple[NonNegativeInt, ...] = (1,)
 
@@ -169,6 +173,11 @@ class TrainConfig(NetworkTraining):
         NetworkTraining.__post_init__(self)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds = {list(self.seeds)} is empty or repeats a seed; give each once")
+        if self.lora_rank is not None and self.train_layers.startswith("top-"):
+            raise ConfigError(
+                f"lora_rank = {self.lora_rank} trains adapters in all layers; leave train_layers ="
+                f" {self.train_layers!r} out"
+            )
         if not self.method.ranks_lists and self.batch_size == 1:
             raise ConfigError(
                 'batch_size = 1 has no other responses as negatives; use 2 or more, or method.kind = "listwise"'

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,6 +18,8 @@ from polyrank.loading.hub import HUB, hub_folder, hub_name
 ModelKind = Literal["lexical", "untuned", "foreign", "trained", "ranker"]
 LEXICAL = ("bm25", "tfidf")
 UNTUNED = "untuned:"
+CUT = "#truncate_dim="
+"""After the name of an encoder: how many of the first numbers of its vectors are kept."""
 SHIPPED_RERANKERS = ("shipped:late",)
 """Models that correct the scores of a shipped encoder; ``tune`` tries those that are installed."""
 
@@ -57,6 +59,7 @@ class ModelRef:
         lengths: how much of each text the model reads.
         corrects: for a re-ranker that corrects an encoder's scores: that encoder's fingerprint.
         first_stage: for the same: that encoder's name, if the folder states it.
+        truncate_dim: how many of the first numbers of each vector are kept; None: all.
         parts: the models of a ranker.
     """
 
@@ -68,6 +71,7 @@ class ModelRef:
     lengths: Lengths = DEFAULT_LENGTHS
     corrects: str = ""
     first_stage: str = ""
+    truncate_dim: int | None = None
     parts: tuple["ModelRef", ...] = ()
 
     @property
@@ -122,7 +126,7 @@ class ModelRef:
     @property
     def backbone(self) -> str:
         """The name of an untuned model's backbone."""
-        return self.name.removeprefix(UNTUNED)
+        return self.name.removeprefix(UNTUNED).partition(CUT)[0]
 
 
 def resolve_model(
@@ -144,9 +148,16 @@ def resolve_model(
     >>> resolve_model("bm25").kind, resolve_model("shipped:convert").kind
     ('lexical', 'trained')
     """
-    ref = _resolved(str(name), backend, lengths, bare_hub_names and isinstance(name, str))
-    lengths.check(str(name), ref.has_settable_lengths)
-    return ref
+    path, cut, length = str(name).partition(CUT)
+    ref = _resolved(path, backend, lengths, bare_hub_names and isinstance(name, str))
+    lengths.check(path, ref.has_settable_lengths)
+    if not cut:
+        return ref
+    if ref.kind in ("lexical", "ranker"):
+        raise UsageError(f"{path} has no vectors to cut; leave {CUT}{length} out")
+    if not length.isdecimal() or int(length) < 1:
+        raise UsageError(f"{name} cuts vectors to {length!r} numbers; write for example {path}{CUT}64")
+    return replace(ref, name=str(name), truncate_dim=int(length))
 
 
 def resolve_encoder(name: str | Path, *, backend: Backend = "torch") -> ModelRef:
@@ -302,7 +313,8 @@ def model_exists(name: str) -> bool:
     >>> model_exists("untuned:embedded"), model_exists("shipped:convert"), model_exists("no/such/folder")
     (True, True, False)
     """
-    return name.startswith(UNTUNED) or hub_name(name) is not None or model_folder(name).is_dir()
+    path = name.partition(CUT)[0]
+    return name.startswith(UNTUNED) or hub_name(path) is not None or model_folder(path).is_dir()
 
 
 def absolute_name(name: str) -> str:
@@ -311,10 +323,10 @@ def absolute_name(name: str) -> str:
     >>> absolute_name("untuned:embedded"), absolute_name("shipped:convert"), absolute_name("owner/model")
     ('untuned:embedded', 'shipped:convert', 'hf:owner/model')
     """
-    prefix, path = _split_prefix(name)
+    prefix, path, cut = _split(name)
     if Path(path).is_dir():
-        return prefix + str(Path(path).resolve())
-    return prefix + HUB + path if hub_name(path) == path else name
+        return prefix + str(Path(path).resolve()) + cut
+    return prefix + HUB + path + cut if hub_name(path) == path else name
 
 
 def portable_name(name: str, folder: Path) -> str:
@@ -323,11 +335,11 @@ def portable_name(name: str, folder: Path) -> str:
     >>> portable_name("untuned:embedded", Path("a/map"))
     'untuned:embedded'
     """
-    prefix, path = _split_prefix(name)
+    prefix, path, cut = _split(name)
     if not Path(path).is_dir():
         return name
     relative = os.path.relpath(Path(path).resolve(), folder.resolve())
-    return prefix + (relative if relative.startswith(os.pardir) else f"{os.curdir}{os.sep}{relative}")
+    return prefix + (relative if relative.startswith(os.pardir) else f"{os.curdir}{os.sep}{relative}") + cut
 
 
 def resolved_name(name: str, folder: Path) -> str:
@@ -336,11 +348,13 @@ def resolved_name(name: str, folder: Path) -> str:
     >>> resolved_name("untuned:embedded", Path("a/map"))
     'untuned:embedded'
     """
-    prefix, path = _split_prefix(name)
+    prefix, path, cut = _split(name)
     there = (folder / path).resolve()
     # a relative path whose model is gone must not match a folder in the user's working directory
-    return prefix + str(there) if there.is_dir() or path.startswith((os.pardir, os.curdir)) else name
+    return prefix + str(there) + cut if there.is_dir() or path.startswith((os.pardir, os.curdir)) else name
 
 
-def _split_prefix(name: str) -> tuple[str, str]:
-    return (UNTUNED, name.removeprefix(UNTUNED)) if name.startswith(UNTUNED) else ("", name)
+def _split(name: str) -> tuple[str, str, str]:
+    """``untuned:``, the path, and the number of dimensions that are kept."""
+    path, *cut = name.removeprefix(UNTUNED).partition(CUT)
+    return UNTUNED if name.startswith(UNTUNED) else "", path, "".join(cut)

@@ -69,12 +69,16 @@ class Tower(nn.Module):
 
     def finish(self, vectors: Tensor) -> Tensor:
         """Apply the learned map and the normalization to reduced vectors ``[..., H]``: ``[..., D]``."""
-        vectors = self.project(vectors)
+        return self.prefix(self.project(vectors), self.dimension)
+
+    def prefix(self, vectors: Tensor, dimension: int) -> Tensor:
+        """The first numbers of vectors ``[..., D]``, normalized if whole vectors are."""
+        vectors = vectors[..., :dimension]
         return vectors if self.length is None else self.length * F.normalize(vectors, dim=-1)
 
     def mixture(self, weights: Tensor, outputs: Tensor, mask: Tensor) -> Mixture:
         """Vectors as sums of token outputs ``[B, T, H]``, see ``Mixture``."""
-        mixture = Mixture(weights, self.project(outputs), mask)
+        mixture = Mixture(weights, self.project(outputs)[..., : self.dimension], mask)
         return mixture if self.length is None else mixture.unit(self.length)
 
 
@@ -98,6 +102,10 @@ class TwoTowers(EncoderNetwork):
     def tower(self, side: Side) -> Tower:
         """The tower of a side."""
         return self.context_tower if side == "context" else self.candidate_tower
+
+    def truncate(self, dimension: int) -> None:
+        """Keep only the first numbers of every vector from now on."""
+        self.dimension = self.context_tower.dimension = self.candidate_tower.dimension = dimension
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""

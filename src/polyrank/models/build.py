@@ -76,7 +76,7 @@ def resolve(config: BackboneConfig, start: Published) -> BackboneConfig:
     if (start.poolings or config.normalize) and all(value is None for value in fits):
         changes["match_self_score"] = 20.0
     if isinstance(config, PolyConfig) and config.code_init is None:
-        changes["code_init"] = "normal" if mean_pooled else "uniform"
+        changes["code_init"] = "near_zero" if mean_pooled else "uniform"
     return dataclasses.replace(config, **changes)
 
 
@@ -122,7 +122,6 @@ def build_model(
             codes=config.codes,
             n_codes=config.n_codes,
             code_init=config.code_init,
-            code_std=config.code_std,
         )
     return BiEncoder(contexts, candidates, reduction=config.reduction, reduction_tokens=config.reduction_tokens)
 
@@ -235,8 +234,6 @@ def _warn_of_unused(config: ModelConfig, policy: TextPolicy | ConvertText, start
     names = [f"text.{key}" for key in unused if all(getattr(policy, key) != getattr(p, key, None) for p in usual)]
     if isinstance(config, BiConfig) and config.reduction != "mean_of_first":
         names += ["model.reduction_tokens"] * (config.reduction_tokens != BiConfig().reduction_tokens)
-    if isinstance(config, PolyConfig) and config.code_init == "uniform":
-        names += ["model.code_std"] * (config.code_std != PolyConfig().code_std)
     if names:
         log.warning("settings without effect on this model: %s", ", ".join(names))
 
@@ -298,8 +295,8 @@ def refit_output_scale(
     """
     if not isinstance(model, BiEncoder | PolyEncoder) or not isinstance(config, BiConfig):
         return config
-    if isinstance(settings, BiConfig) and settings.output_scale is not None:
-        return config
+    if config.normalize or (isinstance(settings, BiConfig) and settings.output_scale is not None):
+        return config  # normalized vectors have no scale
     candidates = model.candidate_tower
     projection = nn.Sequential(candidates.layers, candidates.projection)
     scale = fit_output_scale(candidates.backbone, texts, config, sample, projection=projection)

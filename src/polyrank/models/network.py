@@ -97,7 +97,11 @@ class Network(nn.Module, ABC):
     def stored(self) -> dict[str, Tensor]:
         """The tensors for a file, each once: a shared tower has two names in the state dict."""
         once = {name for name, _ in (*self.named_parameters(), *self.named_buffers())}
-        return {name: tensor.detach() for name, tensor in self.state_dict().items() if name in once}
+        tensors = {name: tensor.detach() for name, tensor in self.state_dict().items() if name in once}
+        for name, module in self.named_modules():  # adapters of peft become a part of the weights
+            if (change := getattr(module, "get_delta_weight", None)) is not None:
+                tensors[f"{name}.base_layer.weight"] = tensors[f"{name}.base_layer.weight"] + change("default").detach()
+        return {name.replace(".base_layer.", "."): t for name, t in tensors.items() if ".lora_" not in name}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Load copies of the tensors that ``stored`` returned, also into a network without memory for its weights.

@@ -15,9 +15,10 @@ from polyrank.models.network import Mixture
 from polyrank.models.reductions import each_alone, first_outputs, last_outputs
 from polyrank.text import Tokens
 
-NEAR_ZERO = 0.1  # codes with at most this standard deviation attend almost evenly
+NEAR_ZERO = 0.02  # a standard deviation of codes that attend almost evenly
 RATE_OF_CODES = 25.0  # times the learning rate, for codes that start near zero and have to grow (runs/recipes)
 Codes = Literal["learnt", "first", "last", "last_h1"]
+CodeInit = Literal["uniform", "normal", "near_zero"]
 
 
 class PolyEncoder(TwoTowers):
@@ -30,8 +31,7 @@ class PolyEncoder(TwoTowers):
         context_tower, candidate_tower, reduction, reduction_tokens: as for ``TwoTowers``; only candidates are reduced.
         codes: the source of the context vectors.
         n_codes: m.
-        code_init: "uniform" on [0, 1), or "normal".
-        code_std: standard deviation for "normal".
+        code_init: "uniform" on [0, 1), or "normal" or "near_zero", with standard deviations 1 and 0.02.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.4 and appendix C.
     """
@@ -45,17 +45,16 @@ class PolyEncoder(TwoTowers):
         reduction_tokens: int,
         codes: Codes,
         n_codes: int,
-        code_init: Literal["uniform", "normal"],
-        code_std: float,
+        code_init: CodeInit,
     ) -> None:
         super().__init__(context_tower, candidate_tower, reduction=reduction, reduction_tokens=reduction_tokens)
         self.kind, self.n_codes = codes, n_codes
         self.codes: nn.Parameter | None = None
-        near_zero = codes == "learnt" and code_init == "normal" and code_std <= NEAR_ZERO
-        self.new_rate = RATE_OF_CODES if near_zero else 1.0
+        self.new_rate = RATE_OF_CODES if codes == "learnt" and code_init == "near_zero" else 1.0
         if codes == "learnt":
             start = torch.empty(n_codes, context_tower.backbone.dimension)
-            self.codes = nn.Parameter(start.uniform_() if code_init == "uniform" else start.normal_(std=code_std))
+            std = NEAR_ZERO if code_init == "near_zero" else 1.0
+            self.codes = nn.Parameter(start.uniform_() if code_init == "uniform" else start.normal_(std=std))
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, M, D]`` and their mask ``[B, M]``."""

@@ -1,5 +1,6 @@
 """A network with a vector for each side, bound to its text policy, device and precision: an Encoder."""
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from polyrank.config.models import Side
 from polyrank.devices.pipeline import AHEAD, late, prefetched, read_later
+from polyrank.errors import UsageError
 from polyrank.models import EncoderNetwork
+from polyrank.models.bi_encoder import TwoTowers
 from polyrank.models.exported import ExportedEncoder
 from polyrank.models.foreign import SentenceEncoder
 from polyrank.models.network import Mixture
@@ -58,6 +61,17 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
         self.dimension = self.model.dimension
         self._remembered: dict[str, Floats] = {}
         self.around: dict[Side, Callable[..., Any]] = {}  # a second stage's functions, called with each pass
+
+    def truncate(self, dimension: int) -> None:
+        """See ``Encoder``."""
+        if not isinstance(self.model, TwoTowers | SentenceEncoder):
+            super().truncate(dimension)
+        elif dimension > self.dimension:
+            raise UsageError(f"truncate_dim = {dimension} is above the model's {self.dimension} dimensions; lower it")
+        else:
+            self.model.truncate(dimension)
+            self.dimension = dimension
+            self.fingerprint = hashlib.sha256(f"{self.fingerprint} {dimension}".encode()).hexdigest()
 
     def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
         """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, true where a vector is real."""
@@ -133,7 +147,7 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
         def read_all() -> Floats:
             while unread:
                 read_one()
-            vector_of = dict(zip(prepared.new, self._finished(encoded), strict=True))
+            vector_of = dict(zip(prepared.new, encoded, strict=True))
             result = np.empty((len(prepared.candidates), self.dimension), np.float32)
             for i, text in enumerate(prepared.candidates):
                 result[i] = vector_of[text] if text in vector_of else prepared.kept[text]
@@ -141,10 +155,6 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
             return result
 
         return read_all
-
-    def _finished(self, vectors: Floats) -> Floats:
-        """Candidate vectors ``[N, D]`` from the network's."""
-        return vectors
 
     def context_mixture(self, context: Context) -> Mixture | None:
         """A context's vectors as weighted sums of token outputs; None if the network has no such form."""
@@ -176,25 +186,3 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
 def _array(values: torch.Tensor) -> Floats:
     array: Floats = values.float().cpu().numpy()
     return array
-
-
-class CosineScorer(EncoderScorer):
-    """An EncoderScorer with vectors of length one, so that scores are cosines."""
-
-    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
-        """Unit context vectors ``[B, M, D]`` and a mask ``[B, M]``."""
-        vectors, mask = super().encode_contexts(contexts)
-        return _unit(vectors), mask
-
-    def _mixture(self, compute: Callable[[Tokens], Mixture | None], ids: Sequence[int]) -> Mixture | None:
-        mixture = super()._mixture(compute, ids)
-        return mixture and mixture.unit()
-
-    def _finished(self, vectors: Floats) -> Floats:
-        return _unit(vectors)
-
-
-def _unit(vectors: Floats) -> Floats:
-    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit: Floats = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
-    return unit

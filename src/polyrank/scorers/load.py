@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ from polyrank.models.foreign.files import CLASSIFIER
 from polyrank.models.hugging_face import read_pretrained_config
 from polyrank.ranking.relevance import RELEVANCE, Relevance
 from polyrank.scorers.cross import CrossScorer
-from polyrank.scorers.encoder import CosineScorer, EncoderScorer
+from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.late import LateScorer
 from polyrank.text import BackboneTexts, MessageTexts, Texts, load_template_texts
 
@@ -65,7 +65,6 @@ def make_scorer(
     device: str = "auto",
     precision: Precision = "auto",
     frozen: bool = False,
-    cosine: bool = False,
     ranks_in_int8: bool = False,
 ) -> EncoderScorer | CrossScorer:
     """Bind a model to a device and a precision.
@@ -75,7 +74,6 @@ def make_scorer(
         device: "auto", "cpu", "cuda" or "mps".
         precision: "auto" is bf16 if the hardware is fast at it.
         frozen: whether to call ``freeze``, because the model will be neither trained nor saved.
-        cosine: whether an encoder's scores are cosines.
         ranks_in_int8: whether "auto" may be int8 for a frozen model.
     """
     chosen = choose_device(device)
@@ -83,7 +81,7 @@ def make_scorer(
     products = dtype = choose_dtype(precision, chosen)
     if frozen:
         products, dtype = freeze(model, choose_weights(precision, chosen, ranks_in_int8=ranks_in_int8))
-    kind: Any = CosineScorer if cosine else EncoderScorer
+    kind: Any = EncoderScorer
     if model.pairwise:
         kind = LateScorer if isinstance(model, LateCrossEncoder) else CrossScorer
     scorer: EncoderScorer | CrossScorer = kind(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
@@ -144,9 +142,8 @@ def untuned_scorer(
     architecture = next(iter(getattr(stated, "architectures", None) or ()), "")
     if architecture.endswith(CLASSIFIER):
         raise UsageError(f"{name} is a {architecture}, whose head untuned: ignores; give {name} without untuned:")
-    model, texts, config = new_model(
-        BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy, seed=0, sample=()
-    )
+    cosines = BiConfig(backbone=name, shared_towers=True, normalize=True, match_self_score=1.0)
+    model, texts, config = new_model(cosines, policy, seed=0, sample=())
     assert isinstance(model, BiEncoder)
     assert isinstance(texts, BackboneTexts)
     if max_context_tokens or max_candidate_tokens:
@@ -160,10 +157,9 @@ def untuned_scorer(
     settings = to_dict(config)
     del settings["backbone"]  # a path does not identify it
     fingerprint = _fingerprint("cosine", settings, texts, model)
-    scorer = make_scorer(
-        model, texts, fingerprint=fingerprint, device=device, precision=precision, frozen=True, cosine=True
-    )
-    return cast(CosineScorer, scorer)
+    scorer = make_scorer(model, texts, fingerprint=fingerprint, device=device, precision=precision, frozen=True)
+    assert isinstance(scorer, EncoderScorer), "of a BiEncoder"
+    return scorer
 
 
 def foreign_scorer(

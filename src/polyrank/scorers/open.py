@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from polyrank.errors import UsageError
 from polyrank.loading.models import (
+    CUT,
     Backend,
     Lengths,
     ModelRef,
@@ -31,6 +32,7 @@ def load(
     backend: Backend = "torch",
     max_context_tokens: int | None = None,
     max_candidate_tokens: int | None = None,
+    truncate_dim: int | None = None,
     corpus: Sequence[str] = (),
 ) -> Scorer:
     """A model or ranker, by its name.
@@ -46,6 +48,8 @@ def load(
         backend: "torch"; or "onnx" or "openvino", for a model folder with such an export, or a ranker of such models.
         max_context_tokens, max_candidate_tokens: text lengths, for untuned and for Hugging Face models. None: the
             model's own. A polyrank model keeps the lengths that it was trained with.
+        truncate_dim: keep only so many of the first numbers of each vector, as models with a Matryoshka loss allow.
+            Wherever models are named, ``NAME#truncate_dim=64`` means the same.
         corpus: texts for the word statistics of "bm25" and "tfidf"; without it, each list (``evaluate``: all).
 
     Returns:
@@ -59,7 +63,8 @@ def load(
     BM25('bm25')
     """
     lengths = Lengths(max_context_tokens, max_candidate_tokens)
-    ref = resolve_model(name, backend=backend, lengths=lengths)
+    whole = name if truncate_dim is None else f"{name}{CUT}{truncate_dim}"
+    ref = resolve_model(whole, backend=backend, lengths=lengths)
     check_backend([ref], backend)
     return open_ranking(ref, device=device, precision=precision, corpus=corpus)
 
@@ -93,6 +98,8 @@ def open_model(
     """The Scorer of a reference; see ``load``. A re-ranker that corrects an encoder comes without it."""
     scorer = _OPENERS[ref.kind](ref, device, precision, corpus)
     scorer.name = absolute_name(ref.name)
+    if ref.truncate_dim is not None:
+        encoder_of(scorer).truncate(ref.truncate_dim)
     if ref.corrects:
         scorer.corrects, scorer.first_stage = ref.corrects, ref.first_stage
     return scorer

@@ -173,6 +173,14 @@ class Encoder(Scorer, Protocol):
         """Candidate vectors ``[N, D]``."""
         ...
 
+    def truncate(self, dimension: int) -> None:
+        """Keep only the first numbers of every vector from now on; cosines stay cosines.
+
+        Raises:
+            UsageError: its vectors are shorter, or cannot be cut.
+        """
+        raise UsageError(f"the vectors of {self!r} cannot be cut; leave truncate_dim out")
+
     def encode_lists(self, lists: Iterable[Sequence[str]]) -> Generator[Floats, None, None]:
         """Candidate vectors ``[N, D]`` of each list of texts, in order: the same as ``encode_candidates`` returns.
 

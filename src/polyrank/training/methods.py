@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from polyrank.config.methods import (
     ConvertMethod,
@@ -25,6 +26,7 @@ from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
 from polyrank.models import Convert, CrossEncoder, EncoderNetwork, LateCrossEncoder
+from polyrank.models.bi_encoder import TwoTowers
 from polyrank.models.losses import LossFunction, cross_entropy
 from polyrank.negatives.hard import HardNegatives, collect_right_answers
 from polyrank.negatives.mixed import MixedNegatives
@@ -103,6 +105,7 @@ def make_step(
             chunk_size=settings.chunk_size,
             weighting=weighting,
             stored=tokens[0],
+            cuts=_cuts(first.model, getattr(method, "matryoshka_dims", ())),
         )
         if not isinstance(method, ConvertMethod):
             return in_batch
@@ -148,6 +151,22 @@ def make_step(
             file = folder / TEACHER_SCORES.replace("*", key) if repeats else None
             scored = Teacher(teacher, file, n_examples=len(examples), n_candidates=1 + wrong.n)
             return DistillStep(steps[0], scored, _imitation(method, labels))
+
+
+def _cuts(model: EncoderNetwork, dimensions: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
+    """The functions that cut vectors of a model to each of some dimensions.
+
+    Raises:
+        ConfigError: the model's vectors cannot be cut, or are as short.
+    """
+    if not dimensions:
+        return []
+    if not isinstance(model, TwoTowers) or max(dimensions) >= model.dimension:
+        raise ConfigError(
+            f"train.method.matryoshka_dims = {list(dimensions)} needs a Bi- or Poly-encoder of more dimensions than"
+            f" these; this {type(model).__name__} has {model.dimension}"
+        )
+    return [partial(model.context_tower.prefix, dimension=n) for n in dimensions]
 
 
 def _imitation(method: ImitatingMethod, labels: LossFunction) -> Imitation:

@@ -17,6 +17,7 @@ from polyrank.data.mapped_examples import StoredExamples
 from polyrank.loading.recipes import NetworkPlan
 from polyrank.models import Convert, Network
 from polyrank.models.artifacts import save_model
+from polyrank.models.lora import add_adapters
 from polyrank.models.start import start_model
 from polyrank.ranking.metrics import metric_values, placement_of, with_duplicates
 from polyrank.records import Example
@@ -66,8 +67,9 @@ def new_ranker(
     precision: Precision,
     seed: int,
     device: torch.device,
+    lora_rank: int | None = None,
 ) -> Ranker:
-    """The network of a plan, with the weights that it starts from.
+    """The network of a plan, with the weights that it starts from; with ``lora_rank``, only adapters are trained.
 
     Raises:
         ConfigError: the weights do not fit the model.
@@ -87,6 +89,9 @@ def new_ranker(
         corpus=own_texts(examples) if repeats else distinct_texts(examples),
         start=network.start,
     )
+
+    if lora_rank is not None:
+        add_adapters(model, lora_rank, seed)
 
     def save(path: Path, metadata: dict[str, Any]) -> None:
         save_model(path, model, texts, config, metadata=metadata, replace=True)

@@ -287,7 +287,14 @@ class SeedRun:
         device, train, examples = choose_device(self.device), self.plan.recipe.train, self.examples
         with explain_out_of_memory(f"the network does not fit into the free memory of {device}; use another device"):
             rankers = [
-                new_ranker(network, examples, precision=train.precision, seed=self.seed, device=device)
+                new_ranker(
+                    network,
+                    examples,
+                    precision=train.precision,
+                    seed=self.seed,
+                    device=device,
+                    lora_rank=train.lora_rank,
+                )
                 for network in self.plan.networks
             ]
         step = make_step(

@@ -3,7 +3,7 @@
 Steps know nothing of optimizers, files or schedules; ``loop.Step`` is their protocol.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -46,6 +46,7 @@ class InBatchStep:
         chunk_size: texts whose activations are in memory at once, see ``cached``; None: the whole batch.
         weighting: corrects scores for the frequency of responses; None: no correction.
         stored: the tokens of the training data; None: each text is tokenized when it is needed.
+        cuts: functions from vectors to the first of their numbers, whose losses count as much as that of the whole.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
@@ -59,6 +60,7 @@ class InBatchStep:
     chunk_size: int | None = None
     weighting: LogQ | None = None
     stored: StoredTokens | None = None
+    cuts: Sequence[Callable[[Tensor], Tensor]] = ()
 
     def prepare(self, rows: Positions, epoch: int) -> InBatch:
         """The candidates and tokens of a batch."""
@@ -73,10 +75,13 @@ class InBatchStep:
         contexts, mask = encode_own(self.model.encode_contexts, batch.contexts, self.chunk_size)
 
         def loss(target: Tensor, allowed: Tensor, mask: Tensor, contexts: Tensor, candidates: Tensor) -> Tensor:
-            values = scores(contexts, candidates[None], mask)
-            if self.weighting is not None:
-                values = self.weighting(values, batch.columns)
-            return self.loss(values, target, allowed)
+            losses = []
+            for a, b in [(contexts, candidates), *((cut(contexts), cut(candidates)) for cut in self.cuts)]:
+                values = scores(a, b[None], mask)
+                if self.weighting is not None:
+                    values = self.weighting(values, batch.columns)
+                losses.append(self.loss(values, target, allowed))
+            return torch.stack(losses).mean() if self.cuts else losses[0]
 
         rows = (batch.targets, batch.allowed, mask, contexts)
         mean = mean_loss(loss, *rows, candidates=candidates, n_contexts=n, n_vectors=contexts.shape[1])

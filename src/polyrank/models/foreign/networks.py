@@ -53,6 +53,10 @@ class SentenceEncoder(nn.Module, TwoSides):
         """The longest text in tokens."""
         return self.backbone.max_positions
 
+    def truncate(self, dimension: int) -> None:
+        """Keep only the first numbers of every vector from now on."""
+        self.dimension = self.layers.truncated = dimension
+
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, 1, D]`` and their mask ``[B, 1]``."""
         vectors = self._encoded(tokens, self.skipped[0])[:, None, :]
